@@ -1,0 +1,73 @@
+"""The values that flow through a run, in the order in which they appear: problem, completion, batch, loss.
+
+Nothing here computes. torch is imported for annotations only, so that config checks stay fast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Verdict = Literal["correct", "incorrect", "invalid"]
+FinishReason = Literal["stop", "length", "stop_string"]
+
+
+class TOPRError(Exception):
+    """A user's mistake or an outside failure: shown as one line, without a traceback."""
+
+
+class ConfigError(TOPRError):
+    """A setting that is wrong: the line names the key, what was given and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One question x with its gold answer."""
+
+    id: str  # stable and unique, e.g. "gsm8k/embedded/train/000012"
+    question: str
+    answer: str  # gold, as the grader compares it
+    level: int | None = None  # difficulty, 1 (easy) to 5
+    subject: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a loss sees of B sampled responses, padded on the right to T completion tokens.
+
+    Log-probabilities are float32 or float64 whatever the model's dtype, and 0 where `mask` is False.
+    Only `logp` (and `vocab_kl`) carry gradients.
+    """
+
+    logp: Tensor  # [B, T] log π(y_t | x, y_<t)
+    mu_logp: Tensor  # [B, T] log μ(y_t | x, y_<t)
+    mask: Tensor  # [B, T] bool, True at sampled tokens (the end-of-sequence token included)
+    reward: Tensor  # [B] R0: +1 / -1 or 1 / 0, before any baseline
+    positive: Tensor  # [B] bool, the verdict is correct
+    baseline: float = 0.0  # c
+    group: Tensor | None = None  # [B] int64, equal for responses to one prompt
+    group_mean: Tensor | None = None  # [B] mean reward over all n samples of the prompt, before subsampling
+    group_std: Tensor | None = None  # [B] standard deviation of the same (n - 1 in the denominator)
+    group_size: Tensor | None = None  # [B] n, before subsampling
+    ref_logp: Tensor | None = None  # [B, T] log π_ref
+    vocab_kl: Tensor | None = None  # [B, T] KL(π(.|x,y_<t) || π_ref(.|x,y_<t)) over the vocabulary, with gradient
+    signals: dict[str, Tensor] = field(default_factory=dict)  # what `Loss.signals` computed over complete groups
+
+
+@dataclass(frozen=True, slots=True)
+class PairBatch:
+    """B pairs of responses to the same prompt: `chosen` correct, `rejected` not."""
+
+    chosen: Batch
+    rejected: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """Per-example losses; the trainer alone reduces them, by the global count of examples."""
+
+    loss: Tensor  # [B], to be minimised
+    metrics: dict[str, Tensor] = field(default_factory=dict)  # name -> [B], detached; logged as means by sign
