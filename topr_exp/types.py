@@ -49,6 +49,7 @@ class Batch:
     positive: Tensor  # [B] bool, the verdict is correct
     baseline: float = 0.0  # c
     group: Tensor | None = None  # [B] int64, equal for responses to one prompt
+    sample: Tensor | None = None  # [B] int64, which of the n responses to its prompt this one is
     group_mean: Tensor | None = None  # [B] mean reward over all n samples of the prompt, before subsampling
     group_std: Tensor | None = None  # [B] standard deviation of the same (n - 1 in the denominator)
     group_size: Tensor | None = None  # [B] n, before subsampling

@@ -1,0 +1,158 @@
+"""What every loss shares: the protocol that the trainer knows, shape checks, log-ratios and group statistics.
+
+A loss is a frozen dataclass. Its first field is `name`, the others are its hyper-parameters (types are checked by
+OmegaConf, ranges in `__post_init__`); their values stand in `conf/algo/<name>.yaml` and nowhere else. Calling it maps
+a batch to per-example losses without side effects; the trainer alone reduces, by the global count of examples, so
+that padding, accumulation and world size can't change a result.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+
+from topr_exp.types import Batch, LossOutput, TOPRError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Example = TypeVar("Example", contravariant=True)
+
+NEEDS = {
+    "pairs": "called with a PairBatch of correct and incorrect responses",
+    "group_rewards": "Batch.group_mean, group_std, group_size: at least 2 responses to a prompt were sampled",
+    "groups": "Batch.group: all responses to a prompt in one global batch; `signals` is called over it first",
+    "ref_logp": "Batch.ref_logp: the sampled tokens scored by the reference model",
+    "vocab_kl": "Batch.vocab_kl: the reference's whole distribution, so it stays in memory",
+    "on_policy": "unbiased only if the batch was sampled from the policy that is updated with it",
+}
+
+
+@runtime_checkable
+class Loss(Protocol[Example]):
+    """A pure loss of a Batch, or of a PairBatch if it needs "pairs".
+
+    `needs` names what the batch must carry (keys of `NEEDS`); it may depend on the fields, so ask the instance.
+    `uses_baseline` is False where c cancels or has no meaning: setting one is then an error.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def needs(self) -> frozenset[str]: ...
+
+    @property
+    def uses_baseline(self) -> bool: ...
+
+    def __call__(self, batch: Example) -> LossOutput: ...
+
+
+@runtime_checkable
+class GroupLoss(Loss[Batch], Protocol):
+    """A loss whose coefficients depend on the whole group ("groups" in `needs`).
+
+    `signals` returns detached [B] tensors for a batch of complete groups, computed with the current policy; the
+    trainer puts each sample's share into `Batch.signals` of the micro-batch that `__call__` gets.
+    """
+
+    def signals(self, batch: Batch) -> dict[str, Tensor]: ...
+
+
+def check_batch(batch: Batch, *extra: str) -> None:
+    """Assert the shapes and dtypes of a batch and that the optional fields named in `extra` are there."""
+    logp = batch.logp
+    assert logp.ndim == 2, f"logp must be [B, T]; got {tuple(logp.shape)}"
+    assert str(logp.dtype) in ("torch.float32", "torch.float64"), f"logp must be float32 or float64; got {logp.dtype}"
+    assert str(batch.mask.dtype) == "torch.bool", f"mask must be bool; got {batch.mask.dtype}"
+    assert str(batch.positive.dtype) == "torch.bool", f"positive must be bool; got {batch.positive.dtype}"
+    for field in ("mu_logp", "mask", *(f for f in ("ref_logp", "vocab_kl") if getattr(batch, f) is not None)):
+        shape = getattr(batch, field).shape
+        assert shape == logp.shape, f"{field} must be {tuple(logp.shape)} like logp; got {tuple(shape)}"
+    per_sample = ("group", "group_mean", "group_std", "group_size", "sample")
+    for field in ("reward", "positive", *(f for f in per_sample if getattr(batch, f) is not None)):
+        shape = getattr(batch, field).shape
+        assert shape == logp.shape[:1], f"{field} must be {tuple(logp.shape[:1])}; got {tuple(shape)}"
+    for field in extra:
+        assert getattr(batch, field) is not None, f"this loss needs Batch.{field}"
+
+
+def signal(batch: Batch, key: str) -> Tensor:
+    """One of the tensors [B] that `GroupLoss.signals` computed over complete groups, checked."""
+    assert key in batch.signals, f"signal {key!r} is missing: run loss.signals over complete groups first"
+    value = batch.signals[key]
+    assert value.shape == batch.logp.shape[:1], f"signal {key!r} must be {tuple(batch.logp.shape[:1])}"
+    assert not value.requires_grad, f"signal {key!r} must be detached"
+    return value
+
+
+def masked(values: Tensor, batch: Batch) -> Tensor:
+    """`values` [B, T] with 0 at padding, whatever stood there."""
+    return values.where(batch.mask, 0.0)
+
+
+def lengths(batch: Batch) -> Tensor:
+    """T, the number of sampled tokens of each response, [B], in the dtype of logp; at least 1."""
+    return batch.mask.sum(1).clamp(min=1).to(batch.logp.dtype)
+
+
+def log_prob(batch: Batch) -> Tensor:
+    """logπ(y|x) = Σ_t logπ(y_t|x, y_<t), [B], with gradient."""
+    return masked(batch.logp, batch).sum(1)
+
+
+def token_log_ratio(batch: Batch) -> Tensor:
+    """logπ(y_t|x, y_<t) − logμ(y_t|x, y_<t), [B, T], with gradient."""
+    return masked(batch.logp - batch.mu_logp, batch)
+
+
+def log_ratio(batch: Batch) -> Tensor:
+    """Δ = logπ(y|x) − logμ(y|x) of the whole response, [B], with gradient."""
+    return token_log_ratio(batch).sum(1)
+
+
+def token_ref_log_ratio(batch: Batch) -> Tensor:
+    """δ_t = logπ(y_t|x, y_<t) − logπ_ref(y_t|x, y_<t), [B, T], with gradient."""
+    assert batch.ref_logp is not None, "this loss needs Batch.ref_logp"
+    return masked(batch.logp - batch.ref_logp, batch)
+
+
+def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:
+    """A loss [B] that is a sum over tokens, divided by T if asked."""
+    return loss / lengths(batch) if length_normalize else loss
+
+
+def check_group_size(size: Tensor, name: str) -> None:
+    """Raise if a prompt has a single response: nothing to compare it with."""
+    if bool((size < 2).any()):
+        raise TOPRError(f"algo={name} compares the responses to a prompt and needs at least 2 of each; a group has 1")
+
+
+def group_sums(batch: Batch, values: Tensor) -> tuple[Tensor, Tensor]:
+    """n and Σ `values` over each sample's own group, both [B]."""
+    assert batch.group is not None, "this loss needs Batch.group"
+    ids, index = batch.group.unique(return_inverse=True)
+    count = values.new_zeros(len(ids)).index_add(0, index, values.new_ones(len(values)))
+    total = values.new_zeros(len(ids)).index_add(0, index, values)
+    return count[index], total[index]
+
+
+def check_complete_groups(batch: Batch, name: str) -> None:
+    """Raise unless each group in the batch holds at least 2 responses and, where n is known, all n of them."""
+    count, _ = group_sums(batch, batch.reward)
+    check_group_size(count, name)
+    if batch.group_size is not None and bool((count != batch.group_size).any()):
+        worst = int((count - batch.group_size).abs().argmax())
+        given, allowed = int(count[worst]), int(batch.group_size[worst])
+        raise TOPRError(f"algo={name} needs complete groups; a group has {given} of its {allowed} responses here")
+
+
+def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
+    """v_i − v̄_−i, where v̄_−i is the mean over the other responses to the same prompt, [B]; n ≥ 2."""
+    count, total = group_sums(batch, values)
+    return values - (total - values) / (count - 1)
+
+
+def check_range(name: str, value: float, allowed: str, ok: bool) -> None:
+    """Raise ValueError with one line that names the key, what is allowed and what was given."""
+    if not ok:
+        raise ValueError(f"{name} must be {allowed}; got {value}")

@@ -1,0 +1,90 @@
+"""PPO's clipped objective on offline responses (TOPR, Section 2.4)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
+from topr_exp.algorithms.base import (
+    check_batch,
+    check_range,
+    lengths,
+    log_ratio,
+    masked,
+    reduce_tokens,
+    token_log_ratio,
+)
+from topr_exp.types import LossOutput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from topr_exp.types import Batch
+
+
+class Ratio(Enum):
+    """The ratio that is clipped: of the sequence (the paper) or of each token."""
+
+    sequence = "sequence"
+    token = "token"
+
+
+@dataclass(frozen=True)
+class PPO:
+    """PPO: the reward times the ratio, without gradient once the ratio has left the trust interval for the better.
+
+    objective = min(r R, clip(r, 1 − ε_low, 1 + ε_high) R) / T,   r = π(y|x)/μ(y|x),   R = R0 − c
+
+    TOPR (arXiv 2503.14286), Equation 6; `ratio=token` is (1/T) Σ_t of the same with r_t. With ε_low = 1 and
+    ε_high = ∞ nothing is clipped and the gradient is that of `is`.
+
+    Arguments: logp, mu_logp [B, T]; reward [B]; baseline. Gradient: r R ∇logπ / T, zero where clipped.
+    Errors: ValueError unless 0 < ε_low ≤ 1 and ε_high > 0.
+    """
+
+    name: str
+    eps_low: float
+    eps_high: float
+    ratio: Ratio
+    length_normalize: bool
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    uses_baseline: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_clip_range(self.eps_low, self.eps_high)
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        check_batch(batch)
+        reward = batch.reward - batch.baseline
+        if self.ratio is Ratio.token:
+            objective, clipped = clipped_objective(token_log_ratio(batch), reward[:, None], self.eps_low, self.eps_high)
+            total = masked(objective, batch).sum(1)
+            share = masked(clipped.to(total.dtype), batch).sum(1) / lengths(batch)
+        else:
+            total, clipped = clipped_objective(log_ratio(batch), reward, self.eps_low, self.eps_high)
+            share = clipped.to(total.dtype)
+        loss = reduce_tokens(-total, batch, self.length_normalize)
+        return LossOutput(loss, {"objective": total.detach(), "clipped": share})
+
+
+def check_clip_range(eps_low: float, eps_high: float) -> None:
+    """Raise ValueError unless 0 < ε_low ≤ 1 and ε_high > 0."""
+    check_range("eps_low", eps_low, "above 0 and at most 1", 0 < eps_low <= 1)
+    check_range("eps_high", eps_high, "above 0", eps_high > 0)
+
+
+def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high: float) -> tuple[Tensor, Tensor]:
+    """min(r A, clip(r, 1 − ε_low, 1 + ε_high) A) and where its gradient is zero, for r = e^Δ.
+
+    Where the clipped branch holds, exp is not evaluated at Δ, so a huge ratio gives neither an infinite value nor an
+    undefined gradient; A = 0 gives 0. Arguments: Δ with gradient, A, of shapes that broadcast.
+    """
+    low = math.log(1 - eps_low) if eps_low < 1 else -math.inf
+    high = math.log1p(eps_high)
+    clipped = ((advantage > 0) & (delta > high)) | ((advantage < 0) & (delta < low))
+    inside = (delta.masked_fill(clipped | (advantage == 0), 0.0)).exp() * advantage
+    edge = delta.detach().clamp(low, high).exp()
+    return inside.where(~clipped, edge * advantage), clipped
