@@ -1,0 +1,56 @@
+"""The completions that a training set is composed from, as columns, and what is computed over all of them."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """M sampled completions as columns, a problem's completions in the order in which they were sampled."""
+
+    problem: NDArray[np.integer]  # [M] the problem's index
+    positive: NDArray[np.bool_]  # [M] the verdict is correct
+    truncated: NDArray[np.bool_] | None = None  # [M] cut off by the token limit
+    length: NDArray[np.integer] | None = None  # [M] sampled tokens
+    level: NDArray[np.integer] | None = None  # [M] the problem's difficulty, 0 where it has none
+
+    def __post_init__(self) -> None:
+        assert self.problem.ndim == 1, self.problem.shape
+        assert np.issubdtype(self.problem.dtype, np.integer), self.problem.dtype
+        assert self.positive.dtype == np.bool_, self.positive.dtype
+        for column in (self.positive, self.truncated, self.length, self.level):
+            assert column is None or column.shape == self.problem.shape, (column.shape, self.problem.shape)
+
+
+def generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
+    """A random generator of its own for each (seed, iteration, purpose), the same on every machine."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, iteration, zlib.crc32(purpose.encode())])))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """Per completion: the statistics of all n rewards of its problem, taken before any subsampling."""
+
+    mean: NDArray[np.float64]  # [M]
+    std: NDArray[np.float64]  # [M], n - 1 in the denominator; 0 for n = 1
+    size: NDArray[np.int64]  # [M], n
+
+
+def group_statistics(problem: NDArray[np.integer], reward: NDArray[np.floating]) -> GroupStatistics:
+    """Mean, standard deviation (n - 1) and number of the rewards of each completion's problem.
+
+    problem: [M] the problem's index, in any order.
+    reward: [M] R0.
+    """
+    assert problem.shape == reward.shape, (problem.shape, reward.shape)
+    _, group, size = np.unique(problem, return_inverse=True, return_counts=True)
+    mean = np.bincount(group, weights=reward, minlength=len(size)) / size
+    # About the mean, not E[r^2] - E[r]^2: equal rewards must give exactly 0.
+    squares = np.bincount(group, weights=(reward - mean[group]) ** 2, minlength=len(size))
+    std = np.sqrt(squares / np.maximum(size - 1, 1))
+    return GroupStatistics(mean[group], std[group], size[group])

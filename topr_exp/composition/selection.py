@@ -1,0 +1,153 @@
+"""Which completions are trained on: uniform, positives, proportion, Anna Karenina, whole groups (TOPR, section 4).
+
+Everything here is a pure function of the candidates' columns, the settings, the seed and the iteration; the rows that
+come back are sorted, since the order of training is drawn elsewhere. Pairs for DPO are in `pairs`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.composition.candidates import Candidates, generator
+from topr_exp.composition.config import ComposeConfig, ComposeName
+from topr_exp.composition.description import Description, describe
+from topr_exp.types import TOPRError
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The rows of the candidates that are trained on, ascending, and what they are."""
+
+    rows: Rows  # [N]
+    description: Description
+
+
+def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
+    """The training set of single completions that `config` asks for.
+
+    uniform: N of all. positives: N of the correct ones. proportion: round(pN) correct ones and the rest incorrect,
+    without `n_examples` as many as there are for that share. anna_karenina: the first correct completion of each
+    problem, then random incorrect ones up to N. N above what there is takes all and says so in the description
+    (proportion refuses: it promises the share).
+
+    Raises TOPRError when there is nothing to train on or too little of one kind.
+    """
+    rows = kept(candidates, config)
+    positive = candidates.positive[rows]
+    rng = generator(seed, iteration, "compose examples")
+    n, note = config.n_examples, None
+    if config.name is ComposeName.uniform:
+        chosen, available = take(rng, rows, n), len(rows)
+    elif config.name is ComposeName.positives:
+        if not positive.any():
+            raise TOPRError(f"compose=positives: none of the {len(rows)} completions is correct")
+        chosen, available = take(rng, rows[positive], n), int(positive.sum())
+    elif config.name is ComposeName.proportion:
+        assert config.positive_share is not None
+        chosen = proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
+        available = largest_set(int(positive.sum()), int((~positive).sum()), config.positive_share)
+    else:
+        firsts = first_positives(candidates, rows)
+        chosen = anna_karenina(rng, firsts, rows[~positive], n)
+        available = len(firsts) + int((~positive).sum())
+        if n is not None and n <= len(firsts):
+            note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
+    chosen.sort()
+    return Selection(chosen, describe(candidates, chosen, config, "examples", len(chosen), available, note))
+
+
+def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
+    """Whole problems with all their completions, drawn at random until no other would fit into N completions.
+
+    A problem with a single completion is left out: group baselines need two.
+    Raises TOPRError when no problem fits.
+    """
+    assert config.name is ComposeName.uniform and not config.drop_truncated, "ComposeConfig.check_unit refuses these"
+    index, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
+    usable = np.flatnonzero(size >= 2)
+    if not len(usable):
+        raise TOPRError(f"no problem has two or more completions ({len(index)} problems, {len(group)} completions)")
+    order = generator(seed, iteration, "compose groups").permutation(usable)
+    total = np.cumsum(size[order])
+    limit = config.n_examples if config.n_examples is not None else int(total[-1])
+    # The first that does not fit ends the draw: skipping it for a smaller one would favour small groups.
+    picked = order[: np.searchsorted(total, limit, side="right")]
+    if not len(picked):
+        raise TOPRError(
+            f"compose.n_examples={limit} is less than the {size[order[0]]} completions of one problem, "
+            "and this algorithm trains on whole groups"
+        )
+    member = np.zeros(len(index), dtype=bool)
+    member[picked] = True
+    rows = np.flatnonzero(member[group])
+    return Selection(rows, describe(candidates, rows, config, "groups", len(rows), int(total[-1])))
+
+
+def kept(candidates: Candidates, config: ComposeConfig) -> Rows:
+    """The rows that may be chosen at all; never none."""
+    total = len(candidates.problem)
+    if not total:
+        raise TOPRError("there is no completion to compose a training set from")
+    if not config.drop_truncated:
+        return np.arange(total)
+    assert candidates.truncated is not None, "drop_truncated needs the column `truncated`"
+    rows = np.flatnonzero(~candidates.truncated)
+    if not len(rows):
+        raise TOPRError(
+            f"compose.drop_truncated=true leaves nothing: all {total} completions were cut off by the token limit "
+            "(raise sampler.max_new_tokens)"
+        )
+    return rows
+
+
+def take(rng: np.random.Generator, rows: Rows, n: int | None) -> Rows:
+    """n of the rows at random without replacement; all of them where n is None or more than there are."""
+    if n is None or n >= len(rows):
+        return rows.copy()
+    return rows[rng.choice(len(rows), size=n, replace=False, shuffle=False)]
+
+
+def largest_set(positives: int, negatives: int, share: float) -> int:
+    """The largest N with round(share N) positives and the rest negatives among those that there are."""
+    n = int(min(positives / share, negatives / (1 - share))) + 2  # rounding may admit one or two more
+    while n > 0 and (round(share * n) > positives or n - round(share * n) > negatives):
+        n -= 1
+    return n
+
+
+def proportion(rng: np.random.Generator, positives: Rows, negatives: Rows, share: float, n: int | None) -> Rows:
+    """round(share n) of the positives and n - round(share n) of the negatives; TOPRError when there are too few."""
+    largest = largest_set(len(positives), len(negatives), share)
+    if n is None:
+        if not (len(positives) and len(negatives)):
+            raise TOPRError(
+                f"compose.positive_share={share:g} needs correct and incorrect completions; "
+                f"{len(positives)} correct and {len(negatives)} incorrect are available"
+            )
+        n = largest
+    wanted = {"correct": round(share * n), "incorrect": n - round(share * n)}
+    for kind, rows in (("correct", positives), ("incorrect", negatives)):
+        if wanted[kind] > len(rows):
+            raise TOPRError(
+                f"compose.positive_share={share:g} with compose.n_examples={n} needs {wanted[kind]} {kind} "
+                f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
+            )
+    return np.concatenate([take(rng, positives, wanted["correct"]), take(rng, negatives, wanted["incorrect"])])
+
+
+def first_positives(candidates: Candidates, rows: Rows) -> Rows:
+    """The first correct completion, in sample order, of each problem that has one."""
+    positives = rows[candidates.positive[rows]]
+    _, first = np.unique(candidates.problem[positives], return_index=True)
+    return positives[first]
+
+
+def anna_karenina(rng: np.random.Generator, firsts: Rows, negatives: Rows, n: int | None) -> Rows:
+    """All firsts, then random negatives up to n in all; where n is less than the firsts, n of these alone."""
+    chosen = take(rng, firsts, n)
+    return np.concatenate([chosen, take(rng, negatives, None if n is None else n - len(chosen))])
