@@ -1,0 +1,10 @@
+"""Content-addressed tables: what one run sampled, graded or scored, every other run reads.
+
+`table.py` has the store, `claims.py` keeps concurrent processes apart, `ragged.py` reads list columns without
+copies, and `python -m topr_exp.store` is the command line.
+"""
+
+from topr_exp.store.ragged import Ragged
+from topr_exp.store.table import Store, Table
+
+__all__ = ["Ragged", "Store", "Table"]
