@@ -67,7 +67,8 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     A problem with a single completion is left out: group baselines need two.
     Raises TOPRError when no problem fits.
     """
-    assert config.name is ComposeName.uniform and not config.drop_truncated, "ComposeConfig.check_unit refuses these"
+    assert config.name is ComposeName.uniform, "ComposeConfig.check_unit refuses the others"
+    assert not config.drop_truncated, "ComposeConfig.check_unit refuses it"
     index, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
     usable = np.flatnonzero(size >= 2)
     if not len(usable):

@@ -1,0 +1,102 @@
+"""How far a mean over test problems can be trusted: intervals over problems, and paired differences of two runs.
+
+The problems are taken as a sample of those that could have been asked. What differs between training seeds is not in
+these intervals, and where every problem scores the same (all 0, say) they have no width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.types import TOPRError
+
+RESAMPLES = 2000
+LEVEL = 0.95
+CHUNK = 1 << 22  # drawn indices held at once
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over problems with its uncertainty; with a single problem the latter is None."""
+
+    value: float
+    se: float | None  # standard error over problems
+    low: float | None  # percentile interval of the bootstrap over problems
+    high: float | None
+
+    def as_dict(self) -> dict[str, float | None]:
+        return {"value": self.value, "se": self.se, "low": self.low, "high": self.high}
+
+
+def standard_error(values: NDArray[np.float64]) -> float | None:
+    """The standard error of the mean of per-problem values [P] in closed form, std / sqrt(P); None for P = 1."""
+    return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def bootstrap_means(values: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """[resamples, S] the means of P problems drawn with replacement; values: [P, S], drawn together."""
+    problems = len(values)
+    means = np.empty((resamples, values.shape[1]))
+    step = max(1, CHUNK // problems)
+    for start in range(0, resamples, step):
+        rows = min(step, resamples - start)
+        slot = rng.integers(0, problems, size=(rows, problems)) + problems * np.arange(rows)[:, None]
+        times = np.bincount(slot.ravel(), minlength=rows * problems).reshape(rows, problems)
+        means[start : start + rows] = times @ values / problems
+    return means
+
+
+def intervals(
+    values: NDArray[np.float64], rng: np.random.Generator, resamples: int = RESAMPLES, level: float = LEVEL
+) -> list[Interval]:
+    """An interval for the mean of each column, by the bootstrap over problems (percentiles; Efron and Tibshirani 1994).
+
+    values: [P, S] S statistics of each problem; all are resampled together.
+    level: the coverage aimed at, in (0, 1).
+    """
+    assert values.ndim == 2, values.shape
+    assert len(values), "no problems"
+    mean = values.mean(axis=0)
+    if len(values) == 1:
+        return [Interval(float(value), None, None, None) for value in mean]
+    tail = 50 * (1 - level)
+    low, high = np.percentile(bootstrap_means(values, resamples, rng), [tail, 100 - tail], axis=0)
+    return [
+        Interval(float(mean[i]), standard_error(values[:, i]), float(low[i]), float(high[i]))
+        for i in range(values.shape[1])
+    ]
+
+
+def paired_difference(
+    first: NDArray[np.float64],
+    second: NDArray[np.float64],
+    rng: np.random.Generator,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+) -> Interval:
+    """The mean of second - first over the problems that both runs were tested on, with its interval.
+
+    first, second: [P] the same statistic of two runs, problem by problem (`align` brings them into one order).
+    """
+    assert first.shape == second.shape, (first.shape, second.shape)
+    return intervals((second - first)[:, None], rng, resamples, level)[0]
+
+
+def align(first: Sequence[str], second: Sequence[str]) -> NDArray[np.int64]:
+    """The positions in `second` of the problem ids of `first`, so that values[align(first, second)] are paired.
+
+    Raises TOPRError when the two are not the same set of problems.
+    """
+    position = {problem: i for i, problem in enumerate(second)}
+    assert len(position) == len(second), "a problem occurs twice"
+    shared = sum(problem in position for problem in first)
+    if shared != len(first) or len(first) != len(second):
+        raise TOPRError(
+            f"the two runs cannot be paired: {len(first)} and {len(second)} test problems, {shared} in common"
+        )
+    return np.array([position[problem] for problem in first], dtype=np.int64)

@@ -1,0 +1,133 @@
+"""All that is reported of an evaluation, from two matrices: verdicts and answer classes [problems, completions].
+
+pass@K is the unbiased closed form; maj@K is exact for K = 1 and K = n and the mean of the paper's 100 draws between.
+Every mean carries its standard error and interval over problems; the paper's own error stands beside, as
+`sampling_only_se`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.evaluation.draws import TRIALS, Draws, draw, sampling_only_se
+from topr_exp.evaluation.intervals import RESAMPLES, Interval, intervals, standard_error
+from topr_exp.evaluation.majority import ballots, majority_of_all
+from topr_exp.evaluation.passk import pass_at_k, powers_of_two
+from topr_exp.evaluation.verdicts import CORRECT, correct_histogram, shares
+
+HEADLINE_K = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The statistics of each problem, which means, intervals and paired differences are taken of."""
+
+    n: int  # completions a problem
+    pass_at: dict[int, NDArray[np.float64]]  # K -> [P]
+    maj_at: dict[int, NDArray[np.float64]]  # K -> [P]
+    draws: Draws
+
+
+def measure(
+    verdicts: NDArray[np.integer], classes: NDArray[np.integer], seed: int = 0, trials: int = TRIALS
+) -> Measures:
+    """pass@K and maj@K of each problem for K = 1, 2, 4, ... up to n.
+
+    verdicts: [P, n] codes of `verdicts`.
+    classes: [P, n] the answers' equivalence classes in their problem, negative without an answer.
+    seed: of the draws of K out of n.
+    """
+    assert verdicts.ndim == 2, verdicts.shape
+    assert verdicts.size, "nothing to evaluate"
+    n = verdicts.shape[1]
+    correct = verdicts == CORRECT
+    voting = ballots(verdicts, classes)
+    assert (voting.candidate[correct] >= 0).all(), "a correct completion without an answer class"
+    ks = powers_of_two(n)
+    drawn = draw(correct, voting, ks, np.random.default_rng([seed, 0]), trials)
+    pass_at = {k: pass_at_k(correct.sum(axis=1), n, k) for k in ks}
+    maj_at = dict(zip(ks, drawn.maj_problems, strict=True))
+    if ks[-1] == n:
+        maj_at[n] = majority_of_all(voting)
+    # A single vote elects its answer; without the closed form's rounding, since this is the headline.
+    pass_at[1] = maj_at[1] = correct.mean(axis=1)
+    return Measures(n, pass_at, maj_at, drawn)
+
+
+def headline_k(n: int) -> int:
+    """The K of the headline maj@K: 8, or the largest power of two up to n below that."""
+    return min(HEADLINE_K, powers_of_two(n)[-1])
+
+
+def summarise(
+    verdicts: NDArray[np.integer],
+    classes: NDArray[np.integer],
+    *,
+    levels: Sequence[int | None] | None = None,
+    subjects: Sequence[str | None] | None = None,
+    seed: int = 0,
+    trials: int = TRIALS,
+    resamples: int = RESAMPLES,
+) -> dict[str, Any]:
+    """An evaluation in numbers, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
+
+    pass@1, pass@1_se, maj@8, maj@8_se (another K in the name where n < 8), correct, incorrect, invalid;
+    problems and samples; pass@k and maj@k: K -> value, se, low, high, draws, sampling_only_se;
+    correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
+
+    verdicts, classes, seed, trials: as for `measure`.
+    levels, subjects: [P] of each problem; None where it has none.
+    resamples: of the bootstrap over problems.
+    """
+    measures = measure(verdicts, classes, seed, trials)
+    ks = measures.draws.ks
+    columns = np.stack([*measures.pass_at.values(), *(measures.maj_at[k] for k in ks)], axis=1)
+    found = intervals(columns, np.random.default_rng([seed, 1]), resamples)
+    everything = np.ones(len(verdicts), dtype=bool)
+    return {
+        **headline(verdicts, measures, everything),
+        "samples": measures.n,
+        "pass@k": curve(measures, found[: len(ks)], measures.draws.pass_trials),
+        "maj@k": curve(measures, found[len(ks) :], measures.draws.maj_trials),
+        "correct_histogram": correct_histogram(verdicts),
+        "levels": breakdown(verdicts, measures, levels),
+        "subjects": breakdown(verdicts, measures, subjects),
+    }
+
+
+def headline(verdicts: NDArray[np.integer], measures: Measures, chosen: NDArray[np.bool_]) -> dict[str, Any]:
+    """The headline figures of the chosen problems; chosen: [P]."""
+    figures: dict[str, Any] = {}
+    k = headline_k(measures.n)
+    for name, values in (("pass@1", measures.pass_at[1]), (f"maj@{k}", measures.maj_at[k])):
+        figures[name] = float(values[chosen].mean())
+        figures[f"{name}_se"] = standard_error(values[chosen])
+    return {**figures, **shares(verdicts[chosen]), "problems": int(chosen.sum())}
+
+
+def curve(measures: Measures, found: list[Interval], trials: NDArray[np.float64]) -> dict[str, dict[str, float | None]]:
+    """K -> the mean with its interval over problems, the mean of the paper's draws and its standard error."""
+    return {
+        str(k): {
+            **interval.as_dict(),
+            "draws": float(trials[i].mean()),
+            "sampling_only_se": sampling_only_se(trials[i], k, measures.n),
+        }
+        for i, (k, interval) in enumerate(zip(measures.draws.ks, found, strict=True))
+    }
+
+
+def breakdown(
+    verdicts: NDArray[np.integer], measures: Measures, names: Sequence[int | None] | Sequence[str | None] | None
+) -> dict[str, dict[str, Any]]:
+    """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
+    if names is None:
+        return {}
+    assert len(names) == len(verdicts), (len(names), len(verdicts))
+    present: list[Any] = sorted({name for name in names if name is not None})
+    return {str(name): headline(verdicts, measures, np.array([other == name for other in names])) for name in present}
