@@ -152,6 +152,23 @@ def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
     return values - (total - values) / (count - 1)
 
 
+def centered_reward(batch: Batch, name: str) -> Tensor:
+    """r_i − r̄ with the mean over all n responses to the prompt, also those that are not in the batch, [B]."""
+    check_batch(batch, "group_mean", "group_size")
+    assert batch.group_mean is not None
+    assert batch.group_size is not None
+    check_group_size(batch.group_size, name)
+    return batch.reward - batch.group_mean
+
+
+def leave_one_out_reward(batch: Batch, name: str) -> Tensor:
+    """r_i − r̄_−i with the mean over the other n − 1 responses to the prompt, also those not in the batch, [B]."""
+    centered = centered_reward(batch, name)
+    assert batch.group_size is not None
+    n = batch.group_size.to(centered.dtype)
+    return centered * n / (n - 1)
+
+
 def check_range(name: str, value: float, allowed: str, ok: bool) -> None:
     """Raise ValueError with one line that names the key, what is allowed and what was given."""
     if not ok:

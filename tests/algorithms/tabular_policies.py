@@ -1,0 +1,246 @@
+"""A two-token language under a softmax policy without a network, small enough to enumerate, and batches of it.
+
+Vocabulary {0, 1, 2}, 2 ends a response; at most two tokens: [2], [0, ·], [1, ·], 7 responses in all. A policy is a
+vector of 9 logits: 3 for the first token, 3 after a 0, 3 after a 1. Scores ∇logπ are written down here from the
+softmax, not taken from autograd, so that tests can state a gradient in closed form.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from topr_exp.types import Batch
+
+CONF = Path(__file__).parents[2] / "conf" / "algo"
+NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+RESPONSES = [[2], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+LENGTH = np.array([len(y) for y in RESPONSES])
+MASK = np.array([[True, len(y) == 2] for y in RESPONSES])
+TOKENS = np.array([[*y, 0][:2] for y in RESPONSES])
+STATES = np.array([[0, 1 + y[0] if len(y) == 2 else 0] for y in RESPONSES])  # 0 start, 1 after a 0, 2 after a 1
+LOGITS = 9
+
+
+def load(name: str, **overrides: Any) -> Any:
+    """The loss of conf/algo/<name>.yaml with some fields replaced."""
+    settings = OmegaConf.load(CONF / f"{name}.yaml")
+    module, _, cls = settings.pop("_target_").rpartition(".")
+    schema = OmegaConf.structured(getattr(importlib.import_module(module), cls))
+    return OmegaConf.to_object(OmegaConf.merge(schema, settings, overrides))
+
+
+def with_signals(loss: Any, batch: Batch) -> Batch:
+    """The batch as the trainer hands it over: with the group signals where the loss has any."""
+    return dataclasses.replace(batch, signals=loss.signals(batch)) if "groups" in loss.needs else batch
+
+
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    table = logits.reshape(3, 3)
+    return table - np.log(np.exp(table).sum(1, keepdims=True))
+
+
+def token_logp(logits: np.ndarray) -> np.ndarray:
+    """logπ(y_t|y_<t) of all 7 responses, [7, 2], 0 at padding."""
+    return log_softmax(logits)[STATES, TOKENS] * MASK
+
+
+def probability(logits: np.ndarray) -> np.ndarray:
+    """π(y) of all 7 responses; they sum to 1."""
+    return np.exp(token_logp(logits).sum(1))
+
+
+def token_score(logits: np.ndarray) -> np.ndarray:
+    """∇logπ(y_t|y_<t) of all 7 responses, [7, 2, 9]: for a softmax the one-hot of the token minus the probabilities."""
+    p = np.exp(log_softmax(logits))
+    score = np.zeros((7, 2, 3, 3))
+    for y in range(7):
+        for t in range(LENGTH[y]):
+            state = STATES[y, t]
+            score[y, t, state] = np.eye(3)[TOKENS[y, t]] - p[state]
+    return score.reshape(7, 2, LOGITS)
+
+
+def token_kl(logits: np.ndarray, ref: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """KL(π(·|y_<t) ‖ π_ref(·|y_<t)) at each step of the 7 responses, [7, 2], and its gradient, [7, 2, 9]."""
+    log_p, log_q = log_softmax(logits), log_softmax(ref)
+    p, d = np.exp(log_p), log_p - log_q
+    kl = (p * d).sum(1)
+    grad = np.zeros((7, 2, 3, 3))
+    for y in range(7):
+        for t in range(LENGTH[y]):
+            state = STATES[y, t]
+            grad[y, t, state] = p[state] * (d[state] - kl[state])
+    return kl[STATES] * MASK, grad.reshape(7, 2, LOGITS)
+
+
+def torch_token_logp(logits: torch.Tensor) -> torch.Tensor:
+    table = logits.reshape(3, 3).log_softmax(1)
+    return table[STATES, TOKENS] * torch.tensor(MASK)
+
+
+def torch_token_kl(logits: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    log_p, log_q = logits.reshape(3, 3).log_softmax(1), ref.reshape(3, 3).log_softmax(1)
+    return (log_p.exp() * (log_p - log_q)).sum(1)[STATES] * torch.tensor(MASK)
+
+
+@dataclass
+class Case:
+    """B responses of the language with everything that a loss may read, and the pieces of closed forms (numpy)."""
+
+    logits: np.ndarray
+    mu: np.ndarray
+    ref: np.ndarray
+    y: np.ndarray  # [B] which of the 7 responses
+    reward: np.ndarray  # [B]
+    positive: np.ndarray  # [B] bool
+    group: np.ndarray  # [B]
+    sample: np.ndarray  # [B]
+    n: int
+    baseline: float = 0.0
+    theta: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.theta = torch.tensor(self.logits, requires_grad=True)
+
+    # closed-form pieces, one row a response
+    @property
+    def length(self) -> np.ndarray:
+        return LENGTH[self.y]
+
+    @property
+    def logp(self) -> np.ndarray:
+        return token_logp(self.logits)[self.y]
+
+    @property
+    def delta_t(self) -> np.ndarray:
+        return (token_logp(self.logits) - token_logp(self.mu))[self.y]
+
+    @property
+    def delta(self) -> np.ndarray:
+        return self.delta_t.sum(1)
+
+    @property
+    def ref_delta_t(self) -> np.ndarray:
+        return (token_logp(self.logits) - token_logp(self.ref))[self.y]
+
+    @property
+    def score_t(self) -> np.ndarray:
+        return token_score(self.logits)[self.y]
+
+    @property
+    def score(self) -> np.ndarray:
+        return self.score_t.sum(1)
+
+    @property
+    def R(self) -> np.ndarray:
+        return self.reward - self.baseline
+
+    def over_group(self, values: np.ndarray, statistic: Any) -> np.ndarray:
+        return np.array([statistic(values[self.group == g]) for g in self.group])
+
+    def others_mean(self, values: np.ndarray) -> np.ndarray:
+        index = np.arange(len(values))
+        return np.array([values[(self.group == self.group[i]) & (index != i)].mean() for i in index])
+
+    # what the code gets
+    def batch(self, **changes: Any) -> Batch:
+        y = torch.tensor(self.y)
+        ref, mu = torch.tensor(self.ref), torch.tensor(self.mu)
+        fields: dict[str, Any] = {
+            "logp": torch_token_logp(self.theta)[y],
+            "mu_logp": torch_token_logp(mu)[y],
+            "mask": torch.tensor(MASK)[y],
+            "reward": torch.tensor(self.reward),
+            "positive": torch.tensor(self.positive),
+            "baseline": self.baseline,
+            "group": torch.tensor(self.group),
+            "sample": torch.tensor(self.sample),
+            "group_mean": torch.tensor(self.over_group(self.reward, np.mean)),
+            "group_std": torch.tensor(self.over_group(self.reward, lambda r: np.std(r, ddof=1))),
+            "group_size": torch.full((len(y),), self.n),
+            "ref_logp": torch_token_logp(ref)[y],
+            "vocab_kl": torch_token_kl(self.theta, ref)[y],
+        }
+        return Batch(**{**fields, **changes})
+
+    def gradient(self, loss: Any, batch: Batch | None = None) -> np.ndarray:
+        """∇ of the mean loss over the batch by autograd, [9]."""
+        batch = with_signals(loss, self.batch() if batch is None else batch)
+        (grad,) = torch.autograd.grad(loss(batch).loss.mean(), self.theta)
+        return grad.numpy()
+
+
+def random_case(
+    seed: int, *, groups: int = 3, n: int = 5, baseline: float = 0.0, low: float = -1.0, on_policy: bool = False
+) -> Case:
+    """Groups of n random responses under random policies; rewards are 1 and `low`, both signs in most groups."""
+    r = rng(seed)
+    logits, mu, ref = r.normal(size=(3, LOGITS))
+    count = groups * n
+    positive = r.random(count) < 0.4
+    positive[:2] = [True, False]
+    return Case(
+        logits=logits,
+        mu=logits.copy() if on_policy else mu,
+        ref=ref,
+        y=r.integers(0, 7, count),
+        reward=np.where(positive, 1.0, low),
+        positive=positive,
+        group=np.repeat(r.permutation(100)[:groups], n),
+        sample=np.concatenate([r.permutation(n) for _ in range(groups)]),
+        n=n,
+        baseline=baseline,
+    )
+
+
+def all_groups(logits: np.ndarray, ref: np.ndarray, n: int, reward: np.ndarray) -> tuple[Case, np.ndarray]:
+    """Every possible group of n responses as one on-policy case, and the probability of each row's group.
+
+    reward: [7], the reward of each response. The expectation over π of (1/n) Σ_i loss_i is Σ_rows P · loss / n.
+    """
+    y = np.stack(np.meshgrid(*[np.arange(7)] * n, indexing="ij"), -1).reshape(-1, n)
+    weight = probability(logits)[y].prod(1)
+    case = Case(
+        logits=logits,
+        mu=logits.copy(),
+        ref=ref,
+        y=y.reshape(-1),
+        reward=reward[y].reshape(-1),
+        positive=reward[y].reshape(-1) > 0,
+        group=np.repeat(np.arange(len(y)), n),
+        sample=np.tile(np.arange(n), len(y)),
+        n=n,
+    )
+    return case, np.repeat(weight, n)
+
+
+def group_batch(case: Case) -> Batch:
+    """`case.batch()` without the per-group statistics that are slow to form for thousands of groups."""
+    y = torch.tensor(case.y)
+    ref, mu = torch.tensor(case.ref), torch.tensor(case.mu)
+    reward = torch.tensor(case.reward)
+    mean = reward.reshape(-1, case.n).mean(1).repeat_interleave(case.n)
+    return Batch(
+        logp=torch_token_logp(case.theta)[y],
+        mu_logp=torch_token_logp(mu)[y],
+        mask=torch.tensor(MASK)[y],
+        reward=reward,
+        positive=torch.tensor(case.positive),
+        group=torch.tensor(case.group),
+        group_mean=mean,
+        group_size=torch.full((len(y),), case.n),
+        ref_logp=torch_token_logp(ref)[y],
+        vocab_kl=torch_token_kl(case.theta, ref)[y],
+    )

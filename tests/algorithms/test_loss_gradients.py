@@ -1,0 +1,233 @@
+"""Every loss of conf/algo: autograd gradient on a tabular policy against the closed form of the paper's equation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from tabular_policies import NAMES, Case, load, random_case, token_kl
+
+from topr_exp.types import PairBatch
+
+TOLERANCE = 1e-10
+INF = float("inf")
+
+
+def mean_of(coefficient: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """(1/B) Σ_i coefficient_i ∇logπ(y_i), for [B] and [B, 9] or [B, T] and [B, T, 9]."""
+    return (coefficient[..., None] * score).reshape(-1, score.shape[-1]).sum(0) / len(score)
+
+
+# Each closed form is the gradient of the mean loss, written from the equation that the YAML names.
+
+
+def tapered(limits: tuple[float, float, float, float]) -> Callable[[Case], np.ndarray]:
+    a_pos, b_pos, a_neg, b_neg = limits
+
+    def closed_form(c: Case) -> np.ndarray:  # TOPR Eq. 7, divided by T
+        r = np.exp(c.delta)
+        w = np.where(c.positive, np.clip(r, a_pos, b_pos), np.clip(r, a_neg, b_neg))
+        return mean_of(-w * c.R / c.length, c.score)
+
+    return closed_form
+
+
+def ppo(c: Case) -> np.ndarray:  # TOPR Eq. 6
+    r = np.exp(c.delta)
+    alive = np.where(c.R > 0, r <= 1.2, r >= 0.8)
+    return mean_of(-(alive * r * c.R) / c.length, c.score)
+
+
+def agro(c: Case) -> np.ndarray:  # AGRO Eq. 4
+    S = c.reward - 0.05 * c.ref_delta_t.sum(1)
+    return mean_of(-(S - c.others_mean(S)), c.score)
+
+
+def agro_on_policy(c: Case) -> np.ndarray:  # AGRO Eq. 6
+    S = c.reward - 0.05 * c.ref_delta_t.sum(1)
+    A = S - c.others_mean(S)
+    return mean_of(-(A - A**2 / (2 * 0.05)), c.score)
+
+
+def rloo(c: Case) -> np.ndarray:  # AGRO Section 5.2, the KL in the reward of the sampling policy
+    S = c.reward - 0.05 * (c.ref_delta_t - c.delta_t).sum(1)
+    return mean_of(-(S - c.others_mean(S)), c.score)
+
+
+def kl_pg(c: Case) -> np.ndarray:  # AGRO Section 8.2
+    _, kl_grad = token_kl(c.logits, c.ref)
+    return mean_of(-(c.reward - c.others_mean(c.reward)), c.score) + 0.05 * kl_grad[c.y].sum(1).mean(0)
+
+
+def grpo(c: Case) -> np.ndarray:
+    std = c.over_group(c.reward, lambda r: np.sqrt(((r - r.mean()) ** 2).sum() / (len(r) - 1)))
+    A = ((c.reward - c.over_group(c.reward, np.mean)) / (std + 1e-4))[:, None]
+    r = np.exp(c.delta_t)
+    alive = np.where(A > 0, r <= 1.2, r >= 0.8)
+    return mean_of(-(alive * r * A), c.score_t)
+
+
+def opmd(c: Case) -> np.ndarray:
+    A = c.reward - c.over_group(c.reward, np.mean)
+    return mean_of(-A + 0.1 * c.delta, c.score)
+
+
+def asymre(c: Case) -> np.ndarray:
+    return mean_of(-(c.reward - (c.over_group(c.reward, np.mean) - 0.1)), c.score)
+
+
+def rec(c: Case) -> np.ndarray:
+    A = (c.reward - c.over_group(c.reward, np.mean))[:, None]
+    r = np.exp(c.delta_t)
+    alive = ((A >= 0) & (r <= 1.2)) | ((A <= 0) & (r >= 0.8))
+    return mean_of(-(alive * A), c.score_t)
+
+
+def red_drop(c: Case) -> np.ndarray:
+    grad = np.zeros(9)
+    for g in np.unique(c.group):
+        members = np.flatnonzero(c.group == g)
+        positives = [i for i in members if c.positive[i]]
+        negatives = sorted((i for i in members if not c.positive[i]), key=lambda i: c.sample[i])[: len(positives)]
+        kept = np.array(positives + negatives, dtype=int)
+        if len(kept):
+            grad -= ((c.reward[kept] - c.reward[kept].mean())[:, None] * c.score[kept]).sum(0)
+    return grad / len(c.y)
+
+
+CLOSED_FORMS: dict[str, Callable[[Case], np.ndarray]] = {
+    "topr": tapered((1, 1, 0, 1)),
+    "tis": tapered((0, 1, 0, 1)),
+    "is": tapered((0, INF, 0, INF)),
+    "naive": tapered((1, 1, 1, 1)),
+    "sft": tapered((1, 1, 0, 0)),
+    "ppo": ppo,
+    "agro": agro,
+    "agro_on_policy": agro_on_policy,
+    "rloo": rloo,
+    "kl_pg": kl_pg,
+    "grpo": grpo,
+    "opmd": opmd,
+    "asymre": asymre,
+    "rec": rec,
+    "red_drop": red_drop,
+}
+
+
+def test_every_algorithm_has_a_closed_form():
+    assert {*CLOSED_FORMS, "dpo"} == set(NAMES)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_gradient(name, seed):
+    loss = load(name)
+    case = random_case(seed, baseline=0.3 if loss.uses_baseline else 0.0, low=-1.0 if loss.uses_baseline else 0.0)
+    expected = CLOSED_FORMS[name](case)
+    assert np.abs(expected).max() > 1e-3
+    np.testing.assert_allclose(case.gradient(loss), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_dpo_loss_and_gradient(seed):
+    case = random_case(seed, groups=2, n=8)  # the first half of the rows as chosen, the second as rejected
+    full = case.batch()
+    chosen, rejected = (
+        type(full)(full.logp[rows], full.mu_logp[rows], full.mask[rows], full.reward[rows], full.positive[rows])
+        for rows in (slice(0, 8), slice(8, 16))
+    )
+    loss = load("dpo")(PairBatch(chosen, rejected)).loss
+    margin = 0.1 * (case.delta[:8] - case.delta[8:])
+    np.testing.assert_allclose(loss.detach().numpy(), np.log(1 + np.exp(-margin)), atol=TOLERANCE)
+    (grad,) = torch.autograd.grad(loss.mean(), case.theta)
+    expected = mean_of(-0.1 / (1 + np.exp(margin)), case.score[:8] - case.score[8:])
+    np.testing.assert_allclose(grad.numpy(), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("normalize", [True, False])
+def test_tapered_ratio_variants(seed, normalize):
+    """Method: token −(1/T) Σ_t clip(r_t) R logπ_t; geometric w = clip(exp(Δ/T)); user limits on both sides."""
+    case = random_case(seed, baseline=-0.2)
+    limits = {"a_pos": 0.7, "b_pos": 1.4, "a_neg": 0.2, "b_neg": 0.9, "length_normalize": normalize}
+    low, high = np.where(case.positive, 0.7, 0.2), np.where(case.positive, 1.4, 0.9)
+    divisor = case.length if normalize else np.ones(len(case.length))
+
+    w = np.clip(np.exp(case.delta), low, high)
+    actual = case.gradient(load("topr", ratio="sequence", **limits))
+    np.testing.assert_allclose(actual, mean_of(-w * case.R / divisor, case.score), atol=TOLERANCE)
+
+    w = np.clip(np.exp(case.delta / case.length), low, high)
+    actual = case.gradient(load("topr", ratio="geometric", **limits))
+    np.testing.assert_allclose(actual, mean_of(-w * case.R / divisor, case.score), atol=TOLERANCE)
+
+    w_t = np.clip(np.exp(case.delta_t), low[:, None], high[:, None])
+    actual = case.gradient(load("topr", ratio="token", **limits))
+    expected = mean_of(-w_t * (case.R / divisor)[:, None], case.score_t)
+    np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ppo_token_ratio(seed):
+    case = random_case(seed, baseline=0.1)
+    r, R = np.exp(case.delta_t), case.R[:, None]
+    alive = np.where(R > 0, r <= 1.3, r >= 0.9)
+    expected = mean_of(-(alive * r * R / case.length[:, None]), case.score_t)
+    actual = case.gradient(load("ppo", ratio="token", eps_low=0.1, eps_high=0.3))
+    np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_grpo_without_std_and_with_length_normalisation(seed):
+    case = random_case(seed)
+    A = (case.reward - case.over_group(case.reward, np.mean))[:, None]
+    r = np.exp(case.delta_t)
+    alive = np.where(A > 0, r <= 1.2, r >= 0.8)
+    expected = mean_of(-(alive * r * A / case.length[:, None]), case.score_t)
+    actual = case.gradient(load("grpo", normalize_std=False, length_normalize=True))
+    np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_plain_rloo_needs_no_reference(seed):
+    case = random_case(seed)
+    loss = load("rloo", beta=0.0)
+    assert loss.needs == {"group_rewards"}
+    expected = mean_of(-(case.reward - case.others_mean(case.reward)), case.score)
+    np.testing.assert_allclose(case.gradient(loss, case.batch(ref_logp=None)), expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("estimator", ["future_only", "exact_one_step"])
+def test_agro_token_estimators(seed, estimator):
+    """AGRO Section 6: Σ_t Σ_t'≥t δ_t' ∇logπ_t, and with Σ_t [KL_t'>t ∇logπ_t + ∇KL_t]; the rest of Eq. 4 stays."""
+    case, beta = random_case(seed), 0.3
+    kl, kl_grad = token_kl(case.logits, case.ref)
+    d, kl = case.ref_delta_t, kl[case.y]
+    if estimator == "future_only":
+        regularizer = (d.sum(1) * case.score_t[:, 0].T).T + (d[:, 1] * case.score_t[:, 1].T).T
+    else:
+        regularizer = (kl[:, 1] * case.score_t[:, 0].T).T + kl_grad[case.y].sum(1)
+    rest = case.reward - case.others_mean(case.reward) + beta * case.others_mean(d.sum(1))
+    expected = -(rest[:, None] * case.score - beta * regularizer).mean(0)
+    actual = case.gradient(load("agro", beta=beta, estimator=estimator))
+    np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("square_baseline", ["others_variance", "leave_one_out"])
+def test_agro_on_policy_square_baselines(seed, square_baseline):
+    case, beta = random_case(seed), 0.3
+    S = case.reward - beta * case.ref_delta_t.sum(1)
+    A, n = S - case.others_mean(S), case.n
+    if square_baseline == "leave_one_out":
+        b = case.others_mean(A**2)
+    else:
+        index = np.arange(len(S))
+        others = [S[(case.group == case.group[i]) & (index != i)] for i in index]
+        b = np.array([n / (n - 1) * np.var(o, ddof=1) for o in others])
+    expected = mean_of(-(A - (A**2 - b) / (2 * beta)), case.score)
+    actual = case.gradient(load("agro_on_policy", beta=beta, square_baseline=square_baseline))
+    np.testing.assert_allclose(actual, expected, atol=TOLERANCE)

@@ -1,0 +1,254 @@
+"""AGRO (arXiv 2503.19612) off- and on-policy, and the two baselines that it is compared with: RLOO and KL-PG.
+
+All compare the n responses to a prompt. With S_i = r_i − β Δ_i, Δ_i = log π(y_i)/π_ref(y_i), the optimal policy makes
+S the same for every response; AGRO minimises the variance of S. Lemma 3 and Equations 4 to 6 of the paper; losses here
+are minus the ascent directions. None is divided by length by default: E_π[∇logπ / T] is not 0, so a division by T
+breaks the group baselines.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
+from topr_exp.algorithms.base import (
+    check_batch,
+    check_complete_groups,
+    check_range,
+    group_sums,
+    leave_one_out,
+    leave_one_out_reward,
+    log_prob,
+    masked,
+    reduce_tokens,
+    signal,
+    token_ref_log_ratio,
+)
+from topr_exp.types import LossOutput, TOPRError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from topr_exp.types import Batch
+
+
+class Estimator(Enum):
+    """How ∇½Δ² is estimated from a response (AGRO, Section 6); δ_t is the token's term of Δ.
+
+    vanilla: Σ_t Σ_t' δ_t' ∇logπ_t. future_only: only t' ≥ t. exact_one_step: for t' > t the token KL of step t' in
+    place of δ_t', for t' = t the gradient of the token KL. All three agree in expectation on-policy; off-policy the
+    last two are biased.
+    """
+
+    vanilla = "vanilla"
+    future_only = "future_only"
+    exact_one_step = "exact_one_step"
+
+
+class SquareBaseline(Enum):
+    """What is subtracted from (S_i − S̄_−i)² in on-policy AGRO.
+
+    others_variance: n/(n−1) times the unbiased variance of the other responses, n ≥ 3; leaves the gradient unbiased.
+    leave_one_out: the mean of the others' squares; biased, it shrinks the term by 1 − 1/(n−1)² (to 0 for n = 2).
+    """
+
+    none = "none"
+    others_variance = "others_variance"
+    leave_one_out = "leave_one_out"
+
+
+@dataclass(frozen=True)
+class AGRO:
+    """Off-policy AGRO: gradient ascent on −½ Var(S)/β, estimated from n responses of any origin.
+
+    g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S detached, at the current π
+
+    AGRO (arXiv 2503.19612), Equation 4: −1/β times the gradient of the pairwise unbiased estimate of ½ Var(S).
+    `estimator` replaces Δ_i ∇logπ(y_i) inside g; other than vanilla it needs on-policy samples.
+
+    Arguments: logp, ref_logp [B, T]; reward [B] (1 / 0 in the paper); group [B]; vocab_kl [B, T] with gradient for
+    exact_one_step. Signals: advantage S_i − S̄_−i. Metrics: advantage, ref_log_ratio Δ (its mean over samples of π is
+    KL(π‖π_ref)).
+    Errors: ValueError unless 0 < β < ∞; TOPRError for a group of one or an incomplete one.
+    """
+
+    name: str
+    beta: float
+    estimator: Estimator
+    length_normalize: bool
+
+    uses_baseline: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        needs = {"groups", "group_rewards", "ref_logp"}
+        if self.estimator is not Estimator.vanilla:
+            needs.add("on_policy")
+        if self.estimator is Estimator.exact_one_step:
+            needs.add("vocab_kl")
+        return frozenset(needs)
+
+    def signals(self, batch: Batch) -> dict[str, Tensor]:
+        check_batch(batch, "ref_logp", "group")
+        check_complete_groups(batch, self.name)
+        regularized = batch.reward - self.beta * token_ref_log_ratio(batch).sum(1).detach()
+        return {"advantage": leave_one_out(batch, regularized)}
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        check_batch(batch, "ref_logp")
+        advantage = signal(batch, "advantage")
+        log_ratio = token_ref_log_ratio(batch).sum(1).detach()
+        if self.estimator is Estimator.vanilla:
+            direction = advantage * log_prob(batch)
+        else:
+            without_own = advantage + self.beta * log_ratio
+            direction = without_own * log_prob(batch) - self.beta * half_square(batch, self.estimator)
+        metrics = {"advantage": advantage, "ref_log_ratio": log_ratio}
+        return LossOutput(reduce_tokens(-direction, batch, self.length_normalize), metrics)
+
+
+@dataclass(frozen=True)
+class AGROOnPolicy(AGRO):
+    """On-policy AGRO: the gradient of the variance of S under π itself, with the term for π's effect on sampling.
+
+    g − (1/(2βn)) Σ_i [(S_i − S̄_−i)² − b_i] ∇logπ(y_i)
+
+    AGRO (arXiv 2503.19612), Equation 6, b_i = 0. Its expectation over n samples of π is exactly −(1/β) ∇½ Var_π(S)
+    (Proposition 4), also with `square_baseline=others_variance` (ours), not with leave_one_out (the paper's).
+
+    Arguments, metrics as for AGRO. Signals: advantage, square (S_i − S̄_−i)² − b_i.
+    Errors: as for AGRO; TOPRError for square_baseline=others_variance with groups of two.
+    """
+
+    square_baseline: SquareBaseline
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return super().needs | {"on_policy"}
+
+    def signals(self, batch: Batch) -> dict[str, Tensor]:
+        advantage = super().signals(batch)["advantage"]
+        square = advantage.square()
+        if self.square_baseline is SquareBaseline.leave_one_out:
+            square = leave_one_out(batch, square)
+        elif self.square_baseline is SquareBaseline.others_variance:
+            square = square - self._others_variance(batch, advantage)
+        return {"advantage": advantage, "square": square}
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        output = super().__call__(batch)
+        square = signal(batch, "square")
+        term = square / (2 * self.beta) * log_prob(batch)
+        loss = output.loss + reduce_tokens(term, batch, self.length_normalize)
+        return LossOutput(loss, {**output.metrics, "square": square})
+
+    def _others_variance(self, batch: Batch, advantage: Tensor) -> Tensor:
+        """n/(n−1) times the unbiased variance of the others' S, from S_i − S̄_−i = n/(n−1) (S_i − S̄)."""
+        n, _ = group_sums(batch, advantage)
+        if bool((n < 3).any()):
+            raise TOPRError(f"algo={self.name}: square_baseline=others_variance needs at least 3 responses to a prompt")
+        centered = advantage * (n - 1) / n  # S_i − S̄: it sums to 0 over the group
+        _, total = group_sums(batch, centered.square())
+        others = total - centered.square() - centered.square() / (n - 1)  # Σ_j≠i (S_j − S̄_−i)²
+        return n / (n - 1) * others / (n - 2)
+
+
+@dataclass(frozen=True)
+class RLOO:
+    """REINFORCE with a leave-one-out baseline and the KL penalty inside the reward.
+
+    g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S_i = r_i − β log μ(y_i)/π_ref(y_i)
+
+    Ahmadian et al. (arXiv 2402.14740); AGRO (arXiv 2503.19612), Section 5.2. The reward, penalty included, is that of
+    the policy that sampled the response, so it stays as it was while π moves (with π in the penalty it would be AGRO).
+    On-policy, π = μ, it is the same as AGRO and in expectation the gradient of E[r] − β KL(π‖π_ref). β = 0 is plain
+    RLOO: it needs no reference and takes r̄_−i from all n responses.
+
+    Arguments: logp, mu_logp, ref_logp [B, T]; reward [B]; group [B], or group_mean, group_size [B] for β = 0.
+    Signals (β > 0): advantage S_i − S̄_−i. Metrics: advantage.
+    Errors: ValueError unless 0 ≤ β < ∞; TOPRError for a group of one or, with β > 0, an incomplete one.
+    """
+
+    name: str
+    beta: float
+    length_normalize: bool
+
+    uses_baseline: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_range("beta", self.beta, "at least 0 and finite", 0 <= self.beta < math.inf)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"group_rewards"} if self.beta == 0 else {"groups", "group_rewards", "ref_logp"})
+
+    def signals(self, batch: Batch) -> dict[str, Tensor]:
+        check_batch(batch, "ref_logp", "group")
+        check_complete_groups(batch, self.name)
+        assert batch.ref_logp is not None
+        penalty = masked(batch.mu_logp - batch.ref_logp, batch).sum(1)
+        return {"advantage": leave_one_out(batch, batch.reward - self.beta * penalty)}
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        check_batch(batch)
+        advantage = leave_one_out_reward(batch, self.name) if self.beta == 0 else signal(batch, "advantage")
+        loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
+        return LossOutput(loss, {"advantage": advantage})
+
+
+@dataclass(frozen=True)
+class KLPG:
+    """The KL-regularised policy gradient, as AGRO's offline baseline.
+
+    g = (1/n) Σ_i [(r_i − r̄_−i) ∇logπ(y_i) − β ∇ Σ_t KL(π(·|x, y_<t) ‖ π_ref(·|x, y_<t))]
+
+    AGRO (arXiv 2503.19612), Section 8.2. The KL is summed over the vocabulary, prefixes are constants; so it is not
+    the gradient of the sequence KL, not even on-policy.
+
+    Arguments: logp [B, T]; vocab_kl [B, T] with gradient; reward, group_mean, group_size [B]. Metrics: advantage,
+    vocab_kl Σ_t KL.
+    Errors: ValueError unless 0 < β < ∞; TOPRError for a group of one.
+    """
+
+    name: str
+    beta: float
+    length_normalize: bool
+
+    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards", "vocab_kl"})
+    uses_baseline: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = leave_one_out_reward(batch, self.name)
+        kl = _vocab_kl(batch).sum(1)
+        loss = reduce_tokens(self.beta * kl - advantage * log_prob(batch), batch, self.length_normalize)
+        return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})
+
+
+def half_square(batch: Batch, estimator: Estimator) -> Tensor:
+    """A function [B] whose gradient is the estimate of ∇½Δ² (AGRO, Section 6); its value means nothing."""
+    delta = token_ref_log_ratio(batch).detach()
+    if estimator is Estimator.vanilla:
+        return delta.sum(1) * log_prob(batch)
+    if estimator is Estimator.future_only:
+        return (_from_here(delta) * masked(batch.logp, batch)).sum(1)
+    kl = _vocab_kl(batch)
+    later = _from_here(kl.detach()) - kl.detach()
+    return (later * masked(batch.logp, batch) + kl).sum(1)
+
+
+def _from_here(values: Tensor) -> Tensor:
+    """Σ_t'≥t of `values` [B, T]."""
+    return values.flip(1).cumsum(1).flip(1)
+
+
+def _vocab_kl(batch: Batch) -> Tensor:
+    assert batch.vocab_kl is not None, "this loss needs Batch.vocab_kl"
+    return masked(batch.vocab_kl, batch)

@@ -1,0 +1,194 @@
+"""Group-relative REINFORCE as off-policy algorithms: GRPO, OPMD, AsymRE and REC (arXiv 2509.24203).
+
+Advantages are relative to r̄, the mean reward over all n responses to the prompt (before any subsampling); log-ratios
+are against μ. None is divided by length by default.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from topr_exp.algorithms.base import (
+    centered_reward,
+    check_batch,
+    check_complete_groups,
+    check_range,
+    group_sums,
+    lengths,
+    log_prob,
+    log_ratio,
+    masked,
+    reduce_tokens,
+    signal,
+    token_log_ratio,
+)
+from topr_exp.algorithms.ppo import check_clip_range, clipped_objective
+from topr_exp.types import LossOutput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from topr_exp.types import Batch
+
+STD_OFFSET = 1e-4  # keeps A finite where all rewards of a group are equal
+
+
+@dataclass(frozen=True)
+class GRPO:
+    """GRPO: PPO's clipping with token ratios and the group's standard score as advantage.
+
+    loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
+
+    Shao et al. (arXiv 2402.03300), without its KL term; std has n − 1 in the denominator. `normalize_std=false` leaves
+    the division out (Dr. GRPO, arXiv 2503.20783).
+
+    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_std, group_size [B]. Metrics: advantage, clipped.
+    Errors: ValueError unless 0 < ε_low ≤ 1 and ε_high > 0; TOPRError for a group of one.
+    """
+
+    name: str
+    eps_low: float
+    eps_high: float
+    normalize_std: bool
+    length_normalize: bool
+
+    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
+    uses_baseline: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_clip_range(self.eps_low, self.eps_high)
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = centered_reward(batch, self.name)
+        if self.normalize_std:
+            assert batch.group_std is not None, "this loss needs Batch.group_std"
+            advantage = advantage / (batch.group_std + STD_OFFSET)
+        objective, clipped = clipped_objective(token_log_ratio(batch), advantage[:, None], self.eps_low, self.eps_high)
+        loss = reduce_tokens(-masked(objective, batch).sum(1), batch, self.length_normalize)
+        return LossOutput(loss, {"advantage": advantage, "clipped": _share(clipped, batch)})
+
+
+@dataclass(frozen=True)
+class OPMD:
+    """Online policy mirror descent of Kimi k1.5: REINFORCE with a squared penalty on the log-ratio.
+
+    loss = − (r − r̄) logπ(y|x) + (τ/2) Δ²,   Δ = log π(y|x)/μ(y|x)
+
+    Kimi Team (arXiv 2501.12599), Section 2.3.2; as a regularised loss in arXiv 2509.24203.
+
+    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_size [B]. Metrics: advantage.
+    Gradient: −(r − r̄ − τΔ) ∇logπ. Errors: ValueError unless 0 ≤ τ < ∞; TOPRError for a group of one.
+    """
+
+    name: str
+    tau: float
+    length_normalize: bool
+
+    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
+    uses_baseline: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_range("tau", self.tau, "at least 0 and finite", 0 <= self.tau < math.inf)
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = centered_reward(batch, self.name)
+        loss = self.tau / 2 * log_ratio(batch).square() - advantage * log_prob(batch)
+        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), {"advantage": advantage})
+
+
+@dataclass(frozen=True)
+class AsymRE:
+    """Asymmetric REINFORCE: the group mean, shifted, as baseline.
+
+    loss = − (r − (r̄ + δV)) logπ(y|x)
+
+    Arnal et al. (arXiv 2506.20520); as a regularised loss in arXiv 2509.24203. δV < 0 leans on the positives; unlike
+    the constant baseline c it is relative to each prompt's mean.
+
+    Arguments: logp [B, T]; reward, group_mean, group_size [B]. Metrics: advantage.
+    Errors: ValueError unless δV is finite; TOPRError for a group of one.
+    """
+
+    name: str
+    delta_v: float
+    length_normalize: bool
+
+    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
+    uses_baseline: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_range("delta_v", self.delta_v, "finite", math.isfinite(self.delta_v))
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = centered_reward(batch, self.name) - self.delta_v
+        loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
+        return LossOutput(loss, {"advantage": advantage})
+
+
+@dataclass(frozen=True)
+class REC:
+    """Group-relative REINFORCE with one-sided clipping (REC) or with surplus negatives dropped (RED-Drop).
+
+    loss = − Σ_t 1[(A ≥ 0 and r_t ≤ 1 + ε_high) or (A ≤ 0 and r_t ≥ 1 − ε_low)] A logπ(y_t|x, y_<t),   A = r − r̄
+
+    arXiv 2509.24203, REC-OneSide without importance weight. `drop=true` keeps only as many negatives of a group as it
+    has positives, those with the lowest sample index (responses to a prompt are exchangeable, so this is a random
+    choice, and the same one whatever the order of the batch); r̄ is the mean of what is kept, dropped samples have
+    loss 0 and stay in the count. With infinite ε and `drop=true` it is RED-Drop.
+
+    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_size [B]; for `drop` group, sample, positive [B].
+    Signals (`drop`): advantage. Metrics: advantage, clipped; for `drop` also kept.
+    Errors: ValueError unless ε_low > 0 and ε_high > 0; TOPRError for a group of one or, with `drop`, an incomplete one.
+    """
+
+    name: str
+    eps_low: float
+    eps_high: float
+    drop: bool
+    length_normalize: bool
+
+    uses_baseline: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_range("eps_low", self.eps_low, "above 0", self.eps_low > 0)
+        check_range("eps_high", self.eps_high, "above 0", self.eps_high > 0)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"groups", "group_rewards"} if self.drop else {"group_rewards"})
+
+    def signals(self, batch: Batch) -> dict[str, Tensor]:
+        check_batch(batch, "group", "sample")
+        check_complete_groups(batch, self.name)
+        keep = self._kept(batch).to(batch.reward.dtype)
+        _, count = group_sums(batch, keep)
+        _, total = group_sums(batch, keep * batch.reward)
+        return {"advantage": keep * (batch.reward - total / count.clamp(min=1)), "kept": keep}
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        check_batch(batch)
+        advantage = signal(batch, "advantage") if self.drop else centered_reward(batch, self.name)
+        delta, sign = token_log_ratio(batch).detach(), advantage[:, None]
+        low = math.log(1 - self.eps_low) if self.eps_low < 1 else -math.inf
+        inside = ((sign >= 0) & (delta <= math.log1p(self.eps_high))) | ((sign <= 0) & (delta >= low))
+        total = advantage * masked(batch.logp.where(inside, 0.0), batch).sum(1)
+        metrics = {"advantage": advantage, "clipped": _share(~inside, batch)}
+        if self.drop:
+            metrics["kept"] = signal(batch, "kept")
+        return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
+
+    def _kept(self, batch: Batch) -> Tensor:
+        """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""
+        assert batch.group is not None
+        assert batch.sample is not None
+        _, positives = group_sums(batch, batch.positive.to(batch.reward.dtype))
+        same_group = batch.group[:, None] == batch.group[None, :]
+        before = same_group & (batch.sample[None, :] < batch.sample[:, None]) & ~batch.positive[None, :]
+        return batch.positive | (before.sum(1) < positives)
+
+
+def _share(where: Tensor, batch: Batch) -> Tensor:
+    """The share of a response's tokens where `where` [B, T] holds, [B]."""
+    return masked(where.to(batch.logp.dtype), batch).sum(1) / lengths(batch)
