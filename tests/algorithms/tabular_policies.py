@@ -244,3 +244,10 @@ def group_batch(case: Case) -> Batch:
         ref_logp=torch_token_logp(ref)[y],
         vocab_kl=torch_token_kl(case.theta, ref)[y],
     )
+
+
+def expected_gradient(case: Case, weight: np.ndarray, loss: Any) -> np.ndarray:
+    """∇ of the expected mean loss of a group, over every group of `all_groups` and its probability, [9]."""
+    total = (torch.tensor(weight) * loss(with_signals(loss, group_batch(case))).loss).sum() / case.n
+    (grad,) = torch.autograd.grad(total, case.theta)
+    return grad.numpy()

@@ -1,0 +1,114 @@
+"""conf/algo: each YAML fills its dataclass exactly, Table 1 is what the paper prints, wrong values are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from tabular_policies import CONF, NAMES, load
+
+INF = float("inf")
+TABLE_1 = {
+    "sft": (1, 1, 0, 0),
+    "naive": (1, 1, 1, 1),
+    "is": (0, INF, 0, INF),
+    "tis": (0, 1, 0, 1),
+    "topr": (1, 1, 0, 1),
+}
+FAMILY = {"topr", "tis", "is", "naive", "sft", "ppo", "dpo", "agro", "agro_on_policy", "rloo", "kl_pg"}
+FAMILY |= {"grpo", "opmd", "asymre", "rec"}
+
+
+def test_all_algorithms_are_there():
+    assert set(NAMES) >= FAMILY
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_yaml_fills_its_dataclass(name):
+    """Every field has its value in the YAML and only there: the dataclass has no defaults."""
+    settings = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    loss = load(name)
+    assert settings.pop("_target_") == f"{type(loss).__module__}.{type(loss).__qualname__}"
+    assert list(settings) == [field.name for field in dataclasses.fields(loss)]
+    assert loss.name == name
+    assert all(field.default is dataclasses.MISSING for field in dataclasses.fields(loss))
+    first = (CONF / f"{name}.yaml").read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert "arXiv " in first
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_table_1(name):
+    loss = load(name)
+    assert (loss.a_pos, loss.b_pos, loss.a_neg, loss.b_neg) == TABLE_1[name]
+    assert loss.length_normalize
+    assert loss.ratio.name == "sequence"
+
+
+def test_defaults_of_the_method():
+    assert load("dpo").beta == 0.1
+    assert (load("ppo").eps_low, load("ppo").eps_high) == (0.2, 0.2)
+    assert load("asymre").delta_v == -0.1
+    assert load("agro_on_policy").square_baseline.name == "none"
+    for name in set(NAMES) - {*TABLE_1, "ppo", "dpo"}:
+        assert not load(name).length_normalize
+        assert not load(name).uses_baseline
+    assert not load("dpo").uses_baseline
+    assert all(load(name).uses_baseline for name in (*TABLE_1, "ppo"))
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("topr", "a_pos", -0.1),
+        ("topr", "a_neg", INF),
+        ("topr", "b_neg", -1.0),
+        ("topr", "b_neg", float("nan")),
+        ("ppo", "eps_low", 0.0),
+        ("ppo", "eps_low", 1.1),
+        ("ppo", "eps_high", -0.2),
+        ("grpo", "eps_high", 0.0),
+        ("dpo", "beta", 0.0),
+        ("agro", "beta", 0.0),
+        ("agro_on_policy", "beta", INF),
+        ("rloo", "beta", -0.1),
+        ("kl_pg", "beta", float("nan")),
+        ("opmd", "tau", -1.0),
+        ("asymre", "delta_v", INF),
+        ("rec", "eps_low", 0.0),
+        ("rec", "eps_high", -1.0),
+    ],
+)
+def test_out_of_range_is_one_line_with_key_and_value(name, field, value):
+    with pytest.raises(ValueError, match=f"^{field} must be .*; got {value}$"):
+        load(name, **{field: value})
+
+
+def test_limits_in_the_wrong_order_name_both():
+    with pytest.raises(ValueError, match=r"^b_pos must be at least a_pos = 1\.5; got 1\.0$"):
+        load("topr", a_pos=1.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("topr", {"a_pos": "high"}), ("topr", {"ratio": "tokens"}), ("agro", {"estimator": 3.5}), ("topr", {"eps": 1})],
+)
+def test_wrong_types_and_unknown_keys_are_refused(name, changes):
+    with pytest.raises(OmegaConfBaseException):
+        load(name, **changes)
+
+
+def test_losses_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load("topr").a_neg = 1.0
+
+
+def test_importing_the_losses_does_not_import_torch():
+    """Config checks import them and must answer at once."""
+    modules = ", ".join(f"topr_exp.algorithms.{m}" for m in ("base", "tapered", "ppo", "dpo", "agro", "group_relative"))
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,111 @@
+"""Losses that must coincide: one family under other limits, PPO without clipping, AGRO and RLOO on-policy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tabular_policies import all_groups, expected_gradient, load, probability, random_case, rng, token_logp, token_score
+
+SEEDS = range(4)
+INF = float("inf")
+
+
+def same_gradient(case, one, other):
+    np.testing.assert_allclose(case.gradient(one), case.gradient(other), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("one", "changes", "other"),
+    [
+        ("tis", {"b_pos": INF, "b_neg": INF}, "is"),
+        ("topr", {"a_neg": 1.0}, "naive"),
+        ("topr", {"b_neg": 0.0}, "sft"),
+        ("topr", {"a_pos": 0.0}, "tis"),
+    ],
+)
+def test_table_1_is_one_loss(seed, one, changes, other):
+    same_gradient(random_case(seed, baseline=0.2), load(one, **changes), load(other))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("ratio", ["sequence", "token"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_ppo_that_never_clips_is_off_policy_reinforce(seed, ratio, normalize):
+    fields = {"ratio": ratio, "length_normalize": normalize}
+    same_gradient(
+        random_case(seed, baseline=-0.4), load("ppo", eps_low=1.0, eps_high=INF, **fields), load("is", **fields)
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_but_sft_agree_at_step_0(seed):
+    case = random_case(seed, baseline=0.1, on_policy=True)
+    for name in ("topr", "tis", "is", "ppo"):
+        for ratio in ("sequence", "token"):
+            np.testing.assert_allclose(
+                case.gradient(load(name, ratio=ratio)), case.gradient(load("naive")), rtol=1e-12, atol=1e-14
+            )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_baseline_of_minus_one_drops_the_negatives(seed):
+    """R = 0 for negatives at c = −1, so naive REINFORCE is SFT with twice the weight (TOPR, Section 3.1)."""
+    case = random_case(seed, baseline=-1.0)
+    plain = random_case(seed)
+    np.testing.assert_allclose(case.gradient(load("naive")), 2 * plain.gradient(load("sft")), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ratio_variants_agree_for_one_token(seed):
+    case = random_case(seed)
+    case.y[:] = 0  # the only response of one token
+    for ratio in ("token", "geometric"):
+        same_gradient(case, load("topr", ratio=ratio), load("topr", ratio="sequence"))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_group_relative_relatives_meet(seed):
+    """Without their own ingredient OPMD, AsymRE, REC and unclipped on-policy GRPO are REINFORCE with the group mean."""
+    case = random_case(seed, on_policy=True)
+    reinforce = load("asymre", delta_v=0.0)
+    for other in (
+        load("opmd", tau=0.0),
+        load("opmd"),  # on-policy Δ = 0, so the penalty has no gradient
+        load("rec"),
+        load("grpo", normalize_std=False),
+    ):
+        same_gradient(case, reinforce, other)
+    n = case.n
+    np.testing.assert_allclose(
+        case.gradient(load("rloo", beta=0.0)), n / (n - 1) * case.gradient(reinforce), rtol=1e-12, atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kl_pg_with_the_reference_as_policy_is_plain_rloo(seed):
+    case = random_case(seed)
+    case.ref[:] = case.logits
+    same_gradient(case, load("kl_pg"), load("rloo", beta=0.0))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_agro_is_rloo_on_policy_and_only_there(seed):
+    on_policy, off_policy = random_case(seed, on_policy=True), random_case(seed)
+    agro, rloo = load("agro", beta=0.3), load("rloo", beta=0.3)
+    same_gradient(on_policy, agro, rloo)
+    assert np.abs(off_policy.gradient(agro) - off_policy.gradient(rloo)).max() > 1e-3
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("name", ["agro", "rloo"])
+def test_agro_and_rloo_on_policy_ascend_the_regularised_reward(name, n):
+    """In expectation over n samples of π the gradient of E_π[r] − β KL(π ‖ π_ref) (AGRO, Section 5.2)."""
+    beta, r = 0.4, rng(n)
+    logits, ref = r.normal(size=(2, 9))
+    reward = r.integers(0, 2, 7).astype(float)
+    case, weight = all_groups(logits, ref, n, reward)
+    actual = expected_gradient(case, weight, load(name, beta=beta))
+    S = reward - beta * (token_logp(logits) - token_logp(ref)).sum(1)
+    expected = -((probability(logits) * S)[:, None] * token_score(logits).sum(1)).sum(0)
+    np.testing.assert_allclose(actual, expected, atol=1e-10)

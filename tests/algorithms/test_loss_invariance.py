@@ -1,0 +1,226 @@
+"""What must not change a loss: padding, how a batch is split, the order of rows; and what it must survive or refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from tabular_policies import NAMES, load, random_case, with_signals
+
+from topr_exp.algorithms.base import NEEDS, GroupLoss, Loss
+from topr_exp.types import Batch, LossOutput, PairBatch, TOPRError
+
+TOKENS = ("logp", "mu_logp", "mask", "ref_logp", "vocab_kl")
+SAMPLES = ("reward", "positive", "group", "sample", "group_mean", "group_std", "group_size")
+VARIANTS = [(name, {}) for name in NAMES if name != "dpo"]
+VARIANTS += [("topr", {"ratio": "token"}), ("topr", {"ratio": "geometric"}), ("ppo", {"ratio": "token"})]
+VARIANTS += [("agro", {"estimator": "future_only"}), ("agro", {"estimator": "exact_one_step"})]
+VARIANTS += [("agro_on_policy", {"square_baseline": "others_variance"}), ("grpo", {"length_normalize": True})]
+each_loss = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else str(v))
+
+
+def rows(batch: Batch, index: list[int] | torch.Tensor) -> Batch:
+    fields = {f: getattr(batch, f)[index] for f in TOKENS + SAMPLES}
+    return dataclasses.replace(batch, **fields, signals={k: v[index] for k, v in batch.signals.items()})
+
+
+def padded(batch: Batch, width: int, filler: float) -> Batch:
+    """More padding on the right, with arbitrary numbers where a careless loss would read them."""
+    fields = {}
+    for f in TOKENS:
+        values = getattr(batch, f)
+        fill = torch.zeros_like(values[:, :1]) if f == "mask" else torch.full_like(values[:, :1], filler)
+        fields[f] = torch.cat([values.where(batch.mask, fill), fill.expand(-1, width)], 1)
+    return dataclasses.replace(batch, **fields)
+
+
+@each_loss
+@pytest.mark.parametrize("filler", [0.0, -7.0, float("nan")])
+def test_padding_changes_nothing(name, changes, filler):
+    loss, case = load(name, **changes), random_case(0)
+    short = with_signals(loss, case.batch())
+    long = with_signals(loss, padded(case.batch(), 3, filler))
+    one, other = loss(short), loss(long)
+    torch.testing.assert_close(one.loss, other.loss, rtol=0, atol=1e-14)
+    for key in one.metrics:
+        torch.testing.assert_close(one.metrics[key], other.metrics[key], rtol=0, atol=1e-14)
+    grads = [torch.autograd.grad(output.loss.sum(), case.theta)[0] for output in (one, other)]
+    torch.testing.assert_close(*grads, rtol=0, atol=1e-14)
+
+
+@each_loss
+def test_micro_batches_add_up(name, changes):
+    """Signals over the whole batch, then any split: the sums of loss and gradient are those of the whole."""
+    loss, case = load(name, **changes), random_case(1)
+    whole = with_signals(loss, case.batch())
+    (expected,) = torch.autograd.grad(loss(whole).loss.sum(), case.theta)
+    whole = with_signals(loss, case.batch())
+    total, parts = torch.zeros_like(expected), []
+    for index in torch.randperm(15, generator=torch.Generator().manual_seed(0)).split([1, 4, 7, 3]):
+        output = loss(rows(whole, index))
+        parts.append(output.loss.detach())
+        total += torch.autograd.grad(output.loss.sum(), case.theta, retain_graph=True)[0]
+    torch.testing.assert_close(total, expected, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(torch.cat(parts).sum(), loss(whole).loss.detach().sum(), rtol=1e-12, atol=1e-12)
+
+
+@each_loss
+def test_row_order_changes_nothing(name, changes):
+    loss, case = load(name, **changes), random_case(2)
+    batch = case.batch()
+    order = torch.randperm(15, generator=torch.Generator().manual_seed(1))
+    straight, shuffled = loss(with_signals(loss, batch)), loss(with_signals(loss, rows(batch, order)))
+    torch.testing.assert_close(straight.loss[order], shuffled.loss, rtol=1e-12, atol=1e-13)
+
+
+@each_loss
+def test_outputs_have_the_promised_form(name, changes):
+    loss, case = load(name, **changes), random_case(3)
+    output = loss(with_signals(loss, case.batch()))
+    assert isinstance(output, LossOutput)
+    assert output.loss.shape == (15,)
+    assert output.loss.requires_grad
+    for key, value in output.metrics.items():
+        assert value.shape == (15,), key
+        assert not value.requires_grad, key
+        assert value.dtype == torch.float64, key
+    assert isinstance(loss, Loss)
+    assert loss.needs <= NEEDS.keys()
+    assert isinstance(loss, GroupLoss) or "groups" not in loss.needs
+
+
+@each_loss
+def test_a_loss_does_not_touch_its_batch(name, changes):
+    loss, case = load(name, **changes), random_case(4)
+    batch = with_signals(loss, case.batch())
+    before = {f: getattr(batch, f).detach().clone() for f in TOKENS + SAMPLES}
+    first, second = loss(batch).loss, loss(batch).loss
+    assert torch.equal(first, second)
+    assert all(torch.equal(before[f], getattr(batch, f)) for f in before)
+
+
+def shifted(delta: float, reward: float, tokens: int = 4) -> Batch:
+    """One response in float32 whose log-ratio is Δ."""
+    logp = torch.full((1, tokens), -1.0, requires_grad=True)
+    mu = torch.full((1, tokens), -1.0 - delta / tokens)
+    return Batch(logp, mu, torch.ones(1, tokens, dtype=torch.bool), torch.tensor([reward]), torch.tensor([reward > 0]))
+
+
+FINITE = [  # every loss whose weight is bounded for this sign of Δ and R
+    *[(name, delta, reward) for name in ("topr", "tis", "naive", "sft") for delta in (1e3, -1e3) for reward in (1, -1)],
+    *[("is", -1e3, reward) for reward in (1, -1)],
+    *[("is", delta, 0) for delta in (1e3, -1e3)],
+    *[("ppo", delta, reward) for delta, reward in ((1e3, 1), (-1e3, 1), (-1e3, -1), (1e3, 0), (-1e3, 0))],
+]
+
+
+@pytest.mark.parametrize("ratio", ["sequence", "token"])
+@pytest.mark.parametrize(("name", "delta", "reward"), FINITE)
+def test_no_overflow_where_the_weight_is_bounded(name, delta, reward, ratio):
+    batch = shifted(delta, float(reward))
+    output = load(name, ratio=ratio)(batch)
+    (grad,) = torch.autograd.grad(output.loss.sum(), batch.logp)
+    assert torch.isfinite(output.loss).all()
+    assert torch.isfinite(grad).all()
+    assert torch.isfinite(output.metrics["objective"]).all() if "objective" in output.metrics else True
+    if reward == 0:
+        assert output.loss.item() == 0
+        assert not grad.any()
+
+
+def test_untruncated_importance_sampling_overflows_openly():
+    """b = ∞ promises no finite weight: the loss becomes infinite, which stops a run, not NaN or a silent clamp."""
+    assert torch.isinf(load("is")(shifted(1e3, 1.0)).loss).all()
+    assert torch.isinf(load("ppo")(shifted(1e3, -1.0)).loss).all()
+
+
+def test_dpo_saturates_without_overflow():
+    for delta, expected in ((1e3, 200.0), (-1e3, 0.0)):
+        chosen, rejected = shifted(-delta, 1.0), shifted(delta, -1.0)
+        loss = load("dpo")(PairBatch(chosen, rejected)).loss
+        assert loss.item() == pytest.approx(expected, abs=1e-6)
+        assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss.sum(), (chosen.logp, rejected.logp)))
+
+
+def test_clipped_shares_ignore_rounding():
+    """At step 0 half of all Δ are a rounding error above 0: nothing counts as clipped before |Δ| > 1e-3."""
+    for delta, clipped in ((5e-4, 0.0), (-5e-4, 0.0), (2e-3, 1.0)):
+        assert load("tis")(shifted(delta, -1.0)).metrics["clipped_high"].item() == clipped
+    assert load("topr")(shifted(-2e-3, 1.0)).metrics["clipped_low"].item() == 1.0
+
+
+WRONG = {
+    "logp": lambda b: {"logp": b.logp.sum(1)},
+    "logp dtype": lambda b: {"logp": b.logp.half()},
+    "mu_logp": lambda b: {"mu_logp": b.mu_logp[:, :1]},
+    "mask": lambda b: {"mask": b.mask[:-1]},
+    "mask dtype": lambda b: {"mask": b.mask.long()},
+    "reward": lambda b: {"reward": b.reward[:, None]},
+    "positive": lambda b: {"positive": b.positive[:-1]},
+    "positive dtype": lambda b: {"positive": b.positive.double()},
+    "ref_logp": lambda b: {"ref_logp": b.ref_logp[:, :1]},
+    "vocab_kl": lambda b: {"vocab_kl": b.vocab_kl.sum(1)},
+    "group": lambda b: {"group": b.group[:, None]},
+    "group_mean": lambda b: {"group_mean": b.group_mean.mean()},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_shapes_raise(name, what):
+    loss, case = load(name), random_case(5)
+    batch = with_signals(loss, case.batch()) if name != "dpo" else case.batch()
+    bad = dataclasses.replace(batch, **WRONG[what](batch))
+    with pytest.raises(AssertionError, match=what.split()[0]):
+        loss(PairBatch(batch, bad) if name == "dpo" else bad)
+
+
+@pytest.mark.parametrize("field", ["ref_logp", "vocab_kl", "group", "group_mean", "group_size", "sample"])
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "dpo"])
+def test_what_needs_names_is_needed_and_nothing_else(name, field):
+    loss, case = load(name), random_case(6)
+    promised = {
+        "ref_logp": "ref_logp" in loss.needs,
+        "vocab_kl": "vocab_kl" in loss.needs,
+        "group": "groups" in loss.needs,
+        "group_mean": "group_rewards" in loss.needs and "groups" not in loss.needs,
+        "group_size": "group_rewards" in loss.needs and "groups" not in loss.needs,
+        "sample": name == "red_drop",
+    }[field]
+    batch = case.batch(**{field: None})
+    if promised:
+        with pytest.raises(AssertionError, match=field):
+            loss(with_signals(loss, batch))
+    else:
+        loss(with_signals(loss, batch))
+
+
+def test_signals_must_come_from_complete_groups():
+    loss, case = load("agro"), random_case(7)
+    with pytest.raises(AssertionError, match=r"run loss\.signals"):
+        loss(case.batch())
+    for name in ("agro", "agro_on_policy", "rloo", "red_drop"):
+        with pytest.raises(TOPRError, match="a group has 4 of its 5 responses"):
+            load(name).signals(rows(case.batch(), list(range(14))))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if load(n).needs & {"groups", "group_rewards"}])
+def test_a_group_of_one_is_refused(name):
+    loss, case = load(name), random_case(8)
+    batch = rows(case.batch(), [0, 5, 10])
+    batch = dataclasses.replace(batch, group_size=torch.ones(3, dtype=torch.int64))
+    with pytest.raises(TOPRError, match="at least 2"):
+        loss(with_signals(loss, batch))
+
+
+def test_red_drop_leaves_balanced_groups():
+    loss, case = load("red_drop"), random_case(9, groups=6, n=8)
+    signals = loss.signals(case.batch())
+    kept = signals["kept"].numpy() > 0
+    for g in np.unique(case.group):
+        member = case.group == g
+        positives, negatives = (member & case.positive).sum(), (member & ~case.positive).sum()
+        assert (kept & member & case.positive).sum() == positives
+        assert (kept & member & ~case.positive).sum() == min(positives, negatives)

@@ -1,0 +1,184 @@
+"""AGRO's unbiasedness by exact enumeration of all groups of n responses, and the bias of what the config refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tabular_policies import (
+    MASK,
+    STATES,
+    TOKENS,
+    Case,
+    all_groups,
+    expected_gradient,
+    group_batch,
+    load,
+    probability,
+    rng,
+    token_kl,
+    token_logp,
+    token_score,
+)
+
+from topr_exp.algorithms.agro import Estimator, half_square
+from topr_exp.types import TOPRError
+
+BETA = 0.4
+REWARD = np.array([0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0])
+
+
+def policies(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    logits, ref = rng(seed).normal(size=(2, 9))
+    return logits, ref
+
+
+def variance_gradient(logits: np.ndarray, ref: np.ndarray) -> np.ndarray:
+    """∇½Var_π(S), S = r − β log π/π_ref depending on π, in closed form: E[(S−S̄)(−β∇logπ)] + ½E[(S−S̄)² ∇logπ]."""
+    p, score = probability(logits), token_score(logits).sum(1)
+    S = REWARD - BETA * (token_logp(logits) - token_logp(ref)).sum(1)
+    centred = S - (p * S).sum()
+    return ((p * (-BETA * centred + centred**2 / 2))[:, None] * score).sum(0)
+
+
+def test_closed_form_of_the_variance_gradient():
+    logits, ref = policies(0)
+
+    def half_variance(x):
+        p = probability(x)
+        S = REWARD - BETA * (token_logp(x) - token_logp(ref)).sum(1)
+        return 0.5 * ((p * S**2).sum() - (p * S).sum() ** 2)
+
+    h = 1e-5
+    numeric = [(half_variance(logits + h * e) - half_variance(logits - h * e)) / (2 * h) for e in np.eye(9)]
+    np.testing.assert_allclose(variance_gradient(logits, ref), numeric, atol=1e-9)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize("square_baseline", ["none", "others_variance"])
+@pytest.mark.parametrize("estimator", ["vanilla", "future_only", "exact_one_step"])
+def test_on_policy_agro_is_unbiased(n, square_baseline, estimator):
+    """Proposition 4: E g = −(1/β) ∇½Var_π(S), so the loss's expected gradient is +(1/β) of it."""
+    loss = load("agro_on_policy", beta=BETA, square_baseline=square_baseline, estimator=estimator)
+    logits, ref = policies(n)
+    case, weight = all_groups(logits, ref, n, REWARD)
+    if square_baseline == "others_variance" and n == 2:
+        with pytest.raises(TOPRError, match="at least 3"):
+            expected_gradient(case, weight, loss)
+        return
+    actual = expected_gradient(case, weight, loss)
+    np.testing.assert_allclose(actual, variance_gradient(logits, ref) / BETA, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_leave_one_out_square_shrinks_the_term(n):
+    """The paper's biased option multiplies the likelihood-ratio term by 1 − 1/(n−1)²: by 0 for n = 2."""
+    logits, ref = policies(n)
+    case, weight = all_groups(logits, ref, n, REWARD)
+    pathwise = expected_gradient(case, weight, load("agro", beta=BETA))
+    full, shrunk = (
+        expected_gradient(case, weight, load("agro_on_policy", beta=BETA, square_baseline=baseline)) - pathwise
+        for baseline in ("none", "leave_one_out")
+    )
+    assert np.abs(full).max() > 1e-2
+    np.testing.assert_allclose(shrunk, (1 - 1 / (n - 1) ** 2) * full, atol=1e-10)
+
+
+def test_length_normalisation_biases_agro_on_policy():
+    """E_π[∇logπ / T] is not 0, which is why the group losses are not divided by T by default."""
+    logits, ref = policies(1)
+    case, weight = all_groups(logits, ref, 2, REWARD)
+    default = expected_gradient(case, weight, load("agro", beta=BETA))
+    normalized = expected_gradient(case, weight, load("agro", beta=BETA, length_normalize=True))
+    ratio = normalized / default
+    assert ratio.max() / ratio.min() > 1.05 or (ratio < 0).any()  # another direction, not another length
+
+
+def test_agro_descends_the_pairwise_variance_whatever_the_samples():
+    """Eq. 4 is −1/β times the gradient of the pairwise unbiased estimate of ½Var(S), sample by sample, off-policy."""
+    r = rng(9)
+    logits, ref = policies(9)
+    n, y = 5, r.integers(0, 7, 5)
+    theta = torch.tensor(logits, requires_grad=True)
+
+    def S(x):
+        table, other = x.reshape(3, 3).log_softmax(1), torch.tensor(ref).reshape(3, 3).log_softmax(1)
+        delta = ((table - other)[STATES, TOKENS] * torch.tensor(MASK)).sum(1)
+        return torch.tensor(REWARD)[y] - BETA * delta[y]
+
+    pairs = (S(theta)[:, None] - S(theta)[None, :]).square().sum() / 2  # each pair twice, halved
+    estimate = 0.5 * pairs / (n * (n - 1))
+    (expected,) = torch.autograd.grad(estimate, theta)
+
+    case = Case(logits, rng(3).normal(size=9), ref, y, REWARD[y], REWARD[y] > 0, np.zeros(n, int), np.arange(n), n)
+    np.testing.assert_allclose(case.gradient(load("agro", beta=BETA)), expected.numpy() / BETA, atol=1e-10)
+
+
+def estimate(logits: np.ndarray, ref: np.ndarray, sampled_from: np.ndarray, estimator: Estimator) -> np.ndarray:
+    """The expectation of a token estimate of ∇½Δ² over responses from `sampled_from`."""
+    ones = np.ones(7)
+    zero = np.zeros(7, int)
+    case = Case(logits, sampled_from, ref, np.arange(7), ones, ones > 0, zero, np.arange(7), 7)
+    total = (torch.tensor(probability(sampled_from)) * half_square(case.batch(), estimator)).sum()
+    (grad,) = torch.autograd.grad(total, case.theta)
+    return grad.numpy()
+
+
+def relative_error(seed: int, estimator: Estimator, on_policy: bool) -> float:
+    logits, ref = policies(seed)
+    sampled_from = logits if on_policy else rng(50 + seed).normal(size=9)
+    delta = (token_logp(logits) - token_logp(ref)).sum(1)
+    truth = ((probability(sampled_from) * delta)[:, None] * token_score(logits).sum(1)).sum(0)
+    return np.linalg.norm(estimate(logits, ref, sampled_from, estimator) - truth) / np.linalg.norm(truth)
+
+
+@pytest.mark.parametrize("estimator", Estimator)
+def test_token_estimators(estimator):
+    """On-policy all three equal E[Δ ∇logπ]; off-policy only vanilla does, the others are biased by tens of percent."""
+    assert max(relative_error(seed, estimator, on_policy=True) for seed in range(10)) < 1e-10
+    off_policy = [relative_error(seed, estimator, on_policy=False) for seed in range(10)]
+    if estimator is Estimator.vanilla:
+        assert max(off_policy) < 1e-10
+    else:
+        assert np.median(off_policy) > {Estimator.future_only: 0.1, Estimator.exact_one_step: 0.4}[estimator]
+        assert min(off_policy) > 0.01
+
+
+def test_token_estimators_reduce_variance():
+    """Why they exist: over responses of π, exact_one_step varies less than future_only, and that less than vanilla."""
+    logits, ref = policies(2)
+    p = probability(logits)
+    variance = {}
+    for estimator in Estimator:
+        rows = []
+        for y in range(7):
+            one = np.ones(1)
+            case = Case(logits, logits, ref, np.array([y]), one, one > 0, np.zeros(1, int), np.zeros(1, int), 1)
+            (grad,) = torch.autograd.grad(half_square(group_batch(case), estimator).sum(), case.theta)
+            rows.append(grad.numpy())
+        rows = np.array(rows)
+        mean = (p[:, None] * rows).sum(0)
+        variance[estimator] = (p[:, None] * (rows - mean) ** 2).sum()
+    assert variance[Estimator.exact_one_step] < variance[Estimator.future_only] < variance[Estimator.vanilla]
+
+
+def test_estimators_that_need_on_policy_samples_say_so():
+    for name in ("agro", "agro_on_policy"):
+        for estimator in Estimator:
+            needs = load(name, estimator=estimator.name).needs
+            assert ("on_policy" in needs) == (name == "agro_on_policy" or estimator is not Estimator.vanilla)
+            assert ("vocab_kl" in needs) == (estimator is Estimator.exact_one_step)
+
+
+def test_kl_pg_is_not_the_gradient_of_the_sequence_kl():
+    """Section 8.2's penalty detaches the prefixes: even on-policy it is not ∇KL(π ‖ π_ref)."""
+    logits, ref = policies(3)
+    p, score = probability(logits), token_score(logits).sum(1)
+    delta = (token_logp(logits) - token_logp(ref)).sum(1)
+    sequence_kl = ((p * delta)[:, None] * score).sum(0)
+    _, kl_grad = token_kl(logits, ref)
+    penalty = (p[:, None] * kl_grad.sum(1)).sum(0)
+    case, weight = all_groups(logits, ref, 2, np.zeros(7))
+    actual = expected_gradient(case, weight, load("kl_pg", beta=BETA))
+    np.testing.assert_allclose(actual, BETA * penalty, atol=1e-10)
+    assert np.abs(penalty - sequence_kl).max() > 1e-2
