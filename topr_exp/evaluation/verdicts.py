@@ -16,8 +16,8 @@ CORRECT, INCORRECT, INVALID = (VERDICTS.index(name) for name in ("correct", "inc
 
 def encode(verdicts: Iterable[str]) -> NDArray[np.int8]:
     """The codes of verdicts by name: their index in VERDICTS."""
-    code = {name: i for i, name in enumerate(VERDICTS)}
-    return np.array([code[verdict] for verdict in verdicts], dtype=np.int8)  # type: ignore[index]
+    code: dict[str, int] = {name: i for i, name in enumerate(VERDICTS)}
+    return np.array([code[verdict] for verdict in verdicts], dtype=np.int8)
 
 
 def shares(verdicts: NDArray[np.integer]) -> dict[str, float]:

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import math
+
+import brute_force
+import numpy as np
+import pytest
+from synthetic import evaluation
+
+from topr_exp.evaluation.statistics import measure, summarise
+from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID, correct_histogram, encode, shares
+
+C, W, X = CORRECT, INCORRECT, INVALID
+
+VERDICTS = np.array([[C, C, W, X], [W, W, W, C], [X, X, X, X], [C, C, C, C]])
+CLASSES = np.array([[0, 0, 1, -1], [1, 1, 2, 0], [-1, -1, -1, -1], [0, 0, 0, 0]])
+
+
+def test_a_small_evaluation_by_hand():
+    found = summarise(VERDICTS, CLASSES, levels=[1, 1, 2, None], subjects=["algebra", "geometry", "algebra", "algebra"])
+    per_problem = [0.5, 0.25, 0, 1]
+    assert found["pass@1"] == pytest.approx(7 / 16)
+    assert found["pass@1_se"] == pytest.approx(np.std(per_problem, ddof=1) / 2)
+    assert found["maj@4"] == pytest.approx((1 + 0 + 0 + 1) / 4)
+    assert (found["correct"], found["incorrect"], found["invalid"]) == (7 / 16, 4 / 16, 5 / 16)
+    assert (found["problems"], found["samples"]) == (4, 4)
+    assert found["correct_histogram"] == [1, 1, 1, 0, 1]
+    assert list(found["levels"]) == ["1", "2"]  # the problem without a level is in none
+    assert found["levels"]["1"]["pass@1"] == pytest.approx(0.375)
+    assert found["levels"]["2"] == {
+        "pass@1": 0.0, "pass@1_se": None, "maj@4": 0.0, "maj@4_se": None,
+        "correct": 0.0, "incorrect": 0.0, "invalid": 1.0, "problems": 1,
+    }  # fmt: skip
+    assert found["subjects"]["geometry"]["incorrect"] == 0.75
+
+
+@pytest.mark.parametrize(("n", "name"), [(1, "maj@1"), (3, "maj@2"), (7, "maj@4"), (8, "maj@8"), (20, "maj@8")])
+def test_the_headline_majority_is_named_by_its_k(n, name):
+    found = summarise(*evaluation(np.random.default_rng(0), 5, n), trials=5, resamples=10)
+    assert [key for key in found if key.startswith("maj@") and key[-1].isdigit()] == [name]
+    assert found[name] == found["maj@k"][name[4:]]["value"]
+
+
+def test_every_k_against_enumeration():
+    verdicts, classes = evaluation(np.random.default_rng(1), problems=40, n=8)
+    found = summarise(verdicts, classes, trials=2000, resamples=50)
+    assert list(found["pass@k"]) == list(found["maj@k"]) == ["1", "2", "4", "8"]
+    for k in (1, 2, 4, 8):
+        passed = np.mean([brute_force.pass_at_k(v, k) for v in verdicts])
+        voted = np.mean([brute_force.maj_at_k(v, c, k) for v, c in zip(verdicts, classes, strict=True)])
+        exact = 1e-12 if k in (1, 8) else 4 * 0.5 / math.sqrt(2000 * 40)
+        assert found["pass@k"][str(k)]["value"] == pytest.approx(passed, abs=1e-12)
+        assert found["maj@k"][str(k)]["value"] == pytest.approx(voted, abs=exact)
+
+
+def test_each_curve_point_carries_its_errors():
+    found = summarise(*evaluation(np.random.default_rng(2), problems=50, n=8))
+    for name in ("pass@k", "maj@k"):
+        for k, point in found[name].items():
+            assert set(point) == {"value", "se", "low", "high", "draws", "sampling_only_se"}
+            assert point["low"] <= point["value"] <= point["high"]
+            assert (point["sampling_only_se"] is None) == (int(k) > 4)
+    assert found["pass@k"]["1"]["se"] == found["pass@1_se"]
+    # What the paper's error leaves out is most of it.
+    assert found["pass@k"]["1"]["sampling_only_se"] < 0.6 * found["pass@1_se"]
+
+
+def test_the_summary_is_json_without_nan_and_a_function_of_the_seed():
+    verdicts, classes = evaluation(np.random.default_rng(3), problems=30, n=16)
+    first, again, other = (summarise(verdicts, classes, seed=seed) for seed in (0, 0, 1))
+    assert json.loads(json.dumps(first, allow_nan=False)) == first == again
+    assert first["maj@8"] != other["maj@8"]  # the draws of 8 out of 16
+    assert first["pass@k"]["16"]["value"] == other["pass@k"]["16"]["value"]
+    json.dumps(summarise(verdicts[:1], classes[:1]), allow_nan=False)
+
+
+def test_measures_are_per_problem_for_paired_comparisons():
+    measures = measure(VERDICTS, CLASSES)
+    assert measures.pass_at[1].tolist() == [0.5, 0.25, 0, 1]
+    assert measures.pass_at[4].tolist() == [1, 1, 0, 1]
+    assert measures.maj_at[4].tolist() == [1, 0, 0, 1]
+
+
+def test_counting_verdicts():
+    assert encode(["invalid", "correct", "incorrect"]).tolist() == [X, C, W]
+    assert shares(VERDICTS) == {"correct": 7 / 16, "incorrect": 4 / 16, "invalid": 5 / 16}
+    assert correct_histogram(VERDICTS[:, :2]) == [2, 0, 2]
+    with pytest.raises(KeyError):
+        encode(["right"])
