@@ -1,0 +1,201 @@
+"""Whether two answers are equal: first as strings, then as exact rationals; what that leaves open is None.
+
+The same rules serve the caller (`quick`, which never waits) and the workers, which put `leaf` to sympy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from topr_exp.grading.latex import TooComplex, Tokens
+from topr_exp.grading.rational import value
+from topr_exp.grading.structure import Group, Leaf, Named, Node, Range, parse, textual
+
+Verdict3 = bool | None  # equal, different, not decided
+LeafRule = Callable[[Leaf, Leaf], Verdict3]
+
+MAX_UNORDERED = 12  # items of two unordered collections that are compared each with each
+
+
+@dataclass(slots=True)
+class QuickRule:
+    """Compares single expressions without sympy, and remembers whether rational arithmetic took part."""
+
+    rational: bool = False
+
+    def __call__(self, gold: Leaf, answer: Leaf) -> Verdict3:
+        if gold.unit and answer.unit and gold.unit != answer.unit:
+            return False
+        if gold.tokens == answer.tokens:
+            return True
+        gold_text, answer_text = textual(gold.tokens), textual(answer.tokens)
+        if gold_text is not None or answer_text is not None:
+            return gold_text == answer_text
+        if gold.relation != answer.relation:
+            return False
+        gold_value, answer_value = value(gold.tokens), value(answer.tokens)
+        if gold_value is not None and answer_value is not None:
+            self.rational = True
+            return gold_value == answer_value
+        return None if parseable(gold.tokens) and parseable(answer.tokens) else False
+
+
+def quick(gold: str, answer: str) -> tuple[Verdict3, str]:
+    """(equal, different or undecided; "string" or "rational"): all that can be said without sympy."""
+    if gold.strip() == answer.strip():
+        return True, "string"
+    try:
+        gold_node, answer_node = parse(gold), parse(answer)
+    except TooComplex:
+        return False, "string"
+    rule = QuickRule()
+    verdict = same(gold_node, answer_node, rule)
+    return verdict, "rational" if rule.rational else "string"
+
+
+def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
+    """Compares two structures; `leaf` compares two single expressions (or two whole relations)."""
+    if isinstance(gold, Named) or isinstance(answer, Named):
+        return _same_named(gold, answer, leaf)
+    if isinstance(gold, Range) or isinstance(answer, Range):
+        return _same_range(gold, answer, leaf)
+    if isinstance(gold, Group) and isinstance(answer, Group):
+        return _same_group(gold, answer, leaf)
+    if isinstance(gold, Leaf) and isinstance(answer, Leaf):
+        return leaf(gold, answer)
+    if r"\begin" in gold.tokens and r"\begin" in answer.tokens:  # 2 times a matrix, and a matrix
+        return leaf(Leaf(gold.tokens), Leaf(answer.tokens))
+    return False
+
+
+def _whole(node: Node) -> Leaf:
+    return Leaf(node.tokens, relation=True)
+
+
+def _same_named(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
+    """x = 5 is 5 and x = 5, not y = 5; two equations such as y = x + 1 and x = y - 1 go to `leaf`."""
+    if not isinstance(gold, Named) or not isinstance(answer, Named):
+        named, other = (gold, answer) if isinstance(gold, Named) else (answer, gold)
+        assert isinstance(named, Named)
+        if isinstance(other, Leaf) and other.relation:
+            return leaf(_whole(gold), _whole(answer))
+        return same(gold.value if gold is named else gold, answer.value if answer is named else answer, leaf)
+    if gold.name == answer.name:
+        return same(gold.value, answer.value, leaf)
+    closed = not any(token.isalpha() for node in (gold.value, answer.value) for token in node.tokens)
+    return False if closed else leaf(_whole(gold), _whole(answer))
+
+
+def _same_range(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
+    r"""x > 5 is x > 5 and (5, \infty), not y > 5."""
+    if isinstance(gold, Range) and isinstance(answer, Range):
+        return same(gold.interval, answer.interval, leaf) if gold.name == answer.name else False
+    interval, other = (gold.interval, answer) if isinstance(gold, Range) else (answer.interval, gold)
+    if isinstance(other, Leaf):
+        return leaf(_whole(gold), _whole(answer)) if other.relation else False
+    if isinstance(gold, Range):
+        return same(interval, other, leaf)
+    return same(other, interval, leaf)
+
+
+def _same_group(gold: Group, answer: Group, leaf: LeafRule) -> Verdict3:
+    if gold.kind != answer.kind or len(gold.items) != len(answer.items):
+        return False
+    if gold.kind in ("list", "union"):
+        return _same_unordered(list(gold.items), list(answer.items), leaf)
+    undecided = False
+    for one, other in zip(gold.items, answer.items, strict=True):
+        verdict = same(one, other, leaf)
+        if verdict is False:
+            return False
+        undecided |= verdict is None
+    return None if undecided else True
+
+
+def _same_unordered(gold: list[Node], answer: list[Node], leaf: LeafRule) -> Verdict3:
+    """A perfect matching of equal items. Equality is transitive, so the first equal partner is as good as any."""
+    open_gold: list[Node] = []
+    for one in gold:  # equal as written: no comparison needed
+        match = next((i for i, other in enumerate(answer) if other.tokens == one.tokens), None)
+        if match is None:
+            open_gold.append(one)
+        else:
+            answer.pop(match)
+    if len(open_gold) > MAX_UNORDERED:
+        return False
+    undecided = False
+    for one in open_gold:
+        verdicts = [same(one, other, leaf) for other in answer]
+        if True in verdicts:
+            answer.pop(verdicts.index(True))
+        elif None in verdicts:
+            undecided = True
+        else:
+            return False
+    return None if undecided else True
+
+
+Key = tuple[object, ...]
+
+
+def key(text: str) -> Key:
+    """A hash of the normal form: equal keys mean equal answers; different ones may still be equal symbolically."""
+    try:
+        return _key(parse(text))
+    except TooComplex:
+        return ("raw", text.strip())
+
+
+def _key(node: Node) -> Key:
+    if isinstance(node, Named):
+        return _key(node.value)
+    if isinstance(node, Range):
+        return _key(node.interval)
+    if isinstance(node, Group):
+        keys: list[Key] = [_key(item) for item in node.items]
+        return (node.kind, *(sorted(keys, key=repr) if node.kind in ("list", "union") else keys))
+    number = value(node.tokens)
+    if number is not None:
+        return ("number", number)
+    text = textual(node.tokens)
+    return ("text", text) if text is not None else ("tokens", *node.tokens)
+
+
+def rational_value(text: str) -> Fraction | None:
+    """The exact rational that an answer spells, None if it spells none."""
+    try:
+        node = parse(text)
+    except TooComplex:
+        return None
+    node = node.value if isinstance(node, Named) else node
+    return value(node.tokens) if isinstance(node, Leaf) else None
+
+
+MAX_SYMBOLIC_TOKENS = 400
+_COMMANDS = frozenset(
+    r"""\frac \sqrt \binom \pi \infty \circ \sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \arccsc \arcsec
+    \arccot \sinh \cosh \tanh \arcsinh \arccosh \arctanh \ln \log \exp \max \min \gcd \lcm \floor \ceil \lfloor
+    \rfloor \lceil \rceil \leq \geq \neq \pm \in \cup \cap \setminus \emptyset \overline \vec \hat \tilde \sum \prod
+    \int \lim \to \begin \end \\ \{ \} \mathbb \angle \triangle \Pi \alpha \beta \gamma \delta \epsilon \varepsilon
+    \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi \rho \sigma \tau \upsilon \phi \varphi \chi \psi
+    \omega \Gamma \Delta \Theta \Lambda \Sigma \Phi \Psi \Omega \ell""".split()
+)
+_SIGNS = frozenset("+-*/^_!()[]{}|=<>,'&")
+
+
+def parseable(tokens: Tokens) -> bool:
+    r"""Whether the symbolic comparison may see these tokens: only numbers, letters, signs and listed commands.
+
+    A number with a subscript is a numeral in another base, which the parser would read in base ten.
+    """
+    if not tokens or len(tokens) > MAX_SYMBOLIC_TOKENS:
+        return False
+    based = any(token == "_" and tokens[i - 1][-1].isdigit() for i, token in enumerate(tokens) if i)
+    return not based and all(
+        token in _SIGNS
+        or token in _COMMANDS
+        or (token.isascii() and (token.isalpha() or token[0].isdigit() or token[0] == "."))
+        for token in tokens
+    )

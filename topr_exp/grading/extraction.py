@@ -1,0 +1,139 @@
+r"""Finds the final answer in a completion: the last balanced \boxed{...}, or the phrase before it. Linear in the text.
+
+Nothing here judges the answer. `None` means that the completion states none, which is graded as invalid.
+"""
+
+from __future__ import annotations
+
+import re
+
+from topr_exp.types import ConfigError
+
+FORMATS = ("gsm8k", "math", "final")
+
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+# What may stand between two boxes that are one answer: separators, spaces, math delimiters, "and" / "or".
+_JOINT = re.compile(r"(?:[\s$.,;:]|\\[()\[\],;:! ]|\\q?quad(?![a-z])|\\text\s*\{|\}|(?<![a-z])(?:and|or)(?![a-z]))*")
+_JOINT_CHARS = 60
+_BRACES = re.compile(r"\\[\s\S]|[{}]")
+_NEXT_QUESTION = re.compile(r"\n\s*(?:Q|Question|Problem)\s*:")
+_PHRASES = {
+    "gsm8k": re.compile(r"the\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
+    "final": re.compile(r"the\s+final\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
+}
+_DISPLAYS = (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"))
+# A sentence ends at a line's end, or at a full stop that is no decimal point (nor inside "a.m.").
+_SENTENCE_END = re.compile(r"\n|(?<![A-Za-z]\.[A-Za-z])[.!?](?=[\s*_\"')\]]|$)|[.!?](?=[A-Z])|<\|")
+
+
+def extract(completion: str, format: str) -> str | None:
+    r"""The final answer that a completion states, as it was written; None where it states none.
+
+    `format` is "math" (the last balanced \boxed{...}), "gsm8k" ("The answer is N.") or "final" ("the final answer is
+    X."). Text up to the last `</think>` does not count, nor does a further question of the few-shot form
+    ("Q:", "Question:", "Problem:" at the start of a line) that the model went on to write after its answer.
+    Raises ConfigError for another format.
+    """
+    if format not in FORMATS:
+        raise ConfigError(f"answer format must be one of {', '.join(FORMATS)}; got {format}")
+    text = completion[completion.rfind("</think>") + 8 :] if "</think>" in completion else completion
+    start = _BOX if format == "math" else _PHRASES[format]
+    first = start.search(text)
+    if first is None:
+        return None
+    further = _NEXT_QUESTION.search(text, first.end())
+    if further is not None:
+        text = text[: further.start()]
+    return last_boxed(text) if format == "math" else _after_phrase(text, start)
+
+
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last balanced \boxed{...} or \fbox{...}; None if there is none or it is empty.
+
+    `\boxed 5` without braces counts up to the end of its formula. Boxes joined by nothing but commas, "and" or "or"
+    are one answer with several parts and come back separated by ", ", so that hedging with two boxes gives a list.
+    """
+    boxes = _boxes(text)
+    if not boxes:
+        return None
+    parts = [boxes[-1]]
+    for box in reversed(boxes[:-1]):
+        gap = text[box[1] : parts[-1][0]]
+        if len(gap) > _JOINT_CHARS or not _JOINT.fullmatch(gap):
+            break
+        parts.append(box)
+    contents = [text[inner_start:inner_end].strip() for _, _, inner_start, inner_end in reversed(parts)]
+    return ", ".join(content for content in contents if content) or None
+
+
+def _boxes(text: str) -> list[tuple[int, int, int, int]]:
+    """(start, end, start of content, end of content) of all outermost balanced boxes, in order; one pass over braces."""
+    openings: dict[int, int] = {}  # position of the opening brace -> start of the command
+    boxes: list[tuple[int, int, int, int]] = []
+    for match in _BOX.finditer(text):
+        brace = match.end()
+        while brace < len(text) and text[brace].isspace():
+            brace += 1
+        if brace < len(text) and text[brace] == "{":
+            openings[brace] = match.start()
+        elif (bare := _bare_box(text, brace)) is not None:
+            boxes.append((match.start(), bare, brace, bare))
+    stack: list[int] = []
+    for match in _BRACES.finditer(text):
+        if match.group() == "{":
+            stack.append(match.start())
+        elif match.group() == "}" and stack:
+            brace = stack.pop()
+            if brace in openings:
+                boxes.append((openings[brace], match.end(), brace + 1, match.start()))
+    boxes.sort()
+    outermost: list[tuple[int, int, int, int]] = []
+    for box in boxes:
+        if not outermost or box[0] >= outermost[-1][1]:
+            outermost.append(box)
+    return outermost
+
+
+_BARE_END = re.compile(r"[\n$]|\\[)\]]")
+_BARE_WORD = re.compile(r"[^\s$}]+")
+
+
+def _bare_box(text: str, start: int) -> int | None:
+    r"""End of the content of a `\boxed 5`: where its formula ends on the same line, else the end of the first word."""
+    window = text[start : start + 200]
+    formula = _BARE_END.search(window)
+    if formula is not None and formula.group() != "\n":
+        end = start + formula.start()
+    else:
+        word = _BARE_WORD.match(window)
+        if word is None:
+            return None
+        end = start + word.end()
+    while end > start and text[end - 1] in ".,;: ":
+        end -= 1
+    return end if end > start else None
+
+
+def _after_phrase(text: str, phrase: re.Pattern[str]) -> str | None:
+    """What the last completed occurrence of the phrase states: a box, a displayed formula or the rest of the sentence."""
+    spans = [match.end() for match in phrase.finditer(text)]
+    for position in reversed(spans):
+        rest = text[position:].lstrip(" \t\r\n:*_")
+        if (answer := _statement(rest)) is not None:
+            return answer
+        text = text[:position]  # an uncompleted phrase at the end: the one before it counts
+    return None
+
+
+def _statement(rest: str) -> str | None:
+    for opening, closing in _DISPLAYS:
+        if rest.startswith(opening):
+            end = rest.find(closing, len(opening))
+            if end >= 0:
+                rest = rest[len(opening) : end].replace("\n", " ")
+            break
+    stop = _SENTENCE_END.search(rest)
+    sentence = rest[: stop.start()] if stop else rest
+    boxed = last_boxed(sentence)
+    answer = (boxed if boxed is not None else sentence).strip().strip("*_").rstrip(" ,;:").strip()
+    return answer if any(char.isalnum() for char in answer) else None

@@ -1,0 +1,269 @@
+r"""Normal form of an answer: LaTeX text to a short tuple of canonical tokens, in one linear pass with fixed bounds.
+
+Two answers with the same tokens are the same answer. Only these tokens, never a model's text itself, are handed on
+to the symbolic comparison, and only if every one of them is on its list.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_CHARS = 2000  # longer answers are compared as raw text only
+MAX_DEPTH = 40
+
+Tokens = tuple[str, ...]
+
+
+class TooComplex(Exception):
+    """The answer exceeds a bound or holds control characters: it equals nothing but its own text."""
+
+
+_UNICODE = str.maketrans(
+    {
+        "−": "-", "–": "-", "—": "-", "×": r"\cdot ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "∕": "/",
+        "√": r"\sqrt ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\leq ", "≥": r"\geq ", "≠": r"\neq ", "≈": r"\approx ",
+        "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "∖": r"\setminus ", "°": r"^{\circ}",
+        "±": r"\pm ", "∓": r"\mp ", "²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ",
+        "φ": r"\phi ", "μ": r"\mu ", "ω": r"\omega ", "σ": r"\sigma ", "∠": r"\angle ", "ℝ": r"\mathbb{R}",
+        "€": "", "£": "", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2061": "", "’": "'", "′": "'", "，": ",",
+    }
+)  # fmt: skip
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z{}])")
+_SPACED_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?:(?:\\[ ,;:!]|[ ~]|\{\\[ ,;:!]\})\d{3})+(?![\d])")
+_COMMA_GROUPS = re.compile(r"(?<=\d)(?:\{,\}\s*|,\s*\\!\s*|\\!\s*,\s*(?:\\!)?\s*)(?=\d{3}(?!\d))")
+_TEXT = re.compile(
+    r"\\(text(?:bf|it|rm|normal|sf|tt|up)?|mbox|hbox|math(?:rm|bf|it|sf|tt|normal|cal|bb)|operatorname\*?)\s*"
+    r"\{([^{}]{0,400})\}"
+)
+_LEXEME = re.compile(
+    r"\\(?:[A-Za-z]+|[\s\S])|\d+\.\d+|\.\d+|\d+|[A-Za-z]+|<=|>=|!=|\*\*|\s+|[\s\S]", re.ASCII
+)  # ASCII: an Arabic digit is no digit
+_DROPPED = frozenset(
+    r"""\left \right \middle \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \displaystyle \textstyle \limits
+    \nolimits \! \, \; \: \> \quad \qquad \$ $ \( \) \[ \] ~ \mleft \mright \tiny \small \large \hspace \thinspace \rm
+    \bf \it""".split()
+) | {"\\ ", "\\\n"}
+_SYNONYMS = {
+    r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
+    r"\le": r"\leq", "<=": r"\leq", r"\leqslant": r"\leq", r"\ge": r"\geq", ">=": r"\geq", r"\geqslant": r"\geq",
+    r"\lt": "<", r"\gt": ">", r"\ne": r"\neq", "!=": r"\neq", r"\cdot": "*", r"\times": "*", r"\ast": "*", "**": "^",
+    r"\div": "/", r"\lbrace": r"\{", r"\rbrace": r"\}", r"\lbrack": "[", r"\rbrack": "]", r"\lparen": "(",
+    r"\rparen": ")", r"\varnothing": r"\emptyset", r"\land": ",", r"\lor": ",", r"\wedge": ",", r"\vee": ",",
+    "and": ",", "or": ",", ";": ",", r"\vert": "|", r"\lvert": "|", r"\rvert": "|", r"\mid": "|", r"\colon": ":",
+    r"\degree": r"\circ", r"\%": "%", r"\&": "&", r"\_": "_", r"\infin": r"\infty", r"\simeq": r"\approx",
+    r"\langle": r"\langle", r"\prime": "'", r"\bar": r"\overline", r"\widehat": r"\hat", r"\arsinh": r"\arcsinh",
+    r"\arcosh": r"\arccosh", r"\artanh": r"\arctanh", r"\rightarrow": r"\to", r"\imath": "i", r"\dots": r"\ldots",
+    r"\cdots": r"\ldots", r"\lim": r"\lim", r"\euro": "", r"\pounds": "", "infinity": r"\infty", "inf": r"\infty",
+    "pi": r"\pi", "sqrt": r"\sqrt", "percent": "%", "pct": "%", "percentage": "%", r"\bigcup": r"\cup",
+}  # fmt: skip
+_FUNCTIONS = frozenset("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm".split())
+_ARGUMENTS = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\overline": 1, r"\hat": 1, r"\vec": 1, r"\tilde": 1,
+              r"\end": 1, r"\mathbb": 1}  # fmt: skip
+_MATRICES = frozenset(("matrix", "bmatrix", "Bmatrix", "smallmatrix", "array"))
+_OPEN = frozenset(("(", "[", r"\{", r"\langle"))
+_CLOSE = frozenset((")", "]", r"\}", r"\rangle"))
+_WORDY = re.compile(r"[A-Za-z](?:[A-Za-z]|\.)|:")  # \text{A, C} and \text{13} are mathematics, \text{4:30 p.m.} is not
+
+
+def tokenize(text: str) -> Tokens:
+    r"""Canonical tokens of an answer: spaces, sizes, delimiters and synonyms are gone, all arguments are in braces.
+
+    A token is a number, a run of letters, a command, a sign, or a text that begins with `"`. Raises TooComplex.
+    """
+    if len(text) > MAX_CHARS or _CONTROL.search(text):
+        raise TooComplex
+    text = text.translate(_UNICODE)
+    if r"\begin" not in text:
+        text = _DOUBLED.sub(r"\\", text)
+    text = _COMMA_GROUPS.sub("", text)
+    text = _SPACED_GROUPS.sub(lambda match: re.sub(r"\D", "", match.group()), text)
+    return tuple(_merge_letters(_Canonical(_join_thousands(_lex(text))).run()))
+
+
+def number_like(token: str) -> bool:
+    """Whether a token is a literal number (ASCII digits, at most one decimal point)."""
+    return token[0] in "0123456789." and token != "."
+
+
+def integer_like(token: str) -> bool:
+    """Whether a token is a literal integer without sign; str.isdigit alone admits Arabic and superscript digits."""
+    return token.isascii() and token.isdigit()
+
+
+def _lex(text: str) -> list[str]:
+    """Tokens with texts, spaces and synonyms resolved; spaces stay as " " until thousands are joined."""
+    out: list[str] = []
+    position = 0
+    for match in _TEXT.finditer(text):
+        out += _plain(text[position : match.start()])
+        out += _text_tokens(match.group(1), match.group(2))
+        position = match.end()
+    return out + _plain(text[position:])
+
+
+def _plain(text: str) -> list[str]:
+    out: list[str] = []
+    for lexeme in _LEXEME.findall(text):
+        if lexeme.isspace():
+            out.append(" ")
+        elif lexeme not in _DROPPED:
+            token = _SYNONYMS.get(lexeme, lexeme)
+            if token in _FUNCTIONS:
+                token = "\\" + token
+            if token:
+                out.append(token)
+        else:
+            out.append(" ")
+    return out
+
+
+def _text_tokens(command: str, content: str) -> list[str]:
+    r"""\text{and} is a comma, \mathrm{e} a letter, \operatorname{f} the command \f, anything wordy one text token."""
+    word = content.strip()
+    if command == "mathbb":
+        return [r"\mathbb", "{", word, "}"]
+    if command.startswith("operatorname") and word.isalpha() and word.isascii():
+        return [_SYNONYMS.get("\\" + word, "\\" + word)]
+    stripped = word.strip(" ,")
+    if stripped in ("and", "or"):
+        return [","]
+    if stripped in ("percent", "pct", "percentage"):
+        return ["%"]
+    if command.startswith("math") and "\\" in word or not _WORDY.search(word):
+        return [" ", *_plain(word), " "]
+    return ['"' + " ".join(word.split())]
+
+
+def _join_thousands(tokens: list[str]) -> list[str]:
+    """1 , 234 , 567 without spaces is one number, unless it stands inside brackets; then all spaces go."""
+    out: list[str] = []
+    depth = i = 0
+    while i < len(tokens):
+        token = tokens[i]
+        depth += (token in _OPEN) - (token in _CLOSE)
+        end = i + 1
+        if depth <= 0 and integer_like(token) and len(token) <= 3 and token[0] != "0" and not (out and out[-1][-1] == "."):
+            while end + 1 < len(tokens) and tokens[end] == "," and re.fullmatch(r"\d{3}(\.\d+)?", tokens[end + 1]):
+                end += 2
+            if tokens[end : end + 1] == [","] and end + 1 < len(tokens) and number_like(tokens[end + 1]):
+                end = i + 1  # 1,234,5 is a list
+        out.append(token if end == i + 1 else "".join(part for part in tokens[i:end] if part != ","))
+        i = end
+    return [token for token in out if token != " "]
+
+
+def _merge_letters(tokens: list[str]) -> list[str]:
+    out: list[str] = []
+    for token in tokens:
+        if token.isalpha() and token.isascii() and out and out[-1].isalpha() and out[-1].isascii():
+            out[-1] += token
+        else:
+            out.append(token)
+    while out and out[-1] in (".", ",", ":"):
+        out.pop()
+    return out
+
+
+class _Canonical:
+    """Puts every argument into braces and drops those that group nothing: \\frac12, \\frac1{2}, x^2, {x}, sqrt(2)."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self.tokens = tokens
+        self.at = 0
+
+    def run(self) -> list[str]:
+        out: list[str] = []
+        while self.at < len(self.tokens):
+            out += self._one(0)
+        return out
+
+    def _one(self, depth: int) -> list[str]:
+        """The next token with its arguments."""
+        if depth > MAX_DEPTH:
+            raise TooComplex
+        token = self.tokens[self.at]
+        self.at += 1
+        if token == "{":
+            inner = self._group(depth + 1)
+            return inner if len(inner) <= 1 else ["{", *inner, "}"]
+        if token == r"\begin":
+            return self._environment(depth + 1)
+        if token in ("^", "_"):
+            return self._script(token, depth)
+        if token == r"\sqrt" and self._peek() == "[":
+            root = self._bracketed(depth + 1)
+            return [token, "[", *root, "]", "{", *self._argument(depth + 1, True), "}"]
+        if token in _ARGUMENTS:
+            out = [token]
+            for _ in range(_ARGUMENTS[token]):
+                out += ["{", *self._argument(depth + 1, True), "}"]
+            return ["\\end", "{", "pmatrix", "}"] if token == r"\end" and out[2] in _MATRICES else out
+        return [token]
+
+    def _environment(self, depth: int) -> list[str]:
+        """All matrices are a pmatrix here: which brackets surround one is a matter of taste."""
+        name = self._argument(depth, False)
+        if name == ["array"] and self._peek() == "{":
+            self._argument(depth, False)  # the columns' alignment
+        return [r"\begin", "{", *(["pmatrix"] if name and name[0] in _MATRICES else name), "}"]
+
+    def _script(self, token: str, depth: int) -> list[str]:
+        argument = self._argument(depth + 1, False)
+        if token == "^" and argument == [r"\circ"]:
+            return [r"\circ"]
+        if token == "^" and argument and all(mark == "'" for mark in argument):
+            return argument
+        return [token, "{", *argument, "}"]
+
+    def _peek(self) -> str | None:
+        return self.tokens[self.at] if self.at < len(self.tokens) else None
+
+    def _group(self, depth: int) -> list[str]:
+        out: list[str] = []
+        while self.at < len(self.tokens) and self.tokens[self.at] != "}":
+            out += self._one(depth)
+        self.at += 1
+        return out
+
+    def _bracketed(self, depth: int) -> list[str]:
+        self.at += 1
+        out: list[str] = []
+        while self.at < len(self.tokens) and self.tokens[self.at] != "]":
+            out += self._one(depth)
+        self.at += 1
+        return out
+
+    def _argument(self, depth: int, one_digit: bool) -> list[str]:
+        """One TeX argument; \\frac and \\sqrt take one digit of a longer number, a power takes all of it."""
+        token = self._peek()
+        if token is None:
+            return []
+        if token == "{":
+            self.at += 1
+            return self._group(depth)
+        if one_digit and integer_like(token) and len(token) > 1:
+            self.tokens[self.at] = token[1:]
+            return [token[0]]
+        if one_digit and token.isalpha() and token.isascii() and len(token) > 1:
+            self.tokens[self.at] = token[1:]
+            return [token[0]]
+        if token == "(":  # sqrt(x+1), x^(1/2)
+            return self._parenthesised(depth)
+        if token == "-" and not one_digit:  # x^-1
+            self.at += 1
+            return ["-", *self._argument(depth + 1, one_digit)]
+        return self._one(depth)
+
+    def _parenthesised(self, depth: int) -> list[str]:
+        self.at += 1
+        out: list[str] = []
+        level = 1
+        while self.at < len(self.tokens):
+            level += (self.tokens[self.at] == "(") - (self.tokens[self.at] == ")")
+            if level == 0:
+                self.at += 1
+                break
+            out += self._one(depth)
+        return out
