@@ -1,0 +1,228 @@
+"""DPO, GRPO and RLOO against TRL's own code on the same log-probabilities.
+
+TRL's loss (and, for the group losses, its scoring, where it forms advantages) is called unbound with a stand-in for
+the trainer: a SimpleNamespace that holds the settings and answers with our log-probabilities where TRL would run a
+model. Whatever TRL reads beyond that raises, so a change of TRL cannot pass unseen.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from tabular_policies import MASK, Case, load, random_case, torch_token_logp, with_signals
+
+from topr_exp.types import Batch, PairBatch
+
+trl = pytest.importorskip("trl", minversion="1.16", reason="TRL is a test extra")
+TOLERANCE = {"rtol": 1e-6, "atol": 1e-9}
+
+
+def accelerator() -> SimpleNamespace:
+    def same(value: torch.Tensor, reduction: str = "sum") -> torch.Tensor:
+        return value
+
+    return SimpleNamespace(
+        device=torch.device("cpu"), process_index=0, num_processes=1, gather=same, gather_for_metrics=same, reduce=same
+    )
+
+
+class NoModel(torch.nn.Module):
+    """Where TRL expects a model; it is never run."""
+
+    is_gradient_checkpointing = False
+
+
+# --- DPO ------------------------------------------------------------------------------------------------------------
+
+
+def pair_rows(case: Case) -> PairBatch:
+    half = len(case.y) // 2
+    b = case.batch()
+    chosen, rejected = (
+        Batch(b.logp[rows], b.mu_logp[rows], b.mask[rows], b.reward[rows], b.positive[rows])
+        for rows in (slice(0, half), slice(half, None))
+    )
+    return PairBatch(chosen, rejected)
+
+
+def trl_dpo(case: Case, beta: float) -> torch.Tensor:
+    """TRL's loss, with the reference log-probabilities precomputed; one prompt token before each completion."""
+    from trl import DPOTrainer
+
+    mask = torch.tensor(MASK)[torch.tensor(case.y)].long()
+    completion_mask = torch.cat([torch.zeros_like(mask[:, :1]), mask], 1)
+    logp = torch_token_logp(case.theta)[torch.tensor(case.y)]
+    ref = torch_token_logp(torch.tensor(case.mu))[torch.tensor(case.y)].sum(1)
+    zeros = torch.zeros_like(logp).detach()
+    outputs = SimpleNamespace(log_probs=logp, entropy=zeros, mean_logits=zeros, is_top1=zeros.bool())
+    model = NoModel()
+    model.forward = lambda **_: outputs
+    trainer = SimpleNamespace(
+        model=model,
+        accelerator=accelerator(),
+        aux_loss_enabled=False,
+        ld_alpha=None,
+        precompute_ref_logps=True,
+        f_divergence_type="reverse_kl",
+        loss_types=["sigmoid"],
+        loss_weights=[1.0],
+        beta=beta,
+        use_weighting=False,
+        _metrics={"train": defaultdict(list)},
+        _total_train_tokens=0,
+        _tp_size=1,
+    )
+    half = len(ref) // 2
+    inputs = {
+        "input_ids": torch.zeros_like(completion_mask),
+        "attention_mask": torch.ones_like(completion_mask),
+        "completion_mask": completion_mask,
+        "ref_chosen_logps": ref[:half],
+        "ref_rejected_logps": ref[half:],
+    }
+    return DPOTrainer._compute_loss(trainer, model, inputs, return_outputs=False)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("beta", [0.1, 1.5])
+def test_dpo(seed, beta):
+    case = random_case(seed, groups=2, n=8)
+    ours, theirs = load("dpo", beta=beta)(pair_rows(case)).loss.mean(), trl_dpo(case, beta)
+    torch.testing.assert_close(ours, theirs, **TOLERANCE)
+    gradients = [torch.autograd.grad(loss, case.theta)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(*gradients, **TOLERANCE)
+
+
+# --- GRPO and RLOO --------------------------------------------------------------------------------------------------
+
+
+def group_trainer(case: Case, **settings: object) -> SimpleNamespace:
+    """What both group trainers read of themselves."""
+    y = torch.tensor(case.y)
+    model, ref_model = NoModel(), NoModel()
+
+    def score(which: NoModel, *_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor, None]:
+        logits = case.theta if which is model else torch.tensor(case.ref)
+        logp = torch_token_logp(logits)[y]
+        return logp, torch.zeros_like(logp).detach(), None
+
+    rewards = torch.tensor(case.reward)[:, None]
+    defaults = {
+        "model": model,
+        "ref_model": ref_model,
+        "accelerator": accelerator(),
+        "num_generations": case.n,
+        "reward_weights": torch.ones(1, dtype=torch.float64),
+        "reward_func_names": ["reward"],
+        "epsilon_low": 0.2,
+        "epsilon_high": 0.2,
+        "beta": 0.0,
+        "aux_loss_enabled": False,
+        "mask_truncated_completions": False,
+        "pad_to_multiple_of": None,
+        "_tokenizer": SimpleNamespace(pad_token_id=0),
+        "_get_per_token_logps_and_entropies": score,
+        "_calculate_rewards": lambda *_: rewards,
+        "_metrics": {"train": defaultdict(list)},
+        "_logs": defaultdict(list) | {"rewards": defaultdict(list)},
+        "_pending_extra_logs": {},
+        "_pending_metrics": {},
+    }
+    return SimpleNamespace(**{**defaults, **settings})
+
+
+def completions(case: Case) -> list[list[int]]:
+    """One id a token; their values are never looked at."""
+    return [[1] * int(n) for n in case.length]
+
+
+def trl_grpo(case: Case, loss_type: str, scale_rewards: str, old_logp: torch.Tensor | None) -> torch.Tensor:
+    from trl import GRPOTrainer
+
+    args = SimpleNamespace(
+        per_device_train_batch_size=len(case.y),
+        gradient_checkpointing_kwargs=None,
+        steps_per_generation=1,
+        gradient_accumulation_steps=1,
+        delta=None,
+    )
+    n_rows = len(case.y)
+    trainer = group_trainer(
+        case,
+        args=args,
+        _generate=lambda _: ([[1]] * n_rows, completions(case), None, [""] * n_rows, None, {}, None, None),
+        environment_factories=None,
+        environments=None,
+        tools=None,
+        use_vllm=False,
+        num_iterations=1,
+        multi_objective_aggregation="sum_then_normalize",
+        scale_rewards=scale_rewards,
+        loss_type=loss_type,
+        max_completion_length=1,  # dr_grpo divides by it: 1 leaves the sum over tokens
+        importance_sampling_level="token",
+        top_entropy_quantile=1.0,
+        off_policy_mask_threshold=None,
+        _entropy_bonus_enabled=False,
+        current_gradient_accumulation_steps=1,
+    )
+    inputs = GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": "?"} for _ in range(n_rows)])
+    if old_logp is not None:
+        inputs["old_per_token_logps"] = old_logp
+    return GRPOTrainer._compute_loss(trainer, trainer.model, inputs)
+
+
+GRPO_SETTINGS = [  # (TRL's loss type and scaling, ours)
+    ("grpo", "group", {"length_normalize": True, "normalize_std": True}),
+    ("grpo", "none", {"length_normalize": True, "normalize_std": False}),
+    ("dr_grpo", "group", {"length_normalize": False, "normalize_std": True}),
+    ("dr_grpo", "none", {"length_normalize": False, "normalize_std": False}),
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("loss_type", "scale_rewards", "ours"), GRPO_SETTINGS)
+@pytest.mark.parametrize("on_policy", [True, False])
+def test_grpo(seed, loss_type, scale_rewards, ours, on_policy):
+    """The gradient at ratio 1 as asked for, and away from it, where the clipping acts, also the loss."""
+    case = random_case(seed, on_policy=on_policy)
+    batch = case.batch()
+    mine = load("grpo", **ours)(batch).loss.mean()
+    theirs = trl_grpo(case, loss_type, scale_rewards, None if on_policy else batch.mu_logp)
+    gradients = [torch.autograd.grad(loss, case.theta)[0] for loss in (mine, theirs)]
+    assert gradients[0].abs().max() > 1e-3
+    torch.testing.assert_close(*gradients, **TOLERANCE)
+    if not on_policy:
+        torch.testing.assert_close(mine, theirs, **TOLERANCE)
+
+
+def trl_rloo(case: Case, beta: float) -> torch.Tensor:
+    from trl import RLOOTrainer
+
+    n_rows = len(case.y)
+    trainer = group_trainer(
+        case,
+        args=SimpleNamespace(per_device_train_batch_size=n_rows, gradient_checkpointing_kwargs=None),
+        _generate=lambda _: ([[1]] * n_rows, completions(case), [""] * n_rows),
+        beta=beta,
+        reward_clip_range=None,
+        normalize_advantages=False,
+    )
+    inputs = RLOOTrainer._generate_and_score_completions(trainer, [{"prompt": "?"} for _ in range(n_rows)])
+    return RLOOTrainer._compute_loss(trainer, trainer.model, inputs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("beta", [0.0, 0.05, 0.7])
+def test_rloo_at_ratio_1(seed, beta):
+    """Gradients only: TRL's loss is the ratio times the advantage, ours the log-probability times it."""
+    case = random_case(seed, on_policy=True)
+    loss = load("rloo", beta=beta)
+    mine = loss(with_signals(loss, case.batch())).loss.mean()
+    gradients = [torch.autograd.grad(value, case.theta)[0] for value in (mine, trl_rloo(case, beta))]
+    assert np.abs(gradients[0].numpy()).max() > 1e-3
+    torch.testing.assert_close(*gradients, **TOLERANCE)
