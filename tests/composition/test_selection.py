@@ -83,6 +83,10 @@ def test_largest_set_is_the_largest(right, wrong, share):
     assert largest_set(right, wrong, share) == max(n for n in range(right + wrong + 1) if fits(n))
 
 
+def test_largest_set_where_rounding_admits_many():
+    assert largest_set(60, 0, 0.99) == 50  # 49.5 rounds to 50
+
+
 @pytest.mark.parametrize("n", [None, *range(1, 9)])
 def test_anna_karenina_exhaustively(n):
     for positive in PATTERNS:

@@ -6,7 +6,7 @@ from synthetic import evaluation
 
 from topr_exp.evaluation import intervals as module
 from topr_exp.evaluation.intervals import align, bootstrap_means, intervals, paired_difference, standard_error
-from topr_exp.evaluation.majority import ballots, majority_of_all
+from topr_exp.evaluation.majority import ballots, count_votes, majority_score
 from topr_exp.evaluation.passk import pass_at_k
 from topr_exp.evaluation.verdicts import CORRECT
 from topr_exp.types import TOPRError
@@ -18,7 +18,9 @@ def statistics(rng, problems, easy=None):
     """[problems, 3]: pass@1, pass@4, maj@8 of each problem."""
     verdicts, classes = evaluation(rng, problems, N, easy=easy)
     correct = (verdicts == CORRECT).sum(axis=1)
-    return np.stack([correct / N, pass_at_k(correct, N, 4), majority_of_all(ballots(verdicts, classes))], axis=1)
+    voting = ballots(verdicts, classes)
+    maj = majority_score(count_votes(voting.candidate, voting.worth.shape[1]), voting.worth)
+    return np.stack([correct / N, pass_at_k(correct, N, 4), maj], axis=1)
 
 
 def test_intervals_over_problems_cover_the_truth_95_times_in_100():

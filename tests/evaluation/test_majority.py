@@ -6,10 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topr_exp.evaluation.majority import ballots, majority_of_all
+from topr_exp.evaluation.majority import ballots, count_votes, majority_score
 from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
 
 C, W, X = CORRECT, INCORRECT, INVALID
+
+
+def majority_of_all(verdicts, classes):
+    """[P] the exact maj@n."""
+    voting = ballots(np.array(verdicts), np.array(classes))
+    return majority_score(count_votes(voting.candidate, voting.worth.shape[1]), voting.worth)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +34,7 @@ C, W, X = CORRECT, INCORRECT, INVALID
     ],
 )
 def test_majority_of_one_problem(verdicts, classes, score):
-    voting = ballots(np.array([verdicts]), np.array([classes]))
-    assert majority_of_all(voting) == pytest.approx([score])
+    assert majority_of_all([verdicts], [classes]) == pytest.approx([score])
 
 
 def completions(n):
@@ -46,7 +51,7 @@ def test_exact_majority_equals_brute_force_in_any_order_and_numbering(problems, 
     shuffled = [random.sample(problem, len(problem)) for problem in problems]
     verdicts = np.array([[v for v, _ in problem] for problem in shuffled])
     classes = np.array([[names[c] for _, c in problem] for problem in shuffled])
-    np.testing.assert_allclose(majority_of_all(ballots(verdicts, classes)), expected, atol=1e-14)
+    np.testing.assert_allclose(majority_of_all(verdicts, classes), expected, atol=1e-14)
 
 
 @settings(deadline=None)
@@ -54,10 +59,10 @@ def test_exact_majority_equals_brute_force_in_any_order_and_numbering(problems, 
 def test_problems_do_not_touch_one_another(problems):
     verdicts = np.array([[v for v, _ in problem] for problem in problems])
     classes = np.array([[c for _, c in problem] for problem in problems])
-    together = majority_of_all(ballots(verdicts, classes))
-    alone = [majority_of_all(ballots(verdicts[i : i + 1], classes[i : i + 1]))[0] for i in range(len(problems))]
+    together = majority_of_all(verdicts, classes)
+    alone = [majority_of_all(verdicts[i : i + 1], classes[i : i + 1])[0] for i in range(len(problems))]
     np.testing.assert_array_equal(together, alone)
 
 
 def test_an_answer_graded_both_ways_scores_its_share():
-    assert majority_of_all(ballots(np.array([[C, C, W, W]]), np.array([[0, 0, 0, 1]]))) == pytest.approx([2 / 3])
+    assert majority_of_all([[C, C, W, W]], [[0, 0, 0, 1]]) == pytest.approx([2 / 3])

@@ -115,7 +115,7 @@ def take(rng: np.random.Generator, rows: Rows, n: int | None) -> Rows:
 
 def largest_set(positives: int, negatives: int, share: float) -> int:
     """The largest N with round(share N) positives and the rest negatives among those that there are."""
-    n = int(min(positives / share, negatives / (1 - share))) + 2  # rounding may admit one or two more
+    n = int(min((positives + 0.5) / share, (negatives + 0.5) / (1 - share))) + 1  # no larger one can round to fit
     while n > 0 and (round(share * n) > positives or n - round(share * n) > negatives):
         n -= 1
     return n

@@ -21,11 +21,6 @@ class Ballots:
     candidate: NDArray[np.int64]  # [P, n] the answer voted for, numbered from 0 in each problem; -1 has no vote
     worth: NDArray[np.float64]  # [P, C] share of an answer's completions graded correct: 0 or 1 for a consistent grader
 
-    @property
-    def all_votes(self) -> NDArray[np.int64]:
-        """[P, C] votes for each answer when all n completions are drawn."""
-        return count_votes(self.candidate, self.worth.shape[1])
-
 
 def ballots(verdicts: NDArray[np.integer], classes: NDArray[np.integer]) -> Ballots:
     """The votes of completions with these verdicts and answers.
@@ -64,8 +59,3 @@ def majority_score(votes: NDArray[np.int64], worth: NDArray[np.float64]) -> NDAr
     top = votes.max(axis=1, keepdims=True)
     leads = (votes == top) & (top > 0)
     return (leads * worth).sum(axis=1) / np.maximum(leads.sum(axis=1), 1)
-
-
-def majority_of_all(voting: Ballots) -> NDArray[np.float64]:
-    """[P] maj@n, exact: the score of the vote of all n completions."""
-    return majority_score(voting.all_votes, voting.worth)

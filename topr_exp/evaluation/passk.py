@@ -22,6 +22,6 @@ def pass_at_k(correct: NDArray[np.integer], n: int, k: int) -> NDArray[np.float6
     n, k: completions of each problem, and K with 1 <= K <= n.
     """
     assert 1 <= k <= n, (k, n)
-    # One entry for each possible count; the factor is 0 at i = K, and the product must stay 0 beyond it.
-    factors = np.maximum(1 - k / np.arange(n, 0, -1), 0.0)
+    # One entry for each possible count; the factor is 0 at i = K, and so is the product from there on.
+    factors = 1 - k / np.arange(n, 0, -1)
     return 1 - np.concatenate([[1.0], np.cumprod(factors)])[correct]

@@ -1,6 +1,7 @@
 """All that is reported of an evaluation, from two matrices: verdicts and answer classes [problems, completions].
 
-pass@K is the unbiased closed form; maj@K is exact for K = 1 and K = n and the mean of the paper's 100 draws between.
+pass@K is the unbiased closed form; maj@K is the mean of the paper's 100 draws, which is exact for K = n, where every
+draw is the same, and replaced by the exact value for K = 1.
 Every mean carries its standard error and interval over problems; the paper's own error stands beside, as
 `sampling_only_se`.
 """
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from topr_exp.evaluation.draws import TRIALS, Draws, draw, sampling_only_se
 from topr_exp.evaluation.intervals import RESAMPLES, Interval, intervals, standard_error
-from topr_exp.evaluation.majority import ballots, majority_of_all
+from topr_exp.evaluation.majority import ballots
 from topr_exp.evaluation.passk import pass_at_k, powers_of_two
 from topr_exp.evaluation.verdicts import CORRECT, correct_histogram, shares
 
@@ -52,8 +53,6 @@ def measure(
     drawn = draw(correct, voting, ks, np.random.default_rng([seed, 0]), trials)
     pass_at = {k: pass_at_k(correct.sum(axis=1), n, k) for k in ks}
     maj_at = dict(zip(ks, drawn.maj_problems, strict=True))
-    if ks[-1] == n:
-        maj_at[n] = majority_of_all(voting)
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
     pass_at[1] = maj_at[1] = correct.mean(axis=1)
     return Measures(n, pass_at, maj_at, drawn)

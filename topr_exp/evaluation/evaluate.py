@@ -1,0 +1,34 @@
+"""Evaluation of a policy on the test problems: sample, grade, summarise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topr_exp.config import Config
+from topr_exp.data.questions import Questions
+from topr_exp.evaluation.statistics import summarise
+from topr_exp.evaluation.verdicts import encode
+from topr_exp.grading.verdicts import judge
+from topr_exp.models.policy import Policy
+from topr_exp.sampling.rollouts import collect
+from topr_exp.store import Store
+
+
+def evaluate(policy: Policy, test: Questions, config: Config, store: Store) -> tuple[dict[str, Any], int]:
+    """The figures of `statistics.summarise`, and the number of tokens that this call had to sample.
+
+    Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
+    """
+    data = config.data
+    rollouts = collect(
+        policy, test.prompts, data.eval_n, config.sampler, config.evaluation.seed, test.stop, store, "evaluation"
+    )
+    verdicts = judge(rollouts, test.problems, data.grader_name, store)
+    codes = encode(verdicts.verdict.tolist()).reshape(-1, data.eval_n)
+    figures = summarise(
+        codes,
+        verdicts.classes,
+        levels=[problem.level for problem in test.problems],
+        subjects=[problem.subject for problem in test.problems],
+    )
+    return {**figures, "rollouts": str(rollouts.table.folder), "verdicts": str(verdicts.table.folder)}, rollouts.sampled
