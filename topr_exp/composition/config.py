@@ -53,3 +53,8 @@ class ComposeConfig:
                 f"drop_truncated=true would break up the groups that algo={algorithm} trains on; "
                 "use compose.drop_truncated=false"
             )
+
+
+def unit_of(needs: frozenset[str]) -> Unit:
+    """What an algorithm with these needs trains on."""
+    return "pairs" if "pairs" in needs else "groups" if "groups" in needs else "examples"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from topr_exp.composition.description import Description
 from topr_exp.composition.pairs import select_pairs
 from topr_exp.composition.proportion import baseline_for, effective_positive
 from topr_exp.composition.selection import select_examples, select_groups
+from topr_exp.grading.verdicts import Verdicts
+from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.types import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +55,21 @@ class TrainingSet:
         }
 
 
-def unit_of(needs: frozenset[str]) -> Unit:
-    """What an algorithm with these needs trains on."""
-    return "pairs" if "pairs" in needs else "groups" if "groups" in needs else "examples"
+def candidates(rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem]) -> Candidates:
+    """The columns that a training set is composed from."""
+    levels = np.array([problem.level or 0 for problem in problems], dtype=np.int16)
+    return Candidates(
+        problem=rollouts.problem,
+        positive=verdicts.positive,
+        truncated=rollouts.truncated,
+        length=rollouts.tokens.lengths(),
+        level=levels[rollouts.problem],
+    )
 
 
 def compose(
     candidates: Candidates,
-    reward: NDArray[np.float32],
+    wrong: float,
     config: ComposeConfig,
     unit: Unit,
     *,
@@ -69,6 +80,7 @@ def compose(
 ) -> TrainingSet:
     """Select the examples and turn `baseline` or `effective` (p~) into the constant c by the set's own p (Eq. 12).
 
+    wrong: R0 of an incorrect or invalid completion (-1 or 0); that of a correct one is 1.
     Raises TOPRError, naming what is available, when the candidates cannot give what was asked.
     """
     if unit == "pairs":
@@ -80,6 +92,6 @@ def compose(
     p = description.positive_share
     c = baseline_for(p, effective) if effective is not None else baseline or 0.0
     reached = effective_positive(p, c) if unit == "examples" else None
-    return TrainingSet(
-        examples, unit, reward, candidates, group_statistics(candidates.problem, reward), description, c, reached
-    )
+    reward = np.where(candidates.positive, 1.0, wrong).astype(np.float32)
+    groups = group_statistics(candidates.problem, reward)
+    return TrainingSet(examples, unit, reward, candidates, groups, description, c, reached)

@@ -43,7 +43,9 @@ class Verdicts:
         return dict(zip(names.tolist(), counts.tolist(), strict=True))
 
 
-def judge(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, store: Store, label: str) -> Verdicts:
+def judge(
+    rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, store: Store, label: str = "grading"
+) -> Verdicts:
     """Grade every completion against its problem's gold answer, or read the verdicts from the store."""
     import pyarrow as pa
 

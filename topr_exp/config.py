@@ -1,0 +1,306 @@
+"""The schema of a run's settings and every check that can be made before a model loads or a job is submitted.
+
+YAML holds values, the dataclasses hold names, types and ranges. Hydra composes; `load` refuses. A mistake raises
+`ConfigError` with one line: the key, what was given, what is allowed. Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from topr_exp.composition.config import ComposeConfig, ComposeName, unit_of
+from topr_exp.data.config import DataConfig
+from topr_exp.data.prompts import build_prompter
+from topr_exp.models.config import ModelConfig
+from topr_exp.sampling.config import SamplerConfig
+from topr_exp.tracking.config import TrackingConfig
+from topr_exp.training.config import CheckpointConfig, OptimConfig
+from topr_exp.types import ConfigError
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Evaluation samples with the sampler's settings and this seed, the same for every run that is compared."""
+
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed must be 0 or more; got {self.seed}")
+
+
+class Device(Enum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Where a run computes; nothing here may change its result."""
+
+    name: str
+    device: Device
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be null or 1 or more; got {self.threads}")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, checked."""
+
+    name: str
+    seed: int
+    baseline: float | None
+    effective_positive: float | None
+    iterations: int
+    dry_run: bool
+    output_dir: str
+    algo: Any  # a loss of topr_exp.algorithms, or a user's
+    data: DataConfig
+    model: ModelConfig
+    sampler: SamplerConfig
+    compose: ComposeConfig
+    optim: OptimConfig
+    evaluation: EvaluationConfig
+    checkpoint: CheckpointConfig
+    cluster: ClusterConfig
+    tracking: TrackingConfig
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed must be 0 or more; got {self.seed}")
+        if self.iterations < 1:
+            raise ValueError(f"iterations must be 1 or more; got {self.iterations}")
+        if not self.name or not all(ch.isalnum() or ch in "._-" for ch in self.name) or len(self.name) > 100:
+            raise ValueError(f"name must be 1 to 100 letters, digits, '.', '_' or '-'; got {self.name}")
+        if self.baseline is not None and not -1 <= self.baseline <= 1:
+            raise ValueError(f"baseline must be in [-1, 1]; got {self.baseline}")
+        if self.effective_positive is not None and not 0 <= self.effective_positive <= 1:
+            raise ValueError(f"effective_positive must be in [0, 1]; got {self.effective_positive}")
+        if self.baseline is not None and self.effective_positive is not None:
+            raise ValueError(
+                f"baseline={self.baseline:g} and effective_positive={self.effective_positive:g} exclude each other: "
+                "each sets the other (Eq. 12); give one"
+            )
+        for key in ("baseline", "effective_positive"):
+            if getattr(self, key) is not None and not self.algo.uses_baseline:
+                raise ValueError(
+                    f"{key}={getattr(self, key):g} means nothing for algo={self.algo.name}, where a constant "
+                    f"baseline cancels; leave {key} out"
+                )
+        if self.effective_positive is not None and self.compose.name is ComposeName.positives:
+            raise ValueError(
+                f"effective_positive={self.effective_positive:g} can't be reached with compose=positives, "
+                "whose share of positives is 1 whatever the baseline; set baseline instead"
+            )
+        self._check_unit()
+
+    def _check_unit(self) -> None:
+        """Refuse settings that would break up the pairs or groups that the algorithm trains on."""
+        unit = unit_of(self.algo.needs)
+        try:
+            self.compose.check_unit(unit, self.algo.name)
+        except ValueError as error:
+            raise ValueError(f"compose.{error}") from None
+        if {"groups", "group_rewards"} & self.algo.needs and self.data.n < 2:
+            raise ValueError(f"data.n must be 2 or more for algo={self.algo.name}, which compares; got {self.data.n}")
+        if unit == "groups" and self.optim.batch_size % self.data.n:
+            raise ValueError(
+                f"optim.batch_size must be a multiple of data.n={self.data.n} for algo={self.algo.name}, which trains "
+                f"on whole groups; got {self.optim.batch_size}"
+            )
+
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """What decides the result, as plain values: all settings but where the run computes and reports."""
+        values = plain(self)
+        for key in ("dry_run", "output_dir", "cluster", "tracking", "checkpoint"):
+            del values[key]
+        return values
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder: the same for the same experiment, however it is started; short and safe."""
+        digest = hashlib.sha256(json.dumps(self.experiment, sort_keys=True).encode()).hexdigest()[:10]
+        parts = [self.algo.name, self.data.name, self.model.name]
+        if self.baseline is not None:
+            parts.append(f"c{self.baseline:g}")
+        if self.effective_positive is not None:
+            parts.append(f"pe{self.effective_positive:g}")
+        parts.append(f"s{self.seed}")
+        safe = "_".join("".join(ch if ch.isalnum() or ch in ".-" else "-" for ch in part)[:24] for part in parts)
+        return Path(self.output_dir) / self.name / f"{safe}_{digest}"
+
+
+def plain(value: Any) -> Any:
+    """A config object as JSON-ready values; infinities become the strings ".inf" and "-.inf", as in YAML."""
+    if isinstance(value, Enum):
+        return value.name
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        values = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if type(value).__module__ != __name__ and hasattr(type(value), "needs"):
+            values = {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **values}
+        return values
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return ".inf" if value > 0 else "-.inf"
+    return value
+
+
+def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
+    """The error for a key that nothing reads, with the nearest one that something does."""
+    names = list(known)
+    # Keys of the same depth first: "algorithm" is nearer to "algo" than to "algo.ratio".
+    level = [name for name in names if name.count(".") == key.count(".")]
+    near = difflib.get_close_matches(key, level, n=1, cutoff=0.5) or difflib.get_close_matches(key, names, n=1)
+    return ConfigError(f"nothing reads {key}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the schema, the algorithm's own apart."""
+    keys = []
+    for field in dataclasses.fields(Config):
+        keys.append(field.name)
+        schema = typing.get_type_hints(Config)[field.name]
+        if dataclasses.is_dataclass(schema):
+            keys += [f"{field.name}.{sub.name}" for sub in dataclasses.fields(schema)]
+    return keys
+
+
+def load(composed: DictConfig) -> Config:
+    """Check what Hydra composed and build the run's settings.
+
+    Raises ConfigError (one line) for unknown or missing keys, wrong types, values out of range, settings that
+    exclude each other and data folders that are not there.
+    """
+    try:
+        values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key}: {first_line(error)}") from None
+    assert isinstance(values, dict)
+    values.pop("hydra", None)
+    hints = typing.get_type_hints(Config)
+    sections: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in hints:
+            raise unknown_key(str(key), known_keys())
+        if key == "algo":
+            sections[key] = build_algorithm(value)
+        elif isinstance(hints[key], type) and dataclasses.is_dataclass(hints[key]):
+            sections[key] = build(hints[key], value, f"{key}.")
+        else:
+            sections[key] = value
+    config: Config = build(Config, sections, "")
+    if config.data.source not in ("embedded", "hub") and not Path(config.data.source).is_dir():
+        raise ConfigError(f"data.source={config.data.source}: no such folder; allowed: embedded, hub or a folder")
+    build_prompter(config.data)  # refuses worked examples that are not there
+    return config
+
+
+def build_algorithm(values: Any) -> Any:
+    """The loss that `algo._target_` names, with its fields checked."""
+    target = values.get("_target_") if isinstance(values, dict) else None
+    if not isinstance(target, str):
+        raise ConfigError(f"algo._target_ must name a class, as in package.module.Class; got {target}")
+    from hydra.utils import get_class
+
+    try:
+        schema = get_class(target)
+    except Exception as error:
+        raise ConfigError(f"algo._target_={target}: {first_line(error)}") from None
+    if not (dataclasses.is_dataclass(schema) and hasattr(schema, "needs") and hasattr(schema, "uses_baseline")):
+        raise ConfigError(f"algo._target_={target}: not a loss (a dataclass with `needs` and `uses_baseline`)")
+    return build(schema, {key: value for key, value in values.items() if key != "_target_"}, "algo.")
+
+
+def build(schema: Any, values: Any, prefix: str) -> Any:
+    """An instance of the dataclass `schema` from `values`, each checked against its annotation."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"{prefix.rstrip('.')}={values}: expected a group of settings, such as {prefix}name=...")
+    hints = typing.get_type_hints(schema)
+    fields = {field.name: field for field in dataclasses.fields(schema) if field.init}
+    for key in values:
+        if key not in fields:
+            raise unknown_key(f"{prefix}{key}", [f"{prefix}{name}" for name in fields] + known_keys())
+    checked = {key: convert(f"{prefix}{key}", value, hints[key]) for key, value in values.items()}
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in checked:
+            raise ConfigError(f"{prefix}{name} is not set")
+    try:
+        return schema(**checked)
+    except ValueError as error:
+        raise ConfigError(f"{prefix}{first_line(error)}") from None
+
+
+def convert(key: str, value: Any, hint: Any) -> Any:
+    """`value` as the annotation `hint` asks; whole numbers pass as numbers, nothing else is converted."""
+    options = (
+        typing.get_args(hint)
+        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+        else (hint,)
+    )
+    for option in options:
+        if option is Any or (dataclasses.is_dataclass(option) and isinstance(value, option)):
+            return value
+        if option is type(None) and value is None:
+            return None
+        if option is bool and isinstance(value, bool):
+            return value
+        if option is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if (
+            option is float
+            and isinstance(value, (int, float))
+            and not isinstance(value, bool)
+            and not math.isnan(value)
+        ):
+            return float(value)
+        if option is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(option, type) and issubclass(option, Enum) and value in option.__members__:
+            return option[value]
+        if typing.get_origin(option) is list and isinstance(value, list):
+            return [convert(f"{key}[{i}]", item, typing.get_args(option)[0]) for i, item in enumerate(value)]
+    raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}")
+
+
+def describe(option: Any) -> str:
+    """A type in a user's words."""
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
+    if isinstance(option, type) and issubclass(option, Enum):
+        return "one of " + ", ".join(option.__members__)
+    if typing.get_origin(option) is list:
+        return "a list, as in [1, 2]"
+    return words.get(option, str(option))
+
+
+def show(value: Any) -> str:
+    """A value as it is written on the command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

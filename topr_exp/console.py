@@ -1,0 +1,110 @@
+"""What a run prints about itself: what will run at the start, a table at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topr_exp.config import Config, plain
+
+if TYPE_CHECKING:
+    from topr_exp.data.problems import ProblemSets, SplitReport
+    from topr_exp.data.questions import Questions
+    from topr_exp.models.policy import Policy
+
+
+def say(text: str = "") -> None:
+    """A line for the user, at once also when piped."""
+    print(text, flush=True)
+
+
+def warn(text: str) -> None:
+    """A line that must not be lost among results."""
+    print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, test: Questions) -> str:
+    """What will run: algorithm with its settings, data and source, model and size, where, and into which folder."""
+    settings = ", ".join(
+        f"{field.name}={plain(getattr(config.algo, field.name))}"
+        for field in dataclasses.fields(config.algo)
+        if field.name != "name"
+    )
+    sampler, optim = config.sampler, config.optim
+    if config.baseline is not None:
+        weighting = f", baseline c = {config.baseline:g}"
+    elif config.effective_positive is not None:
+        weighting = f", effective positive proportion p~ = {config.effective_positive:g}"
+    else:
+        weighting = ""
+    top_k = f", top-k {sampler.top_k}" if sampler.top_k else ""
+    data = "; ".join(
+        counted(name, report, questions)
+        for name, report, questions in (("train", sets.train_report, train), ("test", sets.test_report, test))
+    )
+    rows = [
+        ("algorithm", f"{config.algo.name} ({settings}){weighting}"),
+        ("data", f"{config.data.name} from {config.data.source}, {data}"),
+        ("model", f"{config.model.name}, {policy.parameters / 1e6:,.2f} M parameters, {policy.place}"),
+        (
+            "sampling",
+            f"{config.data.n} completions a problem ({config.data.eval_n} to evaluate), temperature "
+            f"{sampler.temperature:g}{top_k}, at most {sampler.max_new_tokens} tokens, sampler.seed {sampler.seed}",
+        ),
+        (
+            "training",
+            f"{optim.name.name}, learning rate {optim.lr:g}, {optim.batch_size} examples an update, gradient clip "
+            f"{optim.grad_clip:g}, {plural(optim.epochs, 'epoch')}, seed {config.seed}",
+        ),
+        ("folder", str(config.folder)),
+    ]
+    if config.iterations > 1:
+        rows.insert(-1, ("iterations", str(config.iterations)))
+    return "\n".join(f"{name:<11} {text}" for name, text in rows)
+
+
+def results(summary: dict[str, Any], folder: Path) -> str:
+    """The table at the end: base against trained, seconds a stage, where the files are."""
+    base, final = summary["base"], summary["final"]
+    majority = next(name for name in base if name.startswith("maj@") and not name.endswith(("_se", "k")))
+
+    def row(name: str, figures: dict[str, Any]) -> str:
+        error = figures["pass@1_se"]
+        interval = f" ± {200 * error:.1f}" if error is not None else ""
+        cells = [f"{100 * figures['pass@1']:.1f}{interval}"]
+        cells += [f"{100 * figures[key]:.1f}" for key in (majority, "correct", "incorrect", "invalid")]
+        return f"{name:<9}" + "".join(f"{cell:>13}" for cell in cells)
+
+    titles = "".join(f"{title:>13}" for title in ("pass@1", majority, "correct", "incorrect", "invalid"))
+    seconds = ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())
+    return "\n".join(
+        [
+            f"{'%':<9}{titles}",
+            row("base", base),
+            row("trained", final),
+            f"pass@1 ± 2 standard errors over {base['problems']} problems; {summary['n_train']} training examples, "
+            f"{100 * summary['positive_share']:.1f} % positive, baseline {summary['baseline']:g}",
+            f"seconds: {seconds} (total {sum(summary['seconds'].values()):.1f})",
+            f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, model/)",
+        ]
+    )
+
+
+def counted(name: str, report: SplitReport, questions: Questions) -> str:
+    """How many problems a split has and what was left out of it."""
+    left_out = [
+        f"{count} left out: {reason}"
+        for count, reason in (
+            (report.unparsable, "no answer can be read"),
+            (report.overlapping, "the question is in test"),
+            (questions.too_long, "the prompt is too long"),
+        )
+        if count
+    ]
+    return ", ".join([f"{len(questions.problems)} {name} problems", *left_out])
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

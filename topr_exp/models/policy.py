@@ -1,0 +1,135 @@
+"""A model with its tokenizer, device and precision: what samples, is scored and is trained."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from topr_exp.files import new_folder
+from topr_exp.models.config import ModelConfig
+from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
+from topr_exp.types import ConfigError
+
+
+@dataclass
+class Policy:
+    """Weights are float32 always; `compute` is the precision of the forward pass (float32, or bfloat16 by autocast).
+
+    `fingerprint` names the weights and the tokenizer in the store's keys; whoever changes the weights sets it anew.
+    """
+
+    model: Any
+    tokenizer: Any
+    fingerprint: str
+    compute: torch.dtype
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.model.get_input_embeddings().weight.device
+        return device
+
+    @property
+    def precision(self) -> str:
+        return str(self.compute).removeprefix("torch.")
+
+    @property
+    def full_precision(self) -> bool:
+        return self.compute is torch.float32
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the output layer."""
+        size: int = self.model.get_output_embeddings().weight.shape[0]
+        return size
+
+    @property
+    def context(self) -> int:
+        """Most tokens of prompt and completion together."""
+        length: int = self.model.config.max_position_embeddings
+        return length
+
+    @cached_property
+    def eos_ids(self) -> list[int]:
+        """Every token that ends a completion: the generation config's (some models have two) and the tokenizer's."""
+        eos = self.model.generation_config.eos_token_id if self.model.generation_config is not None else None
+        listed = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+        own = self.tokenizer.eos_token_id
+        return sorted({*listed, *([] if own is None else [own])})
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, shared ones counted once."""
+        return sum(weight.numel() for weight in self.model.parameters())
+
+    @property
+    def place(self) -> str:
+        """Device and precision in words."""
+        if self.device.type == "cuda":
+            return f"{torch.cuda.get_device_name(self.device)}, {self.precision}"
+        return f"{self.device.type} with {torch.get_num_threads()} threads, {self.precision}"
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which forward passes compute in `compute`."""
+        if self.full_precision:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute)
+
+    def encode(self, text: str) -> NDArray[np.int32]:
+        """Token ids of a prompt, with one beginning-of-sequence token where the model has one."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        bos = self.tokenizer.bos_token_id
+        if bos is not None and (not ids or ids[0] != bos):
+            ids = [bos, *ids]
+        return np.array(ids, dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int], stop: Sequence[str] = ()) -> str:
+        """The text of a completion: special tokens left out, cut before the first stop string."""
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        for marker in stop:
+            text = text.split(marker, 1)[0]
+        return text
+
+    def stopper(self, stop: Sequence[str]) -> Callable[[list[int]], bool]:
+        """Whether the tokens so far hold a stop string; decodes only as many as the longest one can span."""
+        window = max(len(marker.encode()) for marker in stop) + 4
+
+        def stopped(tokens: list[int]) -> bool:
+            tail = self.tokenizer.decode(tokens[-window:], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            return any(marker in tail for marker in stop)
+
+        return stopped
+
+
+def load_policy(config: ModelConfig, device: str, folder: Path | None = None) -> Policy:
+    """The policy that the settings describe, or the same with the weights of `folder`.
+
+    device: auto (a GPU where there is one), cpu or cuda. Raises ConfigError for a GPU that is not there, TOPRError
+    for a model that can't be loaded.
+    """
+    transformers.utils.logging.disable_progress_bar()  # its bars for a second's work would stand among ours
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    source = folder if folder is not None else model_folder(config.path, config.revision)
+    model, tokenizer = load_model(
+        str(source), torch.float32, device, config.attention.name, config.trust_remote_code, config.revision
+    )
+    return Policy(model, tokenizer, weights_fingerprint(source), getattr(torch, config.dtype.name))
+
+
+def save_policy(policy: Policy, folder: Path) -> None:
+    """Write model and tokenizer as a folder that transformers and vLLM load; atomic."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder) as target:
+        policy.model.save_pretrained(target)
+        policy.tokenizer.save_pretrained(target)

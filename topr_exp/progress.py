@@ -1,0 +1,69 @@
+"""Progress of long work: a bar on a terminal, a plain line now and then in a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Progress:
+    """Counts `total` units of work, with their rate and the time left, on standard error.
+
+    `rate_unit` is what the rate counts when that is not the unit itself (tokens, say): see `update`.
+    """
+
+    def __init__(self, label: str, total: int, unit: str, *, done: int = 0, rate_unit: str | None = None) -> None:
+        self.label, self.total, self.unit, self.rate_unit = label, total, unit, rate_unit or unit
+        self.done = self.first = done
+        self.amount = 0.0
+        self.start = self.printed = time.monotonic()
+        self.note = ""
+        self.bar = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            layout = "{desc:<12} {percentage:3.0f}% {bar} {n_fmt}/{total_fmt} {unit}, {remaining} left{postfix}"
+            self.bar = tqdm(total=total, initial=done, desc=label, unit=unit, bar_format=layout, leave=False)
+
+    def update(self, count: int, amount: float | None = None, note: str = "") -> None:
+        """`count` more units are done; `amount` is what they add to the rate (default: `count`)."""
+        self.done += count
+        self.amount += count if amount is None else amount
+        self.note = note
+        now = time.monotonic()
+        if self.bar is not None:
+            self.bar.set_postfix_str(", ".join(part for part in (self.rate(), note) if part), refresh=False)
+            self.bar.update(count)
+        elif now - self.printed >= SECONDS_BETWEEN_LINES and self.done < self.total:
+            left = (now - self.start) / max(self.done - self.first, 1) * (self.total - self.done)
+            parts = [f"{self.done}/{self.total} {self.unit}", self.rate(), f"{left:.0f} s left", note]
+            print(f"{self.label:<12} " + ", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+            self.printed = now
+
+    def message(self, text: str) -> None:
+        """A line beside the bar, such as what this process waits for."""
+        if self.bar is not None:
+            self.bar.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def rate(self) -> str:
+        """Units (or what `rate_unit` names) a second so far."""
+        seconds = time.monotonic() - self.start
+        return f"{self.amount / seconds:,.0f} {self.rate_unit}/s" if self.amount and seconds > 0 else ""
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.close()
+        if kind is None:
+            seconds = time.monotonic() - self.start
+            parts = [f"{self.done}/{self.total} {self.unit} in {seconds:.1f} s", self.rate(), self.note]
+            print(f"{self.label:<12} " + ", ".join(part for part in parts if part), file=sys.stderr, flush=True)

@@ -1,0 +1,194 @@
+"""A run's folder: what it is, how far it got, what it measured. Every file is whole or absent, `DONE` comes last."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from topr_exp.config import Config, plain
+from topr_exp.files import write_json, write_text
+from topr_exp.store.files import disk_errors, write_whole
+from topr_exp.types import TOPRError
+
+STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
+PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core", "math-verify", "sympy")
+
+
+class RunFolder:
+    """Opens (or goes on in) the folder of a run; TOPRError when it holds another experiment or can't be written."""
+
+    def __init__(self, config: Config) -> None:
+        self.path = config.folder
+        with disk_errors(f"write in {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+        stored = self.read("config.json")
+        if stored is None:
+            self._describe(config)
+        elif differences := differing(stored["experiment"], config.experiment):
+            raise TOPRError(f"{self.path} holds another experiment ({'; '.join(differences[:4])}); set another name")
+        state = self.read("state.json") or {}
+        self.seconds: dict[str, float] = state.get("seconds", dict.fromkeys(STAGES, 0.0))
+        self.counts: dict[str, int] = state.get("counts", {})
+        self.stage_name = ""
+        self._began = time.monotonic()
+        self._metrics: IO[str] | None = None
+
+    def _describe(self, config: Config) -> None:
+        """Write down what will run and with what; the config last, since it says that the rest is there."""
+        from omegaconf import OmegaConf
+
+        write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
+        write_json(self.path / "environment.json", environment(config))
+        write_json(self.path / "config.json", {"experiment": config.experiment, "resolved": plain(config)})
+
+    def read(self, name: str) -> Any:
+        """A JSON file of the folder; None where it is absent."""
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise TOPRError(f"{self.path / name} is damaged; move the folder away to start again") from None
+
+    @property
+    def done(self) -> bool:
+        return (self.path / "DONE").exists()
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write the summary, then the mark that everything is there."""
+        write_json(self.path / "summary.json", summary)
+        write_text(self.path / "DONE", "")
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time the block under `name`; the seconds of earlier, killed attempts are kept."""
+        assert name in STAGES, name
+        self.stage_name, self._began = name, time.monotonic()
+        self.save_state()
+        try:
+            yield
+        finally:
+            self.lap()
+        self.save_state()
+
+    def lap(self) -> None:
+        """Book the seconds since the last lap to the stage at hand."""
+        now = time.monotonic()
+        self.seconds[self.stage_name] += now - self._began
+        self._began = now
+
+    def count(self, name: str, amount: int) -> None:
+        """Add to a counter of work done by this run (tokens sampled, tokens scored)."""
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    def save_state(self, **progress: Any) -> None:
+        state = {"stage": self.stage_name, **progress, "seconds": self.seconds, "counts": self.counts}
+        write_json(self.path / "state.json", state)
+
+    # ---- metrics.jsonl: one line an update
+
+    def rewind(self, iteration: int, step: int) -> None:
+        """Drop the lines after `step` of `iteration` (and a half-written one): they will be written again."""
+        path = self.path / "metrics.jsonl"
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if (record["iteration"], record["step"]) <= (iteration, step):
+                    kept.append(line)
+        write_text(path, "".join(line + "\n" for line in kept))
+        with disk_errors(f"write {path}"):
+            self._metrics = path.open("a", encoding="utf-8")
+
+    def log(self, record: dict[str, float]) -> None:
+        """Append the record of an update."""
+        assert self._metrics is not None, "rewind first"
+        with disk_errors(f"write {self.path / 'metrics.jsonl'}"):
+            self._metrics.write(json.dumps(record) + "\n")
+            self._metrics.flush()
+
+    def before_checkpoint(self, step: int, steps: int) -> None:
+        """Make every logged line durable, since the checkpoint counts on them, and note how far the run got."""
+        assert self._metrics is not None, "rewind first"
+        with disk_errors(f"write {self.path / 'metrics.jsonl'}"):
+            os.fsync(self._metrics.fileno())
+        self.lap()
+        self.save_state(step=step, steps=steps)
+
+    def save_training_set(self, iteration: int, examples: Any, summary: dict[str, Any]) -> None:
+        """Which completions (rows of the rollouts) an iteration trains on, and what they are."""
+        import numpy as np
+
+        target = self.path / f"iteration-{iteration}"
+        with disk_errors(f"write in {target}"):
+            target.mkdir(exist_ok=True)
+            buffer = io.BytesIO()
+            np.save(buffer, examples)
+            write_whole(target / "examples.npy", buffer.getvalue())
+        write_json(target / "training_set.json", summary)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The records of eval.jsonl."""
+        lines = (self.path / "eval.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def add_evaluation(self, record: dict[str, Any]) -> None:
+        """Put an evaluation into eval.jsonl, in place of an earlier one of the same iteration."""
+        path = self.path / "eval.jsonl"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        kept = [line for line in lines if json.loads(line)["iteration"] != record["iteration"]]
+        write_text(path, "".join(line + "\n" for line in [*kept, json.dumps(record)]))
+
+
+def differing(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """The settings that differ, as `key: old -> new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in sorted({*old, *new}):
+            found += differing(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
+        return found
+    return [] if old == new else [f"{prefix}: {old} -> {new}"]
+
+
+def environment(config: Config) -> dict[str, Any]:
+    """Versions, commit, hardware and seeds, so that a result can be traced."""
+    import torch
+
+    versions = {}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "command": sys.argv,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seed": config.seed,
+        "sampler_seed": config.sampler.seed,
+        "git_commit": git("rev-parse", "HEAD"),
+        "git_dirty": bool(git("status", "--porcelain")),
+        "python": platform.python_version(),
+        "versions": versions,
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def git(*arguments: str) -> str | None:
+    """What git says of the source's own repository; None where there is none."""
+    source = Path(__file__).resolve().parent
+    try:
+        answer = subprocess.run(["git", "-C", str(source), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -1,0 +1,1 @@
+"""Completions: problems in, sampled token ids out."""

@@ -1,0 +1,154 @@
+"""Rollouts: n completions of each problem, sampled once and kept in the store for every run that asks the same."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from topr_exp.models.policy import Policy
+from topr_exp.progress import Progress
+from topr_exp.sampling.config import SamplerConfig
+from topr_exp.sampling.hf import sample
+from topr_exp.store import Ragged, Store, Table
+
+VERSION = 1  # of the sampler's arithmetic and of what is stored; part of the key
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """n completions of each of P prompts, row p·n + i holding the i-th of prompt p."""
+
+    table: Table
+    prompts: Sequence[NDArray[np.int32]]
+    n: int
+    prompts_per_shard: int
+    sampled: int  # tokens that this process sampled for it
+
+    @property
+    def rows(self) -> int:
+        return len(self.prompts) * self.n
+
+    def shard_rows(self, shard: int) -> tuple[int, int]:
+        """The first row of a shard and the one after its last."""
+        size = self.prompts_per_shard * self.n
+        return shard * size, min((shard + 1) * size, self.rows)
+
+    def prompt_of(self, row: int) -> NDArray[np.int32]:
+        return self.prompts[row // self.n]
+
+    @cached_property
+    def problem(self) -> NDArray[np.int32]:
+        """[rows] the index of each row's prompt."""
+        return np.repeat(np.arange(len(self.prompts), dtype=np.int32), self.n)
+
+    @cached_property
+    def tokens(self) -> Ragged:
+        """The sampled token ids, by row."""
+        return self.table.ragged("tokens")
+
+    @cached_property
+    def truncated(self) -> NDArray[np.bool_]:
+        """[rows] cut off by the token limit."""
+        return self.table.read(["finish"])["finish"].to_numpy() == "length"
+
+    def texts(self) -> list[str]:
+        """The completions as text, special tokens left out."""
+        texts: list[str] = self.table.read(["text"])["text"].to_pylist()
+        return texts
+
+
+def collect(
+    policy: Policy,
+    prompts: Sequence[NDArray[np.int32]],
+    n: int,
+    config: SamplerConfig,
+    seed: int,
+    stop: Sequence[str],
+    store: Store,
+    label: str = "sampling",
+) -> Rollouts:
+    """n completions of each prompt, from the store as far as they are there, else sampled and stored by shards.
+
+    A shard is a function of the key and its index: it has a random generator of its own.
+    """
+    settings = {name: value for name, value in asdict(config).items() if name not in ("seed", "prompts_per_shard")}
+    settings["top_k"] = min(config.top_k, policy.vocabulary)
+    key = {
+        "weights": policy.fingerprint,
+        "precision": policy.precision,
+        "prompts": fingerprint(prompts),
+        "n": n,
+        "sampler": settings,
+        "seed": seed,
+        "stop": list(stop),
+        "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
+        "version": VERSION,
+    }
+    shards = -(-len(prompts) // config.prompts_per_shard)
+    table = store.table("rollouts", key, shards)
+    sampled = 0
+    with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
+
+        def make(shard: int) -> Any:
+            nonlocal sampled
+            part = prompts[shard * config.prompts_per_shard : (shard + 1) * config.prompts_per_shard]
+            generator = torch.Generator(device=policy.device).manual_seed(shard_seed(seed, shard))
+            with policy.autocast():
+                groups = sample(
+                    policy.model,
+                    [prompt.tolist() for prompt in part],
+                    n,
+                    config,
+                    policy.eos_ids,
+                    generator,
+                    policy.stopper(stop) if stop else None,
+                )
+            count = sum(len(one.tokens) for group in groups for one in group)
+            sampled += count
+            progress.update(len(part) * n, count)
+            return to_arrow(policy, groups, stop, first=shard * config.prompts_per_shard)
+
+        def report(shard: int, made_here: bool) -> None:
+            if not made_here:
+                size = min(config.prompts_per_shard, len(prompts) - shard * config.prompts_per_shard)
+                progress.update(size * n, 0, "from the store")
+
+        table.fill(make, report, parallel=True, on_wait=progress.message)
+    return Rollouts(table, prompts, n, config.prompts_per_shard, sampled)
+
+
+def to_arrow(policy: Policy, groups: Any, stop: Sequence[str], first: int) -> Any:
+    """A shard as an Arrow table: problem, sample, tokens, text, finish, sampler_logp."""
+    import pyarrow as pa
+
+    flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
+    return pa.table(
+        {
+            "problem": pa.array([p for p, _, _ in flat], pa.int32()),
+            "sample": pa.array([i for _, i, _ in flat], pa.int16()),
+            "tokens": pa.array([one.tokens for _, _, one in flat], pa.list_(pa.int32())),
+            "text": pa.array([policy.decode(one.tokens, stop) for _, _, one in flat], pa.string()),
+            "finish": pa.array([one.finish for _, _, one in flat], pa.string()),
+            "sampler_logp": pa.array([one.logprobs for _, _, one in flat], pa.list_(pa.float32())),
+        }
+    )
+
+
+def fingerprint(prompts: Sequence[NDArray[np.int32]]) -> str:
+    """A hash of token ids and their boundaries."""
+    digest = hashlib.blake2b(digest_size=16)
+    for prompt in prompts:
+        digest.update(len(prompt).to_bytes(4, "little") + prompt.astype("<i4").tobytes())
+    return digest.hexdigest()
+
+
+def shard_seed(seed: int, shard: int) -> int:
+    """A 63-bit seed of its own for every (seed, shard)."""
+    return int.from_bytes(hashlib.blake2b(f"{seed} {shard}".encode(), digest_size=8).digest(), "little") >> 1

@@ -1,0 +1,21 @@
+"""Settings of tracking (the `tracking` group)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Files are always written; `wandb` sends the same to Weights & Biases."""
+
+    name: str
+    project: str | None = None
+    entity: str | None = None
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in ("none", "wandb"):
+            raise ValueError(f"name must be none or wandb; got {self.name}")
+        if self.name == "wandb" and not self.project:
+            raise ValueError(f"project must be set for wandb; got {self.project}")

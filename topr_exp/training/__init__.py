@@ -1,0 +1,1 @@
+"""Training: log-probabilities, optimizer, checkpoints and the one loop, which knows no algorithm by name."""

@@ -1,0 +1,55 @@
+"""Settings of training (the `optim` group and `checkpoint`)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Optimizer(Enum):
+    adamw = "adamw"
+    adafactor = "adafactor"
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """One update: which optimizer, how many examples, how far."""
+
+    name: Optimizer
+    lr: float
+    betas: list[float] | None
+    weight_decay: float
+    grad_clip: float  # largest norm of the whole gradient; .inf for none
+    batch_size: int  # examples an update, over all devices
+    micro_batch_size: int  # examples a forward pass with gradients, a device
+    score_batch_size: int  # examples a forward pass without gradients
+    epochs: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise ValueError(f"lr must be above 0; got {self.lr}")
+        if self.name is Optimizer.adafactor and self.betas is not None:
+            raise ValueError(f"betas must be null for adafactor; got {self.betas}")
+        if self.name is Optimizer.adamw and not (
+            self.betas is not None and len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas)
+        ):
+            raise ValueError(f"betas must be two numbers in [0, 1) for adamw; got {self.betas}")
+        if not self.weight_decay >= 0:
+            raise ValueError(f"weight_decay must be 0 or more; got {self.weight_decay}")
+        if not self.grad_clip > 0:
+            raise ValueError(f"grad_clip must be above 0 (.inf for none); got {self.grad_clip}")
+        for field in ("batch_size", "micro_batch_size", "score_batch_size", "epochs"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be 1 or more; got {getattr(self, field)}")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """How often a run saves what it needs to go on after a kill."""
+
+    every_seconds: float
+
+    def __post_init__(self) -> None:
+        if not self.every_seconds >= 0:
+            raise ValueError(f"every_seconds must be 0 (after every update) or more; got {self.every_seconds}")

@@ -1,0 +1,76 @@
+"""The training set as tensors: what the loop asks for, one micro-batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from topr_exp.composition.training_set import TrainingSet
+from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.types import Batch, PairBatch
+
+Ids = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A training set with the tokens and the log μ of its completions, both read from memory-mapped shards."""
+
+    training_set: TrainingSet
+    rollouts: Rollouts
+    mu_logp: Sequence[NDArray[np.float32]]  # by candidate
+
+    def __len__(self) -> int:
+        return len(self.training_set.examples)
+
+    def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The candidates of some examples: [B], or for pairs [2B], the correct ones first."""
+        return self.training_set.examples[examples].T.reshape(-1)
+
+    def sequences(self, rows: NDArray[np.int64]) -> list[tuple[Ids, Ids]]:
+        """(prompt ids, completion ids) of some candidates."""
+        return [(self.rollouts.prompt_of(row), self.rollouts.tokens[row]) for row in rows.tolist()]
+
+    def length(self, example: int) -> int:
+        """Tokens of an example's longest sequence."""
+        return max(len(prompt) + len(tokens) for prompt, tokens in self.sequences(self.training_set.examples[example]))
+
+    def batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor) -> Batch | PairBatch:
+        """What the loss gets for `rows`, whose tokens' log-probabilities are `logp` [B, T]."""
+        if self.training_set.unit != "pairs":
+            return self._batch(rows, logp, mask)
+        half = len(rows) // 2
+        chosen, rejected = slice(None, half), slice(half, None)
+        return PairBatch(
+            self._batch(rows[chosen], logp[chosen], mask[chosen]),
+            self._batch(rows[rejected], logp[rejected], mask[rejected]),
+        )
+
+    def _batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor) -> Batch:
+        mu = np.zeros(logp.shape, dtype=np.float32)
+        for line, row in zip(mu, rows.tolist(), strict=True):
+            values = self.mu_logp[row]
+            line[: len(values)] = values
+        source, groups = self.training_set, self.training_set.groups
+
+        def column(values: NDArray[np.generic], dtype: torch.dtype) -> Tensor:
+            return torch.as_tensor(values[rows], dtype=dtype, device=logp.device)
+
+        return Batch(
+            logp=logp,
+            mu_logp=torch.from_numpy(mu).to(logp.device),
+            mask=mask,
+            reward=column(source.reward, logp.dtype),
+            positive=column(source.candidates.positive, torch.bool),
+            baseline=source.baseline,
+            group=column(source.candidates.problem, torch.int64),
+            sample=torch.as_tensor(rows % self.rollouts.n, device=logp.device),
+            group_mean=column(groups.mean, logp.dtype),
+            group_std=column(groups.std, logp.dtype),
+            group_size=column(groups.size, logp.dtype),
+        )

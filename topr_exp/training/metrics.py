@@ -1,0 +1,70 @@
+"""What is logged about an update: statistics of the log-ratio by sign, and the loss's own metrics averaged by sign."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from topr_exp.types import Batch, LossOutput, PairBatch
+
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+class Collector:
+    """Gathers micro-batches of one update and reduces them to a flat record of numbers."""
+
+    def __init__(self) -> None:
+        self.delta: list[Tensor] = []
+        self.positive: list[Tensor] = []
+        self.tokens = 0
+        self.loss = 0.0
+        self.values: dict[str, list[Tensor]] = {}
+        self.signs: list[Tensor] = []
+
+    def add(self, batch: Batch | PairBatch, out: LossOutput) -> None:
+        """Take in one micro-batch; nothing of its graph is kept."""
+        sides = (batch.chosen, batch.rejected) if isinstance(batch, PairBatch) else (batch,)
+        for side in sides:
+            delta = (side.logp.detach() - side.mu_logp).where(side.mask, 0.0).sum(1)
+            self.delta.append(delta)
+            self.positive.append(side.positive)
+            self.tokens += int(side.mask.sum())
+        self.loss += float(out.loss.detach().double().sum())
+        for name, value in out.metrics.items():
+            self.values.setdefault(name, []).append(value)
+        self.signs.append(sides[0].positive)
+        self.paired = len(sides) == 2
+
+    def record(self, count: int) -> dict[str, float]:
+        """The record of an update over `count` examples."""
+        delta, positive = torch.cat(self.delta).double(), torch.cat(self.positive)
+        record = {"loss": self.loss / count, "positive_share": float(positive.double().mean())}
+        for sign, chosen in (("pos", positive), ("neg", ~positive)):
+            if chosen.any():
+                record |= {f"{name}_{sign}": value for name, value in ratio_statistics(delta[chosen]).items()}
+        # E_μ[r − 1 − Δ] ≥ 0 estimates KL(μ‖π) with less variance than −E_μ[Δ].
+        record["kl_mu"] = float((delta.exp() - 1 - delta).mean())
+        signs = torch.cat(self.signs)
+        for name, parts in self.values.items():
+            value = torch.cat(parts).double()
+            if self.paired:
+                record[name] = float(value.mean())
+                continue
+            for sign, chosen in (("pos", signs), ("neg", ~signs)):
+                if chosen.any():
+                    record[f"{name}_{sign}"] = float(value[chosen].mean())
+        return record
+
+
+def ratio_statistics(delta: Tensor) -> dict[str, float]:
+    """Statistics of Δ = logπ − logμ, [B] float64: mean, quantiles, and the effective sample size.
+
+    ess = (Σr)² / (B Σr²), in (0, 1], formed in log space.
+    """
+    quantiles = torch.quantile(delta, delta.new_tensor(QUANTILES))
+    ess = (2 * delta.logsumexp(0) - (2 * delta).logsumexp(0)).exp() / len(delta)
+    return {
+        "log_ratio": float(delta.mean()),
+        **{f"log_ratio_q{int(100 * q):02d}": float(value) for q, value in zip(QUANTILES, quantiles, strict=True)},
+        "ess": float(ess),
+    }
