@@ -8,7 +8,6 @@ softmax, not taken from autograd, so that tests can state a gradient in closed f
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
+from topr_exp.config import build_algorithm
 from topr_exp.types import Batch
 
 CONF = Path(__file__).parents[2] / "conf" / "algo"
@@ -31,10 +31,8 @@ LOGITS = 9
 
 def load(name: str, **overrides: Any) -> Any:
     """The loss of conf/algo/<name>.yaml with some fields replaced."""
-    settings = OmegaConf.load(CONF / f"{name}.yaml")
-    module, _, cls = settings.pop("_target_").rpartition(".")
-    schema = OmegaConf.structured(getattr(importlib.import_module(module), cls))
-    return OmegaConf.to_object(OmegaConf.merge(schema, settings, overrides))
+    settings = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    return build_algorithm({**settings, **overrides})
 
 
 def with_signals(loss: Any, batch: Batch) -> Batch:

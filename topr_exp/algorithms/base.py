@@ -1,9 +1,9 @@
 """What every loss shares: the protocol that the trainer knows, shape checks, log-ratios and group statistics.
 
-A loss is a frozen dataclass. Its first field is `name`, the others are its hyper-parameters (types are checked by
-OmegaConf, ranges in `__post_init__`); their values stand in `conf/algo/<name>.yaml` and nowhere else. Calling it maps
-a batch to per-example losses without side effects; the trainer alone reduces, by the global count of examples, so
-that padding, accumulation and world size can't change a result.
+A loss is a frozen dataclass. Its first field is `name`, the others are its hyper-parameters (types by annotation,
+ranges in `__post_init__`); their values stand in `conf/algo/<name>.yaml` and nowhere else. Calling it maps a batch to
+per-example losses without side effects; the trainer alone reduces, by the global count of examples, so that padding,
+accumulation and world size can't change a result.
 """
 
 from __future__ import annotations

@@ -1,0 +1,71 @@
+"""docs/extending.md: its loss, as printed there, is added in a folder of its own, built by config and called."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from tabular_policies import random_case
+
+from topr_exp.algorithms.base import NEEDS, Loss
+from topr_exp.config import build_algorithm
+
+ROOT = Path(__file__).parents[2]
+DOC = (ROOT / "docs" / "extending.md").read_text()
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """The two files of the document, and nothing else."""
+    for name, language in (("soft_topr.py", "python"), ("conf/algo/soft_topr.yaml", "yaml")):
+        match = re.search(rf"`{re.escape(name)}`:\n\n```{language}\n(.*?)```", DOC, re.DOTALL)
+        assert match, name
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(match[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("soft_topr", None)
+
+
+def command(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "topr_exp", *arguments], cwd=project, capture_output=True, text=True, check=False
+    )
+
+
+def test_gradient_of_the_printed_loss(project):
+    loss = build_algorithm(OmegaConf.to_container(OmegaConf.load(project / "conf/algo/soft_topr.yaml")))
+    assert isinstance(loss, Loss)
+    case = random_case(0, baseline=0.2)
+    r = np.exp(case.delta)
+    w = np.where(case.positive, 1.0, 2 * r / (1 + r))
+    expected = -((w * case.R / case.length)[:, None] * case.score).mean(0)
+    np.testing.assert_allclose(case.gradient(loss), expected, atol=1e-10)
+
+
+def test_the_commands_find_it(project):
+    lines = [line for line in DOC.splitlines() if line.startswith("python -m topr_exp")]
+    assert len(lines) == 3
+    for line in lines:
+        done = command(project, *line.split()[3:], "dry_run=true")
+        assert done.returncode == 0, done.stderr
+        runs = done.stdout.splitlines()
+        assert len(runs) == (6 if "seed=0,1,2" in line else 1)
+        assert "soft-topr" in runs[-1]
+
+
+def test_a_value_out_of_range_is_refused_as_printed(project):
+    done = command(project, "--config-dir", "conf", "algo=soft_topr", "algo.ceiling=0.5", "dry_run=true")
+    assert done.returncode == 2
+    message = done.stderr.strip().removeprefix("error: ")
+    assert message in DOC
+
+
+def test_the_table_of_needs_is_complete():
+    assert set(re.findall(r"^\| `(\w+)` \|", DOC, re.MULTILINE)) - {"needs"} == NEEDS.keys()
