@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from topr_exp.grading.latex import TooComplex, Tokens
+from topr_exp.grading.latex import Tokens, TooComplex, words
 from topr_exp.grading.rational import value
 from topr_exp.grading.structure import Group, Leaf, Named, Node, Range, parse, textual
 
@@ -92,12 +92,10 @@ def _same_range(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     r"""x > 5 is x > 5 and (5, \infty), not y > 5."""
     if isinstance(gold, Range) and isinstance(answer, Range):
         return same(gold.interval, answer.interval, leaf) if gold.name == answer.name else False
-    interval, other = (gold.interval, answer) if isinstance(gold, Range) else (answer.interval, gold)
+    other = answer if isinstance(gold, Range) else gold
     if isinstance(other, Leaf):
         return leaf(_whole(gold), _whole(answer)) if other.relation else False
-    if isinstance(gold, Range):
-        return same(interval, other, leaf)
-    return same(other, interval, leaf)
+    return same(*(node.interval if isinstance(node, Range) else node for node in (gold, answer)), leaf)
 
 
 def _same_group(gold: Group, answer: Group, leaf: LeafRule) -> Verdict3:
@@ -174,13 +172,13 @@ def rational_value(text: str) -> Fraction | None:
 
 
 MAX_SYMBOLIC_TOKENS = 400
-_COMMANDS = frozenset(
+_COMMANDS = words(
     r"""\frac \sqrt \binom \pi \infty \circ \sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \arccsc \arcsec
     \arccot \sinh \cosh \tanh \arcsinh \arccosh \arctanh \ln \log \exp \max \min \gcd \lcm \floor \ceil \lfloor
     \rfloor \lceil \rceil \leq \geq \neq \pm \in \cup \cap \setminus \emptyset \overline \vec \hat \tilde \sum \prod
     \int \lim \to \begin \end \\ \{ \} \mathbb \angle \triangle \Pi \alpha \beta \gamma \delta \epsilon \varepsilon
     \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi \rho \sigma \tau \upsilon \phi \varphi \chi \psi
-    \omega \Gamma \Delta \Theta \Lambda \Sigma \Phi \Psi \Omega \ell""".split()
+    \omega \Gamma \Delta \Theta \Lambda \Sigma \Phi \Psi \Omega \ell"""
 )
 _SIGNS = frozenset("+-*/^_!()[]{}|=<>,'&")
 

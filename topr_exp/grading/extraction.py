@@ -16,11 +16,12 @@ _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 _JOINT = re.compile(r"(?:[\s$.,;:]|\\[()\[\],;:! ]|\\q?quad(?![a-z])|\\text\s*\{|\}|(?<![a-z])(?:and|or)(?![a-z]))*")
 _JOINT_CHARS = 60
 _BRACES = re.compile(r"\\[\s\S]|[{}]")
-_NEXT_QUESTION = re.compile(r"\n\s*(?:Q|Question|Problem)\s*:")
+_NEXT_QUESTION = re.compile(r"\n[ \t]*(?:Q|Question|Problem)\s*:")
 _PHRASES = {
     "gsm8k": re.compile(r"the\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
     "final": re.compile(r"the\s+final\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
 }
+MAX_STATEMENT = 4000  # characters behind a phrase within which its statement has to end
 _DISPLAYS = (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"))
 # A sentence ends at a line's end, or at a full stop that is no decimal point (nor inside "a.m.").
 _SENTENCE_END = re.compile(r"\n|(?<![A-Za-z]\.[A-Za-z])[.!?](?=[\s*_\"')\]]|$)|[.!?](?=[A-Z])|<\|")
@@ -67,7 +68,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def _boxes(text: str) -> list[tuple[int, int, int, int]]:
-    """(start, end, start of content, end of content) of all outermost balanced boxes, in order; one pass over braces."""
+    """(start, end, start and end of the content) of all outermost balanced boxes, in order; one pass over braces."""
     openings: dict[int, int] = {}  # position of the opening brace -> start of the command
     boxes: list[tuple[int, int, int, int]] = []
     for match in _BOX.finditer(text):
@@ -115,13 +116,13 @@ def _bare_box(text: str, start: int) -> int | None:
 
 
 def _after_phrase(text: str, phrase: re.Pattern[str]) -> str | None:
-    """What the last completed occurrence of the phrase states: a box, a displayed formula or the rest of the sentence."""
-    spans = [match.end() for match in phrase.finditer(text)]
-    for position in reversed(spans):
-        rest = text[position:].lstrip(" \t\r\n:*_")
-        if (answer := _statement(rest)) is not None:
+    """What the last completed phrase states: a box, a displayed formula or the rest of the sentence."""
+    end = len(text)
+    for match in reversed(list(phrase.finditer(text))):
+        window = text[match.end() : min(end, match.end() + MAX_STATEMENT)]
+        if (answer := _statement(window.lstrip(" \t\r\n:*_"))) is not None:
             return answer
-        text = text[:position]  # an uncompleted phrase at the end: the one before it counts
+        end = match.start()  # nothing follows the phrase: the one before it counts
     return None
 
 

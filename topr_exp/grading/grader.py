@@ -22,6 +22,7 @@ GRADER_VERSION = "1"  # part of store keys: raise it with every change that can 
 SYMBOLIC_TARGET = "topr_exp.grading.symbolic:equal"
 VERDICTS: tuple[Verdict, ...] = ("correct", "incorrect", "invalid")
 CACHED = 1 << 14  # verdicts of identical (gold, answer) pairs that are kept
+CACHED_CHARS = 1000  # a longer pair is not kept
 AHEAD = 64  # completions read ahead of the oldest open one, for each worker
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
 
@@ -189,7 +190,8 @@ class Grader:
             else:
                 path = "symbolic" if status == "ok" else status
                 equal = status == "ok" and value is True
-                assert item.answer is not None and item.pair is not None
+                assert item.answer is not None
+                assert item.pair is not None
                 self._remember(item.pair, (equal, path))
                 outcome = _outcome(item.answer, equal, path)
         with self._lock:
@@ -207,6 +209,8 @@ class Grader:
         return Outcome(value, None, "user")
 
     def _remember(self, pair: tuple[str, str], decided: tuple[bool, str]) -> None:
+        if len(pair[0]) + len(pair[1]) > CACHED_CHARS:
+            return
         with self._lock:
             self._cache[pair] = decided
             while len(self._cache) > CACHED:

@@ -40,10 +40,17 @@ _TEXT = re.compile(
 _LEXEME = re.compile(
     r"\\(?:[A-Za-z]+|[\s\S])|\d+\.\d+|\.\d+|\d+|[A-Za-z]+|<=|>=|!=|\*\*|\s+|[\s\S]", re.ASCII
 )  # ASCII: an Arabic digit is no digit
-_DROPPED = frozenset(
-    r"""\left \right \middle \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \displaystyle \textstyle \limits
-    \nolimits \! \, \; \: \> \quad \qquad \$ $ \( \) \[ \] ~ \mleft \mright \tiny \small \large \hspace \thinspace \rm
-    \bf \it""".split()
+
+
+def words(text: str) -> frozenset[str]:
+    """The set of a text's words: long lists of commands read better so."""
+    return frozenset(text.split())
+
+
+_DROPPED = words(
+    r"""\left \right \middle \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \displaystyle \textstyle
+    \limits \nolimits \! \, \; \: \> \quad \qquad \$ $ \( \) \[ \] ~ \mleft \mright \tiny \small \large \hspace
+    \thinspace \rm \bf \it"""
 ) | {"\\ ", "\\\n"}
 _SYNONYMS = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\dbinom": r"\binom", r"\tbinom": r"\binom",
@@ -58,7 +65,7 @@ _SYNONYMS = {
     r"\cdots": r"\ldots", r"\lim": r"\lim", r"\euro": "", r"\pounds": "", "infinity": r"\infty", "inf": r"\infty",
     "pi": r"\pi", "sqrt": r"\sqrt", "percent": "%", "pct": "%", "percentage": "%", r"\bigcup": r"\cup",
 }  # fmt: skip
-_FUNCTIONS = frozenset("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm".split())
+_FUNCTIONS = words("sin cos tan sec csc cot arcsin arccos arctan sinh cosh tanh ln log exp max min gcd lcm")
 _ARGUMENTS = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\overline": 1, r"\hat": 1, r"\vec": 1, r"\tilde": 1,
               r"\end": 1, r"\mathbb": 1}  # fmt: skip
 _MATRICES = frozenset(("matrix", "bmatrix", "Bmatrix", "smallmatrix", "array"))
@@ -131,7 +138,7 @@ def _text_tokens(command: str, content: str) -> list[str]:
         return [","]
     if stripped in ("percent", "pct", "percentage"):
         return ["%"]
-    if command.startswith("math") and "\\" in word or not _WORDY.search(word):
+    if (command.startswith("math") and "\\" in word) or not _WORDY.search(word):
         return [" ", *_plain(word), " "]
     return ['"' + " ".join(word.split())]
 
@@ -144,7 +151,13 @@ def _join_thousands(tokens: list[str]) -> list[str]:
         token = tokens[i]
         depth += (token in _OPEN) - (token in _CLOSE)
         end = i + 1
-        if depth <= 0 and integer_like(token) and len(token) <= 3 and token[0] != "0" and not (out and out[-1][-1] == "."):
+        if (
+            depth <= 0
+            and integer_like(token)
+            and len(token) <= 3
+            and token[0] != "0"
+            and not (out and out[-1][-1] == ".")
+        ):
             while end + 1 < len(tokens) and tokens[end] == "," and re.fullmatch(r"\d{3}(\.\d+)?", tokens[end + 1]):
                 end += 2
             if tokens[end : end + 1] == [","] and end + 1 < len(tokens) and number_like(tokens[end + 1]):

@@ -7,6 +7,7 @@ A dispatcher thread of the pool's own does all waiting: the caller's signals, al
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -68,7 +69,8 @@ class Pool:
     """
 
     def __init__(self, target: str, workers: int, deadline: float) -> None:
-        assert workers >= 1 and deadline > 0
+        assert workers >= 1
+        assert deadline > 0
         self.target, self.deadline = target, deadline
         self._lock = threading.Lock()
         self._waiting: deque[Ticket] = deque()
@@ -123,10 +125,8 @@ class Pool:
         self._server.returncode = 0  # not our child: Popen must not wait for it
 
     def _wake(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # full: a wake-up is pending already; closed: the pool is gone
             self._wake_in.send(b"w")
-        except (BlockingIOError, OSError):
-            pass  # a wake-up is pending already, or the pool is gone
 
     # ---- the dispatcher thread ----
 
@@ -222,7 +222,9 @@ class Pool:
         with self._lock:
             self._workers.append(worker)
 
-    def _ask_server(self, request: dict[str, Any], seconds: float, pass_on: socket.socket | None = None) -> dict[str, Any]:
+    def _ask_server(
+        self, request: dict[str, Any], seconds: float, pass_on: socket.socket | None = None
+    ) -> dict[str, Any]:
         self._control.settimeout(seconds)
         if pass_on is None:
             send(self._control, request)
@@ -241,10 +243,8 @@ class Pool:
             self._closing = True
             tickets = [*self._waiting, *(worker.ticket for worker in self._workers if worker.ticket)]
             self._waiting.clear()
-        try:
+        with contextlib.suppress(OSError):
             send(self._control, {"op": "exit"})
-        except OSError:
-            pass
         self._control.close()
         try:
             self._server.wait(5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import importlib
+import json
 import os
 import resource
 import select
@@ -77,7 +78,7 @@ def load(target: str) -> Task:
     module, _, function = target.partition(":")
     task: Task = getattr(importlib.import_module(module), function)
     if target == SYMBOLIC:
-        importlib.import_module("topr_exp.grading.symbolic").warm_up()
+        importlib.import_module(module).prepare()
     return task
 
 
@@ -88,8 +89,6 @@ def _receive_with_descriptors(control: socket.socket) -> tuple[dict[str, Any] | 
     while len(header) < 4:
         header += control.recv(4 - len(header))
     size = struct.unpack("!I", header)[0]
-    import json
-
     data = b""
     while len(data) < size:
         data += control.recv(size - len(data))
@@ -153,8 +152,8 @@ _ALLOWED = ("os.listdir", "os.scandir")  # the import system looks into folders
 def _seal() -> None:
     """From here on this process compiles no source text, opens no file for writing and starts no process.
 
-    latex2sympy2 and sympy have paths that would execute text (sympify, lambdify); none is reachable with the tokens that
-    we admit, and this makes sure of it.
+    latex2sympy2 and sympy have paths that would execute text (sympify, lambdify); none is reachable with the tokens
+    that we admit, and this makes sure of it.
     """
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:

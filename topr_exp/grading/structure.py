@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from topr_exp.grading.extraction import last_boxed
-from topr_exp.grading.latex import MAX_DEPTH, TooComplex, Tokens, integer_like, number_like, tokenize
+from topr_exp.grading.latex import MAX_CHARS, MAX_DEPTH, Tokens, TooComplex, integer_like, number_like, tokenize, words
 
 MAX_ITEMS = 64
 
@@ -27,7 +27,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Group:
-    """Several expressions. Kind: "list" (no order), "union" (no order), brackets such as "(]", ":" or a matrix shape."""
+    """Several expressions. Kind: "list" or "union" (no order), brackets such as "(]", ":" or a matrix's shape."""
 
     kind: str
     items: tuple[Node, ...]
@@ -77,6 +77,8 @@ _UNITS = {
 @lru_cache(maxsize=1 << 14)
 def parse(text: str) -> Node:
     """The structure of an answer. Raises TooComplex where a bound is exceeded."""
+    if len(text) > MAX_CHARS:
+        raise TooComplex
     while r"\boxed" in text or r"\fbox" in text:
         inner = last_boxed(text)
         if inner is None:
@@ -263,10 +265,9 @@ def _is_name(tokens: Tokens) -> bool:
     return True
 
 
-_GREEK = frozenset(
-    "\\" + name
-    for name in "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho "
-    "sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Sigma Phi Psi Omega ell".split()
+_GREEK = words(
+    r"""\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi \rho
+    \sigma \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Sigma \Phi \Psi \Omega \ell"""
 )
 
 
@@ -284,7 +285,7 @@ def _range(tokens: Tokens, parts: list[Tokens], found: list[str], depth: int) ->
     elif _is_name(parts[0]) != _is_name(parts[1]):
         name, bound, sign = (parts[0], parts[1], found[0]) if _is_name(parts[0]) else (parts[1], parts[0], signs[0])
         upper = sign in ("<", r"\leq")
-        low, high = ((("-", r"\infty"), bound) if upper else (bound, (r"\infty",)))
+        low, high = (("-", r"\infty"), bound) if upper else (bound, (r"\infty",))
         low_sign, high_sign = ("<", sign) if upper else (sign, "<")
     else:
         return None

@@ -11,11 +11,14 @@ from functools import lru_cache
 from typing import Any
 
 import sympy
-from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
+import sympy.parsing.sympy_parser
+import sympy.utilities.lambdify
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from math_verify.grader import verify
+from sympy import Integer, Rational
 
 from topr_exp.grading.equivalence import QuickRule, Verdict3, same
-from topr_exp.grading.latex import TooComplex, Tokens
+from topr_exp.grading.latex import Tokens, TooComplex, integer_like
 from topr_exp.grading.structure import Leaf, parse
 
 # The time limit is the caller's, who kills this process: math-verify must not warn that its own is off.
@@ -24,8 +27,9 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _MATRIX_NAMES = frozenset(("pmatrix", "vmatrix"))
 _PRECISION = 30
-_TOLERANCE = sympy.Float("1e-12", _PRECISION)
-_POINTS = (("7/11", "5/13"), ("19/17", "3/7"), ("-23/29", "11/31"))  # base and step of the sample points
+_TOLERANCE = Rational(1, 10**12)
+# First value and step of the sample points that the variables get, in order of their names.
+_POINTS = ((Rational(7, 11), Rational(5, 13)), (Rational(19, 17), Rational(3, 7)))
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -43,9 +47,7 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     one, other = expression(gold.tokens), expression(answer.tokens)
     if one is None or other is None:
         return False
-    if not verify(one, other, timeout_seconds=None, allow_set_relation_comp=False):
-        return False
-    return agree_numerically(one, other)
+    return bool(verify(one, other, timeout_seconds=None)) and agree_numerically(one, other)
 
 
 def to_latex(tokens: Tokens) -> str:
@@ -61,10 +63,23 @@ def to_latex(tokens: Tokens) -> str:
         elif token.isalpha():
             matrix = token in _MATRIX_NAMES and tokens[at - 2 : at - 1] in ((r"\begin",), (r"\end",))
             subscript = tokens[at - 2 : at - 1] == ("_",)
-            out.append(token if matrix else " ".join("I" if c == "i" and imaginary and not subscript else c for c in token))
+            out.append(
+                token if matrix else " ".join("I" if c == "i" and imaginary and not subscript else c for c in token)
+            )
         else:
-            out.append(token + " " if token[0] == "\\" and token[-1].isalpha() else token)
+            spaced = token[0] == "\\" and token[-1].isalpha() and tokens[at + 1 : at + 2] != ("{",)
+            out.append(token + " " if spaced else token)
     return "".join(out)
+
+
+class _Parser(_Latex2Sympy):
+    """latex2sympy2's converter, whose own `parse_number` hands every literal to sympify, which evaluates it as code."""
+
+    def parse_number(self, text: str) -> Integer:
+        digits = text.replace(",", "")
+        if not integer_like(digits):
+            raise ValueError("decimals reach the parser as fractions")
+        return Integer(int(digits))
 
 
 @lru_cache(maxsize=256)
@@ -73,9 +88,7 @@ def expression(tokens: Tokens) -> Any:
     if any(token.isalpha() and len(token) > 4 for token in tokens if token not in _MATRIX_NAMES):
         return None  # a word, not a product of letters
     try:
-        return latex2sympy(
-            to_latex(tokens), is_real=True, convert_degrees=False, normalization_config=None, conversion_config=_CONVERSION
-        )
+        return _Parser(None, is_real=True, convert_degrees=False, config=_CONVERSION).parse(to_latex(tokens))
     except Exception:  # the parser raises bare Exceptions of many kinds; each means that it cannot read the tokens
         return None
 
@@ -88,14 +101,16 @@ def agree_numerically(one: Any, other: Any) -> bool:
     if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
         return True
     symbols = sorted(one.free_symbols | other.free_symbols, key=str)
-    for base, step in _POINTS[: 2 if symbols else 1]:
-        start, width = sympy.Rational(base), sympy.Rational(step)
-        point = {symbol: start + width * index for index, symbol in enumerate(symbols)}
-        left, right = (sympy.N(side.subs(point).doit(), _PRECISION) for side in (one, other))
-        if not (left.is_number and right.is_number and left.is_finite and right.is_finite):
+    for start, step in _POINTS[: 2 if symbols else 1]:
+        point = {symbol: start + step * index for index, symbol in enumerate(symbols)}
+        try:
+            left, right = (sympy.N(side.subs(point).doit(), _PRECISION) for side in (one, other))
+            if not (left.is_number and right.is_number and left.is_finite and right.is_finite):
+                continue
+            if abs(left - right) > _TOLERANCE * max(abs(left), abs(right)):
+                return False
+        except Exception:  # sympy cannot evaluate one of them here, for one of its many reasons
             continue
-        if abs(left - right) > _TOLERANCE * max(abs(left), abs(right)):
-            return False
     return True
 
 
@@ -114,10 +129,24 @@ WARM_UP = (
     (r"e^{2x}", r"(e^x)^2"),
     (r"|x|+1", r"1+|x|"),
     (r"(\sqrt{8},2\sqrt{3})", r"(2\sqrt{2},\sqrt{12})"),
+    (r"\int_0^1 x e^x dx", r"\sin 1"),
+    (r"\sum_{k=1}^\infty \frac{1}{k^2}", r"\frac{\pi^2}{6}"),
+    (r"\lim_{x\to 0}\frac{\sin x}{x}", r"\cos 0"),
 )
 
 
-def warm_up() -> None:
-    """Fills the parser's prediction caches: a first answer of a new shape costs 40-180 ms, a second one 2 ms."""
+def prepare() -> None:
+    """Warms this process up and then takes from it what turns text into code; for a worker process only.
+
+    A first answer of a new shape costs the parser 40-180 ms, and sympy imports much of itself when first used; a second
+    answer of the shape costs about 2 ms.
+    """
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("a grading worker evaluates no text")
+
+    sympy.utilities.lambdify.lambdify = refuse
     for gold, answer in WARM_UP:
         equal(gold, answer)
+    sympy.parsing.sympy_parser.parse_expr = refuse  # sympify of a string ends here; sympy's imports need it above
+    sympy.parsing.sympy_parser.eval_expr = refuse

@@ -1,0 +1,207 @@
+"""`python -m topr_exp.grade`: grades completions on their own, JSON lines in, the same lines with verdicts out.
+
+Each input line is an object with the strings `completion` and `gold`; it comes back, in order and as soon as it is
+decided, with `verdict`, `answer` and `path` (docs/grading.md). A malformed line comes back as {"line", "error"}, the
+rest is graded, and the exit status is 1. Exit status 2: a wrong option, or a file that cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import queue
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from topr_exp.grading import Grader, Outcome
+from topr_exp.grading.extraction import FORMATS
+from topr_exp.types import ConfigError, TOPRError
+
+LINES_AHEAD = 1024
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = _options(arguments)
+    try:
+        with contextlib.ExitStack() as stack:
+            grader = stack.enter_context(Grader(options.format, options.workers, options.deadline))
+            source = stack.enter_context(_source(options.input))
+            sink = stack.enter_context(_sink(options.output))
+            started = time.monotonic()
+            job = _Job(grader, source, sink)
+            job.run()
+            print(job.summary(time.monotonic() - started), file=sys.stderr)
+    except BrokenPipeError:  # the reader has had enough (| head)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except TOPRError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    return 1 if job.malformed else 0
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m topr_exp.grade", description=__doc__.split("\n\n")[0])
+    parser.add_argument(
+        "--format", required=True, help=f"{', '.join(FORMATS)}, or package.module:function for a grader of your own"
+    )
+    parser.add_argument("--in", dest="input", metavar="FILE", help="default: standard input")
+    parser.add_argument("--out", dest="output", metavar="FILE", help="default: standard output")
+    parser.add_argument("--workers", type=int, help="processes for symbolic comparisons (default: one for each CPU)")
+    parser.add_argument("--deadline", type=float, default=1.0, help="seconds for one comparison (default: 1)")
+    return parser.parse_args(arguments)
+
+
+@contextlib.contextmanager
+def _source(name: str | None) -> Iterator[BinaryIO]:
+    if name is None:
+        yield sys.stdin.buffer
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            stream = stack.enter_context(open(name, "rb"))
+        except OSError as error:
+            raise ConfigError(f"--in {name}: {error.strerror}") from error
+        yield stream
+
+
+@contextlib.contextmanager
+def _sink(name: str | None) -> Iterator[TextIO]:
+    """Standard output, or a file that appears (and replaces an older one) only when all of it is written."""
+    if name is None:
+        yield sys.stdout
+        return
+    target = Path(name)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise ConfigError(f"--out {name}: {error.strerror}") from error
+    try:
+        with open(handle, "w") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(handle)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+class _Job:
+    """One pass over the input: rows wait in order until their outcome is there."""
+
+    def __init__(self, grader: Grader, source: BinaryIO, sink: TextIO) -> None:
+        self.grader, self.sink = grader, sink
+        self.lines = _lines(source)
+        self.waiting: deque[dict[str, Any]] = deque()  # rows under way, and errors behind them
+        self.malformed = 0
+        self.graded: Counter[str] = Counter()
+
+    def run(self) -> None:
+        for outcome in self.grader.grade(self._pairs()):
+            self._pass_errors()
+            row = self.waiting.popleft()
+            self._write({**row, "verdict": outcome.verdict, "answer": outcome.answer, "path": outcome.path})
+            self._count(outcome)
+            self._pass_errors()
+        self._pass_errors()
+        self.sink.flush()
+
+    def summary(self, seconds: float) -> str:
+        """One line for standard error: verdicts, paths, malformed lines, speed."""
+        total = sum(self.graded[verdict] for verdict in ("correct", "incorrect", "invalid"))
+        verdicts = ", ".join(f"{self.graded[name]} {name}" for name in ("correct", "incorrect", "invalid"))
+        paths = ("string", "rational", "symbolic", "timeout", "died", "user")
+        by_path = ", ".join(f"{self.graded[name]} {name}" for name in paths if self.graded[name])
+        return (
+            f"{total} graded: {verdicts}; decided by: {by_path or 'nothing'}; {self.malformed} malformed; "
+            f"{seconds:.1f} s, {total / max(seconds, 1e-9):,.0f} a second"
+        )
+
+    def _pairs(self) -> Iterator[tuple[str, str] | None]:
+        for number, line in self.lines:
+            if line is None:
+                yield None  # nothing to read for now: finish what is open
+                self.sink.flush()
+            elif line.strip():
+                yield from self._pair(number, line)
+
+    def _pair(self, number: int, line: bytes) -> Iterator[tuple[str, str]]:
+        row, error = _row(line)
+        if error is None:
+            self.waiting.append(row)
+            yield row["completion"], row["gold"]
+            return
+        self.malformed += 1
+        self.waiting.append({"line": number, "error": error})
+        if len(self.waiting) == 1:
+            self._pass_errors()
+
+    def _pass_errors(self) -> None:
+        while self.waiting and self.waiting[0].keys() == {"line", "error"}:
+            self._write(self.waiting.popleft())
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self.sink.write(json.dumps(row) + "\n")
+
+    def _count(self, outcome: Outcome) -> None:
+        self.graded[outcome.verdict] += 1
+        self.graded[outcome.path] += 1
+
+
+def _row(line: bytes) -> tuple[dict[str, Any], str | None]:
+    """The parsed line, or what is wrong with it."""
+    try:
+        row = json.loads(line)
+    except UnicodeDecodeError:
+        return {}, "not UTF-8"
+    except (ValueError, RecursionError) as error:
+        return {}, f"not JSON: {error}"
+    if not isinstance(row, dict):
+        return {}, f"not an object but {type(row).__name__}"
+    for name in ("completion", "gold"):
+        if name not in row:
+            return {}, f"no {name}"
+        if not isinstance(row[name], str):
+            return {}, f"{name} is not a string but {type(row[name]).__name__}"
+    return row, None
+
+
+def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """Numbered lines, read by a thread so that results never wait for input; None when no further line has come yet."""
+    lines: queue.Queue[bytes | None] = queue.Queue(LINES_AHEAD)
+
+    def read() -> None:
+        for line in source:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, name="grade-input", daemon=True).start()
+    for number in itertools.count(1):
+        try:
+            line = lines.get_nowait()
+        except queue.Empty:
+            yield number, None
+            line = lines.get()
+        if line is None:
+            return
+        yield number, line
+
+
+if __name__ == "__main__":
+    sys.exit(main())
