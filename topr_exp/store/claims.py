@@ -16,14 +16,17 @@ import json
 import os
 import socket
 import threading
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
-from topr_exp.store.files import TEMPORARY, unique_name
+from topr_exp.store.files import unique_name
 
+SUFFIX = ".claim"
+TAKE_OVER = ".takeover"  # after the name of a claim: the right to delete it
 STALE_SECONDS = 60.0
 BEATS_PER_STALE = 4  # renewals within the time after which a claim counts as dead
 EMPTY_SECONDS = 10.0  # a claim is written at once after its creation; one that stays empty has lost its owner
@@ -97,7 +100,7 @@ def take(path: Path, stale: float = STALE_SECONDS) -> Claim | Owner:
                 continue  # given back just now
             if is_alive(seen, path.parent, stale):
                 return seen.owner
-            remove(path, seen)
+            remove(path, seen, stale)
             continue
         owner = _ourselves(unique_name())
         _held.add(owner.id)
@@ -141,18 +144,20 @@ def is_alive(seen: Sighting, folder: Path, stale: float = STALE_SECONDS) -> bool
     return filesystem_now(folder) - seen.renewed < limit
 
 
-def remove(path: Path, seen: Sighting) -> None:
-    """Take a dead claim away; of several processes that try, one succeeds and the others find it gone."""
-    grave = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
-    try:
-        os.rename(path, grave)
-    except FileNotFoundError:
+def remove(path: Path, seen: Sighting, stale: float) -> None:
+    """Take a dead claim away, unless another process does so at this moment.
+
+    Only who holds the claim's own take-over claim may delete it, so that nobody deletes the new claim of a
+    process that was faster.
+    """
+    guard = take(path.with_name(path.name + TAKE_OVER), stale)
+    if isinstance(guard, Owner):
+        time.sleep(0.01)
         return
-    found = look(grave)
-    if found is not None and (found.inode, found.owner.id) != (seen.inode, seen.owner.id):
-        with suppress(OSError):  # another process was faster and this is its new claim: put it back
-            os.link(grave, path)
-    grave.unlink(missing_ok=True)
+    with guard:
+        again = look(path)
+        if again is not None and (again.inode, again.owner.id) == (seen.inode, seen.owner.id):
+            path.unlink(missing_ok=True)
 
 
 def filesystem_now(folder: Path) -> float:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KEY_FILE = "key.json"
-TABLE_CLAIM = "table.claim"
+TABLE_CLAIM = f"table{claims.SUFFIX}"
 KIND_NAMES = re.compile(r"[a-z][a-z0-9_]*")
 MISSING = "missing"  # the one fault of a shard that is no damage
 POLL_SECONDS = (0.02, 1.0)  # first and longest pause between two looks at a claim of somebody else
@@ -113,7 +113,15 @@ class Table:
 
     def rows(self) -> int:
         """Number of rows of the shards that are there, by their checksum files."""
-        return sum(_read_checksum(path)["rows"] for path in self._checksum_files())
+        return sum(self.shard_sizes(index)[0] for index in range(self.shards))
+
+    def shard_sizes(self, index: int) -> tuple[int, int]:
+        """Rows and bytes of a shard by its checksum file; (0, 0) when there is none or it can't be read."""
+        try:
+            stored = _read_checksum(self.checksum_file(index))
+        except (OSError, ValueError):
+            return 0, 0
+        return stored["rows"], stored["bytes"]
 
     def shard(self, index: int) -> pa.Table:
         """One shard, memory-mapped: its columns are views of the file. TOPRError when it is missing or damaged."""
@@ -150,13 +158,14 @@ class Table:
         `always` computes it in any case.
         """
         arrow = self.arrow_file(index)
-        try:
-            expected = _read_checksum(self.checksum_file(index))
-            status = os.stat(arrow)
-        except FileNotFoundError:
-            return MISSING
-        except TOPRError as error:
-            return str(error)
+        with disk_errors(f"read {arrow}"):
+            try:
+                expected = _read_checksum(self.checksum_file(index))
+                status = os.stat(arrow)
+            except FileNotFoundError:
+                return MISSING
+            except ValueError as error:
+                return str(error)
         if status.st_size != expected["bytes"]:
             return f"{status.st_size} bytes instead of {expected['bytes']}"
         look = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, expected["blake2b"])
@@ -229,7 +238,7 @@ class Table:
         """What is claimed as one: each shard, or the whole table."""
         if not parallel:
             return [(self.folder / TABLE_CLAIM, pending)]
-        return [(self.folder / f"{_stem(index)}.claim", [index]) for index in pending]
+        return [(self.folder / f"{_stem(index)}{claims.SUFFIX}", [index]) for index in pending]
 
     def _describe_wait(self, owner: claims.Owner, indices: list[int], pending: list[int], parallel: bool) -> str:
         if parallel:
@@ -254,6 +263,8 @@ class Table:
             for leftover in self.folder.glob(f"{_stem(index)}.*{TEMPORARY}"):
                 leftover.unlink(missing_ok=True)
         table = make(index)
+        if self.fault(index) is None:
+            return False  # we were taken for dead meanwhile; what is whole is not written again
         data = _serialise(table)
         checksum = {"rows": table.num_rows, "bytes": data.nbytes, "blake2b": digest(data)}
         with disk_errors(f"write {self.arrow_file(index)}", self._what_is_kept):
@@ -262,8 +273,7 @@ class Table:
                 write_whole(self.arrow_file(index), data)
                 write_whole(self.checksum_file(index), (json.dumps(checksum) + "\n").encode())
             except FileNotFoundError:
-                # We were taken for dead (a suspended machine), and the process that took over swept our temporary.
-                return False
+                return False  # taken for dead, and the process that took over swept our temporary
         return True
 
     def _what_is_kept(self) -> str:
@@ -277,13 +287,10 @@ class Table:
             for path in self.folder.iterdir():
                 if path.name.endswith(TEMPORARY):
                     path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it
-                elif path.suffix == ".claim":
+                elif claims.SUFFIX in path.name:
                     seen = claims.look(path)
                     if seen is not None and not claims.is_alive(seen, self.folder, self._stale):
-                        claims.remove(path, seen)
-
-    def _checksum_files(self) -> list[Path]:
-        return [path for path in map(self.checksum_file, range(self.shards)) if path.exists()]
+                        claims.remove(path, seen, self._stale)
 
 
 class _Patience:
@@ -324,7 +331,7 @@ def _read_checksum(path: Path) -> dict[str, Any]:
         stored = json.loads(path.read_bytes())
         return {"rows": int(stored["rows"]), "bytes": int(stored["bytes"]), "blake2b": str(stored["blake2b"])}
     except (ValueError, KeyError, TypeError):
-        raise TOPRError(f"{path.name} cannot be read") from None
+        raise ValueError(f"its checksum file {path.name} is not readable") from None
 
 
 def _serialise(table: pa.Table) -> memoryview:

@@ -1,0 +1,67 @@
+"""What the store tests run in processes of their own; imports little, so that these start fast."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from topr_exp.store import Store, Table, claims
+
+SHARDS = 12
+KEY = {"weights": "ab12", "temperature": 1.0}
+
+
+def shard(index: int) -> pa.Table:
+    draw = np.random.default_rng(index)
+    rows = [draw.integers(0, 68, draw.integers(1, 50)).astype(np.int32) for _ in range(40)]
+    return pa.table({"tokens": pa.array(rows, pa.list_(pa.int32())), "text": [f"{index}-{i}" for i in range(40)]})
+
+
+def open_table(root: Path, shards: int = SHARDS, stale: float = 60.0) -> Table:
+    return Store(root, stale=stale).table("rollouts", KEY, shards)
+
+
+def fill_slowly(root: Path, log: Path, seconds: float, parallel: bool, stale: float, ready: Any) -> None:
+    """A worker that takes its time for each shard and notes which it begins."""
+
+    def make(index: int) -> pa.Table:
+        with open(log, "a") as file:
+            file.write(f"{index} {os.getpid()}\n")
+        time.sleep(seconds)
+        return shard(index)
+
+    if ready is not None:
+        ready.wait()
+    open_table(root, stale=stale).fill(make, parallel=parallel)
+
+
+def fill_far_away(root: Path, log: Path, seconds: float, parallel: bool, stale: float, ready: Any) -> None:
+    """The same as if on another host: nobody here can see whether its process lives."""
+    claims._scope = lambda: "another host"  # type: ignore[assignment]
+    claims.socket.gethostname = lambda: "far"  # type: ignore[attr-defined]
+    fill_slowly(root, log, seconds, parallel, stale, ready)
+
+
+def fill_until_killed(root: Path, step: int) -> None:
+    """Kill this process right before its `step`-th operation on the table's folder."""
+    os.fsync = lambda descriptor: None  # as in the test
+    table = open_table(root, shards=2)
+    seen = 0
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        watched = event in ("open", "os.rename", "os.remove", "os.utime", "os.mkdir")
+        if watched and any(str(table.folder) in str(argument) for argument in arguments):
+            seen += 1
+            if seen == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(watch)
+    table.fill(shard)

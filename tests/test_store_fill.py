@@ -1,0 +1,359 @@
+"""Filling a table: whole shards only, the same bytes whoever made them, and each made once."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from store_workers import KEY, SHARDS, fill_far_away, fill_slowly, fill_until_killed, open_table, shard
+
+from topr_exp.store import Store, Table, claims
+from topr_exp.types import TOPRError
+
+# A server that has the imports done and forks: processes start in milliseconds, and pytest's own is not forked.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["pyarrow", "numpy", "pytest", "topr_exp.store"])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    table = open_table(tmp_path_factory.mktemp("undisturbed"))
+    assert table.fill(shard) == SHARDS
+    return contents(table.folder)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Any]]:
+    """Start worker processes; none outlives the test."""
+    started = []
+
+    def run(target: Callable[..., None], *arguments: Any) -> Any:
+        process = PROCESSES.Process(target=target, args=arguments)
+        process.start()
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.join()
+
+
+def wait_for(happened: Callable[[], bool], seconds: float = 20) -> None:
+    limit = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < limit, "did not happen"
+        time.sleep(0.005)
+
+
+def logged(log: Path) -> list[int]:
+    return [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+# ---- what fill does
+
+
+def test_fill_makes_what_is_missing_and_reads_back(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    assert not table.folder.exists()
+    assert (table.complete(), table.missing()) == (False, list(range(SHARDS)))
+    seen: list[tuple[int, bool]] = []
+    assert table.fill(shard, lambda index, here: seen.append((index, here))) == SHARDS
+    assert seen == [(index, True) for index in range(SHARDS)]
+    assert table.complete()
+    assert table.read().equals(pa.concat_tables([shard(index) for index in range(SHARDS)]))
+    assert table.read(["text"]).column_names == ["text"]
+    assert table.rows() == table.read().num_rows == 40 * SHARDS
+    assert table.shard(3).equals(shard(3))
+
+    table.arrow_file(5).unlink()
+    again = open_table(tmp_path)
+    seen.clear()
+    assert again.missing() == [5]
+    assert again.fill(shard, lambda index, here: seen.append((index, here))) == 1
+    assert sorted(seen) == [(index, index == 5) for index in range(SHARDS)]
+    assert again.fill(shard) == 0
+
+
+def test_bytes_do_not_depend_on_chunks_or_slices(tmp_path: Path) -> None:
+    whole = shard(0)
+    pieces = pa.concat_tables([whole.slice(0, 7), whole.slice(7)])
+    padded = pa.concat_tables([shard(1), whole]).combine_chunks().slice(40)
+    found = []
+    for index, table in enumerate([whole, pieces, padded]):
+        target = Store(tmp_path / str(index)).table("rollouts", {}, 1)
+        target.fill(lambda _, table=table: table)
+        found.append(target.arrow_file(0).read_bytes())
+    assert found[0] == found[1] == found[2]
+
+
+def test_reading_what_is_not_there(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    with pytest.raises(TOPRError, match=r"shard-00000.arrow \(shard 0 of 12\) was never made"):
+        table.read()
+    with pytest.raises(IndexError):
+        table.shard(SHARDS)
+
+
+def test_order_of_the_key_does_not_matter(tmp_path: Path) -> None:
+    open_table(tmp_path).fill(shard)
+    assert Store(tmp_path).table("rollouts", dict(reversed(KEY.items())), SHARDS).complete()
+
+
+def test_an_exception_in_make_frees_the_shard(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    with pytest.raises(ZeroDivisionError):
+        table.fill(lambda index: shard(index // (3 - index)))
+    assert table.missing() == list(range(3, SHARDS))
+    assert not list(table.folder.glob("*.claim"))
+    assert table.fill(shard) == SHARDS - 3
+
+
+def test_another_key_in_the_folder_is_refused(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    table.fill(shard)
+    key_file = table.folder / "key.json"
+    text = key_file.read_text()
+    key_file.write_text(text.replace("ab12", "cd34"))
+    with pytest.raises(TOPRError, match=r"key.json holds another key .*differs in weights.*remove the folder"):
+        open_table(tmp_path)
+    key_file.write_text(text[:-10])
+    with pytest.raises(TOPRError, match=r"key.json is damaged"):
+        open_table(tmp_path)
+    key_file.write_text(text)
+    with pytest.raises(TOPRError, match="has 12 shards, not 13"):
+        open_table(tmp_path, shards=13)
+
+
+# ---- killed processes
+
+
+def test_killed_at_every_step(tmp_path: Path, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL before each single file operation; then a fill leaves the same files as an undisturbed one."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # guards against power cuts, and takes most of the time
+    calm = open_table(tmp_path / "calm", shards=2)
+    calm.fill(shard)
+    step = 0
+    while True:
+        step += 1
+        root = tmp_path / str(step)
+        process = start(fill_until_killed, root, step)
+        process.join()
+        table = open_table(root, shards=2)
+        for index in set(range(2)) - set(table.missing()):
+            assert table.shard(index).equals(shard(index))
+        began = time.monotonic()
+        table.fill(shard)
+        assert contents(table.folder) == contents(calm.folder), f"killed at step {step}"
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        assert time.monotonic() - began < 5, "waited for a dead process"
+    assert step > 20, "the operations were not seen"
+
+
+def kill_at_random(root: Path, start: Callable[..., Any], times: int, slowest: float) -> None:
+    source = random.Random(0)
+    table = open_table(root)
+    log = root / "log"
+    for _ in range(times):
+        before = len(logged(log))
+        process = start(fill_slowly, root, log, 0.03, True, 60.0, None)
+        wait_for(lambda before=before: len(logged(log)) > before)
+        time.sleep(source.uniform(0, slowest))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL, "was done before it could be killed"
+    made = table.fill(shard)
+    assert made > 0, "the kills came too late to show anything"
+
+
+def test_killed_ten_times_at_random(tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]) -> None:
+    kill_at_random(tmp_path, start, 10, 0.06)
+    assert contents(open_table(tmp_path).folder) == undisturbed
+
+
+@pytest.mark.slow
+def test_killed_two_hundred_times_at_random(
+    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
+) -> None:
+    for round_ in range(20):
+        kill_at_random(tmp_path / str(round_), start, 10, 0.06)
+        assert contents(open_table(tmp_path / str(round_)).folder) == undisturbed
+
+
+def test_a_dead_process_of_this_host_is_noticed_at_once(
+    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
+) -> None:
+    log = tmp_path / "log"
+    process = start(fill_slowly, tmp_path, log, 60.0, True, 60.0, None)
+    wait_for(log.exists)
+    process.kill()  # not joined: a zombie is dead too
+    began = time.monotonic()
+    table = open_table(tmp_path)
+    assert table.fill(shard) == SHARDS
+    assert time.monotonic() - began < 10
+    assert contents(table.folder) == undisturbed
+
+
+# ---- many processes
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_eight_processes_make_each_shard_once(
+    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes], parallel: bool
+) -> None:
+    log, ready = tmp_path / "log", PROCESSES.Barrier(8)
+    workers = [start(fill_slowly, tmp_path, log, 0.05, parallel, 60.0, ready) for _ in range(8)]
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert sorted(logged(log)) == list(range(SHARDS))
+    makers = {line.split()[1] for line in log.read_text().splitlines()}
+    assert len(makers) > 1 if parallel else len(makers) == 1
+    assert contents(open_table(tmp_path).folder) == undisturbed
+
+
+@pytest.mark.parametrize(("parallel", "seconds"), [(True, 2.0), (False, 0.1)])
+def test_the_message_while_another_works(
+    tmp_path: Path, start: Callable[..., Any], caplog: pytest.LogCaptureFixture, parallel: bool, seconds: float
+) -> None:
+    log = tmp_path / "log"
+    process = start(fill_slowly, tmp_path, log, seconds, parallel, 60.0, None)
+    wait_for(log.exists)
+    caplog.set_level(logging.INFO)
+    made = open_table(tmp_path).fill(shard, parallel=parallel)
+    owner = f"waiting for {socket.gethostname()}:{process.pid}, which makes "
+    messages = [record.getMessage() for record in caplog.records]
+    if parallel:
+        assert made == SHARDS - 1
+        assert messages == [f"{owner}shard 0 of 12 of {open_table(tmp_path).name}"]
+    else:
+        assert made == 0
+        assert messages[0] == f"{owner}{open_table(tmp_path).name} (12 of 12 shards to go)"
+        assert len(messages) > 1  # the shards that remain are counted down
+
+
+# ---- claims of other hosts
+
+
+def foreign_claim(table: Table, index: int, age: float) -> Path:
+    table._prepare()
+    path = table.folder / f"shard-{index:05d}.claim"
+    path.write_text('{"host": "far", "pid": 1, "start": "9", "scope": "another host", "id": "abc"}')
+    now = claims.filesystem_now(table.folder)
+    os.utime(path, (now - age, now - age))
+    return path
+
+
+def test_a_stale_claim_of_another_host_is_taken_over(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    table = open_table(tmp_path)
+    for index in range(SHARDS):
+        foreign_claim(table, index, age=61)
+    assert table.fill(shard) == SHARDS
+    assert contents(table.folder) == undisturbed
+
+
+def test_a_fresh_claim_of_another_host_is_waited_for(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
+    table = open_table(tmp_path, stale=1.5)
+    foreign_claim(table, 3, age=0)
+    began, messages = time.monotonic(), []
+    assert table.fill(shard, on_wait=messages.append) == SHARDS
+    assert 1 < time.monotonic() - began < 10
+    assert messages == [f"waiting for far:1, which makes shard 3 of 12 of {table.name}"]
+    assert contents(table.folder) == undisturbed
+
+
+def test_age_is_measured_on_the_file_systems_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = open_table(tmp_path)
+    path = foreign_claim(table, 3, age=0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    seen = claims.look(path)
+    assert seen is not None
+    assert claims.is_alive(seen, table.folder)
+    monkeypatch.setattr(claims, "filesystem_now", lambda folder: seen.renewed + 61)
+    assert not claims.is_alive(seen, table.folder)
+
+
+def test_an_empty_claim_is_given_time_and_then_taken(tmp_path: Path) -> None:
+    table = open_table(tmp_path)
+    path = foreign_claim(table, 3, age=5)
+    for age, alive in ((5, True), (11, False)):
+        path.write_text("")
+        now = claims.filesystem_now(table.folder)
+        os.utime(path, (now - age, now - age))
+        seen = claims.look(path)
+        assert seen is not None
+        assert claims.is_alive(seen, table.folder) == alive
+
+
+def test_a_reused_pid_is_not_taken_for_the_owner(tmp_path: Path) -> None:
+    claim = claims.take(tmp_path / "x.claim")
+    assert isinstance(claim, claims.Claim)
+    seen = claims.look(tmp_path / "x.claim")
+    assert seen is not None
+    assert claims.is_alive(seen, tmp_path)
+    parent = os.getppid()
+    for owner, alive in [
+        ({"pid": parent, "start": claims.process_start(parent)}, True),
+        ({"pid": parent, "start": "1"}, False),
+        ({"pid": 2**22 + 1}, False),
+        ({"id": "left behind by what this process ran before"}, False),
+    ]:
+        changed = claims.Sighting(claims.Owner(**{**claims.asdict(seen.owner), **owner}), seen.renewed, seen.inode)
+        assert claims.is_alive(changed, tmp_path) == alive, owner
+
+
+def test_eight_processes_take_over_without_double_work(
+    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
+) -> None:
+    table = open_table(tmp_path)
+    for index in range(SHARDS):
+        foreign_claim(table, index, age=61)
+    log, ready = tmp_path / "log", PROCESSES.Barrier(8)
+    workers = [start(fill_slowly, tmp_path, log, 0.02, True, 60.0, ready) for _ in range(8)]
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    assert sorted(logged(log)) == list(range(SHARDS))
+    assert contents(table.folder) == undisturbed
+
+
+def test_the_heartbeat_keeps_a_slow_owner_on_another_host(tmp_path: Path, start: Callable[..., Any]) -> None:
+    log = tmp_path / "log"
+    process = start(fill_far_away, tmp_path, log, 2.5, True, 1.0, None)
+    wait_for(log.exists)
+    table = open_table(tmp_path, stale=1.0)
+    assert table.fill(shard) == SHARDS - 1  # all but the one that takes 2.5 times as long as a silent claim lasts
+    process.join()
+    assert process.exitcode == 0
+    assert logged(log) == [0]
+
+
+def test_an_owner_that_was_suspended_comes_back(
+    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
+) -> None:
+    log = tmp_path / "log"
+    process = start(fill_far_away, tmp_path, log, 0.5, True, 0.6, None)
+    wait_for(log.exists)
+    os.kill(process.pid, signal.SIGSTOP)
+    table = open_table(tmp_path, stale=0.6)
+    assert table.fill(shard) == SHARDS
+    os.kill(process.pid, signal.SIGCONT)
+    process.join()
+    assert process.exitcode == 0
+    assert contents(table.folder) == undisturbed
