@@ -34,8 +34,8 @@ def ask(problems: Sequence[Problem], prompter: Prompter, policy: Any, max_new_to
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
     if not fitting:
         raise TOPRError(
-            f"no prompt fits: the shortest of {len(prompts)} has {min(map(len, prompts))} tokens, the model's context of "
-            f"{policy.context} less sampler.max_new_tokens={max_new_tokens} leaves {room}"
+            f"no prompt fits: the shortest of {len(prompts)} has {min(map(len, prompts))} tokens, the model's context "
+            f"of {policy.context} less sampler.max_new_tokens={max_new_tokens} leaves {room}"
         )
     return Questions(
         [problems[i] for i in fitting], [prompts[i] for i in fitting], prompter.stop, len(prompts) - len(fitting)

@@ -1,0 +1,36 @@
+"""Read files of JSON lines, naming the line that is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from topr_exp.types import TOPRError
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers (from 1) and objects of a file of JSON lines; empty lines are passed over.
+
+    Raises TOPRError naming file and line for anything else than UTF-8 with one JSON object a line.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _parse(path, number, line)
+    except OSError as error:
+        raise TOPRError(f"{path} can't be read: {error.strerror}") from None
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise TOPRError(f"{path}:{number}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise TOPRError(f"{path}:{number}: not valid JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise TOPRError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
+    return row

@@ -1,0 +1,110 @@
+"""How a question becomes a prompt: template, worked examples, chat form, stop strings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topr_exp.data import exemplars
+from topr_exp.data.config import AnswerFormat, DataConfig
+from topr_exp.data.exemplars import Exemplar
+from topr_exp.data.jsonl import read_json_lines
+from topr_exp.types import ConfigError, TOPRError
+
+# The completion begins with a space after these.
+TEMPLATES = {
+    AnswerFormat.gsm8k: "Question: {question}\nAnswer:",
+    AnswerFormat.math: "Problem: {question}\nSolution:",
+    AnswerFormat.final: "Problem: {question}\nReasoning:",
+}
+CHAT_TEMPLATES = {
+    AnswerFormat.gsm8k: '{question}\n\nWork it out step by step. End with "The answer is N.", N being the number.',
+    AnswerFormat.math: "{question}\n\nWork it out step by step. Put the final answer in \\boxed{}.",
+    AnswerFormat.final: '{question}\n\nWork it out step by step. End with "So the final answer is X."',
+}
+ENDINGS = {
+    AnswerFormat.gsm8k: "The answer is {answer}.",
+    AnswerFormat.math: r"The answer is $\boxed{{{answer}}}$.",
+    AnswerFormat.final: "So the final answer is {answer}.",
+}
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A worked example as it stands in a prompt."""
+
+    question: str
+    solution: str
+
+
+@dataclass(frozen=True)
+class Prompter:
+    """Turns questions into prompts. `stop` are the strings that end a completion."""
+
+    template: str
+    shots: tuple[Shot, ...]
+    chat: bool
+    stop: tuple[str, ...]
+
+    def render(self, question: str, tokenizer: Any = None) -> str:
+        """The prompt as text; chat prompts need the model's tokenizer, whose chat template they go through.
+
+        Raises TOPRError where a chat prompt is asked of a model without a chat template.
+        """
+        asked = [self._ask(shot.question) for shot in self.shots] + [self._ask(question)]
+        if not self.chat:
+            worked = [f"{ask} {shot.solution}\n\n" for ask, shot in zip(asked, self.shots, strict=False)]
+            return "".join(worked) + asked[-1]
+        if getattr(tokenizer, "chat_template", None) is None:
+            raise TOPRError("data.chat=true: the model has no chat template; leave data.chat out")
+        messages = []
+        for ask, shot in zip(asked, self.shots, strict=False):
+            messages += [{"role": "user", "content": ask}, {"role": "assistant", "content": shot.solution}]
+        messages.append({"role": "user", "content": asked[-1]})
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return text
+
+    def _ask(self, question: str) -> str:
+        # Not str.format: templates and questions are full of LaTeX braces.
+        return self.template.replace("{question}", question)
+
+
+def build_prompter(config: DataConfig) -> Prompter:
+    """The prompter that the settings describe.
+
+    Raises ConfigError when more worked examples are asked for than there are, TOPRError for a bad file of them.
+    """
+    available = load_shots(Path(config.fewshot_file)) if config.fewshot_file else own_shots(config.answer_format)
+    if config.shots > len(available):
+        origin = config.fewshot_file or f"the {config.answer_format.name} examples"
+        raise ConfigError(f"data.shots={config.shots}: {origin} hold {len(available)}")
+    defaults = CHAT_TEMPLATES if config.chat else TEMPLATES
+    template = config.template if config.template is not None else defaults[config.answer_format]
+    if config.stop is not None:
+        stop = tuple(config.stop)
+    else:
+        beginning = template.split("{question}")[0].strip()
+        stop = (f"\n{beginning}",) if config.shots and beginning and not config.chat else ()
+    return Prompter(template, available[: config.shots], config.chat, stop)
+
+
+def own_shots(answer_format: AnswerFormat) -> tuple[Shot, ...]:
+    """The project's worked examples, ending as the answer format asks."""
+    source: tuple[Exemplar, ...] = exemplars.GSM8K if answer_format is AnswerFormat.gsm8k else exemplars.MATH
+    ending = ENDINGS[answer_format]
+    return tuple(Shot(one.question, f"{one.steps} {ending.format(answer=one.answer)}") for one in source)
+
+
+def load_shots(path: Path) -> tuple[Shot, ...]:
+    """Worked examples from a file of JSON lines with `question` and `solution`, used as they are.
+
+    Raises TOPRError naming file and line.
+    """
+    shots = []
+    for number, row in read_json_lines(path):
+        question, solution = row.get("question"), row.get("solution")
+        if not (isinstance(question, str) and isinstance(solution, str)):
+            raise TOPRError(f"{path}:{number}: expected the texts question and solution")
+        shots.append(Shot(question, solution))
+    return tuple(shots)

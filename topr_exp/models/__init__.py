@@ -1,0 +1,1 @@
+"""The models: loading any causal language model, and the tiny ones that ship with the package."""

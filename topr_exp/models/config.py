@@ -1,0 +1,35 @@
+"""Settings of the model (the `model` group)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Precision(Enum):
+    """Numbers of the forward pass; weights are float32 in any case."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class Attention(Enum):
+    sdpa = "sdpa"
+    eager = "eager"
+    flash_attention_2 = "flash_attention_2"
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model that samples and is trained."""
+
+    name: str
+    path: str  # a shipped model (tiny, tiny_noise), a folder or a name on the hub
+    revision: str | None  # of a model on the hub: a branch, tag or commit; None takes the newest
+    dtype: Precision
+    attention: Attention
+    trust_remote_code: bool  # True lets a model folder run code of its own
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ValueError("path must be a shipped model, a folder or a name on the hub; got nothing")

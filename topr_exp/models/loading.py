@@ -1,0 +1,113 @@
+"""Load a causal language model and its tokenizer: shipped, from a folder, or from the hub. Safetensors only."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topr_exp.types import TOPRError
+
+if TYPE_CHECKING:
+    import torch
+
+SHIPPED = Path(__file__).resolve().parent
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+# All that decides what a model computes and how text becomes tokens; no pickled weights.
+READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jinja")
+
+
+def model_folder(path_or_name: str, revision: str | None = None) -> Path:
+    """The folder of a model: a shipped one by its name, a folder as it is, else a download from the hub.
+
+    Raises TOPRError for a folder that is missing or incomplete, and for a hub that can't be reached.
+    """
+    shipped = SHIPPED / path_or_name
+    if "/" not in path_or_name and (shipped / "config.json").is_file():
+        return shipped
+    folder = Path(path_or_name).expanduser()
+    if folder.is_dir():
+        _check(folder)
+        return folder
+    # A name on the hub is "owner/name"; anything else was meant as a folder.
+    if path_or_name.count("/") != 1 or path_or_name.startswith((".", "/", "~")):
+        names = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/config.json")))
+        raise TOPRError(f"model.path={path_or_name}: no such folder; shipped models are {names}")
+    folder = _download(path_or_name, revision)
+    _check(folder)
+    return folder
+
+
+def _check(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise TOPRError(f"model folder {folder} has no config.json")
+    if not any(folder.glob("*.safetensors")):
+        others = any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth"))
+        hint = "; its weights are pickled, which can run code: convert them to safetensors" if others else ""
+        raise TOPRError(f"model folder {folder} has no weights (*.safetensors){hint}")
+    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        raise TOPRError(f"model folder {folder} has no tokenizer ({', '.join(TOKENIZER_FILES)})")
+
+
+def _download(name: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(READ_FILES)))
+    except Exception as error:
+        # Whatever the hub client raises (no network, no such model, a gated one), the way out is the same.
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise TOPRError(
+            f"model.path={name}: not a folder, and the hub did not give it ({type(error).__name__}: {reason}); "
+            "give a folder: model.path=FOLDER"
+        ) from error
+
+
+def load_model(
+    path_or_name: str,
+    dtype: torch.dtype | None = None,
+    device: str | torch.device = "cpu",
+    attention: str = "sdpa",
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> tuple[Any, Any]:
+    """A model in evaluation mode (dropout off, in training too, unless somebody calls train()) and its tokenizer.
+
+    dtype None is float32. Raises TOPRError with one line for a folder that can't be used.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = model_folder(path_or_name, revision)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype or torch.float32,
+            attn_implementation=attention,
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+        )
+    except Exception as error:
+        # transformers raises many types for damaged folders; the user needs to know which folder and why.
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise TOPRError(f"model folder {folder} can't be loaded: {reason}") from error
+    rows = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > rows:
+        raise TOPRError(f"model folder {folder}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}")
+    return model.to(device).eval(), tokenizer
+
+
+def weights_fingerprint(folder: Path) -> str:
+    """A hash of everything in a model folder that decides its outputs: weights, configuration, tokenizer.
+
+    About a second for 2 GB.
+    """
+    total = hashlib.sha256()
+    for path in sorted({path for pattern in READ_FILES for path in folder.glob(pattern)}):
+        part = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 22):
+                part.update(chunk)
+        total.update(f"{path.name}:{part.hexdigest()}\n".encode())
+    return total.hexdigest()[:32]

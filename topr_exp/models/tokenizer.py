@@ -1,0 +1,68 @@
+"""The tiny models' tokenizer: whole words, single digits, LaTeX commands; bytes for all other text, without loss.
+
+Text is cut into words, commands, digits and signs (each with the space before it), written in the byte alphabet of
+byte-level BPE, and matched against the vocabulary, longest piece first. All 256 bytes are in the vocabulary, so every
+text has tokens and decodes to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+# A LaTeX command, a word, one digit, "}{" (the middle of a fraction), one other sign, one white space.
+# Words are cut at 24 letters, since the matching is quadratic in the length of a piece.
+PIECES = r" ?\\[A-Za-z]{1,24}| ?\p{L}{1,24}| ?\p{N}|\}\{| ?[^\s\p{L}\p{N}]|\s"
+
+
+def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
+    """The tokenizer whose vocabulary is the special tokens, the bytes and every piece of `texts`."""
+    from tokenizers import Tokenizer, models, processors
+    from transformers import PreTrainedTokenizerFast
+
+    cutter = _with_cutting(Tokenizer(models.WordPiece({"?": 0}, unk_token="?")))
+    pieces = sorted({piece for text in texts for piece, _ in cutter.pre_tokenizer.pre_tokenize_str(text)})
+    alphabet = sorted(_byte_alphabet())
+    words = [PAD, BOS, EOS, *alphabet, *(piece for piece in pieces if len(piece) > 1)]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    # No piece can be unknown, so the unknown token is never made; the library asks for one.
+    model = models.WordPiece(vocabulary, unk_token=PAD, continuing_subword_prefix="", max_input_chars_per_word=1000)
+    tokenizer = _with_cutting(Tokenizer(model))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, vocabulary[BOS])]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        padding_side="left",
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _with_cutting(tokenizer: Tokenizer) -> Tokenizer:
+    from tokenizers import Regex, decoders, pre_tokenizers
+
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _byte_alphabet() -> list[str]:
+    from tokenizers import pre_tokenizers
+
+    alphabet: list[str] = pre_tokenizers.ByteLevel.alphabet()
+    assert len(alphabet) == 256
+    return alphabet
