@@ -5,11 +5,12 @@ The same rules serve the caller (`quick`, which never waits) and the workers, wh
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from topr_exp.grading.latex import Tokens, TooComplex, words
+from topr_exp.grading.latex import Tokens, TooComplex, number_like, words
 from topr_exp.grading.rational import value
 from topr_exp.grading.structure import Group, Leaf, Named, Node, Range, parse, textual
 
@@ -95,7 +96,8 @@ def _same_range(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     other = answer if isinstance(gold, Range) else gold
     if isinstance(other, Leaf):
         return leaf(_whole(gold), _whole(answer)) if other.relation else False
-    return same(*(node.interval if isinstance(node, Range) else node for node in (gold, answer)), leaf)
+    one, two = (node.interval if isinstance(node, Range) else node for node in (gold, answer))
+    return same(one, two, leaf)
 
 
 def _same_group(gold: Group, answer: Group, leaf: LeafRule) -> Verdict3:
@@ -186,12 +188,15 @@ _SIGNS = frozenset("+-*/^_!()[]{}|=<>,'&")
 def parseable(tokens: Tokens) -> bool:
     r"""Whether the symbolic comparison may see these tokens: only numbers, letters, signs and listed commands.
 
-    A number with a subscript is a numeral in another base, which the parser would read in base ten.
+    A number with a subscript is a numeral in another base, which the parser would read in base ten, and it would join
+    "3 3" to 33.
     """
     if not tokens or len(tokens) > MAX_SYMBOLIC_TOKENS:
         return False
-    based = any(token == "_" and tokens[i - 1][-1].isdigit() for i, token in enumerate(tokens) if i)
-    return not based and all(
+    for before, token in itertools.pairwise(tokens):
+        if number_like(before) and (token == "_" or number_like(token)):
+            return False
+    return all(
         token in _SIGNS
         or token in _COMMANDS
         or (token.isascii() and (token.isalpha() or token[0].isdigit() or token[0] == "."))

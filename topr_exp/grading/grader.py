@@ -66,7 +66,8 @@ class Grader:
     """Decides correct / incorrect / invalid for (completion, gold) pairs.
 
     `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", a function of your own
-    (completion, gold) -> "correct" | "incorrect" | "invalid", which runs in the workers too. `workers` processes
+    (completion, gold) -> "correct" | "incorrect" | "invalid", or a tuple of that and the answer's text (which maj@K
+    needs); it runs in the workers too. `workers` processes
     (default: the CPUs we may use) start when first needed; a comparison gets `deadline` seconds.
     Thread-safe; a forked child and an unpickled copy start workers of their own. Use as a context manager, or `close`.
 
@@ -204,9 +205,13 @@ class Grader:
             raise TOPRError(f"grader {self.name} raised {value}")
         if status != "ok":
             return Outcome("incorrect", None, status)
-        if value not in VERDICTS:
-            raise TOPRError(f"grader {self.name} must return one of {', '.join(VERDICTS)}; got {value!r:.100}")
-        return Outcome(value, None, "user")
+        verdict, answer = value if isinstance(value, list) and len(value) == 2 else (value, None)
+        if verdict not in VERDICTS or not (answer is None or isinstance(answer, str)):
+            raise TOPRError(
+                f"grader {self.name} must return one of {', '.join(VERDICTS)}, or such a verdict and the answer's text; "
+                f"got {value!r:.100}"
+            )
+        return Outcome(verdict, answer, "user")
 
     def _remember(self, pair: tuple[str, str], decided: tuple[bool, str]) -> None:
         if len(pair[0]) + len(pair[1]) > CACHED_CHARS:

@@ -71,6 +71,7 @@ _ARGUMENTS = {r"\frac": 2, r"\binom": 2, r"\sqrt": 1, r"\overline": 1, r"\hat": 
 _MATRICES = frozenset(("matrix", "bmatrix", "Bmatrix", "smallmatrix", "array"))
 _OPEN = frozenset(("(", "[", r"\{", r"\langle"))
 _CLOSE = frozenset((")", "]", r"\}", r"\rangle"))
+_QUANTITY = re.compile(r"(-?\d[\d.,/]*)\s+([A-Za-z][A-Za-z .]*)")  # \text{5 cm}
 _WORDY = re.compile(r"[A-Za-z](?:[A-Za-z]|\.)|:")  # \text{A, C} and \text{13} are mathematics, \text{4:30 p.m.} is not
 
 
@@ -140,6 +141,9 @@ def _text_tokens(command: str, content: str) -> list[str]:
         return ["%"]
     if (command.startswith("math") and "\\" in word) or not _WORDY.search(word):
         return [" ", *_plain(word), " "]
+    quantity = _QUANTITY.fullmatch(word)
+    if quantity is not None:
+        return [*_plain(quantity.group(1)), '"' + quantity.group(2)]
     return ['"' + " ".join(word.split())]
 
 

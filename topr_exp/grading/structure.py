@@ -96,9 +96,11 @@ def parse(text: str) -> Node:
 
 def textual(tokens: Tokens) -> str | None:
     """The letters of an answer in words, for comparison; None for mathematics. Single letters keep their case."""
+    if any(token[0] == "\\" or token in "=<>+*/^" for token in tokens):
+        return None
     runs = [token for token in tokens if token.isalpha() and token.isascii()]
-    words = any(token[0] == '"' for token in tokens) or (len(runs) == len(tokens) and any(len(run) > 2 for run in runs))
-    if not words or any(token[0] == "\\" or token in "=<>+*/^" for token in tokens):
+    worded = any(len(run) > 2 for run in runs) and all(t.isalnum() and t.isascii() for t in tokens)
+    if not worded and not any(token[0] == '"' for token in tokens):
         return None
     letters = "".join(char for token in tokens for char in token if char.isalnum() or char == ":")
     return letters if len(letters) == 1 else letters.lower()
@@ -210,7 +212,9 @@ def _plus_minus(tokens: Tokens, depth: int) -> Node | None:
 
 def _ratio(tokens: Tokens, depth: int) -> Node:
     parts, found = _split(tokens, {":"})
-    if found and all(parts) and textual(tokens) is None:
+    if found and all(parts):
+        if textual(tokens) is not None:  # 4:30 p.m.
+            return Leaf(tokens)
         return Group(":", tuple(_leaf(part) for part in parts), tokens)
     return _leaf(tokens)
 
@@ -266,8 +270,8 @@ def _is_name(tokens: Tokens) -> bool:
 
 
 _GREEK = words(
-    r"""\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi \rho
-    \sigma \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Sigma \Phi \Psi \Omega \ell"""
+    r"""\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi
+    \rho \sigma \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Sigma \Phi \Psi \Omega \ell"""
 )
 
 
@@ -290,7 +294,7 @@ def _range(tokens: Tokens, parts: list[Tokens], found: list[str], depth: int) ->
     else:
         return None
     kind = ("[" if low_sign in (r"\leq", r"\geq") else "(") + ("]" if high_sign in (r"\leq", r"\geq") else ")")
-    if set(name) & {t for t in (*low, *high) if t.isalpha()}:
+    if "|" in name or set(name) & {t for t in (*low, *high) if t.isalpha()}:
         return None
     return Range(name, Group(kind, (_node(low, depth + 1), _node(high, depth + 1)), tokens), tokens)
 

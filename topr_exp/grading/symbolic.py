@@ -16,6 +16,7 @@ import sympy.utilities.lambdify
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from math_verify.grader import verify
 from sympy import Integer, Rational
+from sympy.core.relational import Relational
 
 from topr_exp.grading.equivalence import QuickRule, Verdict3, same
 from topr_exp.grading.latex import Tokens, TooComplex, integer_like
@@ -47,7 +48,49 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     one, other = expression(gold.tokens), expression(answer.tokens)
     if one is None or other is None:
         return False
+    relations = _relations(one), _relations(other)
+    if relations[0] or relations[1]:
+        return same_relations(*relations)
     return bool(verify(one, other, timeout_seconds=None)) and agree_numerically(one, other)
+
+
+def _relations(expression: Any) -> list[Relational]:
+    """The members of a chain such as a < b < c; none for anything else than relations."""
+    members = getattr(expression, "_unsorted_args", None) if isinstance(expression, sympy.And) else [expression]
+    return members if members and all(isinstance(member, Relational) for member in members) else []
+
+
+def same_relations(gold: list[Relational], answer: list[Relational]) -> bool:
+    """Whether two relations (or chains, in either direction) differ by constant factors only.
+
+    math-verify solves both and compares the solutions, so that x^2 = -1 and x^2 = -4, which have none, would be equal.
+    """
+    if len(gold) != len(answer):
+        return False
+    return any(
+        all(_same_relation(one, other) for one, other in zip(gold, order, strict=True))
+        for order in (answer, answer[::-1])
+    )
+
+
+def _same_relation(gold: Relational, answer: Relational) -> bool:
+    one, other = gold, answer
+    if isinstance(one, sympy.Ge | sympy.Gt):
+        one = one.reversed
+    if isinstance(other, sympy.Ge | sympy.Gt):
+        other = other.reversed
+    if type(one) is not type(other):
+        return False
+    try:
+        left, right = ((side.lhs - side.rhs).doit() for side in (one, other))
+        if isinstance(one, sympy.Eq):
+            left, right = (sympy.fraction(sympy.together(side))[0] for side in (left, right))
+        ratio = sympy.simplify(left / right)
+    except Exception:  # sets, tuples and matrices have no difference
+        return bool(one == other)
+    if not (ratio.is_number and ratio.is_finite and ratio.is_real) or ratio == 0:
+        return False
+    return bool(ratio > 0) or isinstance(one, sympy.Eq | sympy.Ne)
 
 
 def to_latex(tokens: Tokens) -> str:
