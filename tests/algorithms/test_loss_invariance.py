@@ -144,6 +144,20 @@ def test_dpo_saturates_without_overflow():
         assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss.sum(), (chosen.logp, rejected.logp)))
 
 
+@each_loss
+def test_an_empty_response_has_no_gradient(name, changes):
+    """A response without a single token (T = 0) must not divide by 0."""
+    loss, case = load(name, **changes), random_case(10)
+    batch = case.batch()
+    mask = batch.mask.clone()
+    mask[0] = False
+    output = loss(with_signals(loss, dataclasses.replace(batch, mask=mask)))
+    assert torch.isfinite(output.loss).all()
+    assert all(torch.isfinite(value).all() for value in output.metrics.values())
+    (grad,) = torch.autograd.grad(output.loss[0], case.theta)
+    assert not grad.any()
+
+
 def test_clipped_shares_ignore_rounding():
     """At step 0 half of all Δ are a rounding error above 0: nothing counts as clipped before |Δ| > 1e-3."""
     for delta, clipped in ((5e-4, 0.0), (-5e-4, 0.0), (2e-3, 1.0)):
