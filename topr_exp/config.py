@@ -28,7 +28,7 @@ from topr_exp.data.prompts import build_prompter
 from topr_exp.models.config import ModelConfig
 from topr_exp.sampling.config import SamplerConfig
 from topr_exp.tracking.config import TrackingConfig
-from topr_exp.training.config import CheckpointConfig, OptimConfig
+from topr_exp.training.config import CheckpointConfig, OptimConfig, ScheduleConfig
 from topr_exp.types import ConfigError
 
 
@@ -79,6 +79,7 @@ class Config:
     sampler: SamplerConfig
     compose: ComposeConfig
     optim: OptimConfig
+    schedule: ScheduleConfig
     evaluation: EvaluationConfig
     checkpoint: CheckpointConfig
     cluster: ClusterConfig
@@ -112,6 +113,7 @@ class Config:
                 "whose share of positives is 1 whatever the baseline; set baseline instead"
             )
         self._check_unit()
+        self._check_schedule()
 
     def _check_unit(self) -> None:
         """Refuse settings that would break up the pairs or groups that the algorithm trains on."""
@@ -127,6 +129,34 @@ class Config:
                 f"optim.batch_size must be a multiple of data.n={self.data.n} for algo={self.algo.name}, which trains "
                 f"on whole groups; got {self.optim.batch_size}"
             )
+
+    def _check_schedule(self) -> None:
+        """Refuse to train an algorithm that is right on-policy only on anything else."""
+        schedule = self.schedule
+        if schedule.prompts is not None and self.optim.epochs != 1:
+            raise ValueError(f"optim.epochs must be 1 where schedule.prompts is set; got {self.optim.epochs}")
+        if schedule.prompts is not None and self.data.train_problems and schedule.prompts > self.data.train_problems:
+            raise ValueError(
+                f"schedule.prompts must be at most data.train_problems={self.data.train_problems}; "
+                f"got {schedule.prompts}"
+            )
+        if schedule.prompts is not None and self.effective_positive is not None:
+            raise ValueError(
+                f"effective_positive={self.effective_positive:g} needs a fixed training set; set baseline where "
+                "schedule.prompts is set"
+            )
+        if "on_policy" in self.algo.needs and (schedule.updates != 1 or schedule.replay > 0):
+            raise ValueError(
+                f"algo={self.algo.name} is right on-policy only: it needs schedule=on_policy with schedule.updates=1 "
+                f"and schedule.replay=0; got updates={show(schedule.updates)}, replay={schedule.replay:g}"
+            )
+
+    @property
+    def reference(self) -> ModelConfig:
+        """The model that π_ref is: the one that model.reference names, else the model in training as it was."""
+        path = self.model.reference or self.model.path
+        revision = None if self.model.reference else self.model.revision
+        return dataclasses.replace(self.model, path=path, revision=revision)
 
     @property
     def experiment(self) -> dict[str, Any]:
@@ -256,28 +286,21 @@ def build(schema: Any, values: Any, prefix: str) -> Any:
 
 def convert(key: str, value: Any, hint: Any) -> Any:
     """`value` as the annotation `hint` asks; whole numbers pass as numbers, nothing else is converted."""
-    options = (
-        typing.get_args(hint)
-        if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-        else (hint,)
-    )
+    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    options = typing.get_args(hint) if is_union else (hint,)
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
     for option in options:
-        if option is Any or (dataclasses.is_dataclass(option) and isinstance(value, option)):
+        if option is Any or (isinstance(option, type) and dataclasses.is_dataclass(option) and type(value) is option):
             return value
         if option is type(None) and value is None:
             return None
         if option is bool and isinstance(value, bool):
             return value
-        if option is int and isinstance(value, int) and not isinstance(value, bool):
+        if option is int and number and isinstance(value, int):
             return value
-        if (
-            option is float
-            and isinstance(value, (int, float))
-            and not isinstance(value, bool)
-            and not math.isnan(value)
-        ):
+        if option is float and number and not math.isnan(value):
             return float(value)
-        if option is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        if option is str and (number or isinstance(value, str)):
             return str(value)
         if isinstance(option, type) and issubclass(option, Enum) and value in option.__members__:
             return option[value]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,18 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.data.questions import Questions, ask
 from topr_exp.evaluation.evaluate import evaluate
-from topr_exp.grading.verdicts import judge
+from topr_exp.grading import Grader
+from topr_exp.grading.verdicts import Verdicts, judge
 from topr_exp.models.policy import Policy, load_policy, save_policy
 from topr_exp.run_folder import RunFolder
-from topr_exp.sampling.rollouts import collect
+from topr_exp.sampling.rollouts import Rollouts, collect
 from topr_exp.store import Store
 from topr_exp.training.examples import Examples
+from topr_exp.training.offline import train_offline
+from topr_exp.training.on_policy import Rounds
 from topr_exp.training.scoring import score
 from topr_exp.training.trainer import Trainer
+from topr_exp.types import Problem
 
 REWARD_OF_WRONG = {Reward.pm1: -1.0, Reward.zero_one: 0.0}
 
@@ -59,7 +64,10 @@ def run(config: Config) -> dict[str, Any]:
     for iteration in range(1, config.iterations + 1):
         trained = model_folder(folder, config, iteration)
         if not trained.exists():
-            improve(policy, train, config, store, folder, iteration)
+            if config.schedule.prompts is None:
+                improve(policy, train, config, store, folder, iteration)
+            else:
+                improve_in_rounds(policy, train, config, folder, iteration)
             save_policy(policy, trained)
             shutil.rmtree(folder.path / "checkpoints", ignore_errors=True)
         policy = load_policy(config.model, config.cluster.device.name, trained)
@@ -72,7 +80,7 @@ def run(config: Config) -> dict[str, Any]:
 
 
 def improve(policy: Policy, train: Questions, config: Config, store: Store, folder: RunFolder, iteration: int) -> None:
-    """One iteration: train `policy` in place on completions of its own, sampled, graded and composed."""
+    """One iteration: train `policy` in place on completions of its own, all sampled first."""
     data, algo = config.data, config.algo
     with folder.stage("sampling"):
         rollouts = collect(policy, train.prompts, data.n, config.sampler, config.sampler.seed, train.stop, store)
@@ -80,25 +88,77 @@ def improve(policy: Policy, train: Questions, config: Config, store: Store, fold
     with folder.stage("grading"):
         verdicts = judge(rollouts, train.problems, data.grader_name, store)
     with folder.stage("composition"):
-        training_set = compose(
-            candidates(rollouts, verdicts, train.problems),
-            REWARD_OF_WRONG[data.reward],
-            config.compose,
-            unit_of(algo.needs),
-            seed=config.seed,
-            iteration=iteration,
-            baseline=config.baseline,
-            effective=config.effective_positive,
-        )
-        keep(training_set, folder, iteration)
+        training_set = choose(rollouts, verdicts, train.problems, config, iteration)
+        folder.save_training_set(iteration, training_set.examples, training_set.summary())
+        if training_set.description.note:
+            warn(training_set.description.note)
     with folder.stage("scoring"):
-        mu, scored = score(policy, rollouts, store, config.optim.score_batch_size)
+        mu, scored = score(policy, rollouts, store, config.optim.score_batch_size, "scoring μ")
         folder.count("tokens_scored", scored)
+        reference, ref_logp = None, None
+        if {"ref_logp", "vocab_kl"} & algo.needs:
+            reference = load_policy(config.reference, config.cluster.device.name)
+        if reference is not None and "ref_logp" in algo.needs:
+            ref_logp, scored = score(reference, rollouts, store, config.optim.score_batch_size, "scoring ref")
+            folder.count("tokens_scored", scored)
     with folder.stage("training"):
-        examples = Examples(training_set, rollouts, mu.ragged("logp"))
-        trainer = Trainer(policy, algo, examples, config.optim, folder.path / "checkpoints", config.seed, iteration)
+        in_memory = reference if "vocab_kl" in algo.needs else None
+        trainer = Trainer(policy, algo, in_memory, config.optim, folder.path / "checkpoints")
         folder.rewind(iteration, trainer.step)
-        trainer.run(folder.log, config.checkpoint.every_seconds, folder.before_checkpoint)
+        examples = Examples(training_set, rollouts, mu, ref_logp)
+        train_offline(
+            trainer,
+            examples,
+            config.seed,
+            iteration,
+            folder.log,
+            config.checkpoint.every_seconds,
+            folder.before_checkpoint,
+        )
+
+
+def improve_in_rounds(policy: Policy, train: Questions, config: Config, folder: RunFolder, iteration: int) -> None:
+    """One iteration: train `policy` in place on completions that it samples anew every few updates."""
+    needs = config.algo.needs
+    with folder.stage("training"), Grader(config.data.grader_name) as grader:
+        reference = None
+        if {"ref_logp", "vocab_kl"} & needs:
+            reference = load_policy(config.reference, config.cluster.device.name)
+        trainer = Trainer(
+            policy, config.algo, reference if "vocab_kl" in needs else None, config.optim, folder.path / "checkpoints"
+        )
+        folder.rewind(iteration, trainer.step)
+        rounds = Rounds(
+            trainer,
+            train,
+            config.schedule,
+            config.sampler,
+            config.data.n,
+            grader,
+            reference if "ref_logp" in needs else None,
+            lambda rollouts, verdicts, problems: choose(rollouts, verdicts, problems, config, iteration),
+            config.seed,
+            iteration,
+        )
+        rounds.run(folder.log, config.checkpoint.every_seconds, folder.before_checkpoint)
+        folder.count("tokens_sampled", rounds.sampled)
+    folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)
+
+
+def choose(
+    rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem], config: Config, iteration: int
+) -> TrainingSet:
+    """The training set that the settings ask for, out of graded completions."""
+    return compose(
+        candidates(rollouts, verdicts, problems),
+        REWARD_OF_WRONG[config.data.reward],
+        config.compose,
+        unit_of(config.algo.needs),
+        seed=config.seed,
+        iteration=iteration,
+        baseline=config.baseline,
+        effective=config.effective_positive,
+    )
 
 
 def measure(
@@ -110,13 +170,6 @@ def measure(
         folder.count("tokens_sampled_to_evaluate", sampled)
         folder.add_evaluation({"iteration": iteration, **figures})
     return figures
-
-
-def keep(training_set: TrainingSet, folder: RunFolder, iteration: int) -> None:
-    """Store which completions an iteration trains on, and say what is not as it was asked."""
-    folder.save_training_set(iteration, training_set.examples, training_set.summary())
-    if training_set.description.note:
-        warn(training_set.description.note)
 
 
 def model_folder(folder: RunFolder, config: Config, iteration: int) -> Path:

@@ -137,6 +137,17 @@ class RunFolder:
             write_whole(target / "examples.npy", buffer.getvalue())
         write_json(target / "training_set.json", summary)
 
+    def save_rounds(self, iteration: int, trained: int, baseline: float) -> None:
+        """What an iteration of rounds trained on, from its metrics."""
+        import numpy as np
+
+        lines = (self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        shares = [record["positive_share"] for record in map(json.loads, lines) if record["iteration"] == iteration]
+        target = self.path / f"iteration-{iteration}"
+        target.mkdir(exist_ok=True)
+        summary = {"n_train": trained, "positive_share": float(np.mean(shares)), "baseline": baseline}
+        write_json(target / "training_set.json", {**summary, "effective_positive": None})
+
     def evaluations(self) -> list[dict[str, Any]]:
         """The records of eval.jsonl."""
         lines = (self.path / "eval.jsonl").read_text(encoding="utf-8").splitlines()

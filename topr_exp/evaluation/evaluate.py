@@ -31,4 +31,5 @@ def evaluate(policy: Policy, test: Questions, config: Config, store: Store) -> t
         levels=[problem.level for problem in test.problems],
         subjects=[problem.subject for problem in test.problems],
     )
-    return {**figures, "rollouts": str(rollouts.table.folder), "verdicts": str(verdicts.table.folder)}, rollouts.sampled
+    where = {"rollouts": str(store.root / rollouts.name), "verdicts": str(store.root / verdicts.name)}
+    return {**figures, **where}, rollouts.sampled

@@ -28,6 +28,7 @@ class ModelConfig:
     revision: str | None  # of a model on the hub: a branch, tag or commit; None takes the newest
     dtype: Precision
     attention: Attention
+    reference: str | None  # path of π_ref, for losses that have one; None is `path`
     trust_remote_code: bool  # True lets a model folder run code of its own
 
     def __post_init__(self) -> None:

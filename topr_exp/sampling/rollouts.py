@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,7 +16,10 @@ from topr_exp.models.policy import Policy
 from topr_exp.progress import Progress
 from topr_exp.sampling.config import SamplerConfig
 from topr_exp.sampling.hf import sample
-from topr_exp.store import Ragged, Store, Table
+from topr_exp.store import Ragged, Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VERSION = 1  # of the sampler's arithmetic and of what is stored; part of the key
 
@@ -25,7 +28,8 @@ VERSION = 1  # of the sampler's arithmetic and of what is stored; part of the ke
 class Rollouts:
     """n completions of each of P prompts, row p·n + i holding the i-th of prompt p."""
 
-    table: Table
+    name: str  # of the store's table, which keys of other tables refer to
+    columns: pa.Table  # problem, sample, tokens, text, finish, sampler_logp
     prompts: Sequence[NDArray[np.int32]]
     n: int
     prompts_per_shard: int
@@ -34,6 +38,10 @@ class Rollouts:
     @property
     def rows(self) -> int:
         return len(self.prompts) * self.n
+
+    @property
+    def shards(self) -> int:
+        return -(-len(self.prompts) // self.prompts_per_shard)
 
     def shard_rows(self, shard: int) -> tuple[int, int]:
         """The first row of a shard and the one after its last."""
@@ -51,16 +59,16 @@ class Rollouts:
     @cached_property
     def tokens(self) -> Ragged:
         """The sampled token ids, by row."""
-        return self.table.ragged("tokens")
+        return Ragged(self.columns["tokens"])
 
     @cached_property
     def truncated(self) -> NDArray[np.bool_]:
         """[rows] cut off by the token limit."""
-        return self.table.read(["finish"])["finish"].to_numpy() == "length"
+        return np.asarray(self.columns["finish"].to_numpy() == "length")
 
-    def texts(self) -> list[str]:
-        """The completions as text, special tokens left out."""
-        texts: list[str] = self.table.read(["text"])["text"].to_pylist()
+    def texts(self, start: int, end: int) -> list[str]:
+        """Some completions as text, special tokens left out."""
+        texts: list[str] = self.columns["text"].slice(start, end - start).to_pylist()
         return texts
 
 
@@ -91,43 +99,48 @@ def collect(
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
         "version": VERSION,
     }
-    shards = -(-len(prompts) // config.prompts_per_shard)
-    table = store.table("rollouts", key, shards)
+    size = config.prompts_per_shard
+    table = store.table("rollouts", key, -(-len(prompts) // size))
     sampled = 0
     with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
 
-        def make(shard: int) -> Any:
+        def make(shard: int) -> pa.Table:
             nonlocal sampled
-            part = prompts[shard * config.prompts_per_shard : (shard + 1) * config.prompts_per_shard]
-            generator = torch.Generator(device=policy.device).manual_seed(shard_seed(seed, shard))
-            with policy.autocast():
-                groups = sample(
-                    policy.model,
-                    [prompt.tolist() for prompt in part],
-                    n,
-                    config,
-                    policy.eos_ids,
-                    generator,
-                    policy.stopper(stop) if stop else None,
-                )
-            count = sum(len(one.tokens) for group in groups for one in group)
+            part = prompts[shard * size : (shard + 1) * size]
+            made = draw(policy, part, n, config, (seed, shard), stop, first=shard * size)
+            count = token_count(made)
             sampled += count
             progress.update(len(part) * n, count)
-            return to_arrow(policy, groups, stop, first=shard * config.prompts_per_shard)
+            return made
 
         def report(shard: int, made_here: bool) -> None:
             if not made_here:
-                size = min(config.prompts_per_shard, len(prompts) - shard * config.prompts_per_shard)
-                progress.update(size * n, 0, "from the store")
+                progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, 0, "from the store")
 
         table.fill(make, report, parallel=True, on_wait=progress.message)
-    return Rollouts(table, prompts, n, config.prompts_per_shard, sampled)
+    return Rollouts(table.name, table.read(), prompts, n, size, sampled)
 
 
-def to_arrow(policy: Policy, groups: Any, stop: Sequence[str], first: int) -> Any:
-    """A shard as an Arrow table: problem, sample, tokens, text, finish, sampler_logp."""
+def draw(
+    policy: Policy,
+    prompts: Sequence[NDArray[np.int32]],
+    n: int,
+    config: SamplerConfig,
+    seed: tuple[int, ...],
+    stop: Sequence[str],
+    first: int = 0,
+) -> pa.Table:
+    """n completions of each prompt as an Arrow table: problem, sample, tokens, text, finish, sampler_logp.
+
+    seed: numbers that together name the random generator. first: the index of the first prompt.
+    """
     import pyarrow as pa
 
+    generator = torch.Generator(device=policy.device).manual_seed(seed_of(*seed))
+    ids = [prompt.tolist() for prompt in prompts]
+    stopped = policy.stopper(stop) if stop else None
+    with policy.autocast():
+        groups = sample(policy.model, ids, n, config, policy.eos_ids, generator, stopped)
     flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
     return pa.table(
         {
@@ -141,6 +154,11 @@ def to_arrow(policy: Policy, groups: Any, stop: Sequence[str], first: int) -> An
     )
 
 
+def token_count(columns: pa.Table) -> int:
+    """Sampled tokens of a table of completions."""
+    return int(Ragged(columns["tokens"]).lengths().sum())
+
+
 def fingerprint(prompts: Sequence[NDArray[np.int32]]) -> str:
     """A hash of token ids and their boundaries."""
     digest = hashlib.blake2b(digest_size=16)
@@ -149,6 +167,7 @@ def fingerprint(prompts: Sequence[NDArray[np.int32]]) -> str:
     return digest.hexdigest()
 
 
-def shard_seed(seed: int, shard: int) -> int:
-    """A 63-bit seed of its own for every (seed, shard)."""
-    return int.from_bytes(hashlib.blake2b(f"{seed} {shard}".encode(), digest_size=8).digest(), "little") >> 1
+def seed_of(*numbers: int) -> int:
+    """A 63-bit seed of its own for every tuple of numbers."""
+    text = " ".join(map(str, numbers))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

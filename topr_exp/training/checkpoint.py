@@ -18,20 +18,29 @@ KEEP = 2  # the one before the newest, in case that turns out to be damaged
 log = logging.getLogger(__name__)
 
 
-def save(folder: Path, step: int, model: Any, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Write `folder`/step-N with weights, optimizer and `state`; older ones but the last are removed afterwards."""
+def save(
+    folder: Path,
+    step: int,
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    extra: dict[str, bytes],
+) -> None:
+    """Write `folder`/step-N with weights, optimizer, `state` and the files `extra`; only the last two are kept."""
     with new_folder(folder / f"step-{step:08d}") as target:
         save_model(model, str(target / "model.safetensors"))
         torch.save(optimizer.state_dict(), target / "optimizer.pt")
         write_json(target / "state.json", state)
+        for name, content in extra.items():
+            (target / name).write_bytes(content)
         digests = {path.name: file_digest(path) for path in sorted(target.iterdir())}
         write_json(target / "checksums.json", digests)
     for old in sorted(folder.glob("step-????????"))[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any] | None:
-    """Restore the newest whole checkpoint below `folder` and return its state; None when there is none.
+def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], Path] | None:
+    """Restore the newest whole checkpoint below `folder`; return its state and folder, or None when there is none.
 
     Weights are read by safetensors, the optimizer with weights_only: nothing in a checkpoint can run code.
     """
@@ -42,7 +51,7 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str
         load_model(model, str(path / "model.safetensors"))
         optimizer.load_state_dict(torch.load(path / "optimizer.pt", weights_only=True, map_location="cpu"))
         state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        return state
+        return state, path
     return None
 
 

@@ -25,6 +25,7 @@ class OptimConfig:
     micro_batch_size: int  # examples a forward pass with gradients, a device
     score_batch_size: int  # examples a forward pass without gradients
     epochs: int
+    skip_nonfinite: bool  # leave out an update whose loss or gradient is not finite, instead of stopping
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lr) and self.lr > 0):
@@ -42,6 +43,28 @@ class OptimConfig:
         for field in ("batch_size", "micro_batch_size", "score_batch_size", "epochs"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be 1 or more; got {getattr(self, field)}")
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How often new completions are sampled from the policy in training (the `schedule` group)."""
+
+    prompts: int | None  # problems that are sampled at a time; None: all at once, then one pass over the set
+    updates: int | None  # optimizer steps before sampling again
+    rounds: int | None  # how many times that is done
+    replay: float  # probability that a problem's completions come from an earlier round instead
+
+    def __post_init__(self) -> None:
+        if self.prompts is None:
+            if (self.updates, self.rounds, self.replay) != (None, None, 0.0):
+                raise ValueError("prompts must be set where updates, rounds or replay are; got null")
+            return
+        for field in ("prompts", "updates", "rounds"):
+            value = getattr(self, field)
+            if value is None or value < 1:
+                raise ValueError(f"{field} must be 1 or more for an on-policy schedule; got {value or 'null'}")
+        if not 0 <= self.replay < 1:
+            raise ValueError(f"replay must be in [0, 1); got {self.replay:g}")
 
 
 @dataclass(frozen=True)

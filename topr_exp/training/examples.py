@@ -24,6 +24,7 @@ class Examples:
     training_set: TrainingSet
     rollouts: Rollouts
     mu_logp: Sequence[NDArray[np.float32]]  # by candidate
+    ref_logp: Sequence[NDArray[np.float32]] | None  # by candidate, where the loss needs π_ref
 
     def __len__(self) -> int:
         return len(self.training_set.examples)
@@ -40,30 +41,32 @@ class Examples:
         """Tokens of an example's longest sequence."""
         return max(len(prompt) + len(tokens) for prompt, tokens in self.sequences(self.training_set.examples[example]))
 
-    def batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor) -> Batch | PairBatch:
+    def batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch | PairBatch:
         """What the loss gets for `rows`, whose tokens' log-probabilities are `logp` [B, T]."""
         if self.training_set.unit != "pairs":
-            return self._batch(rows, logp, mask)
+            return self._batch(rows, logp, mask, vocab_kl)
         half = len(rows) // 2
         chosen, rejected = slice(None, half), slice(half, None)
         return PairBatch(
-            self._batch(rows[chosen], logp[chosen], mask[chosen]),
-            self._batch(rows[rejected], logp[rejected], mask[rejected]),
+            self._batch(rows[chosen], logp[chosen], mask[chosen], None),
+            self._batch(rows[rejected], logp[rejected], mask[rejected], None),
         )
 
-    def _batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor) -> Batch:
-        mu = np.zeros(logp.shape, dtype=np.float32)
-        for line, row in zip(mu, rows.tolist(), strict=True):
-            values = self.mu_logp[row]
-            line[: len(values)] = values
+    def _batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch:
         source, groups = self.training_set, self.training_set.groups
 
         def column(values: NDArray[np.generic], dtype: torch.dtype) -> Tensor:
             return torch.as_tensor(values[rows], dtype=dtype, device=logp.device)
 
+        def padded(values: Sequence[NDArray[np.float32]]) -> Tensor:
+            out = np.zeros(logp.shape, dtype=np.float32)
+            for line, row in zip(out, rows.tolist(), strict=True):
+                line[: len(values[row])] = values[row]
+            return torch.from_numpy(out).to(logp.device)
+
         return Batch(
             logp=logp,
-            mu_logp=torch.from_numpy(mu).to(logp.device),
+            mu_logp=padded(self.mu_logp),
             mask=mask,
             reward=column(source.reward, logp.dtype),
             positive=column(source.candidates.positive, torch.bool),
@@ -73,4 +76,6 @@ class Examples:
             group_mean=column(groups.mean, logp.dtype),
             group_std=column(groups.std, logp.dtype),
             group_size=column(groups.size, logp.dtype),
+            ref_logp=padded(self.ref_logp) if self.ref_logp is not None else None,
+            vocab_kl=vocab_kl,
         )

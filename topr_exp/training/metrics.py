@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from topr_exp.training.logprobs import TokenScores
 from topr_exp.types import Batch, LossOutput, PairBatch
 
 QUANTILES = (0.05, 0.5, 0.95)
@@ -18,10 +19,12 @@ class Collector:
         self.positive: list[Tensor] = []
         self.tokens = 0
         self.loss = 0.0
+        self.entropy = 0.0
+        self.ref_delta: list[Tensor] = []
         self.values: dict[str, list[Tensor]] = {}
         self.signs: list[Tensor] = []
 
-    def add(self, batch: Batch | PairBatch, out: LossOutput) -> None:
+    def add(self, batch: Batch | PairBatch, out: LossOutput, scores: TokenScores) -> None:
         """Take in one micro-batch; nothing of its graph is kept."""
         sides = (batch.chosen, batch.rejected) if isinstance(batch, PairBatch) else (batch,)
         for side in sides:
@@ -29,6 +32,10 @@ class Collector:
             self.delta.append(delta)
             self.positive.append(side.positive)
             self.tokens += int(side.mask.sum())
+            if side.ref_logp is not None:
+                self.ref_delta.append((side.logp.detach() - side.ref_logp).where(side.mask, 0.0).sum(1))
+        if scores.entropy is not None:
+            self.entropy += float(scores.entropy.double().sum())
         self.loss += float(out.loss.detach().double().sum())
         for name, value in out.metrics.items():
             self.values.setdefault(name, []).append(value)
@@ -43,6 +50,9 @@ class Collector:
             if chosen.any():
                 record |= {f"{name}_{sign}": value for name, value in ratio_statistics(delta[chosen]).items()}
         # E_μ[r − 1 − Δ] ≥ 0 estimates KL(μ‖π) with less variance than −E_μ[Δ].
+        record["entropy"] = self.entropy / self.tokens
+        if self.ref_delta:
+            record["kl_ref"] = float(torch.cat(self.ref_delta).double().mean())
         record["kl_mu"] = float((delta.exp() - 1 - delta).mean())
         signs = torch.cat(self.signs)
         for name, parts in self.values.items():

@@ -1,55 +1,49 @@
-"""log μ of every completion by the training forward pass, scored once and kept in the store."""
+"""Log-probabilities of completions by the training forward pass: log μ and log π_ref, scored once and stored."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from topr_exp.models.policy import Policy
 from topr_exp.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
-from topr_exp.store import Store, Table
-from topr_exp.training.logprobs import collate, token_logprobs
+from topr_exp.store import Ragged, Store
+from topr_exp.training.logprobs import collate, score_tokens
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VERSION = 1  # of what is stored; part of the key
 
 
-def score(policy: Policy, rollouts: Rollouts, store: Store, batch_size: int) -> tuple[Table, int]:
-    """The table of log μ(y_t | x, y_<t), row by row as the rollouts, and the number of tokens scored by this call.
+def score(policy: Policy, rollouts: Rollouts, store: Store, batch_size: int, label: str) -> tuple[Ragged, int]:
+    """log π(y_t | x, y_<t) under `policy` by row of the rollouts, and the number of tokens scored by this call.
 
     All candidates are scored, not just the chosen ones, so that every composition of a sweep shares the table.
     """
-    import pyarrow as pa
-
     key = {
-        "rollouts": rollouts.table.name,
+        "rollouts": rollouts.name,
         "weights": policy.fingerprint,
         "precision": policy.precision,
         "version": VERSION,
     }
-    table = store.table("logprobs", key, rollouts.table.shards)
-    tokens = rollouts.tokens
+    table = store.table("logprobs", key, rollouts.shards)
     scored = 0
-    with Progress("scoring", rollouts.rows, "completions", rate_unit="tokens") as progress:
+    with Progress(label, rollouts.rows, "completions", rate_unit="tokens") as progress:
 
         def make(shard: int) -> pa.Table:
             nonlocal scored
-            rows = np.arange(*rollouts.shard_rows(shard))
-            values: list[np.ndarray] = [np.zeros(0, np.float32)] * len(rows)
-            # Completions of similar length together: less padding, the same values.
-            order = np.argsort([len(tokens[row]) for row in rows], kind="stable")
-            for start in range(0, len(rows), batch_size):
-                part = order[start : start + batch_size]
-                sequences = [(rollouts.prompt_of(row), tokens[row]) for row in rows[part]]
-                inputs = collate(sequences, policy.device)
-                with torch.inference_mode(), policy.autocast():
-                    logp = token_logprobs(policy.model, inputs).cpu().numpy()
-                for index, line, (_, completion) in zip(part, logp, sequences, strict=True):
-                    values[index] = line[: len(completion)]
-                count = sum(len(completion) for _, completion in sequences)
-                scored += count
-                progress.update(len(part), count)
-            return pa.table({"logp": pa.array(values, type=pa.list_(pa.float32()))})
+            start, end = rollouts.shard_rows(shard)
+            columns = log_probabilities(policy, rollouts, range(start, end), batch_size)
+            count = len(columns["logp"].combine_chunks().values)
+            scored += count
+            progress.update(end - start, count)
+            return columns
 
         def report(shard: int, made_here: bool) -> None:
             if not made_here:
@@ -57,4 +51,22 @@ def score(policy: Policy, rollouts: Rollouts, store: Store, batch_size: int) -> 
                 progress.update(end - start, 0, "from the store")
 
         table.fill(make, report, parallel=True, on_wait=progress.message)
-    return table, scored
+    return table.ragged("logp"), scored
+
+
+def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], batch_size: int) -> pa.Table:
+    """The column `logp` (a list a completion) for some rows of the rollouts."""
+    import pyarrow as pa
+
+    tokens = [rollouts.tokens[row] for row in rows]
+    values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
+    # Completions of similar length together: less padding, the same values.
+    order = np.argsort([len(completion) for completion in tokens], kind="stable")
+    for start in range(0, len(rows), batch_size):
+        part = order[start : start + batch_size]
+        inputs = collate([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device)
+        with torch.inference_mode(), policy.autocast():
+            logp = score_tokens(policy.model, inputs).logp.cpu().numpy()
+        for i, line in zip(part, logp, strict=True):
+            values[i] = line[: len(tokens[i])]
+    return pa.table({"logp": pa.array(values, type=pa.list_(pa.float32()))})

@@ -1,4 +1,4 @@
-"""The one training loop. It knows no algorithm by name: a loss maps a batch to per-example losses, the loop reduces.
+"""One optimizer step over one global batch. It knows no algorithm by name: a loss maps a batch to per-example losses.
 
 The reduction is the sum over the global batch divided by its number of examples (the last batch of an epoch by its
 own, smaller number), so that micro-batches and padding can't change a result.
@@ -6,133 +6,142 @@ own, smaller number), so that micro-batches and padding can't change a result.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from topr_exp.models.policy import Policy
-from topr_exp.progress import Progress
 from topr_exp.training import checkpoint
 from topr_exp.training.config import OptimConfig
 from topr_exp.training.examples import Examples
-from topr_exp.training.logprobs import collate, token_logprobs
+from topr_exp.training.logprobs import TokenScores, collate, score_tokens
 from topr_exp.training.metrics import Collector
 from topr_exp.training.optimizers import make_optimizer
-from topr_exp.types import TOPRError
+from topr_exp.types import Batch, TOPRError
 
-GATE = 1e-3  # largest |Δ| at step 0 in float32
+GATE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
 
 class Trainer:
-    """Trains a policy in place on one iteration's examples; goes on from the newest checkpoint in `folder`."""
+    """The policy in training, its optimizer and its counters; starts from the newest checkpoint below `folder`.
 
-    def __init__(
-        self,
-        policy: Policy,
-        loss: Any,
-        examples: Examples,
-        config: OptimConfig,
-        folder: Path,
-        seed: int,
-        iteration: int,
-    ) -> None:
-        self.policy, self.loss, self.examples, self.config = policy, loss, examples, config
-        self.folder, self.seed, self.iteration = folder, seed, iteration
+    `reference` is the model whose whole distribution a loss needs (`vocab_kl`), else None.
+    """
+
+    def __init__(self, policy: Policy, loss: Any, reference: Any, config: OptimConfig, folder: Path) -> None:
+        self.policy, self.loss, self.reference, self.config, self.folder = policy, loss, reference, config, folder
         self.optimizer = make_optimizer(policy.model.parameters(), config)
-        self.per_epoch = math.ceil(len(examples) / config.batch_size)
-        self.steps = self.per_epoch * config.epochs
-        state = checkpoint.load(folder, policy.model, self.optimizer)
-        self.step = state["step"] if state else 0
-        self.samples = state["samples"] if state else 0
-        self.order: NDArray[np.int64] | None = None  # of the epoch at hand
+        state: dict[str, Any] = {}
+        self.restored: Path | None = None  # the checkpoint that this run goes on from
+        if found := checkpoint.load(folder, policy.model, self.optimizer):
+            state, self.restored = found
+        self.step: int = state.get("step", 0)
+        self.samples: int = state.get("samples", 0)
+        self.skipped: int = state.get("skipped", 0)
 
-    def run(
-        self, log: Callable[[dict[str, float]], None], save_every: float, on_save: Callable[[int, int], None]
-    ) -> None:
-        """Every remaining update. `log` gets each update's record; `on_save(step, steps)` comes right before a checkpoint."""
-        saved = time.monotonic()
-        with Progress("training", self.steps, "updates", done=self.step, rate_unit="tokens") as progress:
-            while self.step < self.steps:
-                record = self.update()
-                log(record)
-                progress.update(1, record["tokens"], f"loss {record['loss']:.3g}")
-                if self.step < self.steps and time.monotonic() - saved >= save_every:
-                    on_save(self.step, self.steps)
-                    self.save()
-                    saved = time.monotonic()
+    def save(self, extra: dict[str, bytes] | None = None) -> None:
+        """Write a checkpoint; `extra` are files to keep with it."""
+        state = {"step": self.step, "samples": self.samples, "skipped": self.skipped}
+        checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, state, extra or {})
 
-    def save(self) -> None:
-        state = {"step": self.step, "samples": self.samples}
-        checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, state)
+    def update(self, examples: Examples, chosen: NDArray[np.int64], *, fresh: bool) -> dict[str, float]:
+        """One optimizer step on the chosen examples; returns its record.
 
-    def update(self) -> dict[str, float]:
-        """One optimizer step over one global batch; returns its record."""
+        fresh: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does not, and,
+        unless optim.skip_nonfinite is set, when the loss or the gradient is not finite.
+        """
         began = time.monotonic()
-        epoch, position = divmod(self.step, self.per_epoch)
-        if self.order is None or position == 0:
-            self.order = self.examples.training_set.order(self.seed, self.iteration, epoch)
-        chosen = self.order[position * self.config.batch_size : (position + 1) * self.config.batch_size]
         collector = Collector()
+        parts = self.micro_batches(examples, chosen)
+        signals = self.first_pass(examples, chosen, parts) if len(parts) > 1 and "groups" in self.loss.needs else None
         self.optimizer.zero_grad(set_to_none=True)
-        for part in self.micro_batches(chosen):
-            rows = self.examples.rows(part)
-            inputs = collate(self.examples.sequences(rows), self.policy.device)
-            with self.policy.autocast():
-                logp = token_logprobs(self.policy.model, inputs)
-            batch = self.examples.batch(rows, logp, inputs.mask)
+        for part in parts:
+            rows = examples.rows(chosen[part])
+            scores, mask = self.forward(examples, rows)
+            batch = examples.batch(rows, scores.logp, mask, scores.vocab_kl)
+            if signals is not None and isinstance(batch, Batch):
+                batch = dataclasses.replace(batch, signals={name: value[part] for name, value in signals.items()})
+            elif "groups" in self.loss.needs and isinstance(batch, Batch):
+                batch = dataclasses.replace(batch, signals=self.loss.signals(batch))
             out = self.loss(batch)
-            collector.add(batch, out)
-            if self.step == 0:
-                self.check_gate(collector.delta[-1], rows)
-            if not bool(out.loss.isfinite().all()):
-                raise self.not_finite("loss", collector, chosen)
+            collector.add(batch, out, scores)
             (out.loss.sum() / len(chosen)).backward()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.grad_clip)
-        if not bool(norm.isfinite()):
-            raise self.not_finite("gradient", collector, chosen)
-        self.optimizer.step()
-        self.step += 1
+        if fresh:
+            self.check_gate(torch.cat(collector.delta))
         self.samples += len(chosen)
+        self.step += 1
+        if math.isfinite(collector.loss) and bool(norm.isfinite()):
+            self.optimizer.step()
+        else:
+            self.not_finite(collector, examples, chosen[np.concatenate(parts)])
         return {
-            "iteration": self.iteration,
             "step": self.step,
             "samples": self.samples,
             **collector.record(len(chosen)),
             "grad_norm": float(norm),
             "lr": self.config.lr,
+            "skipped": self.skipped,
             "tokens": collector.tokens,
             "tokens_per_second": round(collector.tokens / (time.monotonic() - began), 1),
         }
 
-    def micro_batches(self, chosen: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        """The global batch in parts of similar length; only the split depends on the lengths, never the batch."""
-        size = self.config.micro_batch_size
+    def micro_batches(self, examples: Examples, chosen: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Positions in the global batch, in parts of similar length; the lengths decide the split, never the batch."""
+        size, positions = self.config.micro_batch_size, np.arange(len(chosen))
         if size < len(chosen):
-            chosen = chosen[np.argsort([self.examples.length(example) for example in chosen], kind="stable")]
-        for start in range(0, len(chosen), size):
-            yield chosen[start : start + size]
+            positions = np.argsort([examples.length(example) for example in chosen], kind="stable")
+        return [positions[start : start + size] for start in range(0, len(positions), size)]
 
-    def check_gate(self, delta: torch.Tensor, rows: NDArray[np.int64]) -> None:
+    def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
+        """The token scores of some completions and their mask."""
+        inputs = collate(examples.sequences(rows), self.policy.device)
+        reference = self.reference.model if self.reference is not None else None
+        with self.policy.autocast():
+            return score_tokens(self.policy.model, inputs, entropy=True, reference=reference), inputs.mask
+
+    def first_pass(
+        self, examples: Examples, chosen: NDArray[np.int64], parts: list[NDArray[np.int64]]
+    ) -> dict[str, Tensor]:
+        """What the loss computes over complete groups with the current policy, without gradients, by position."""
+        rows = examples.rows(chosen)
+        lengths = [len(completion) for _, completion in examples.sequences(rows)]
+        logp = torch.zeros((len(rows), max(lengths)), device=self.policy.device)
+        mask = torch.arange(max(lengths), device=logp.device) < torch.tensor(lengths, device=logp.device)[:, None]
+        with torch.no_grad():
+            for part in parts:
+                inputs = collate(examples.sequences(rows[part]), self.policy.device)
+                with self.policy.autocast():
+                    some = score_tokens(self.policy.model, inputs).logp
+                logp[torch.from_numpy(part).to(logp.device), : some.shape[1]] = some
+            signals: dict[str, Tensor] = self.loss.signals(examples.batch(rows, logp, mask, None))
+        return signals
+
+    def check_gate(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently."""
         worst = float(delta.abs().max())
         if self.policy.full_precision and not worst <= GATE:
-            row = int(rows[int(delta.abs().argmax())])
             raise TOPRError(
-                f"log π − log μ is {worst:.2g} at step 0 (completion {row}; at most {GATE:g} is rounding): μ was not "
+                f"log π − log μ is {worst:.2g} before the first update (at most {GATE:g} is rounding): μ was not "
                 "scored by these weights with this forward pass; was the model folder or the store changed by hand?"
             )
 
-    def not_finite(self, what: str, collector: Collector, chosen: NDArray[np.int64]) -> TOPRError:
+    def not_finite(self, collector: Collector, examples: Examples, chosen: NDArray[np.int64]) -> None:
+        """Count the step as skipped if the user asked for that, else stop the run and say which samples did it."""
+        if self.config.skip_nonfinite:
+            self.skipped += 1
+            return
         delta = torch.cat(collector.delta)
-        worst = int(delta.nan_to_num(nan=math.inf).abs().argmax())
-        return TOPRError(
-            f"{what} is not finite at iteration {self.iteration}, step {self.step + 1}; largest |log-ratio| "
-            f"{float(delta[worst]):.4g} among the completions {self.examples.rows(chosen).tolist()}; the last "
-            "checkpoint is kept (lower optim.lr, or bound the weights: algo.b_pos, algo.b_neg)"
+        worst = float(delta.nan_to_num(nan=math.inf).abs().max())
+        raise TOPRError(
+            f"the loss or its gradient is not finite at step {self.step}; loss {collector.loss / len(chosen):.4g}, "
+            f"largest |log-ratio| {worst:.4g}, completions {examples.rows(chosen).tolist()}; the last checkpoint is "
+            "kept (lower optim.lr, bound the weights by algo.b_pos and algo.b_neg, or set optim.skip_nonfinite=true)"
         )

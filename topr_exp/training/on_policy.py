@@ -1,0 +1,152 @@
+"""Training in rounds: sample from the current weights, take a few optimizer steps, sample again.
+
+A round is a function of the weights, the seeds and its number, so that a killed run goes on from a checkpoint at the
+end of a round without having stored what it sampled. With replay, a problem's completions come from an earlier round
+with probability q (AGRO, Figure 4); the buffer is part of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from topr_exp.composition.candidates import generator
+from topr_exp.composition.training_set import TrainingSet
+from topr_exp.data.questions import Questions
+from topr_exp.grading import Grader
+from topr_exp.grading.verdicts import Verdicts, grade
+from topr_exp.models.policy import Policy
+from topr_exp.progress import Progress
+from topr_exp.sampling.config import SamplerConfig
+from topr_exp.sampling.rollouts import Rollouts, draw, token_count
+from topr_exp.store import Ragged
+from topr_exp.training.config import ScheduleConfig
+from topr_exp.training.examples import Examples
+from topr_exp.training.scoring import log_probabilities
+from topr_exp.training.trainer import Trainer
+from topr_exp.types import Problem
+
+BUFFER = "buffer.arrow"
+
+
+@dataclass
+class Rounds:
+    """What the rounds of an iteration have in common."""
+
+    trainer: Trainer
+    train: Questions
+    schedule: ScheduleConfig
+    sampler: SamplerConfig
+    n: int  # completions a problem
+    grader: Grader
+    reference: Policy | None  # π_ref, where the loss needs its log-probabilities
+    choose: Callable[[Rollouts, Verdicts, Sequence[Problem]], TrainingSet]  # composes the completions of a round
+    seed: int
+    iteration: int
+    sampled: int = 0  # tokens
+    buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
+
+    def run(
+        self,
+        log: Callable[[dict[str, float]], None],
+        save_every: float,
+        before_save: Callable[[int, int], None],
+    ) -> None:
+        """Every remaining round; see `train_offline` for the arguments."""
+        assert self.schedule.updates is not None
+        assert self.schedule.rounds is not None
+        if self.trainer.restored is not None and self.schedule.replay > 0:
+            self.restore()
+        steps = self.schedule.rounds * self.schedule.updates
+        saved = time.monotonic()
+        with Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens") as progress:
+            while self.trainer.step < steps:
+                number = self.trainer.step // self.schedule.updates
+                examples, correct, replayed = self.sample(number)
+                for position in range(self.schedule.updates):
+                    chosen = self.batch(examples, number, position)
+                    record = self.trainer.update(examples, chosen, fresh=position == 0 and not replayed)
+                    log({"iteration": self.iteration, "round": number, "sampled_correct": correct, **record})
+                    progress.update(1, record["tokens"], f"{100 * correct:.0f} % of the samples correct")
+                if self.trainer.step < steps and time.monotonic() - saved >= save_every:
+                    before_save(self.trainer.step, steps)
+                    self.trainer.save({BUFFER: self.packed()} if self.schedule.replay > 0 else None)
+                    saved = time.monotonic()
+
+    def batch(self, examples: Examples, number: int, position: int) -> np.ndarray:
+        """The examples of an update: consecutive parts of an order drawn for each pass over the round's set."""
+        size = self.trainer.config.batch_size
+        epoch, part = divmod(position, math.ceil(len(examples) / size))
+        order = examples.training_set.order(self.seed, self.iteration, 1_000_000 * (number + 1) + epoch)
+        return order[part * size : (part + 1) * size]
+
+    def sample(self, number: int) -> tuple[Examples, float, bool]:
+        """The examples of a round, the share of correct ones among what was sampled, and whether any was replayed."""
+        indices, replay = self.draw_prompts(number)
+        groups: list[pa.Table] = [self.buffer[slot] for slot in replay]
+        correct = math.nan
+        if len(indices):
+            columns = self.complete(indices, number)
+            correct = float(np.mean(np.array(columns["verdict"].to_pylist()) == "correct"))
+            new = [columns.slice(i * self.n, self.n) for i in range(len(indices))]
+            groups += new
+            if self.schedule.replay > 0:
+                self.buffer += new
+        columns = pa.concat_tables(groups).combine_chunks()
+        problems = [int(group["problem"][0].as_py()) for group in groups]
+        rollouts = Rollouts("", columns, [self.train.prompts[i] for i in problems], self.n, len(problems), 0)
+        verdicts = Verdicts("", columns, self.n)
+        training_set = self.choose(rollouts, verdicts, [self.train.problems[i] for i in problems])
+        reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
+        return Examples(training_set, rollouts, Ragged(columns["logp"]), reference), correct, bool(replay)
+
+    def draw_prompts(self, number: int) -> tuple[np.ndarray, list[int]]:
+        """The problems that a round samples, and the buffer's groups that take the place of the others."""
+        assert self.schedule.prompts is not None
+        count, total = self.schedule.prompts, len(self.train.prompts)
+        rng = generator(self.seed, self.iteration, f"round {number}")
+        replayed = int((rng.random(count) < self.schedule.replay).sum()) if self.buffer else 0
+        slots = rng.choice(len(self.buffer), size=replayed, replace=replayed > len(self.buffer)).tolist()
+        epoch, first = divmod(number * count, total)
+        order = np.concatenate(
+            [generator(self.seed, self.iteration, f"prompts {epoch + i}").permutation(total) for i in (0, 1)]
+        )
+        return order[first : first + count - replayed], slots
+
+    def complete(self, indices: np.ndarray, number: int) -> pa.Table:
+        """Completions of some problems with verdicts, log μ and, where it is needed, log π_ref."""
+        policy, size = self.trainer.policy, self.trainer.config.score_batch_size
+        prompts = [self.train.prompts[i] for i in indices]
+        seed = (self.sampler.seed, self.iteration, number)
+        columns = draw(policy, prompts, self.n, self.sampler, seed, self.train.stop)
+        self.sampled += token_count(columns)
+        golds = [self.train.problems[i].answer for i in indices for _ in range(self.n)]
+        verdicts = grade(self.grader, columns["text"].to_pylist(), golds, self.n)
+        rollouts = Rollouts("", columns, prompts, self.n, len(prompts), 0)
+        scored: dict[str, Any] = {"logp": log_probabilities(policy, rollouts, range(rollouts.rows), size)["logp"]}
+        if self.reference is not None:
+            scored["ref_logp"] = log_probabilities(self.reference, rollouts, range(rollouts.rows), size)["logp"]
+        columns = columns.set_column(0, "problem", pa.array(np.repeat(indices, self.n), pa.int32()))
+        for name, column in [*((name, verdicts[name]) for name in verdicts.column_names), *scored.items()]:
+            columns = columns.append_column(name, column)
+        return columns
+
+    def packed(self) -> bytes:
+        """The buffer as an Arrow file."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, self.buffer[0].schema) as writer:
+            writer.write_table(pa.concat_tables(self.buffer))
+        data: bytes = sink.getvalue().to_pybytes()
+        return data
+
+    def restore(self) -> None:
+        """Read the buffer of the checkpoint that the trainer goes on from."""
+        assert self.trainer.restored is not None
+        table = pa.ipc.open_file(pa.OSFile(str(self.trainer.restored / BUFFER))).read_all()
+        self.buffer = [table.slice(start, self.n) for start in range(0, len(table), self.n)]
