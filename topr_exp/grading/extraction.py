@@ -13,7 +13,10 @@ FORMATS = ("gsm8k", "math", "final")
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 # What may stand between two boxes that are one answer: separators, spaces, math delimiters, "and" / "or".
-_JOINT = re.compile(r"(?:[\s$.,;:]|\\[()\[\],;:! ]|\\q?quad(?![a-z])|\\text\s*\{|\}|(?<![a-z])(?:and|or)(?![a-z]))*")
+_JOINT = re.compile(
+    r"(?:[\s$.,;:]|\\[()\[\],;:! ]|\\q?quad(?![a-z])|(?<![a-z])(?:and|or)(?![a-z])"
+    r"|\\text\s*\{\s*,?\s*(?:and|or)?\s*,?\s*\})*"
+)
 _JOINT_CHARS = 60
 _BRACES = re.compile(r"\\[\s\S]|[{}]")
 _NEXT_QUESTION = re.compile(r"\n[ \t]*(?:Q|Question|Problem)\s*:")

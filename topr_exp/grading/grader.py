@@ -208,7 +208,7 @@ class Grader:
         verdict, answer = value if isinstance(value, list) and len(value) == 2 else (value, None)
         if verdict not in VERDICTS or not (answer is None or isinstance(answer, str)):
             raise TOPRError(
-                f"grader {self.name} must return one of {', '.join(VERDICTS)}, or such a verdict and the answer's text; "
+                f"grader {self.name} must return one of {', '.join(VERDICTS)}, or a verdict and the answer's text; "
                 f"got {value!r:.100}"
             )
         return Outcome(verdict, answer, "user")
