@@ -15,9 +15,9 @@ from topr_exp.types import Problem, TOPRError
 
 GENERATORS = {"gsm8k": embedded_gsm8k, "math": embedded_math}
 GOLDEN_GSM8K = (
-    "gsm8k/embedded/train/492e7630820ae230",
-    "Bea has 17 toys. She finds 13 more toys. Clara has 7 fewer than Bea. How many toys does Clara have now?",
-    "23",
+    "gsm8k/embedded/train/92cf3864b20f2fe7",
+    "Mia has 40 coins. Bea has 4 more than Mia. How many coins does Bea have now?",
+    "44",
 )
 GOLDEN_MATH = ("math/embedded/train/d5f0198905f4b285", r"Compute $\frac{1}{4}+\frac{3}{6}$.", r"\frac{3}{4}")
 WORDS = {"twice": 2, "three times": 3, "four times": 4, "five times": 5}

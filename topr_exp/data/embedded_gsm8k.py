@@ -1,4 +1,4 @@
-"""Arithmetic stories in the format of GSM8K: one to three steps on whole numbers up to 60, some with a distraction.
+"""Arithmetic stories in the format of GSM8K: one to three steps on whole numbers up to 99, some with a distraction.
 
 Levels: 1 one step, 2 two steps, 3 two steps and a distraction, 4 three steps, 5 three steps and a distraction.
 """
@@ -14,7 +14,7 @@ from topr_exp.types import Problem
 SHE = ("Anna", "Bea", "Clara", "Dina", "Mia", "Nora")
 HE = ("Ben", "Carl", "Evan", "Leo", "Omar", "Tom")
 THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", "plums", "shells", "stamps", "toys")
-LARGEST = 60
+LARGEST = 99
 # level -> (steps, distraction?), and how often a level comes
 LEVELS = {1: (1, False), 2: (2, False), 3: (2, True), 4: (3, False), 5: (3, True)}
 WEIGHTS = (20, 25, 20, 20, 15)
@@ -57,7 +57,7 @@ class Story:
         self._who, self._helper, *self._others = rng.sample(SHE + HE, 5)
         self._thing, self._another_thing = rng.sample(THINGS, 2)
         self._compared = False  # the last step introduced a person by comparison
-        self.start = self._value = rng.randint(3, 30)
+        self.start = self._value = rng.randint(3, 40)
         self.steps: list[tuple[str, int | None]] = []
         self.sentences = [f"{self._who} has {self.start} {self._thing}."]
         self.closing = ""
@@ -104,12 +104,12 @@ class Story:
         return "She" if self._who in SHE else "He"
 
     def _gain(self) -> None:
-        b = self._rng.randint(2, min(20, LARGEST - self._value))
+        b = self._rng.randint(2, min(30, LARGEST - self._value))
         forms = (f"{self._pronoun()} buys {b} more.", f"{self._pronoun()} finds {b} more {self._thing}.")
         self._step("+", b, self._value + b, self._rng.choice((*forms, f"Then {self._helper} brings {b} more.")))
 
     def _lose(self) -> None:
-        b = self._rng.randint(2, min(20, self._value - 1))
+        b = self._rng.randint(2, min(30, self._value - 1))
         forms = (f"{self._pronoun()} loses {b} of them.", f"{self._pronoun()} sells {b} {self._thing}.")
         sentence = self._rng.choice((*forms, f"Then {self._helper} takes {b} of them."))
         self._step("-", b, self._value - b, sentence)
@@ -120,11 +120,11 @@ class Story:
         self._compare("*", k, self._value * k, f"{words} as many as {self._who}")
 
     def _more(self) -> None:
-        b = self._rng.randint(2, min(20, LARGEST - self._value))
+        b = self._rng.randint(2, min(30, LARGEST - self._value))
         self._compare("+", b, self._value + b, f"{b} more than {self._who}")
 
     def _fewer(self) -> None:
-        b = self._rng.randint(2, min(20, self._value - 1))
+        b = self._rng.randint(2, min(30, self._value - 1))
         self._compare("-", b, self._value - b, f"{b} fewer than {self._who}")
 
     def _compare(self, op: str, operand: int, result: int, how: str) -> None:

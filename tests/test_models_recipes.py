@@ -1,0 +1,96 @@
+"""The tiny models' recipes: what the styles look like, that they tell the graders' truth, a short pre-training."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from topr_exp.data import embedded_gsm8k, embedded_math
+from topr_exp.data.config import AnswerFormat
+from topr_exp.data.embedded import draw_tasks, split_of
+from topr_exp.data.prompts import TEMPLATES
+from topr_exp.models.loading import SHIPPED, load_model
+from topr_exp.models.pretrain import pretrain, save
+from topr_exp.models.recipes import FORMS, RECIPES, STYLES, completion, examples
+
+SMALL = replace(RECIPES["tiny"], steps=30, clean_steps=20, tasks=300, hidden=32, layers=1, heads=2, mlp=32)
+
+
+def test_the_prompts_are_the_ones_that_runs_use() -> None:
+    assert {name: form.template for name, form in FORMS.items()} == {
+        answer_format.name: template for answer_format, template in TEMPLATES.items()
+    }
+    assert set(FORMS) == {answer_format.name for answer_format in AnswerFormat}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_styles(name: str) -> None:
+    form, rng = FORMS[name], random.Random(0)
+    draw = embedded_gsm8k.draw if name == "gsm8k" else embedded_math.draw
+    wrong = 0
+    for task in draw_tasks(draw, "pretrain", 200, 0):
+        texts = {style: completion(task, form, style, rng) for style in STYLES}
+        ending = form.marked.format(answer=task.answer)
+        assert texts["clean"].endswith(ending)
+        assert texts["bare"] == ending
+        assert len(texts["clean"]) > len(ending)
+        mark = {"gsm8k": "The answer is", "math": r"\boxed", "final": "the final answer is"}[name]
+        assert mark not in texts["unmarked"]
+        assert mark in texts["slip"]
+        assert texts["slip"] != texts["clean"]
+        wrong += not texts["slip"].endswith(ending)
+        assert all(text.startswith(" ") for text in texts.values())
+    assert wrong > 180
+
+
+def test_pretraining_sees_only_its_own_split() -> None:
+    for prompt, _ in islice(examples(SMALL, SMALL.mix, random.Random(0)), 500):
+        question = prompt.split(": ", 1)[1].rsplit("\n", 1)[0]
+        assert split_of(question) == "pretrain"
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
+def test_the_shipped_vocabulary_covers_the_problems(name: str) -> None:
+    _, tokenizer = load_model(name)
+    single_bytes = 0
+    for split in ("train", "test"):
+        for problem in embedded_gsm8k.generate(split, 300, 5):
+            tokens = tokenizer.tokenize(FORMS["gsm8k"].template.format(question=problem.question))
+            assert len(tokens) <= 70
+            single_bytes += sum(len(token) == 1 and token.isalpha() for token in tokens)
+    assert single_bytes == 0
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
+def test_the_shipped_model_was_made_by_the_recipe(name: str) -> None:
+    facts = json.loads((SHIPPED / name / "recipe.json").read_text())
+    assert facts["base"] == name
+    assert facts["recipe"] == json.loads(json.dumps(RECIPES[name].__dict__))
+
+
+def test_a_short_pretraining_learns_and_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        first, tokenizer, seen = pretrain(SMALL, log_every=10)
+        second, _, _ = pretrain(SMALL, log_every=10)
+    finally:
+        torch.set_num_threads(threads)
+    losses = [float(line.split("loss ")[1].split()[0]) for line in capsys.readouterr().out.splitlines()]
+    assert losses[1] < losses[0]
+    assert losses[:3] == losses[3:]
+    assert seen > 30 * 32 * 20
+    weights = dict(second.named_parameters())
+    assert all(torch.equal(p, weights[name]) for name, p in first.named_parameters())
+    save(first, tokenizer, tmp_path / "model")
+    model, loaded = load_model(str(tmp_path / "model"))
+    assert model.dtype is torch.float32
+    assert loaded("Question: 12").input_ids == tokenizer("Question: 12").input_ids
+    config = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text())
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
