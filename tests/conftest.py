@@ -1,0 +1,71 @@
+"""What many tests use: a small random model, a policy around it, and runs with few problems."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED_DATA = Path(os.environ.get("TOPR_SHARED_DATA", ROOT.parent / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def small_model() -> Any:
+    """A Llama of two layers with random weights, float32, in evaluation mode."""
+    return make_model(vocabulary=11)
+
+
+def make_model(vocabulary: int, seed: int = 0, **changes: Any) -> Any:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    settings = {
+        "vocab_size": vocabulary,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": True,
+        # Wide weights, so that the distributions are far from uniform.
+        "initializer_range": 0.6,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": 2,
+    }
+    return LlamaForCausalLM(LlamaConfig(**(settings | changes))).eval()
+
+
+@pytest.fixture
+def make_policy() -> Any:
+    """A function that wraps a copy of a model as a policy."""
+    import copy
+
+    import torch
+
+    from topr_exp.models.policy import Policy
+
+    def wrap(model: Any) -> Policy:
+        return Policy(copy.deepcopy(model), None, "test", torch.float32)
+
+    return wrap
+
+
+def overrides(folder: Path, *more: str) -> list[str]:
+    """A run of a few seconds in `folder`."""
+    return ["experiment=smoke", f"output_dir={folder}", "cluster.threads=1", *more]
+
+
+def config_of(*arguments: str) -> Any:
+    """The checked settings of one run."""
+    from hydra._internal.utils import get_args_parser
+
+    from topr_exp.jobs import expand
+
+    (config,) = expand(get_args_parser().parse_args(list(arguments)))
+    return config

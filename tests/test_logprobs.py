@@ -1,0 +1,76 @@
+"""Scoring: equal to the plain computation, whatever the padding, the chunks and the company in the batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_model
+from topr_exp.training import logprobs
+from topr_exp.training.logprobs import collate, score_tokens
+
+CPU = torch.device("cpu")
+
+
+def sequences(count: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    return [(rng.integers(0, 11, rng.integers(1, 9)), rng.integers(0, 11, rng.integers(1, 13))) for _ in range(count)]
+
+
+def plain(model: Any, prompt: np.ndarray, completion: np.ndarray) -> torch.Tensor:
+    """log π of each completion token from the full logits of one unpadded sequence."""
+    ids = torch.tensor(np.concatenate([prompt, completion]))[None]
+    logp = model(ids).logits[0].log_softmax(-1)
+    return logp[len(prompt) - 1 : -1].gather(-1, ids[0, len(prompt) :, None]).squeeze(-1)
+
+
+def test_equal_to_the_plain_computation_whatever_the_padding(small_model: Any) -> None:
+    data = sequences(9)
+    scores = score_tokens(small_model, collate(data, CPU))
+    for line, (prompt, completion) in zip(scores.logp, data, strict=True):
+        torch.testing.assert_close(line[: len(completion)], plain(small_model, prompt, completion), atol=1e-5, rtol=0)
+        assert (line[len(completion) :] == 0).all()
+
+
+def test_gradients_equal_the_plain_ones_with_and_without_chunks(
+    monkeypatch: pytest.MonkeyPatch, small_model: Any
+) -> None:
+    data = sequences(6)
+    weights = torch.linspace(-1, 1, 6)
+    total = sum(w * plain(small_model, *pair).sum() for w, pair in zip(weights, data, strict=True))
+    parameters = list(small_model.parameters())
+    expected = torch.autograd.grad(total, parameters)
+    largest = max(float(gradient.abs().max()) for gradient in expected)
+    for chunk in (1 << 24, 33):
+        monkeypatch.setattr(logprobs, "CHUNK", chunk)
+        logp = score_tokens(small_model, collate(data, CPU), entropy=True).logp
+        found = torch.autograd.grad((weights[:, None] * logp).sum(), parameters)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert float((mine - theirs).abs().max()) < 3e-6 * largest
+
+
+def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch: pytest.MonkeyPatch, small_model: Any) -> None:
+    reference = make_model(11, seed=1)
+    prompt, completion = sequences(1, seed=3)[0]
+    ids = torch.tensor(np.concatenate([prompt, completion]))[None]
+    where = slice(len(prompt) - 1, -1)
+    p, q = (model(ids).logits[0, where].log_softmax(-1) for model in (small_model, reference))
+    for chunk in (1 << 24, 22):
+        monkeypatch.setattr(logprobs, "CHUNK", chunk)
+        scores = score_tokens(small_model, collate([(prompt, completion)], CPU), entropy=True, reference=reference)
+        assert scores.entropy is not None
+        assert scores.vocab_kl is not None
+        torch.testing.assert_close(scores.entropy[0], -(p.exp() * p).sum(-1), atol=1e-5, rtol=0)
+        torch.testing.assert_close(scores.vocab_kl[0], (p.exp() * (p - q)).sum(-1), atol=1e-5, rtol=0)
+        assert scores.vocab_kl.requires_grad
+        assert not scores.entropy.requires_grad
+
+
+def test_a_model_that_changes_its_logits_is_refused(small_model: Any) -> None:
+    model = make_model(11)
+    model.config.final_logit_softcapping = 30.0
+    with pytest.raises(Exception, match="final_logit_softcapping; not supported"):
+        score_tokens(model, collate(sequences(1), CPU))

@@ -1,0 +1,178 @@
+"""The loop: what a batch is split into, how often it is interrupted and how it is padded change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tests.conftest import make_model
+from topr_exp.algorithms.agro import AGRO, Estimator
+from topr_exp.algorithms.dpo import DPO
+from topr_exp.algorithms.tapered import Ratio, Tapered
+from topr_exp.composition.candidates import Candidates
+from topr_exp.composition.config import ComposeConfig, ComposeName, unit_of
+from topr_exp.composition.training_set import compose
+from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.store import Ragged
+from topr_exp.training.config import OptimConfig, Optimizer
+from topr_exp.training.examples import Examples
+from topr_exp.training.scoring import log_probabilities
+from topr_exp.training.trainer import Trainer
+from topr_exp.types import TOPRError
+
+N = 4  # completions a problem
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True)
+NAIVE = Tapered("naive", 1.0, 1.0, 1.0, 1.0, Ratio.sequence, True)
+AGRO_LOSS = AGRO("agro", 0.5, Estimator.vanilla, False)
+DPO_LOSS = DPO("dpo", 0.1)
+
+
+def optim(**changes: Any) -> OptimConfig:
+    values = {"lr": 1e-2, "grad_clip": 1.0, "batch_size": 8, "micro_batch_size": 8, "name": Optimizer.adamw} | changes
+    return OptimConfig(
+        betas=[0.9, 0.999] if values["name"] is Optimizer.adamw else None,
+        weight_decay=0.0,
+        score_batch_size=5,
+        epochs=1,
+        skip_nonfinite=False,
+        **values,
+    )
+
+
+def make_examples(policy: Any, loss: Any, problems: int = 6) -> Examples:
+    """Random completions of random prompts, a third of them called correct."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(3, 11, rng.integers(1, 7)).astype(np.int32) for _ in range(problems)]
+    rows = problems * N
+    columns = pa.table(
+        {
+            "tokens": pa.array([rng.integers(3, 11, rng.integers(1, 9)) for _ in range(rows)], pa.list_(pa.int32())),
+            "finish": pa.array(["stop"] * rows),
+        }
+    )
+    rollouts = Rollouts("", columns, prompts, N, problems, 0)
+    candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0)
+    config = ComposeConfig(ComposeName.uniform, None, None, 16, False)
+    training_set = compose(
+        candidates, -1.0, config, unit_of(loss.needs), seed=0, iteration=1, baseline=None, effective=None
+    )
+    mu = Ragged(log_probabilities(policy, rollouts, range(rows), 7)["logp"])
+    return Examples(training_set, rollouts, mu, mu)
+
+
+def train(
+    tmp_path: Path, make_policy: Any, loss: Any, updates: int, **changes: Any
+) -> tuple[Any, list[dict[str, float]]]:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, loss)
+    trainer = Trainer(policy, loss, None, optim(**changes), tmp_path / "checkpoints")
+    size = trainer.config.batch_size
+    order = examples.training_set.order(0, 1, 0)
+    records = []
+    for step in range(trainer.step, updates):
+        start = step * size % len(order)
+        records.append(trainer.update(examples, order[start : start + size], fresh=step == 0))
+    return trainer, records
+
+
+def weights(trainer: Any) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.policy.model.parameters()])
+
+
+@pytest.mark.parametrize("loss", [TOPR, NAIVE, AGRO_LOSS, DPO_LOSS], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("micro", [1, 3, 5])
+def test_gradient_accumulation_changes_nothing(tmp_path: Path, make_policy: Any, loss: Any, micro: int) -> None:
+    whole, records = train(tmp_path / "a", make_policy, loss, 1)
+    split, others = train(tmp_path / "b", make_policy, loss, 1, micro_batch_size=micro)
+    for a, b in zip(whole.policy.model.parameters(), split.policy.model.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-6, rtol=1e-4)
+    for key, value in records[0].items():
+        if key not in ("tokens_per_second", "accuracy"):  # accuracy: the sign of a margin of 0
+            assert others[0][key] == pytest.approx(value, rel=1e-4, abs=1e-5), key
+
+
+def test_the_last_batch_is_divided_by_its_own_size(tmp_path: Path, make_policy: Any) -> None:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, TOPR)
+    trainer = Trainer(policy, TOPR, None, optim(lr=1e-12), tmp_path)
+    chosen = examples.training_set.order(0, 1, 0)[:3]
+    whole = trainer.update(examples, chosen, fresh=True)["loss"]
+    single = [trainer.update(examples, chosen[i : i + 1], fresh=False)["loss"] for i in range(3)]
+    assert whole == pytest.approx(np.mean(single), rel=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
+def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(
+    tmp_path: Path, make_policy: Any, optimizer: Optimizer
+) -> None:
+    through, records = train(tmp_path / "a", make_policy, TOPR, 6, name=optimizer)
+    half, first = train(tmp_path / "b", make_policy, TOPR, 3, name=optimizer)
+    half.save()
+    resumed, second = train(tmp_path / "b", make_policy, TOPR, 6, name=optimizer)
+    assert torch.equal(weights(through), weights(resumed))
+    assert [r["loss"] for r in records] == [r["loss"] for r in first + second]
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
+    tmp_path: Path, make_policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, _ = train(tmp_path, make_policy, TOPR, 2)
+    trainer.save()
+    trainer.step = 3
+    trainer.save()
+    newest = tmp_path / "checkpoints" / "step-00000003" / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    again = Trainer(make_policy(make_model(11)), TOPR, None, optim(), tmp_path / "checkpoints")
+    assert again.step == 2
+    assert "step-00000003 is damaged (model.safetensors has another checksum) and is skipped" in caplog.text
+
+
+def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path: Path, make_policy: Any) -> None:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, TOPR)
+    with torch.no_grad():
+        next(policy.model.parameters()).mul_(1.01)
+    trainer = Trainer(policy, TOPR, None, optim(), tmp_path)
+    with pytest.raises(TOPRError, match=r"log π − log μ is .* before the first update .*μ was not scored by these"):
+        trainer.update(examples, np.arange(8), fresh=True)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_gradient_that_is_not_finite_stops_the_run_or_is_skipped(
+    tmp_path: Path, make_policy: Any, skip: bool
+) -> None:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, TOPR)
+    config = optim()
+    object.__setattr__(config, "skip_nonfinite", skip)
+    trainer = Trainer(policy, TOPR, None, config, tmp_path)
+    with torch.no_grad():
+        policy.model.lm_head.weight[5] = float("inf")
+    before = weights(trainer).clone()
+    if skip:
+        assert trainer.update(examples, np.arange(8), fresh=False)["skipped"] == 1
+        torch.testing.assert_close(weights(trainer), before, equal_nan=True)
+    else:
+        with pytest.raises(TOPRError, match=r"not finite at step 1; .*completions \[0, 1, 2, 3, 4, 5, 6, 7\]"):
+            trainer.update(examples, np.arange(8), fresh=False)
+
+
+def test_adafactor_moves_a_weight_by_about_the_learning_rate(tmp_path: Path, make_policy: Any) -> None:
+    start = weights(train(tmp_path / "a", make_policy, TOPR, 0)[0])
+    moved = weights(train(tmp_path / "b", make_policy, TOPR, 1, name=Optimizer.adafactor, lr=1e-4)[0])
+    assert 0.3e-4 < float((moved - start).square().mean().sqrt()) < 3e-4
+
+
+def test_metrics_of_an_update(tmp_path: Path, make_policy: Any) -> None:
+    _, records = train(tmp_path, make_policy, TOPR, 2)
+    first, second = records
+    assert first["kl_mu"] == pytest.approx(0, abs=1e-6)
+    assert first["ess_pos"] == pytest.approx(1, abs=1e-5)
+    assert second["log_ratio_q05_neg"] <= second["log_ratio_q50_neg"] <= second["log_ratio_q95_neg"]
+    assert {"loss", "grad_norm", "lr", "entropy", "weight_neg", "clipped_high_neg", "samples", "tokens"} <= set(second)
+    assert 0 < second["entropy"] < np.log(11)
