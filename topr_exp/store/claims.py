@@ -144,6 +144,11 @@ def is_alive(seen: Sighting, folder: Path, stale: float = STALE_SECONDS) -> bool
     return filesystem_now(folder) - seen.renewed < limit
 
 
+def is_here(owner: Owner) -> bool:
+    """Whether the owner's process can be seen from here, so that its end is noticed at once."""
+    return bool(owner.id) and owner.scope == _scope()
+
+
 def remove(path: Path, seen: Sighting, stale: float) -> None:
     """Take a dead claim away, unless another process does so at this moment.
 

@@ -172,6 +172,7 @@ class Table:
         if always or (self._verify and _verified.get(str(arrow)) != look):
             with disk_errors(f"read {arrow}"):
                 if file_digest(arrow) != expected["blake2b"]:
+                    _verified.pop(str(arrow), None)
                     return "its checksum is wrong"
             _verified[str(arrow)] = look
         return None

@@ -1,0 +1,210 @@
+"""Completions in and out as JSON lines: nothing is lost on the way, and a malformed line is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from topr_exp.store import Store, completions
+from topr_exp.store.completions import export_file, import_file
+from topr_exp.types import TOPRError
+
+TEXT = st.text(max_size=8)
+WHICH = st.fixed_dictionaries({"problem_id": TEXT}) | st.fixed_dictionaries({"question": TEXT, "gold": TEXT})
+LOGPROB = st.floats(min_value=-(2.0**90), max_value=0, width=32, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Lines of one file: all with tokens or none, all with log-probabilities or none."""
+    tokens = draw(st.booleans())
+    logprobs = tokens and draw(st.booleans())
+    rows = []
+    for _ in range(draw(st.integers(1, 7))):
+        row = draw(WHICH) | {"completion": draw(TEXT)}
+        if draw(st.booleans()):
+            row["finish"] = draw(st.sampled_from(completions.FINISHES))
+        if tokens:
+            row["tokens"] = draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4))
+        if logprobs:
+            count = len(row["tokens"])
+            row["logprobs"] = draw(st.lists(LOGPROB, min_size=count, max_size=count))
+        rows.append(row)
+    return rows
+
+
+def shortest(row: dict[str, Any]) -> dict[str, Any]:
+    """The line as it goes out: log-probabilities are float32, written with the fewest digits that tell them apart."""
+    if "logprobs" not in row:
+        return row
+    return row | {"logprobs": [float(str(np.float32(value))) for value in row["logprobs"]]}
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(files())
+def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
+    folder = tmp_path_factory.mktemp("round")
+    store = Store(folder / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(completions, "ROWS_PER_SHARD", 3)
+        table, _, made = import_file(store, write(folder / "a.jsonl", rows))
+        assert made == table.shards == -(-len(rows) // 3)
+        assert export_file(table, folder / "b.jsonl") == len(rows)
+        assert [json.loads(line) for line in (folder / "b.jsonl").open(encoding="utf-8")] == [*map(shortest, rows)]
+        again, _, _ = import_file(store, folder / "b.jsonl")
+        export_file(again, folder / "c.jsonl")
+    assert (folder / "b.jsonl").read_bytes() == (folder / "c.jsonl").read_bytes()
+    assert table.read().equals(again.read())
+
+
+def test_columns_and_types(tmp_path: Path) -> None:
+    rows = [
+        {"problem_id": "a/1", "completion": " 4.", "tokens": [3, 1], "logprobs": [-0.1, 0], "finish": "stop"},
+        {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e-3], "reward": 1},
+    ]
+    table, scan, _ = import_file(Store(tmp_path), write(tmp_path / "a.jsonl", rows))
+    found = table.read()
+    assert found.to_pylist()[0] == {
+        "problem_id": "a/1",
+        "question": None,
+        "gold": None,
+        "text": " 4.",
+        "finish": "stop",
+        "tokens": [3, 1],
+        "sampler_logp": [float(np.float32(-0.1)), 0.0],
+    }
+    assert found.schema.field("tokens").type == pa.list_(pa.int32())
+    assert found.schema.field("sampler_logp").type == pa.list_(pa.float32())
+    assert scan.passed_over == {"reward": 1}
+    assert table.ragged("tokens")[1].tolist() == [2]
+
+
+def test_the_same_content_is_stored_once(tmp_path: Path) -> None:
+    rows = [{"problem_id": "1", "completion": "x"}]
+    store = Store(tmp_path)
+    one, _, made = import_file(store, write(tmp_path / "a.jsonl", rows))
+    other, _, made_again = import_file(store, write(tmp_path / "b.jsonl", rows))
+    different, _, _ = import_file(store, write(tmp_path / "c.jsonl", rows * 2))
+    assert (made, made_again) == (1, 0)
+    assert one.name == other.name != different.name
+    assert one.name.startswith("imported/")
+
+
+def line(**changes: Any) -> str:
+    row = {"problem_id": "1", "completion": "x", "tokens": [1, 2], "logprobs": [-1.0, -2.0]} | changes
+    return json.dumps({name: value for name, value in row.items() if value is not ...})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON: Expecting property name enclosed in double quotes (column 2)"),
+        ("[" * 100_000, "not JSON: maximum recursion depth exceeded"),
+        ("[1]", "an object was expected, not list"),
+        (line(completion=...), "completion is missing"),
+        (line(completion=5), "completion must be text; got int"),
+        (line(completion="\ud800"), "completion holds half of a surrogate pair, which is no character"),
+        (line(problem_id=...), "problem_id is missing, and question and gold are not both there instead"),
+        (line(problem_id=..., question="q"), "problem_id is missing, and question and gold are not both there instead"),
+        (line(finish="eos"), "finish must be one of stop, length, stop_string; got 'eos'"),
+        (line(tokens=[]), "tokens must be a list of token ids, at least one"),
+        (line(tokens=[1, 2.0]), "tokens must be a list of token ids, at least one"),
+        (line(tokens=[1, True]), "tokens must be a list of token ids, at least one"),
+        (line(tokens=[1, -1]), "token ids lie between 0 and 2147483647; got -1 to 1"),
+        (line(tokens=[1, 2**31]), "token ids lie between 0 and 2147483647; got 1 to 2147483648"),
+        (line(tokens=...), "logprobs without tokens: nothing says which tokens they belong to"),
+        (line(logprobs=[-1.0]), "1 logprobs for 2 tokens"),
+        (line(logprobs=[-1.0, "a"]), "logprobs must be a list of numbers"),
+        (line(logprobs=[0.5, 0.9]), "logprobs must be finite and at most 0 (natural logarithms of probabilities)"),
+        (line(logprobs=[-1, float("nan")]), "logprobs must be finite and at most 0"),
+        (line(logprobs=[-1, -1e300]), "logprobs must be finite and at most 0"),
+        (f'{{"problem_id": {"9" * 5000}}}', "not JSON: Exceeds the limit"),
+        (line(logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
+        (line(tokens=..., logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"{line()}\n\n{text}\n{line()}\n")
+    with pytest.raises(TOPRError) as error:
+        import_file(Store(tmp_path / "store"), path)
+    assert str(error.value).startswith(f"{path}:3: {message}")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "store").exists()
+
+
+def test_line_numbers_go_on_over_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completions, "ROWS_PER_SHARD", 2)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes((line() + "\n").encode() * 5 + b'{"completion": "\xff"}\n')
+    with pytest.raises(TOPRError, match=r"a\.jsonl:6: not JSON: 'utf-8' codec can't decode byte 0xff"):
+        import_file(Store(tmp_path / "store"), path)
+
+
+def test_files_that_cannot_be_imported(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    (tmp_path / "empty.jsonl").write_text("\n\n")
+    with pytest.raises(TOPRError, match=r"empty\.jsonl holds no completions"):
+        import_file(store, tmp_path / "empty.jsonl")
+    with pytest.raises(TOPRError, match=r"^cannot read .*gone\.jsonl: No such file or directory$"):
+        import_file(store, tmp_path / "gone.jsonl")
+
+
+def test_a_file_that_changes_during_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.jsonl", [{"problem_id": "1", "completion": "x"}])
+    scan = completions.scan_file(path)
+    write(path, [{"problem_id": "1", "completion": "y"}])
+    with pytest.raises(TOPRError, match="changed while it was imported"):
+        completions.read_shard(scan, 0)
+
+
+def test_rollouts_sampled_here_go_out_and_come_back(tmp_path: Path) -> None:
+    """A table with a column more (sample) and log-probabilities that have no short decimal form."""
+    store = Store(tmp_path / "store")
+    logps = -np.random.default_rng(0).random(6, dtype=np.float32)
+    rollouts = pa.table(
+        {
+            "problem_id": ["p0", "p0", "p1"],
+            "sample": pa.array([0, 1, 0], pa.int16()),
+            "tokens": pa.array([[5, 1], [1], [9, 9, 1]], pa.list_(pa.int32())),
+            "text": [" 4", "", " nine \u2028 π"],
+            "finish": ["stop", "stop", "length"],
+            "sampler_logp": pa.array([logps[:2], logps[2:3], logps[3:]], pa.list_(pa.float32())),
+        }
+    )
+    table = store.table("rollouts", {"x": 1}, 1)
+    table.fill(lambda _: rollouts)
+    export_file(table, tmp_path / "out.jsonl")
+    back = import_file(store, tmp_path / "out.jsonl")[0].read()
+    for name in ("problem_id", "tokens", "text", "finish", "sampler_logp"):
+        assert back[name].to_pylist() == rollouts[name].to_pylist(), name
+
+
+def test_what_cannot_be_exported(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    verdicts, nameless = store.table("verdicts", {}, 1), store.table("rollouts", {}, 1)
+    verdicts.fill(lambda _: pa.table({"verdict": ["correct"]}))
+    nameless.fill(lambda _: pa.table({"text": ["x"]}))
+    with pytest.raises(TOPRError, match=r"verdicts/\w+ holds no completions \(no column text\)"):
+        export_file(verdicts, tmp_path / "out.jsonl")
+    with pytest.raises(TOPRError, match=r"rollouts/\w+ has no column problem_id"):
+        export_file(nameless, tmp_path / "out.jsonl")
+    with pytest.raises(TOPRError, match="was never made"):
+        export_file(store.table("rollouts", {"other": 1}, 1), tmp_path / "out.jsonl")
+    assert {path.name for path in tmp_path.iterdir()} == {"store"}
+    (tmp_path / "out.jsonl").write_text("precious")
+    with pytest.raises(TOPRError, match=r"out\.jsonl exists"):
+        export_file(nameless, tmp_path / "out.jsonl")
+    assert (tmp_path / "out.jsonl").read_text() == "precious"

@@ -1,0 +1,223 @@
+"""`python -m topr_exp.store`: what is in a store, whether it is sound, and completions in and out.
+
+Exit status: 0; 1 for damage that `verify` found or an operation that failed; 2 for a wrong option.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from topr_exp.store import catalog
+from topr_exp.store.table import MISSING, Store
+from topr_exp.types import TOPRError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = parser().parse_args(arguments)
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    try:
+        status: int = options.run(Store(options.root), options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader has had enough (| head)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except TOPRError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; each command sets `run`."""
+    top = argparse.ArgumentParser(prog="python -m topr_exp.store", description=(__doc__ or "").split("\n\n")[0])
+    top.add_argument("--root", type=Path, default=Path("outputs/store"), help="default: outputs/store")
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    table = "kind/hash, as `list` prints it; a beginning that fits one table is enough"
+
+    command = commands.add_parser("list", help="one line a table")
+    command.set_defaults(run=list_tables)
+    command = commands.add_parser("describe", help="a table's whole key, columns and shards")
+    command.add_argument("key", metavar="KEY", help=table)
+    command.set_defaults(run=describe)
+    command = commands.add_parser("verify", help="compute every checksum; exit status 1 when a shard is damaged")
+    command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all tables")
+    command.set_defaults(run=verify)
+    command = commands.add_parser("prune", help="remove tables that fit all that is given; without --yes only say so")
+    command.add_argument("--kind", help="of this kind")
+    command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
+    command.add_argument("--key", help=table)
+    command.add_argument("--yes", action="store_true", help="remove them")
+    command.set_defaults(run=prune, refuse=command.error)
+    command = commands.add_parser("export", help="write a table of completions as JSON lines")
+    command.add_argument("key", metavar="KEY", help=table)
+    command.add_argument("file", metavar="FILE.jsonl", type=Path)
+    command.set_defaults(run=export)
+    command = commands.add_parser("import", help="store completions made elsewhere (docs/store.md has the format)")
+    command.add_argument("file", metavar="FILE.jsonl", type=Path)
+    command.add_argument("--kind", default="imported", help="default: imported")
+    command.set_defaults(run=import_)
+    return top
+
+
+def days(text: str) -> float:
+    number = float(text)
+    if not number >= 0:
+        raise ValueError(text)
+    return number
+
+
+def list_tables(store: Store, options: argparse.Namespace) -> int:
+    found = catalog.entries(store)
+    if not found:
+        print(f"{store.root} holds no tables")
+        return 0
+    lines = [("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY")]
+    for entry in found:
+        size, unused = human_bytes(entry.bytes()), f"{entry.days_unused():.0f} d"
+        if entry.table is None:
+            lines.append((entry.name, "?", "?", size, unused, entry.error))
+            continue
+        table = entry.table
+        done = sum(table.checksum_file(index).exists() for index in range(table.shards))
+        shards = f"{table.shards}" if done == table.shards else f"{done} of {table.shards}"
+        lines.append((entry.name, f"{table.rows():,}", shards, size, unused, short(table.key)))
+    print_columns(lines, right={1, 2, 3, 4})
+    total = human_bytes(sum(entry.bytes() for entry in found))
+    print(f"{len(found)} {'table' if len(found) == 1 else 'tables'}, {total} in {store.root}")
+    return 0
+
+
+def describe(store: Store, options: argparse.Namespace) -> int:
+    entry = catalog.find(store, options.key)
+    if entry.table is None:
+        raise TOPRError(entry.error)
+    table = entry.table
+    missing = [index for index in range(table.shards) if not table.checksum_file(index).exists()]
+    done = f"{table.shards - len(missing)} of {table.shards} shards"
+    lines = [
+        ("table", entry.name),
+        ("folder", str(entry.folder)),
+        ("rows", f"{table.rows():,} in {done}, {human_bytes(entry.bytes())}"),
+        ("unused", f"{entry.days_unused():.1f} days"),
+        ("columns", ", ".join(f"{name} {kind}" for name, kind in entry.columns()) or "none yet"),
+    ]
+    if missing:
+        lines.append(("missing", "shards " + ", ".join(map(str, missing))))
+    if makers := entry.makers():
+        lines.append(("at work", ", ".join(makers)))
+    print_columns(lines)
+    print("key")
+    print(json.dumps(table.key, indent=2, ensure_ascii=False))
+    return 0
+
+
+def verify(store: Store, options: argparse.Namespace) -> int:
+    found = [catalog.find(store, options.key)] if options.key else catalog.entries(store)
+    bad = 0
+    for entry in found:
+        if entry.table is None:
+            print(f"DAMAGED  {entry.error}")
+            bad += 1
+            continue
+        table = entry.table
+        faults = {index: table.fault(index, always=True) for index in range(table.shards)}
+        damaged = {index: fault for index, fault in faults.items() if fault not in (None, MISSING)}
+        for index, fault in damaged.items():
+            print(f"DAMAGED  {table.arrow_file(index)}: {fault}")
+        whole = sum(fault is None for fault in faults.values())
+        if not damaged:
+            print(f"sound    {entry.name}: {whole} of {table.shards} shards made, all checksums right")
+        bad += len(damaged)
+    if bad:
+        print(f"{bad} damaged; the next run that needs a damaged shard makes it again")
+    return 1 if bad else 0
+
+
+def prune(store: Store, options: argparse.Namespace) -> int:
+    if options.kind is None and options.older_than is None and options.key is None:
+        options.refuse("say what to remove: --kind, --older-than or --key")
+    found = [catalog.find(store, options.key)] if options.key else catalog.entries(store)
+    chosen = [
+        entry
+        for entry in found
+        if options.kind in (None, entry.kind)
+        and (options.older_than is None or entry.days_unused() >= options.older_than)
+    ]
+    removed = freed = 0
+    for entry in chosen:
+        size = entry.bytes()
+        if makers := entry.makers():
+            print(f"kept     {entry.name}: {', '.join(makers)} is at work on it")
+            continue
+        if options.yes:
+            catalog.remove(entry)
+        print(f"{'removed ' if options.yes else 'would go'} {entry.name}  {human_bytes(size)}")
+        removed, freed = removed + 1, freed + size
+    if options.yes:
+        catalog.sweep(store)
+    tables = f"{removed} {'table' if removed == 1 else 'tables'}, {human_bytes(freed)}"
+    print(f"removed {tables}" if options.yes else f"{tables} would be removed; add --yes to do it")
+    return 0
+
+
+def export(store: Store, options: argparse.Namespace) -> int:
+    from topr_exp.store.completions import export_file
+
+    entry = catalog.find(store, options.key)
+    if entry.table is None:
+        raise TOPRError(entry.error)
+    rows = export_file(entry.table, options.file)
+    print(f"{rows:,} completions of {entry.name} in {options.file}, {human_bytes(options.file.stat().st_size)}")
+    return 0
+
+
+def import_(store: Store, options: argparse.Namespace) -> int:
+    from topr_exp.store.completions import import_file
+
+    table, scan, made = import_file(store, options.file, options.kind)
+    for name, count in scan.passed_over.most_common():
+        print(f"warning: nothing reads the member {name} ({count:,} lines)", file=sys.stderr)
+    has = " and ".join(sorted(scan.lists, reverse=True)) or "text only"
+    state = "" if made else " (was there already)"
+    print(f"{table.name}: {scan.rows:,} completions, {has}{state}")
+    return 0
+
+
+def print_columns(lines: Sequence[tuple[str, ...]], right: Set[int] = frozenset()) -> None:
+    """Aligned columns two spaces apart; the last one is as long as it is."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if i in right else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def human_bytes(count: float) -> str:
+    """1234567 -> 1.2 MB (powers of 1000, as disks are sold)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def short(key: Mapping[str, Any], width: int = 60) -> str:
+    """A key in one line: its plain members, cut at `width`."""
+    text = " ".join(f"{name}={value}" for name, value in key.items() if not isinstance(value, (dict, list)))
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
