@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from topr_exp.interrupts import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def main() -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then passes errors on, and they are reported here
     args = get_args_parser().parse_args()
     try:
-        if not (args.help or args.hydra_help or args.cfg or args.info or args.shell_completion):
+        if not (args.help or args.hydra_help or args.info or args.shell_completion):
             runs = expand(args)
-            if runs[0].dry_run:
+            if runs[0].dry_run and not args.cfg:
                 print("\n".join(describe(config) for config in runs))
                 return
         hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
@@ -44,6 +45,8 @@ def main() -> None:
         fail(error, 2)
     except TOPRError as error:
         fail(error, 1)
+    except Interrupted as stop:
+        fail(stop, 128 + stop.signal)
     except KeyboardInterrupt:
         fail("interrupted; the same command goes on where this one stopped", 130)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from topr_exp import interrupts
 from topr_exp.composition.config import unit_of
 from topr_exp.composition.training_set import TrainingSet, candidates, compose
 from topr_exp.config import Config
@@ -47,7 +48,12 @@ def run(config: Config) -> dict[str, Any]:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
-    folder = RunFolder(config)
+    with interrupts.listening(), RunFolder(config) as folder:
+        return experiment(config, folder)
+
+
+def experiment(config: Config, folder: RunFolder) -> dict[str, Any]:
+    """The stages in order, each left out where an earlier attempt finished it."""
     if folder.done:
         summary: dict[str, Any] = folder.read("summary.json")
         say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_NOTES = 2.0
+
+# Told now and then how far the work at hand is: the run's folder, so that others can see it from outside.
+listener: Callable[[dict[str, Any]], None] | None = None
 
 
 class Progress:
@@ -20,6 +26,7 @@ class Progress:
         self.done = self.first = done
         self.amount = 0.0
         self.start = self.printed = time.monotonic()
+        self.noted = -SECONDS_BETWEEN_NOTES
         self.note = ""
         self.bar = None
         if sys.stderr.isatty():
@@ -38,10 +45,12 @@ class Progress:
             self.bar.set_postfix_str(", ".join(part for part in (self.rate(), note) if part), refresh=False)
             self.bar.update(count)
         elif now - self.printed >= SECONDS_BETWEEN_LINES and self.done < self.total:
-            left = (now - self.start) / max(self.done - self.first, 1) * (self.total - self.done)
-            parts = [f"{self.done}/{self.total} {self.unit}", self.rate(), f"{left:.0f} s left", note]
+            parts = [f"{self.done}/{self.total} {self.unit}", self.rate(), f"{self.left():.0f} s left", note]
             print(f"{self.label:<12} " + ", ".join(part for part in parts if part), file=sys.stderr, flush=True)
             self.printed = now
+        if listener is not None and now - self.noted >= SECONDS_BETWEEN_NOTES:
+            self.noted = now
+            listener({"done": self.done, "total": self.total, "unit": self.unit, "seconds_left": round(self.left(), 1)})
 
     def message(self, text: str) -> None:
         """A line beside the bar, such as what this process waits for."""
@@ -49,6 +58,10 @@ class Progress:
             self.bar.write(text, file=sys.stderr)
         else:
             print(text, file=sys.stderr, flush=True)
+
+    def left(self) -> float:
+        """Seconds until the end, at the pace so far."""
+        return (time.monotonic() - self.start) / max(self.done - self.first, 1) * (self.total - self.done)
 
     def rate(self) -> str:
         """Units (or what `rate_unit` names) a second so far."""

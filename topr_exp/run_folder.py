@@ -13,8 +13,10 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
 
+from topr_exp import attempt, interrupts, progress
 from topr_exp.config import Config, plain
 from topr_exp.files import write_json, write_text
 from topr_exp.store.files import disk_errors, write_whole
@@ -25,23 +27,60 @@ PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core
 
 
 class RunFolder:
-    """Opens (or goes on in) the folder of a run; TOPRError when it holds another experiment or can't be written."""
+    """The folder of a run, this process's alone within a `with` block, which also notes how the attempt ended.
+
+    Opening raises TOPRError when the folder holds another experiment, when another process is at work in it, or when
+    it can't be written. What a finished run left may be read by many.
+    """
 
     def __init__(self, config: Config) -> None:
-        self.path = config.folder
-        with disk_errors(f"write in {self.path}"):
-            self.path.mkdir(parents=True, exist_ok=True)
-        stored = self.read("config.json")
-        if stored is None:
-            self._describe(config)
-        elif differences := differing(stored["experiment"], config.experiment):
-            raise TOPRError(f"{self.path} holds another experiment ({'; '.join(differences[:4])}); set another name")
-        state = self.read("state.json") or {}
-        self.seconds: dict[str, float] = state.get("seconds", dict.fromkeys(STAGES, 0.0))
-        self.counts: dict[str, int] = state.get("counts", {})
+        self.path, self._config = config.folder, config
+        self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
+        self.counts: dict[str, int] = {}
         self.stage_name = ""
         self._began = time.monotonic()
+        self._attempt: dict[str, Any] = {}
+        self._progress: dict[str, Any] | None = None
         self._metrics: IO[str] | None = None
+        self._held = contextlib.ExitStack()
+
+    def __enter__(self) -> RunFolder:
+        with disk_errors(f"write in {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self.refuse_another(self.read("config.json"))
+        if self.done:
+            return self
+        with contextlib.ExitStack() as held:
+            held.enter_context(attempt.occupy(self.path))
+            if self.read("config.json") is None:
+                self._describe(self._config)
+            state = self.read("state.json") or {}
+            self.seconds |= state.get("seconds", {})
+            self.counts |= state.get("counts", {})
+            self._attempt = attempt.description(state.get("attempt", {}).get("number", 0) + 1)
+            (self.path / attempt.ERROR).unlink(missing_ok=True)
+            self.save_state()
+            self._held = held.pop_all()
+        progress.listener = self._note
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        progress.listener = None
+        with self._held:
+            if error is None or not self._attempt:
+                return
+            stopped = isinstance(error, (interrupts.Interrupted, KeyboardInterrupt))
+            if not stopped:
+                attempt.record_error(self.path, error)
+            with contextlib.suppress(TOPRError):  # a full disk: the error on its way says so
+                self.save_state("stopped" if stopped else "failed")
+
+    def refuse_another(self, stored: Any) -> None:
+        """Raise TOPRError, with the differences, when `stored` (config.json) is of another experiment."""
+        if stored is not None and (differences := differing(stored["experiment"], self._config.experiment)):
+            raise TOPRError(f"{self.path} holds another experiment ({'; '.join(differences[:4])}); set another name")
 
     def _describe(self, config: Config) -> None:
         """Write down what will run and with what; the config last, since it says that the rest is there."""
@@ -67,13 +106,16 @@ class RunFolder:
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary, then the mark that everything is there."""
         write_json(self.path / "summary.json", summary)
+        self._progress = None
+        self.save_state("done")
         write_text(self.path / "DONE", "")
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time the block under `name`; the seconds of earlier, killed attempts are kept."""
         assert name in STAGES, name
-        self.stage_name, self._began = name, time.monotonic()
+        interrupts.check()
+        self.stage_name, self._began, self._progress = name, time.monotonic(), None
         self.save_state()
         try:
             yield
@@ -91,9 +133,14 @@ class RunFolder:
         """Add to a counter of work done by this run (tokens sampled, tokens scored)."""
         self.counts[name] = self.counts.get(name, 0) + amount
 
-    def save_state(self, **progress: Any) -> None:
-        state = {"stage": self.stage_name, **progress, "seconds": self.seconds, "counts": self.counts}
-        write_json(self.path / "state.json", state)
+    def save_state(self, status: str = "running") -> None:
+        """Write what `python -m topr_exp.sweeps status` shows, and what a later attempt needs of this one."""
+        state = {"status": status, "stage": self.stage_name, "progress": self._progress, "attempt": self._attempt}
+        write_json(self.path / "state.json", {**state, "seconds": self.seconds, "counts": self.counts})
+
+    def _note(self, done: dict[str, Any]) -> None:
+        self._progress = done
+        self.save_state()
 
     # ---- metrics.jsonl: one line an update
 
@@ -123,7 +170,8 @@ class RunFolder:
         with disk_errors(f"write {self.path / 'metrics.jsonl'}"):
             os.fsync(self._metrics.fileno())
         self.lap()
-        self.save_state(step=step, steps=steps)
+        self._progress = {**(self._progress or {}), "done": step, "total": steps, "unit": "updates"}
+        self.save_state()
 
     def save_training_set(self, iteration: int, examples: Any, summary: dict[str, Any]) -> None:
         """Which completions (rows of the rollouts) an iteration trains on, and what they are."""

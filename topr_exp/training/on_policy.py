@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from topr_exp import interrupts
 from topr_exp.composition.candidates import generator
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.data.questions import Questions
@@ -65,7 +66,8 @@ class Rounds:
             self.restore()
         steps = self.schedule.rounds * self.schedule.updates
         saved = time.monotonic()
-        with Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens") as progress:
+        progress = Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens")
+        with progress, interrupts.deferred():
             while self.trainer.step < steps:
                 number = self.trainer.step // self.schedule.updates
                 examples, correct, replayed = self.sample(number)
@@ -74,9 +76,11 @@ class Rounds:
                     record = self.trainer.update(examples, chosen, fresh=position == 0 and not replayed)
                     log({"iteration": self.iteration, "round": number, "sampled_correct": correct, **record})
                     progress.update(1, record["tokens"], f"{100 * correct:.0f} % of the samples correct")
-                if self.trainer.step < steps and time.monotonic() - saved >= save_every:
+                due = time.monotonic() - saved >= save_every
+                if interrupts.asked() or (self.trainer.step < steps and due):
                     before_save(self.trainer.step, steps)
                     self.trainer.save({BUFFER: self.packed()} if self.schedule.replay > 0 else None)
+                    interrupts.check()
                     saved = time.monotonic()
 
     def batch(self, examples: Examples, number: int, position: int) -> np.ndarray:

@@ -1,0 +1,70 @@
+"""One attempt at a run: who works in the run's folder, and what ended it.
+
+A run may take several attempts (kills, time limits, errors that were mended). `run.claim` keeps a second process out
+and tells others that the run is alive; `error.txt` holds what made the last attempt fail, first line first.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from topr_exp.files import write_text
+from topr_exp.store import claims
+from topr_exp.store.files import disk_errors
+from topr_exp.types import TOPRError
+
+CLAIM = "run.claim"
+ERROR = "error.txt"
+
+
+def occupy(path: Path) -> claims.Claim:
+    """Keep other processes out of the folder of a run, after a dead one if need be.
+
+    TOPRError when another process is at work in it. An owner on another machine whose process ended without a word
+    (a lost node) is waited for until its claim has been silent for a minute.
+    """
+    patience = time.monotonic() + 1.5 * claims.STALE_SECONDS
+    told = False
+    while True:
+        with disk_errors(f"write in {path}"):
+            claim = claims.take(path / CLAIM)
+        if isinstance(claim, claims.Claim):
+            return claim
+        if claims.is_here(claim) or time.monotonic() > patience:
+            raise TOPRError(f"{path} is being run by process {claim}; wait for it, or stop it and start again")
+        if not told:
+            print(f"waiting for process {claim}, which held {path} a moment ago", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(1.0)
+
+
+def description(number: int) -> dict[str, str | int | None]:
+    """Which attempt this is, where it runs, and since when."""
+    job, array = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_ARRAY_JOB_ID")
+    slurm = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else job
+    return {"number": number, "host": socket.gethostname(), "pid": os.getpid(), "slurm": slurm, "began": now()}
+
+
+def record_error(path: Path, error: BaseException) -> None:
+    """Write the error that ends an attempt, its message first and then the traceback."""
+    trace = "".join(traceback.format_exception(error))
+    with suppress(TOPRError):  # the disk is full, say: the error itself is what the user must see
+        write_text(
+            path / ERROR, f"{message(error)}\n\n{now()}, process {os.getpid()} on {socket.gethostname()}\n{trace}"
+        )
+
+
+def message(error: BaseException) -> str:
+    """An error in one line; those that are no user's mistake with the name of their kind."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, TOPRError) else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
