@@ -170,9 +170,7 @@ def _check_logprobs(logprobs: Any, tokens: list[int] | None) -> None:
         raise _Malformed("logprobs without tokens: nothing says which tokens they belong to")
     if len(logprobs) != len(tokens):
         raise _Malformed(f"{len(logprobs)} logprobs for {len(tokens)} tokens")
-    if not (
-        all(map(math.isfinite, logprobs)) and LOGPROB_LEAST <= min(logprobs) <= max(logprobs) <= LOGPROB_ABOVE_ZERO
-    ):
+    if not all(LOGPROB_LEAST <= value <= LOGPROB_ABOVE_ZERO for value in logprobs):  # false for NaN too
         raise _Malformed("logprobs must be finite and at most 0 (natural logarithms of probabilities)")
 
 
