@@ -300,6 +300,8 @@ def convert(key: str, value: Any, hint: Any) -> Any:
             return value
         if option is float and number and not math.isnan(value):
             return float(value)
+        if option is float and value == ".inf":  # what YAML calls infinity is text on Hydra's command line
+            return math.inf
         if option is str and (number or isinstance(value, str)):
             return str(value)
         if isinstance(option, type) and issubclass(option, Enum) and value in option.__members__:

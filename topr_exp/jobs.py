@@ -93,6 +93,9 @@ class Composer:
     def explain(self, error: Exception, overrides: list[str]) -> ConfigError:
         """A refusal of Hydra's as one line that names the key, what was given and what is allowed."""
         text = str(error)
+        if isinstance(error, ValueError):  # a group set to null or to a number
+            pairs = (override.split("=", 1) for override in overrides if "=" in override)
+            text = next((f"Could not find '{k}/{v}'" for k, v in pairs if k in self.loader.list_groups("")), text)
         if missing := re.search(r"Could not (?:find|load) '([^']+)/([^/']+)'", text):
             group, choice = missing.groups()
             return ConfigError(

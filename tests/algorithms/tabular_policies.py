@@ -32,6 +32,7 @@ LOGITS = 9
 def load(name: str, **overrides: Any) -> Any:
     """The loss of conf/algo/<name>.yaml with some fields replaced."""
     settings = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    settings.pop("defaults", None)  # Hydra's, not the loss's
     return build_algorithm({**settings, **overrides})
 
 
