@@ -1,0 +1,183 @@
+"""Whole runs with the shipped model on a handful of problems: what they leave behind, and what a kill changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, config_of, overrides
+from topr_exp.pipeline import run
+from topr_exp.types import TOPRError
+
+PAPER = ["topr", "tis", "is", "naive", "sft", "ppo", "dpo"]
+OTHERS = ["agro", "agro_on_policy", "rloo", "kl_pg", "grpo", "opmd", "asymre", "rec", "red_drop"]
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of this module share a store."""
+    return tmp_path_factory.mktemp("outputs")
+
+
+def weights_of(folder: Path) -> str:
+    return hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("data", ["gsm8k", "math"])
+def test_a_run_leaves_everything_behind(outputs: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+    config = config_of(*overrides(outputs, f"data={data}", "baseline=-0.3"))
+    summary = run(config)
+    folder = config.folder
+    names = {"config.yaml", "environment.json", "metrics.jsonl", "eval.jsonl", "summary.json", "model", "DONE"}
+    assert names <= {path.name for path in folder.iterdir()}
+    assert summary == json.loads((folder / "summary.json").read_text())
+    assert (summary["algo"], summary["data"], summary["source"], summary["model"]) == ("topr", data, "embedded", "tiny")
+    assert summary["baseline"] == -0.3
+    assert summary["n_train"] == 16 * 4
+    p = summary["positive_share"]
+    assert summary["effective_positive"] == pytest.approx(p * 1.3 / (1 - (1 - 2 * p) * 0.3))
+    for part in ("base", "final"):
+        figures = summary[part]
+        assert figures["correct"] + figures["incorrect"] + figures["invalid"] == pytest.approx(1)
+        assert figures["pass@1"] == pytest.approx(figures["correct"])
+        assert {"pass@1_se", "maj@4"} <= set(figures)
+    assert set(summary["seconds"]) == {
+        "problems", "sampling", "grading", "composition", "scoring", "training", "evaluation"
+    }  # fmt: skip
+    assert [record["step"] for record in records(folder)] == [1, 2, 3, 4]
+    environment = json.loads((folder / "environment.json").read_text())
+    assert {"git_commit", "versions", "cores", "seed", "python"} <= set(environment)
+    printed = capsys.readouterr().out
+    for text in ("a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0", "embedded", "M parameters", str(folder), "pass@1 ± 2"):
+        assert text in printed
+
+    again = run(config)
+    assert again == summary
+    assert "finished before, nothing to do" in capsys.readouterr().out
+
+
+def test_the_final_model_is_a_folder_that_transformers_loads(outputs: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    config = config_of(*overrides(outputs, "data=math", "baseline=-0.3"))
+    run(config)
+    model = AutoModelForCausalLM.from_pretrained(config.folder / "model")
+    tokenizer = AutoTokenizer.from_pretrained(config.folder / "model")
+    assert model.get_input_embeddings().weight.shape[0] >= len(tokenizer)
+    evaluated = config_of(*overrides(outputs, f"model.path={config.folder / 'model'}", "data=math", "name=next"))
+    assert (
+        run(evaluated)["base"]["pass@1"] == json.loads((config.folder / "summary.json").read_text())["final"]["pass@1"]
+    )
+
+
+@pytest.mark.parametrize("algo", [*PAPER, *OTHERS])
+def test_every_algorithm_goes_through_the_one_trainer(outputs: Path, algo: str) -> None:
+    few = ["schedule.rounds=2", "schedule.prompts=4"] if algo in ("agro_on_policy", "rloo") else []
+    config = config_of(*overrides(outputs, f"algo={algo}", *few))
+    summary = run(config)
+    assert summary["algo"] == algo
+    assert summary["n_train"] > 0
+    for record in records(config.folder):
+        assert record["grad_norm"] >= 0
+        assert record["entropy"] > 0
+    if not few:
+        assert summary["tokens"]["tokens_scored"] == 0 or algo == PAPER[0]  # the first run sampled and scored for all
+
+
+def test_runs_that_differ_in_training_alone_share_what_was_sampled(outputs: Path) -> None:
+    run(config_of(*overrides(outputs)))
+    second = run(config_of(*overrides(outputs, "seed=5", "effective_positive=0.5", "optim.lr=1e-5")))
+    assert second["tokens"]["tokens_sampled"] == 0
+    assert second["tokens"]["tokens_scored"] == 0
+    assert second["effective_positive"] == pytest.approx(0.5)
+
+
+def test_sampling_anew_takes_another_sampler_seed(outputs: Path) -> None:
+    first, second = (run(config_of(*overrides(outputs, f"sampler.seed={seed}", "name=seeds"))) for seed in (0, 7))
+    assert second["tokens"]["tokens_sampled"] > 0
+    assert first["base"] == second["base"]  # evaluation has a seed of its own
+
+
+def test_iterations_sample_from_the_model_before(outputs: Path) -> None:
+    config = config_of(*overrides(outputs, "iterations=2", "compose=anna_karenina"))
+    summary = run(config)
+    assert [record["iteration"] for record in summary["iterations"]] == [0, 1, 2]
+    assert (config.folder / "iteration-1" / "model" / "model.safetensors").exists()
+    assert {record["iteration"] for record in records(config.folder)} == {1, 2}
+    assert (config.folder / "store" / "rollouts").exists()
+
+
+def test_too_few_of_a_kind_is_one_line_with_what_there_is(outputs: Path) -> None:
+    asked = ["compose=proportion", "compose.positive_share=0.9", "compose.n_examples=60"]
+    with pytest.raises(
+        TOPRError, match=r"compose.positive_share=0.9 .* needs 54 correct completions; \d+ are available"
+    ):
+        run(config_of(*overrides(outputs, *asked)))
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TOPRError, match=r"cannot write in .*file/runs/"):
+        run(config_of(*overrides(tmp_path / "file")))
+
+
+def test_a_folder_that_holds_another_experiment_is_refused(outputs: Path) -> None:
+    config = config_of(*overrides(outputs, "name=other"))
+    config.folder.mkdir(parents=True)
+    stored = config.experiment | {"seed": 99}
+    (config.folder / "config.json").write_text(json.dumps({"experiment": stored}))
+    with pytest.raises(TOPRError, match=r"holds another experiment \(seed: 99 -> 0\)"):
+        run(config)
+
+
+def test_an_error_of_a_run_is_one_line_and_exit_code_1(outputs: Path) -> None:
+    asked = ["compose=proportion", "compose.positive_share=0.9", "compose.n_examples=60"]
+    done = subprocess.run(
+        [sys.executable, "-m", "topr_exp", *overrides(outputs, *asked)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: compose.positive_share=0.9")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["algo=rloo", "schedule.rounds=8", "schedule.prompts=4"]], ids=["topr", "rloo"])
+def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, more: list[str]) -> None:
+    arguments = [*more, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]
+    undisturbed = config_of(*overrides(tmp_path / "a", *arguments))
+    run(undisturbed)
+    killed = config_of(*overrides(tmp_path / "b", *arguments))
+    command = [sys.executable, "-m", "topr_exp", *overrides(tmp_path / "b", *arguments)]
+    rng = random.Random(0)
+    kills = 0
+    for attempt in range(8):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if attempt < 3:
+            deadline = time.monotonic() + 60
+            while not killed.folder.exists() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(rng.uniform(0.2, 3.0))
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+                kills += 1
+        process.wait()
+        if (killed.folder / "DONE").exists():
+            break
+    assert kills >= 1
+    assert weights_of(killed.folder) == weights_of(undisturbed.folder)
+    timing = ("tokens_per_second",)
+    strip = lambda lines: [{k: v for k, v in line.items() if k not in timing} for line in lines]
+    assert json.dumps(strip(records(killed.folder))) == json.dumps(strip(records(undisturbed.folder)))
