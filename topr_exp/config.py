@@ -27,6 +27,7 @@ from topr_exp.data.config import DataConfig
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.config import ModelConfig
 from topr_exp.sampling.config import SamplerConfig
+from topr_exp.sweeps.config import ClusterConfig, cluster_schema, cluster_with
 from topr_exp.tracking.config import TrackingConfig
 from topr_exp.training.config import CheckpointConfig, OptimConfig, ScheduleConfig
 from topr_exp.types import ConfigError
@@ -41,25 +42,6 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"seed must be 0 or more; got {self.seed}")
-
-
-class Device(Enum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-@dataclass(frozen=True)
-class ClusterConfig:
-    """Where a run computes; nothing here may change its result."""
-
-    name: str
-    device: Device
-    threads: int | None
-
-    def __post_init__(self) -> None:
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be null or 1 or more; got {self.threads}")
 
 
 @dataclass(frozen=True)
@@ -200,6 +182,8 @@ def plain(value: Any) -> Any:
 
 def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
     """The error for a key that nothing reads, with the nearest one that something does."""
+    if other := cluster_with(key):
+        return ConfigError(f"nothing reads {key} here; cluster={other} does")
     names = list(known)
     # Keys of the same depth first: "algorithm" is nearer to "algo" than to "algo.ratio".
     level = [name for name in names if name.count(".") == key.count(".")]
@@ -237,6 +221,8 @@ def load(composed: DictConfig) -> Config:
             raise unknown_key(str(key), known_keys())
         if key == "algo":
             sections[key] = build_algorithm(value)
+        elif key == "cluster":
+            sections[key] = build(cluster_schema(value), value, "cluster.")
         elif isinstance(hints[key], type) and dataclasses.is_dataclass(hints[key]):
             sections[key] = build(hints[key], value, f"{key}.")
         else:
@@ -290,7 +276,9 @@ def convert(key: str, value: Any, hint: Any) -> Any:
     options = typing.get_args(hint) if is_union else (hint,)
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     for option in options:
-        if option is Any or (isinstance(option, type) and dataclasses.is_dataclass(option) and type(value) is option):
+        if option is Any:
+            return value
+        if dataclasses.is_dataclass(option) and isinstance(option, type) and isinstance(value, option):
             return value
         if option is type(None) and value is None:
             return None

@@ -1,0 +1,90 @@
+"""Settings of where runs compute (the `cluster` group); nothing here may change a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+from topr_exp.types import ConfigError
+
+
+class Device(Enum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """What every place has."""
+
+    name: str
+    device: Device
+    threads: int | None
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads must be null or 1 or more; got {self.threads}")
+
+
+@dataclass(frozen=True)
+class LocalCluster(ClusterConfig):
+    """This machine."""
+
+    jobs: int  # runs of a sweep at once
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.jobs < 1:
+            raise ValueError(f"jobs must be 1 or more; got {self.jobs}")
+
+
+@dataclass(frozen=True)
+class SlurmCluster(ClusterConfig):
+    """A Slurm cluster; the names are those of the hydra-submitit-launcher."""
+
+    wait: bool  # False: submit and exit
+    partition: str | None
+    account: str | None
+    qos: str | None
+    constraint: str | None
+    timeout_min: int  # minutes a job may take before it is stopped with a checkpoint and queued again
+    max_num_timeout: int  # how often it is queued again after that
+    signal_delay_s: int  # seconds before the time limit at which it is told to stop
+    nodes: int
+    gpus_per_node: int | None
+    cpus_per_task: int | None
+    mem_gb: int | None  # a node
+    array_parallelism: int  # runs of a sweep at once
+    setup: list[str] | None  # shell commands before a run
+    additional_parameters: Any  # of sbatch, by their long names
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        least = {"timeout_min": 1, "max_num_timeout": 0, "signal_delay_s": 1, "nodes": 1, "array_parallelism": 1}
+        for field, minimum in least.items():
+            if getattr(self, field) < minimum:
+                raise ValueError(f"{field} must be {minimum} or more; got {getattr(self, field)}")
+        for field in ("gpus_per_node", "cpus_per_task", "mem_gb"):
+            if getattr(self, field) is not None and getattr(self, field) < 1:
+                raise ValueError(f"{field} must be null or 1 or more; got {getattr(self, field)}")
+        if not isinstance(self.additional_parameters, Mapping):
+            raise ValueError(f"additional_parameters must be NAME: VALUE pairs; got {self.additional_parameters}")
+
+
+SCHEMAS: dict[str, type[ClusterConfig]] = {"local": LocalCluster, "slurm": SlurmCluster}
+
+
+def cluster_schema(values: Any) -> type[ClusterConfig]:
+    """The settings that a cluster of this name has; ConfigError for a name that is none."""
+    name = values.get("name") if isinstance(values, Mapping) else values
+    if name not in SCHEMAS:
+        raise ConfigError(f"cluster.name={name}: expected one of {', '.join(SCHEMAS)}")
+    return SCHEMAS[name]
+
+
+def cluster_with(key: str) -> str | None:
+    """The cluster whose settings have this dotted key."""
+    return next((n for n, schema in SCHEMAS.items() if key in {f"cluster.{f.name}" for f in fields(schema)}), None)
