@@ -85,6 +85,7 @@ class Grader:
         self.counters: Counter[str] = Counter()
         self._own = name not in FORMATS
         self._cache: OrderedDict[tuple[str, str], tuple[bool, str]] = OrderedDict()
+        self._under_way: weakref.WeakValueDictionary[tuple[str, str], Ticket] = weakref.WeakValueDictionary()
         self._pool: Pool | None = None
         self._lock = threading.Lock()
         _graders.add(self)
@@ -104,6 +105,12 @@ class Grader:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the server and the workers; empty while none were needed."""
+        with self._lock:
+            pool = self._pool
+        return pool.pids() if pool is not None else []
 
     def grade(self, pairs: Iterable[tuple[str, str] | None]) -> Iterator[Outcome]:
         """One Outcome for each (completion, gold), in order, while `pairs` is still being read.
@@ -173,7 +180,13 @@ class Grader:
         return _Open(answer, outcome=_outcome(answer, *cached))
 
     def _symbolic(self, pair: tuple[str, str]) -> Ticket:
-        return self._workers_pool().submit(*pair)
+        with self._lock:
+            ticket = self._under_way.get(pair)
+        if ticket is None:
+            ticket = self._workers_pool().submit(*pair)
+            with self._lock:
+                self._under_way[pair] = ticket
+        return ticket
 
     @staticmethod
     def _ready(item: _Open) -> bool:
@@ -202,7 +215,7 @@ class Grader:
 
     def _user_outcome(self, status: str, value: Any) -> Outcome:
         if status == "error":
-            raise TOPRError(f"grader {self.name} raised {value}")
+            raise TOPRError(f"grader {self.name} raised {' '.join(value.split())}")
         if status != "ok":
             return Outcome("incorrect", None, status)
         verdict, answer = value if isinstance(value, list) and len(value) == 2 else (value, None)
@@ -229,6 +242,7 @@ class Grader:
 
     def _after_fork(self) -> None:
         pool, self._pool, self._lock = self._pool, None, threading.Lock()
+        self._under_way.clear()
         if pool is not None:
             pool.abandon()
 

@@ -1,0 +1,46 @@
+"""Graders as a user would write them, good and bad."""
+
+import os
+import time
+
+
+def contains(completion: str, gold: str) -> str:
+    return "correct" if gold in completion else "incorrect"
+
+
+def with_answer(completion: str, gold: str) -> tuple[str, str | None]:
+    words = completion.split()
+    return ("correct" if gold in words else "incorrect", words[-1]) if words else ("invalid", None)
+
+
+def endless(completion: str, gold: str) -> str:
+    while "wait" in completion:
+        time.sleep(0.01)
+    return "correct"
+
+
+def raising(completion: str, gold: str) -> str:
+    raise ValueError("no\nidea")
+
+
+def wrong_type(completion: str, gold: str) -> bool:
+    return True
+
+
+def dying(completion: str, gold: str) -> str:
+    os._exit(3)
+
+
+def greedy(completion: str, gold: str) -> str:
+    hoard = []
+    while True:
+        hoard.append(bytearray(1 << 26))
+
+
+def writing(completion: str, gold: str) -> str:
+    with open(completion, "w") as file:
+        file.write("x")
+    return "correct"
+
+
+NOT_CALLABLE = 3

@@ -1,0 +1,118 @@
+"""Random LaTeX-like text: nothing crashes, nothing hangs, and equality has the properties of an equality."""
+
+import random
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from topr_exp.grading import Grader, extract, last_boxed
+from topr_exp.grading.equivalence import key, quick, rational_value
+
+PIECES = [
+    *"0123456789", "12", "1000", ".5", "3.14", ",", ";", ":", " ", "  ", "\n", "x", "y", "i", "e", "n", "ab", "cm",
+    "and", "or", "+", "-", "*", "/", "^", "_", "=", "<", ">", "!", "'", "|", "(", ")", "[", "]", "{", "}", "$", "&", "%",
+    "~", "#", "@", '"', "`", "\\", r"\\", r"\{", r"\}", r"\frac", r"\frac{1}{2}", r"\sqrt", r"\sqrt{2}", r"\sqrt[3]{x}",
+    r"\pi", r"\infty", r"\pm", r"\cdot", r"\times", r"\left(", r"\right)", r"\left", r"\right", r"\text{", r"\text{ cm}",
+    r"\mathrm{d}", r"\cup", r"\cap", r"\in", r"\le", r"\ne", r"\approx", r"\begin{pmatrix}", r"\end{pmatrix}", r"\begin",
+    r"\end", r"\boxed{", r"\boxed", r"\fbox{", r"\sum_{k=1}^{n}", r"\int", r"\lim_{x\to 0}", r"\sin", r"\log_2", r"\binom",
+    r"\operatorname{f}", r"\overline{x}", r"^\circ", r"\%", r"\$", r"\!", r"\,", r"\mathbb{R}", r"\emptyset", r"\cdots",
+    "−", "π", "²", "½", "∞", "٣", "\x00", "\u200b", "é", "\ud800", "__", "lambda", "The answer is ", "the final answer is ",
+    "\nQ:", "</think>", ". ", "I hope",
+]  # fmt: skip
+TEXT = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=40).map("".join)
+FUZZ = settings(max_examples=2500, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@FUZZ
+@given(TEXT)
+def test_extraction_never_fails(text: str) -> None:
+    for format in ("math", "gsm8k", "final"):
+        answer = extract(text, format)
+        assert answer is None or answer == answer.strip() != ""
+    plain = text.replace("\\", "").replace("{", "").replace("}", "").strip()
+    assert last_boxed(rf"so \boxed{{{plain}}} it is") == (plain or None)
+
+
+@FUZZ
+@given(TEXT, TEXT)
+def test_the_quick_comparison_never_fails_and_is_symmetric(one: str, other: str) -> None:
+    assert quick(one, one)[0] is True
+    assert quick(one, other)[0] == quick(other, one)[0]
+    if key(one) == key(other) and "" not in (one.strip(), other.strip()):
+        assert quick(one, other)[0] is not False or key(one)[0] == "raw"
+
+
+@FUZZ
+@given(TEXT)
+def test_spaces_do_not_matter(text: str) -> None:
+    assert quick(text, f"  {text}\n")[0] is True
+
+
+@FUZZ
+@given(st.fractions(max_denominator=10**6), st.fractions(max_denominator=10**6))
+def test_rationals_are_compared_exactly(one: Fraction, other: Fraction) -> None:
+    forms = [f"{one.numerator}/{one.denominator}", rf"\frac{{{one.numerator}}}{{{one.denominator}}}"]
+    if one < 0:
+        forms.append(rf"-\dfrac{{{-one.numerator}}}{{{one.denominator}}}")
+    for form in forms:
+        assert rational_value(form) == one
+        assert quick(form, f"{other.numerator}/{other.denominator}")[0] == (one == other)
+
+
+@FUZZ
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=12, min_value=-(10**9), max_value=10**9))
+def test_decimals_are_exact(number: object) -> None:
+    text = format(number, "f")  # type: ignore[call-overload]
+    assert rational_value(text) == Fraction(text)
+    assert quick(text, text + "0")[0] is True
+    assert quick(text, text + "1")[0] is False
+
+
+@FUZZ
+@given(st.integers(min_value=1000, max_value=10**15))
+def test_thousands(number: int) -> None:
+    grouped = f"{number:,}"
+    for separator in (",", "{,}", r",\!", r"\,", r",\! ", r"\ "):
+        assert quick(str(number), grouped.replace(",", separator))[0] is True
+
+
+def random_answers(count: int, seed: int) -> Iterator[str]:
+    draw = random.Random(seed)
+    for _ in range(count):
+        yield "".join(draw.choice(PIECES) for _ in range(draw.randint(1, 14)))
+
+
+def fuzz_through_the_workers(count: int, seed: int) -> None:
+    golds = [r"\pi+1", r"\frac{\sqrt{3}}{x+1}", "(1,2)", r"x^2-2x+1", r"\{1,\pi\}", "y=2x+1", r"[0,\sqrt{2})"]
+    pairs = [(rf"\boxed{{{a}}}", golds[i % len(golds)]) for i, a in enumerate(random_answers(count, seed))]
+    with Grader("math", workers=2, deadline=0.5) as grader:
+        start = time.monotonic()
+        outcomes = list(grader.grade(pairs))
+        assert len(outcomes) == count
+        assert time.monotonic() - start < 60 + count / 20
+        assert grader.counters["symbolic"] > count / 20
+        assert grader.counters["died"] <= count / 1000
+        assert next(grader.grade([(r"\boxed{\frac{\sqrt{2}}{2}+1}", r"1+\frac{1}{\sqrt{2}}")])).verdict == "correct"
+
+
+def test_random_text_through_the_workers() -> None:
+    fuzz_through_the_workers(1500, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_much_random_text_through_the_workers(seed: int) -> None:
+    fuzz_through_the_workers(10_000, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=30_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(TEXT, TEXT)
+def test_much_random_text(one: str, other: str) -> None:
+    extract(one, "gsm8k")
+    extract(one, "math")
+    assert quick(one, other)[0] == quick(other, one)[0]

@@ -1,0 +1,87 @@
+"""A user's own function as a grader: found by name, run in the workers, its mistakes reported instead of scored."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from topr_exp.grading import Grader, Outcome, check_name
+from topr_exp.types import ConfigError, TOPRError
+
+
+def test_a_function_by_name() -> None:
+    with Grader("own_graders:contains", workers=2) as grader:
+        pairs = [("a 5", "5"), ("a 6", "5"), ("", "5")] * 20
+        assert [o.verdict for o in grader.grade(pairs)] == ["correct", "incorrect", "incorrect"] * 20
+        assert grader.counters["user"] == 60
+
+
+def test_a_function_may_tell_the_answer() -> None:
+    with Grader("own_graders:with_answer", workers=1) as grader:
+        outcomes = list(grader.grade([("a 5", "5"), ("", "5")]))
+        assert outcomes == [Outcome("correct", "5", "user"), Outcome("invalid", None, "user")]
+        assert grader.classes(["5", "5.0", "x", None]) == [0, 0, 1, -1]
+
+
+def test_it_has_the_deadline_and_is_replaced() -> None:
+    with Grader("own_graders:endless", workers=1, deadline=0.3) as grader:
+        outcomes = list(grader.grade([("go", ""), ("wait", ""), ("go", "")]))
+        assert [(o.verdict, o.path) for o in outcomes] == [
+            ("correct", "user"),
+            ("incorrect", "timeout"),
+            ("correct", "user"),
+        ]
+
+
+@pytest.mark.parametrize("name", ["dying", "greedy"])
+def test_a_worker_that_ends_is_replaced(name: str) -> None:
+    with Grader(f"own_graders:{name}", workers=1, deadline=20) as grader:
+        assert [(o.verdict, o.path) for o in grader.grade([("", "")] * 3)] == [("incorrect", "died")] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raising", r"grader own_graders:raising raised ValueError: no idea"),
+        ("wrong_type", r"grader own_graders:wrong_type must return one of correct, incorrect, invalid.*got True"),
+    ],
+)
+def test_its_mistakes_are_not_scored(name: str, message: str) -> None:
+    with Grader(f"own_graders:{name}", workers=1) as grader, pytest.raises(TOPRError, match=message) as error:
+        list(grader.grade([("", "")]))
+    assert "\n" not in str(error.value)
+
+
+def test_it_writes_no_files(tmp_path: Path) -> None:
+    target = tmp_path / "file"
+    with Grader("own_graders:writing", workers=1) as grader, pytest.raises(TOPRError, match="File too large"):
+        list(grader.grade([(str(target), "")]))
+    assert not target.exists() or target.stat().st_size == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mmlu", "", "own_graders", "own_graders:", ":contains", "own_graders:absent", "absent_module:f", "a b:c", "json:",
+     "own_graders:NOT_CALLABLE", "..:f", "own_graders:contains:x"],
+)  # fmt: skip
+def test_bad_names_are_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Grader(name)
+    assert "\n" not in str(error.value)
+    assert "gsm8k, math, final or package.module:function" in str(error.value)
+    with pytest.raises(ConfigError):
+        check_name(name)
+
+
+@pytest.mark.parametrize(("workers", "deadline"), [(0, 1.0), (1, 0.0), (1, float("nan"))])
+def test_bad_settings_are_refused(workers: int, deadline: float) -> None:
+    with pytest.raises(ConfigError):
+        Grader("math", workers, deadline)
+
+
+def test_a_copy_starts_its_own_workers() -> None:
+    with Grader("own_graders:contains", workers=1) as grader:
+        list(grader.grade([("5", "5")]))
+        with pickle.loads(pickle.dumps(grader)) as copy:
+            assert [o.verdict for o in copy.grade([("5", "5")])] == ["correct"]
+            assert not set(copy.worker_pids()) & set(grader.worker_pids())

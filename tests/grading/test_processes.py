@@ -1,0 +1,230 @@
+"""Threads, fork, spawn, signals, odd paths, a killed parent: grading works and nothing is left behind."""
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from topr_exp.grading import Grader
+
+ROOT = Path(__file__).resolve().parents[2]
+PAIR = (r"\boxed{\frac{\sqrt{2}}{2}}", r"\frac{1}{\sqrt{2}}")
+
+
+def verdicts(grader: Grader, salt: int = 0, count: int = 10) -> set[str]:
+    """Verdicts of symbolic answers that are not in the cache; all are correct."""
+    pairs = [(rf"\boxed{{{salt}x+{i}+\pi}}", rf"\pi+{i}+{salt}x") for i in range(1, count + 1)]
+    return {outcome.verdict for outcome in grader.grade(pairs)}
+
+
+def test_threads_share_a_grader() -> None:
+    found: list[set[str]] = []
+    with Grader("math", workers=2, deadline=20.0) as grader:
+        threads = [
+            threading.Thread(target=lambda salt=salt: found.append(verdicts(grader, salt))) for salt in range(2, 8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert found == [{"correct"}] * 6
+
+
+def test_started_in_a_thread_that_ends() -> None:
+    """The workers belong to the process, not to the thread that happened to need them first."""
+    with Grader("math", workers=1, deadline=20.0) as grader:
+        thread = threading.Thread(target=verdicts, args=(grader, 2))
+        thread.start()
+        thread.join(60)
+        pids = grader.worker_pids()
+        time.sleep(0.3)
+        assert verdicts(grader, 3) == {"correct"}
+        assert grader.worker_pids() == pids
+
+
+def _child(grader: Grader, connection: multiprocessing.connection.Connection) -> None:
+    connection.send((verdicts(grader, 5), grader.worker_pids()))
+    grader.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_in_a_child_process(method: str) -> None:
+    """A child gets workers of its own, and the parent's go on."""
+    context = multiprocessing.get_context(method)
+    with Grader("math", workers=1, deadline=20.0) as grader:
+        assert verdicts(grader, 2) == {"correct"}
+        before = grader.worker_pids()
+        ours, theirs = context.Pipe()
+        child = context.Process(target=_child, args=(grader, theirs))
+        child.start()
+        assert ours.poll(60)
+        found, pids = ours.recv()
+        child.join(60)
+        assert child.exitcode == 0
+        assert found == {"correct"}
+        assert not set(pids) & set(before)
+        assert verdicts(grader, 3) == {"correct"}
+        assert grader.worker_pids() == before
+    gone(pids + before)
+
+
+def test_the_callers_alarm_is_left_alone() -> None:
+    """A caller's own SIGALRM fires while grading, in time, and neither disturbs the other."""
+    fired: list[float] = []
+    previous = signal.signal(signal.SIGALRM, lambda *_: fired.append(time.monotonic()))
+    try:
+        with Grader("math", workers=1, deadline=0.8) as grader:
+            verdicts(grader, 2, 1)
+            start = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            [outcome] = grader.grade([(r"\boxed{9^{9^{9^{9}}}}", r"\pi")])
+            assert outcome.path == "timeout"
+            assert len(fired) == 1
+            assert 0.25 < fired[0] - start < 0.7
+            assert verdicts(grader, 3) == {"correct"}
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def _interrupt(*_: object) -> None:
+    raise Interrupt
+
+
+def test_an_exception_from_a_signal_leaves_the_grader_usable() -> None:
+    previous = signal.signal(signal.SIGALRM, _interrupt)
+    try:
+        with Grader("math", workers=1, deadline=0.6) as grader:
+            verdicts(grader, 2, 1)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(Interrupt):
+                list(grader.grade([(r"\boxed{9^{9^{9^{9}}}}", r"\pi")]))
+            assert verdicts(grader, 3) == {"correct"}
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+
+
+def gone(pids: list[int], seconds: float = 5.0) -> None:
+    """Asserts that none of the processes is left, within some seconds."""
+    deadline = time.monotonic() + seconds
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, [pid for pid in pids if alive(pid)]
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+PARENT = f"""
+import sys, time, os
+sys.path.insert(0, {str(ROOT)!r})
+from topr_exp.grading import Grader
+grader = Grader("math", workers=2, deadline=60.0)
+list(grader.grade([({PAIR[0]!r}, {PAIR[1]!r})]))
+if "fork" in sys.argv and os.fork() == 0:
+    time.sleep(60)
+print(*grader.worker_pids(), flush=True)
+busy = grader.grade([(r"\\boxed{{9^{{9^{{9^{{9}}}}}}}}", r"\\pi")] * 2)
+if "busy" in sys.argv:
+    list(busy)
+if "idle" in sys.argv:
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("state", ["busy", "idle", "exit"])
+def test_no_worker_outlives_its_parent(state: str, tmp_path: Path) -> None:
+    """Killed with -9 while workers compute or wait, or ending without a close."""
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, state], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 3
+    if state != "exit":
+        assert all(alive(pid) for pid in pids)
+        time.sleep(0.2)
+        parent.send_signal(signal.SIGKILL)
+    parent.wait(30)
+    parent.stdout.close()
+    gone(pids)
+
+
+def test_a_forked_child_that_lives_on_keeps_no_workers_alive(tmp_path: Path) -> None:
+    """The child holds copies of the parent's sockets, so their closing tells nothing: the server looks for its parent."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, "fork", "idle"], cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True, text=True
+    )
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    try:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(30)
+        gone(pids)
+    finally:
+        parent.stdout.close()
+        os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_workers_die_with_the_server_and_the_caller_learns_of_it() -> None:
+    from topr_exp.types import TOPRError
+
+    with Grader("math", workers=2, deadline=60.0) as grader:
+        verdicts(grader, 2)
+        pids = grader.worker_pids()
+        os.kill(pids[0], signal.SIGKILL)
+        gone(pids)
+        with pytest.raises(TOPRError, match="grading"):
+            verdicts(grader, 3)
+
+
+def test_odd_surroundings(tmp_path: Path) -> None:
+    """A working folder with modules that hide the standard library's, a deleted one, and no PYTHONPATH."""
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    (tmp_path / "socket.py").write_text("raise SystemExit('the wrong socket')")
+    gone_folder = tmp_path / "gone"
+    gone_folder.mkdir()
+    code = (
+        f"import sys, os; sys.path[:] = [{str(ROOT)!r}] + [p for p in sys.path if p]\n"
+        "from topr_exp.grading import Grader\n"
+        f"for folder in (None, {str(gone_folder)!r}):\n"
+        "    if folder: os.chdir(folder); os.rmdir(folder)\n"
+        f"    print([o.verdict for o in Grader('math', workers=1).grade([({PAIR[0]!r}, {PAIR[1]!r})])])\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "['correct']\n['correct']\n", done.stderr
+
+
+def test_beside_torch_and_its_threads() -> None:
+    torch = pytest.importorskip("torch")
+    stop = threading.Event()
+
+    def work() -> None:
+        matrix = torch.ones(64, 64)
+        while not stop.is_set():
+            matrix @ matrix
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        with Grader("math", workers=1, deadline=20.0) as grader:
+            assert verdicts(grader, 2) == {"correct"}
+    finally:
+        stop.set()
+        thread.join()

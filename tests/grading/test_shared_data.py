@@ -1,0 +1,70 @@
+"""Agreement with labelled pairs of public graders' tests, and every gold against itself; skips without the data."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from grading_data import rows
+from topr_exp.grading import Grader, last_boxed
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    with Grader("math", workers=2, deadline=20.0) as grader:
+        yield grader
+
+
+def test_equivalence(grader: Grader) -> None:
+    """At least 98.5 % where all conventions agree, and not one wrong pair accepted."""
+    pairs = [row for row in rows("grading/equivalence.jsonl") if row["policy"] is None]
+    verdicts = grader.grade((rf"\boxed{{{row['pred']}}}", row["gold"]) for row in pairs)
+    got = [outcome.verdict == "correct" for outcome in verdicts]
+    accepted = [row["id"] for row, equal in zip(pairs, got, strict=True) if equal and not row["equal"]]
+    agreeing = sum(equal == row["equal"] for row, equal in zip(pairs, got, strict=True))
+    assert not accepted
+    assert agreeing >= 0.985 * len(pairs)
+
+
+def test_extraction() -> None:
+    """At least 98.5 % of verdicts, and no invalid completion paid."""
+    cases = [row for row in rows("grading/extraction.jsonl") if row["policy"] is None]
+    agreeing = 0
+    for format in sorted({row["format"] for row in cases}):
+        part = [row for row in cases if row["format"] == format]
+        with Grader(format, workers=2, deadline=20.0) as grader:
+            outcomes = list(grader.grade((row["completion"], row["gold"]) for row in part))
+        assert all(o.verdict != "correct" for o, row in zip(outcomes, part, strict=True) if row["expected"] == "invalid")
+        agreeing += sum(o.verdict == row["expected"] for o, row in zip(outcomes, part, strict=True))
+    assert agreeing >= 0.985 * len(cases)
+
+
+def golds(name: str) -> list[str]:
+    if name == "math/math500.jsonl":
+        return [row["answer"] for row in rows(name)]
+    if name == "math/train4500.jsonl":
+        answers = [last_boxed(row["solution"]) for row in rows(name)]
+        assert None not in answers
+        return [answer for answer in answers if answer is not None]
+    return [row["answer"].rpartition("####")[2].strip() for row in rows(name)]
+
+
+@pytest.mark.parametrize("name", ["math/math500.jsonl", "math/train4500.jsonl", "gsm8k/train.jsonl", "gsm8k/test.jsonl"])
+def test_every_gold_equals_itself(name: str) -> None:
+    """Also when spaces and a full stop are added, so that more than the text's equality is at work."""
+    answers = golds(name)
+    format, form = ("gsm8k", "The answer is {}.") if "gsm8k" in name else ("math", r"\boxed{{{}}}")
+    with Grader(format, workers=1) as grader:
+        plain = list(grader.grade((form.format(gold), gold) for gold in answers))
+        assert {outcome.verdict for outcome in plain} == {"correct"}
+        if format == "math":
+            varied = grader.grade((form.format(rf"\; {gold} \,."), gold) for gold in answers)
+            assert {outcome.verdict for outcome in varied} == {"correct"}
+        assert grader.counters["symbolic"] == 0
+
+
+def test_different_golds_differ() -> None:
+    """Golds of neighbouring problems are hardly ever equal unless they look it: 1,200 pairs of different integers."""
+    numbers = [answer for answer in golds("gsm8k/test.jsonl") if answer.isdigit()]
+    pairs = [(one, other) for one, other in zip(numbers, numbers[1:], strict=False) if int(one) != int(other)]
+    with Grader("gsm8k") as grader:
+        assert {o.verdict for o in grader.grade((f"The answer is {a}.", b) for a, b in pairs)} == {"incorrect"}
