@@ -357,3 +357,19 @@ def test_an_owner_that_was_suspended_comes_back(
     process.join()
     assert process.exitcode == 0
     assert contents(table.folder) == undisturbed
+
+
+def test_who_lost_the_claim_does_not_write(tmp_path: Path) -> None:
+    table = open_table(tmp_path, shards=1)
+
+    def lose_the_claim(index: int) -> pa.Table:
+        if not made:
+            (table.folder / "shard-00000.claim").unlink()
+        made.append(index)
+        assert not table.arrow_file(0).exists()
+        return shard(index)
+
+    made: list[int] = []
+    assert table.fill(lose_the_claim) == 1
+    assert made == [0, 0]  # the first was dropped
+    assert table.complete()

@@ -65,6 +65,11 @@ class Claim:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, args=(stale / BEATS_PER_STALE,), daemon=True)
 
+    def kept(self) -> bool:
+        """Whether it is still ours: a process that was suspended for long may have been taken for dead."""
+        seen = look(self._path)
+        return seen is not None and seen.owner.id == self._owner.id
+
     def __enter__(self) -> Claim:
         self._thread.start()
         return self

@@ -210,7 +210,7 @@ class Table:
                     continue
                 with claim:
                     for index in indices:
-                        if self._make(index, make):
+                        if self._make(index, make, claim):
                             finished.add(index)
                             report(index, True)
             made += len(finished)
@@ -254,8 +254,8 @@ class Table:
                 with suppress(FileNotFoundError):  # swept: another process wrote the same file
                     write_whole(self.folder / KEY_FILE, (text + "\n").encode())
 
-    def _make(self, index: int, make: Callable[[int], pa.Table]) -> bool:
-        """Make one claimed shard; False when somebody else finished it."""
+    def _make(self, index: int, make: Callable[[int], pa.Table], claim: claims.Claim) -> bool:
+        """Make one claimed shard; False when somebody else finished it or took the claim over."""
         if self.fault(index) is None:
             # Finished between our look and our claim; creating the claim made NFS forget what it had cached
             # of the folder, so this look is a fresh one.
@@ -264,8 +264,8 @@ class Table:
             for leftover in self.folder.glob(f"{_stem(index)}.*{TEMPORARY}"):
                 leftover.unlink(missing_ok=True)
         table = make(index)
-        if self.fault(index) is None:
-            return False  # we were taken for dead meanwhile; what is whole is not written again
+        if not claim.kept() or self.fault(index) is None:
+            return False  # taken for dead meanwhile; the new owner writes, and what is whole stays as it is
         data = _serialise(table)
         checksum = {"rows": table.num_rows, "bytes": data.nbytes, "blake2b": digest(data)}
         with disk_errors(f"write {self.arrow_file(index)}", self._what_is_kept):
