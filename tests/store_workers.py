@@ -52,7 +52,7 @@ def fill_far_away(root: Path, log: Path, seconds: float, parallel: bool, stale: 
 def fill_until_killed(root: Path, step: int) -> None:
     """Kill this process right before its `step`-th operation on the table's folder."""
     os.fsync = lambda descriptor: None  # as in the test
-    table = open_table(root, shards=2)
+    table = open_table(root, shards=1)
     seen = 0
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
