@@ -15,6 +15,10 @@ test: $(VENV)/.installed-dev
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
+# Minutes: Figure 1's ordering, seven algorithms on two seeds.
+check-ordering: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -s -m slow tests/test_ordering.py
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

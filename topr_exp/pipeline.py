@@ -67,15 +67,16 @@ def experiment(config: Config, folder: RunFolder) -> dict[str, Any]:
     say(header(config, policy, sets, train, test) + "\n")
     store = Store(Path(config.output_dir) / "store")
     base = measure(policy, test, config, store, folder, iteration=0)
-    for iteration in range(1, config.iterations + 1):
+    finished = [i for i in range(1, config.iterations + 1) if model_folder(folder, config, i).exists()]
+    for iteration in range(max(finished, default=1), config.iterations + 1):
         trained = model_folder(folder, config, iteration)
-        if not trained.exists():
+        if iteration not in finished:
             if config.schedule.prompts is None:
                 improve(policy, train, config, store, folder, iteration)
             else:
                 improve_in_rounds(policy, train, config, folder, iteration)
             save_policy(policy, trained)
-            shutil.rmtree(folder.path / "checkpoints", ignore_errors=True)
+            tidy(folder, config, iteration)
         policy = load_policy(config.model, config.cluster.device.name, trained)
         store = Store(folder.path / "store")  # from here on everything depends on weights that only this run has
         final = measure(policy, test, config, store, folder, iteration)
@@ -109,7 +110,7 @@ def improve(policy: Policy, train: Questions, config: Config, store: Store, fold
             folder.count("tokens_scored", scored)
     with folder.stage("training"):
         in_memory = reference if "vocab_kl" in algo.needs else None
-        trainer = Trainer(policy, algo, in_memory, config.optim, folder.path / "checkpoints")
+        trainer = Trainer(policy, algo, in_memory, config.optim, checkpoints(folder, iteration))
         folder.rewind(iteration, trainer.step)
         examples = Examples(training_set, rollouts, mu, ref_logp)
         train_offline(
@@ -131,7 +132,7 @@ def improve_in_rounds(policy: Policy, train: Questions, config: Config, folder: 
         if {"ref_logp", "vocab_kl"} & needs:
             reference = load_policy(config.reference, config.cluster.device.name)
         trainer = Trainer(
-            policy, config.algo, reference if "vocab_kl" in needs else None, config.optim, folder.path / "checkpoints"
+            policy, config.algo, reference if "vocab_kl" in needs else None, config.optim, checkpoints(folder, iteration)
         )
         folder.rewind(iteration, trainer.step)
         rounds = Rounds(
@@ -181,6 +182,19 @@ def measure(
 def model_folder(folder: RunFolder, config: Config, iteration: int) -> Path:
     """Where the model of an iteration is kept; the last one is the run's `model/`."""
     return folder.path / ("model" if iteration == config.iterations else f"iteration-{iteration}/model")
+
+
+def checkpoints(folder: RunFolder, iteration: int) -> Path:
+    """Where an iteration in training saves what it needs to go on."""
+    return folder.path / "checkpoints" / str(iteration)
+
+
+def tidy(folder: RunFolder, config: Config, iteration: int) -> None:
+    """Remove what a finished iteration no longer needs: checkpoints, and the weights before it unless they are kept."""
+    shutil.rmtree(folder.path / "checkpoints", ignore_errors=True)
+    keep = config.checkpoint.keep_iterations
+    if keep is not None and iteration > 1 and iteration - 1 not in keep:
+        shutil.rmtree(model_folder(folder, config, iteration - 1), ignore_errors=True)
 
 
 def summarise(

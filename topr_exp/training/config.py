@@ -69,10 +69,13 @@ class ScheduleConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """How often a run saves what it needs to go on after a kill."""
+    """How often a run saves what it needs to go on after a kill, and what it keeps on disk."""
 
     every_seconds: float
+    keep_iterations: list[int] | None  # iterations whose weights are kept besides the last; None keeps all
 
     def __post_init__(self) -> None:
         if not self.every_seconds >= 0:
             raise ValueError(f"every_seconds must be 0 (after every update) or more; got {self.every_seconds}")
+        if any(iteration < 1 for iteration in self.keep_iterations or ()):
+            raise ValueError(f"keep_iterations must be numbers from 1, null for all; got {self.keep_iterations}")
