@@ -22,7 +22,7 @@ from topr_exp.types import TOPRError
 
 # A server that has the imports done and forks: processes start in milliseconds, and pytest's own is not forked.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["pyarrow", "numpy", "pytest", "topr_exp.store"])
+PROCESSES.set_forkserver_preload(["pyarrow", "numpy.random", "pandas", "pytest", "topr_exp.store"])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
