@@ -213,9 +213,13 @@ def human_bytes(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-def short(key: Mapping[str, Any], width: int = 60) -> str:
-    """A key in one line: its plain members, cut at `width`."""
-    text = " ".join(f"{name}={value}" for name, value in key.items() if not isinstance(value, (dict, list)))
+def short(key: Mapping[str, Any], width: int = 100) -> str:
+    """A key in one line: its plain members, long values (hashes) and then the whole cut."""
+    plain = {name: str(value) for name, value in key.items() if not isinstance(value, (dict, list))}
+    return cut(" ".join(f"{name}={cut(value, 14)}" for name, value in plain.items()), width)
+
+
+def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
