@@ -1,4 +1,4 @@
-"""`python -m topr_exp`: Hydra composes, every run is checked, then each goes to `pipeline.run`."""
+"""`python -m topr_exp`: Hydra composes, every run is checked, then one goes to `pipeline.run`, many to a launcher."""
 
 from __future__ import annotations
 
@@ -10,37 +10,19 @@ from topr_exp.interrupts import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
-    from topr_exp.config import Config
-
-
-def job(composed: DictConfig) -> None:
-    """One run; it may start in another process or on another machine, so it checks its settings again."""
-    from topr_exp.config import load
-
-    config = load(composed)
-    from topr_exp.pipeline import run
-
-    run(config)
+    from argparse import Namespace
 
 
 def main() -> None:
     """The command line: exit code 2 for a mistake in the settings, 1 for a run that failed, one line for each."""
-    import hydra
     from hydra._internal.utils import get_args_parser
 
-    from topr_exp.jobs import CONF, expand
-
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then passes errors on, and they are reported here
     args = get_args_parser().parse_args()
     try:
-        if not (args.help or args.hydra_help or args.info or args.shell_completion):
-            runs = expand(args)
-            if runs[0].dry_run and not args.cfg:
-                print("\n".join(describe(config) for config in runs))
-                return
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(job)()
+        if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
+            show(args)
+        else:
+            sys.exit(start(args))
     except ConfigError as error:
         fail(error, 2)
     except TOPRError as error:
@@ -51,11 +33,34 @@ def main() -> None:
         fail("interrupted; the same command goes on where this one stopped", 130)
 
 
-def describe(config: Config) -> str:
-    """A run that would start: its folder and whether it is new, resumable or done."""
-    folder = config.folder
-    state = "done" if (folder / "DONE").exists() else "resumable" if folder.exists() else "new"
-    return f"{state:<10} {folder}"
+def start(args: Namespace) -> int:
+    """Check every run, then start: a single one in this process, a sweep through its launcher."""
+    from topr_exp.jobs import plan
+
+    planned = plan(args)
+    if planned.jobs[0].config.dry_run:
+        from topr_exp.sweeps.launch import preview
+
+        print(preview(planned))
+        return 0
+    if planned.sweep:
+        from topr_exp.sweeps.launch import launch
+
+        return launch(planned, sys.argv[1:])
+    from topr_exp.pipeline import run
+
+    run(planned.jobs[0].config)
+    return 0
+
+
+def show(args: Namespace) -> None:
+    """Hydra's own answers: help, the composed settings, completion."""
+    import hydra
+
+    from topr_exp.jobs import CONF
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then passes errors on, and they are reported by `main`
+    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda composed: None)()
 
 
 def fail(error: object, code: int) -> None:

@@ -23,8 +23,8 @@ CLAIM = "run.claim"
 ERROR = "error.txt"
 
 
-def occupy(path: Path) -> claims.Claim:
-    """Keep other processes out of the folder of a run, after a dead one if need be.
+def occupy(path: Path, name: str = CLAIM, doing: str = "run") -> claims.Claim:
+    """Keep other processes out of a folder, after a dead one if need be.
 
     TOPRError when another process is at work in it. An owner on another machine whose process ended without a word
     (a lost node) is waited for until its claim has been silent for a minute.
@@ -33,11 +33,11 @@ def occupy(path: Path) -> claims.Claim:
     told = False
     while True:
         with disk_errors(f"write in {path}"):
-            claim = claims.take(path / CLAIM)
+            claim = claims.take(path / name)
         if isinstance(claim, claims.Claim):
             return claim
         if claims.is_here(claim) or time.monotonic() > patience:
-            raise TOPRError(f"{path} is being run by process {claim}; wait for it, or stop it and start again")
+            raise TOPRError(f"{path} is being {doing} by process {claim}; wait for it, or stop it and start again")
         if not told:
             print(f"waiting for process {claim}, which held {path} a moment ago", file=sys.stderr, flush=True)
             told = True

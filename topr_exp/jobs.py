@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config import Config, first_line, known_keys, load, unknown_key
+from topr_exp.config import Config, build, first_line, known_keys, load, unknown_key
+from topr_exp.sweeps.config import ClusterConfig, cluster_schema
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
@@ -19,12 +22,101 @@ PACKAGE = Path(__file__).resolve().parent
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
 
 
-def expand(args: Namespace) -> list[Config]:
-    """The checked runs of parsed Hydra arguments, one or (multirun) many, in the order in which they start.
+@dataclass(frozen=True)
+class Job:
+    """A run of a command line: the overrides that make it, and its checked settings."""
 
-    Raises ConfigError with one line.
+    overrides: list[str]
+    config: Config
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a command line stands for."""
+
+    jobs: list[Job]  # in the order in which they start
+    sweep: bool  # a sweep has a table of its own, and so does a single run that is submitted elsewhere
+    launcher: dict[str, Any]  # Hydra's launcher, which the `cluster` group chooses and fills
+
+
+def plan(args: Namespace) -> Plan:
+    """The checked runs of parsed Hydra arguments, one or (multirun) many.
+
+    Raises ConfigError with one line, for a sweep also when its runs would not be runs of one sweep.
     """
-    return [load(job) for job in Composer(args).jobs()]
+    composer = Composer(args)
+    base = composer.base()
+    sweep, launcher = composer.sweeps(base), launcher_of(base)
+    jobs = [Job(overrides, load(composed)) for overrides, composed in composer.jobs(base)]
+    if sweep:
+        check_sweep(jobs)
+    return Plan(jobs, sweep, launcher)
+
+
+def recompose(arguments: Sequence[str], settings: Sequence[str]) -> tuple[ClusterConfig, dict[str, Any]]:
+    """Where a sweep that is resumed computes: as its last launch said, changed by `settings`, and Hydra's launcher.
+
+    Raises ConfigError with one line, for a setting too that would make other runs.
+    """
+    from hydra._internal.utils import get_args_parser
+
+    for text in settings:
+        if not belongs_to_cluster(text):
+            raise ConfigError(f"{text}: only cluster settings can change when a sweep is resumed")
+    args = get_args_parser().parse_args(list(arguments))
+    another = any(text.startswith("cluster=") for text in settings)
+    kept = [text for text in args.overrides if text.startswith("experiment=") or belongs_to_cluster(text)]
+    args.overrides = [text for text in kept if not (another and text.startswith("cluster"))] + list(settings)
+    base = Composer(args).base()
+    launcher = launcher_of(base)
+    return cluster_of(base), launcher
+
+
+def belongs_to_cluster(override: str) -> bool:
+    return override.lstrip("+~").startswith(("cluster=", "cluster.", "hydra.launcher.", "hydra/launcher="))
+
+
+def cluster_of(base: DictConfig) -> ClusterConfig:
+    from omegaconf import OmegaConf
+
+    values = OmegaConf.to_container(base.cluster, resolve=True)
+    checked: ClusterConfig = build(cluster_schema(values), values, "cluster.")
+    return checked
+
+
+def check_sweep(jobs: list[Job]) -> None:
+    """Refuse what can't be one sweep: several places or folders, or one run twice."""
+    first, seen = jobs[0].config, dict[Path, list[str]]()
+    for job in jobs:
+        config = job.config
+        for key in ("cluster.name", "name", "output_dir"):
+            one, other = (attrgetter(key)(settings) for settings in (first, config))
+            if one != other:
+                shown = f"{key.removesuffix('.name')}={one},{other}"
+                raise ConfigError(f"{shown}: the runs of a sweep share it; give one, and start a sweep for each")
+        if config.folder in seen:
+            raise ConfigError(
+                f"{' '.join(job.overrides)} and {' '.join(seen[config.folder])} are the same run; "
+                "cluster, tracking and checkpoint don't make another one"
+            )
+        seen[config.folder] = job.overrides
+
+
+def launcher_of(base: DictConfig) -> dict[str, Any]:
+    """The settings of Hydra's launcher; ConfigError for a launcher or sweeper that would be passed over."""
+    from omegaconf import OmegaConf
+
+    allowed = {
+        "launcher": ("BasicLauncher", "SlurmLauncher", "basic or submitit_slurm (set by cluster=local or slurm)"),
+        "sweeper": ("BasicSweeper", "BasicSweeper", "basic"),
+    }
+    for kind, (basic, other, names) in allowed.items():
+        target = str(base.hydra[kind]._target_)
+        if target.rsplit(".", 1)[-1] not in (basic, other):
+            raise ConfigError(f"hydra/{kind} is {target}: it must be {names}")
+    values = OmegaConf.to_container(base.hydra.launcher, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
 
 
 class Composer:
@@ -57,17 +149,30 @@ class Composer:
         except HydraException as error:
             raise ConfigError(f"{text}: {first_line(error)}; expected KEY=VALUE") from None
 
-    def jobs(self) -> Iterator[DictConfig]:
-        """The composed config of each run."""
-        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    def base(self) -> DictConfig:
+        """The config of what is not swept, the `hydra` node included."""
+        return self.compose(self.fixed())
+
+    def fixed(self) -> list[str]:
+        return [override.input_line for override in self.overrides if not override.is_sweep_override()]
+
+    def sweeps(self, base: DictConfig) -> bool:
+        """Whether the command line stands for a sweep, if only of one run."""
         from hydra.types import RunMode
+
+        return self.multirun or base.hydra.mode is RunMode.MULTIRUN
+
+    def jobs(self, base: DictConfig) -> Iterator[tuple[list[str], DictConfig]]:
+        """The overrides and the composed config of each run."""
+        from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
         from omegaconf import open_dict
 
-        fixed = [override.input_line for override in self.overrides if not override.is_sweep_override()]
-        base = self.compose(fixed)
+        fixed = self.fixed()
         lists = [fixed]
-        if self.multirun or base.hydra.mode is RunMode.MULTIRUN:
-            swept = [self.parse(f"{key}={value}") for key, value in (base.hydra.sweeper.params or {}).items()]
+        if self.sweeps(base):
+            given = {override.key_or_group for override in self.overrides}
+            params = {key: value for key, value in (base.hydra.sweeper.params or {}).items() if key not in given}
+            swept = [self.parse(f"{key}={value}") for key, value in params.items()]
             batches = BasicSweeper.split_arguments(swept + self.overrides, max_batch_size=None)
             lists = [list(job) for job in batches[0]]
         elif len(fixed) < len(self.overrides):
@@ -77,7 +182,7 @@ class Composer:
             job = base if overrides == fixed else self.compose(overrides)
             with open_dict(job):
                 del job["hydra"]
-            yield job
+            yield overrides, job
 
     def compose(self, overrides: list[str]) -> DictConfig:
         """One config from YAML and overrides, the `hydra` node included."""

@@ -1,0 +1,156 @@
+"""Runs of a sweep as a Slurm job array, through Submitit and the hydra-submitit-launcher.
+
+The launcher plugin gives the settings (`hydra.launcher`, filled by conf/cluster/slurm.yaml), the pickled task and its
+requeueing. Its `launch` is not used: it waits for every job by accounting alone, composes each run's YAML anew on the
+node, and keeps nothing from which a sweep could be resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
+from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
+
+from topr_exp import attempt, interrupts
+from topr_exp.sweeps import queue
+from topr_exp.sweeps.sweep import LOG, Run, Submission, Sweep
+from topr_exp.types import ConfigError, TOPRError
+
+FOLDER = ".submitit"  # in the sweep's folder: Submitit's scripts, pickles and logs
+TIME_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near, or the cluster wants the node back
+
+
+class Task(SlurmLauncher):
+    """What Submitit pickles: one run of a sweep. `checkpoint` of the launcher queues it again as it is."""
+
+    def __call__(self, run: Run, folder: str) -> None:
+        """The run, on its node; raises what the run raises, so that Slurm sees it failed."""
+        print(f"the run's output goes on in {folder}/{LOG}", flush=True)
+        from topr_exp.sweeps.local import write_into
+
+        write_into(Path(folder) / LOG)
+        cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+        if run.settings["cluster"]["threads"] is None and cpus:
+            run.settings["cluster"]["threads"] = int(cpus)
+        try:
+            from topr_exp.pipeline import run as run_pipeline
+
+            run_pipeline(run.enter())
+        except interrupts.Interrupted as stop:
+            print(f"{stop}", file=sys.stderr, flush=True)
+            if stop.signal in TIME_SIGNALS:
+                self.queue_again(Path(folder))
+            # Slurm queues a preempted job again by itself, and a cancelled one must not come back.
+            raise SystemExit(128 + stop.signal) from None
+
+    def queue_again(self, folder: Path) -> None:
+        """Have Submitit requeue this job, after which the process ends; an error when it was so too often."""
+        from submitit.core.job_environment import JobEnvironment
+        from submitit.core.utils import UncompletedJobError
+
+        number = JobEnvironment._usr_sig()
+        handler = signal.getsignal(number)
+        assert callable(handler), "Submitit sets its handler before it calls us"
+        try:
+            handler(number, None)
+        except UncompletedJobError as error:
+            refused = TOPRError(
+                f"out of time: stopped at the time limit more often than cluster.max_num_timeout allows ({error})"
+            )
+            attempt.record_error(folder, refused)
+            raise refused from None
+
+
+def submit(sweep: Sweep, runs: Sequence[Run], launcher: dict[str, Any]) -> str:
+    """Submit runs as one array and note its id in the sweep; returns a line that says so.
+
+    Raises ConfigError, with Slurm's own words, when it is not there or refuses.
+    """
+    if shutil.which("sbatch") is None or shutil.which("srun") is None:
+        raise ConfigError(
+            "cluster=slurm: no sbatch on PATH; start from a login node of the cluster, or set cluster=local"
+        )
+    submission = Submission(os.urandom(4).hex(), [run.number for run in runs], None)
+    executor = make_executor(sweep, launcher, name_of(submission))
+    sweep.submissions.append(submission)
+    sweep.save()  # before Slurm knows: should this process be killed in between, `recover` finds the jobs by name
+    folders = [str(sweep.path(run).resolve()) for run in runs]
+    try:
+        jobs = executor.map_array(Task(**launcher), runs, folders)
+    except Exception as error:
+        sweep.submissions.remove(submission)
+        sweep.save()
+        raise ConfigError(refusal(error, launcher)) from None
+    submission.slurm = jobs[0].job_id.split("_")[0]
+    sweep.save()
+    where = f"partition {launcher['partition']}" if launcher["partition"] else "the default partition"
+    what = f"array {submission.slurm} of {len(runs)} jobs" if len(runs) > 1 else f"job {submission.slurm}"
+    return f"submitted to Slurm: {what}, {where}\nfollow it: python -m topr_exp.sweeps status {sweep.folder}"
+
+
+def make_executor(sweep: Sweep, launcher: dict[str, Any], name: str) -> Any:
+    """Submitit's executor with the launcher's settings, mapped as the launcher maps them."""
+    import submitit
+
+    own = {"_target_", "submitit_folder", "max_num_timeout", "name", "setup", "additional_parameters"}
+    common = set(BaseQueueConf.__dataclass_fields__)
+    values = {key if key in common else f"slurm_{key}": value for key, value in launcher.items() if key not in own}
+    setup = list(launcher["setup"] or [])
+    if launcher["cpus_per_task"]:
+        setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # srun no longer takes it over (Slurm 22.05)
+    executor = submitit.AutoExecutor(
+        folder=sweep.folder / FOLDER / "%j", cluster="slurm", slurm_max_num_timeout=launcher["max_num_timeout"]
+    )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Submitit's advice on settings that the user did not make
+            executor.update_parameters(
+                **{key: value for key, value in values.items() if value is not None},
+                name=name,
+                slurm_setup=setup or None,
+                # Slurm may be set up never to queue a preempted job again unless the job asks for it.
+                slurm_additional_parameters={"requeue": True, **launcher["additional_parameters"]},
+            )
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"hydra.launcher: {attempt.message(error)}") from None
+    return executor
+
+
+def name_of(submission: Submission) -> str:
+    """The name of its jobs in Slurm."""
+    return f"topr_exp-{submission.token}"
+
+
+def recover(sweep: Sweep) -> None:
+    """Find the jobs of submissions whose id was not noted, because the launcher was killed right then."""
+    lost = [submission for submission in sweep.submissions if submission.slurm is None]
+    for submission in lost:
+        submission.slurm = queue.find(name_of(submission))
+        if submission.slurm is None:
+            sweep.submissions.remove(submission)
+    if lost:
+        sweep.save()
+
+
+def refusal(error: Exception, launcher: dict[str, Any]) -> str:
+    """Why sbatch refused, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
+    reason = "; ".join(line.split("error:", 1)[1].strip() for line in lines) or attempt.message(error)
+    if "partition" in reason and (there := queue.partitions()):
+        reason += f" (cluster.partition={launcher['partition']}; there are: {', '.join(there)})"
+    return f"Slurm refuses the jobs: {reason}"
+
+
+def cancel(ids: Sequence[str]) -> None:
+    """Cancel jobs; TOPRError when Slurm says no."""
+    _, problem = queue.table(["scancel", *ids])
+    if problem:
+        raise TOPRError(f"scancel: {problem}")
