@@ -113,6 +113,8 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
         ids, mask = next(clean if step < recipe.clean_steps else mixed)
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         # Padding is on the right and attention is causal, so real positions never see it.
+        # A mean over the batch's tokens: batches are sorted by length, so a token of a short completion weighs more,
+        # and the models write bare answers more often than the recipe's share of them.
         loss = cross_entropy(model.lm_head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]])
         for optimizer in optimizers:
             for group in optimizer.param_groups:

@@ -43,7 +43,7 @@ class Recipe:
 
     seed: int
     forms: dict[str, float]  # share of each prompt form
-    mix: dict[str, float]  # share of each style after the clean part; sums to 1
+    mix: dict[str, float]  # share of each style in the texts after the clean part; sums to 1
     steps: int = 4500
     clean_steps: int = 2700  # the first steps see the clean style only
     batch_size: int = 32
