@@ -65,7 +65,7 @@ def config_of(*arguments: str) -> Any:
     """The checked settings of one run."""
     from hydra._internal.utils import get_args_parser
 
-    from topr_exp.jobs import expand
+    from topr_exp.jobs import plan
 
-    (config,) = expand(get_args_parser().parse_args(list(arguments)))
-    return config
+    (job,) = plan(get_args_parser().parse_args(list(arguments))).jobs
+    return job.config

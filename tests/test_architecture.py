@@ -13,10 +13,12 @@ from tests.conftest import ROOT
 ORDER = [
     "types", "store", "files", "progress", "data", "models", "sampling", "grading", "composition", "algorithms",
     "tracking", "training", "config", "evaluation", "console", "run_folder", "pipeline",
+    "jobs", "sweeps",
 ]  # fmt: skip
 # `config` collects every stage's settings, and their settings are all that a stage shows it.
 SETTINGS = {
-    f"topr_exp.{stage}.config" for stage in ("data", "models", "sampling", "composition", "tracking", "training")
+    f"topr_exp.{stage}.config"
+    for stage in ("data", "models", "sampling", "composition", "tracking", "training", "sweeps")
 }
 
 
@@ -71,8 +73,8 @@ def test_checking_settings_imports_nothing_heavy() -> None:
 
     heavy = ["torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib"]
     code = (
-        "import sys; from hydra._internal.utils import get_args_parser; from topr_exp.jobs import expand;"
-        "expand(get_args_parser().parse_args(['data=math', 'algo=dpo']));"
+        "import sys; from hydra._internal.utils import get_args_parser; from topr_exp.jobs import plan;"
+        "plan(get_args_parser().parse_args(['data=math', 'algo=dpo']));"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

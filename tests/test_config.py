@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT, config_of
 from topr_exp.config import plain
-from topr_exp.jobs import expand
+from topr_exp.jobs import plan
 from topr_exp.types import ConfigError
 
 GROUPS = {
@@ -26,8 +26,8 @@ def test_every_yaml_composes(group: str, choice: str) -> None:
     from hydra._internal.utils import get_args_parser
 
     # Some algorithms are right on-policy only; their YAMLs say so by choosing the schedule.
-    for config in expand(get_args_parser().parse_args([f"{group}={choice}", "dry_run=true"])):
-        assert config.folder.parent.name == config.name
+    for job in plan(get_args_parser().parse_args([f"{group}={choice}", "dry_run=true"])).jobs:
+        assert job.config.folder.parent.name == job.config.name
 
 
 @pytest.mark.parametrize("model", GROUPS["model"])
@@ -115,7 +115,7 @@ def test_a_mistake_is_one_line(arguments: list[str], message: str) -> None:
     from hydra._internal.utils import get_args_parser
 
     with pytest.raises(ConfigError) as caught:
-        expand(get_args_parser().parse_args(arguments))
+        plan(get_args_parser().parse_args(arguments))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
