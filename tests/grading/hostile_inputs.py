@@ -1,6 +1,7 @@
 """Completions that break graders: each has to be answered in time, harmlessly, and never as correct."""
 
 DEEP = 100_000
+DETERMINANT = r"\\".join("&".join(f"x_{i}y_{j}" for j in range(9)) for i in range(9))
 
 IN_A_BOX = {
     "power tower": r"9^{9^{9^{9^{9}}}}",
@@ -44,9 +45,9 @@ IN_A_BOX = {
     "root of a tower": r"\sqrt{2}^{\sqrt{2}^{1000000000}}",
     "floor of a tower": r"\lfloor \pi \cdot 10^{10^{7}} \rfloor",
     "greatest common divisor": r"\gcd(10^{10^8}, 6^{10^8})",
-    "huge matrix": r"\begin{pmatrix}" + r"\\".join("&".join("1" * 1 for _ in range(300)) for _ in range(300)) + r"\end{pmatrix}",
+    "huge matrix": r"\begin{pmatrix}" + r"\\".join(["&".join("1" * 300)] * 300) + r"\end{pmatrix}",
     "matrix power": r"\begin{pmatrix}1&2\\3&4\end{pmatrix}^{1000000000}",
-    "determinant": r"\begin{vmatrix}" + r"\\".join("&".join(f"x_{i}y_{j}" for j in range(9)) for i in range(9)) + r"\end{vmatrix}",
+    "determinant": r"\begin{vmatrix}" + DETERMINANT + r"\end{vmatrix}",
     "polynomial equation": "x^{97}+3x^{55}-17x^3+x=12",
     "inequality": r"x^{41}-x^{17}+\sin x<x^5-3",
     "absolute values": "|" * 500 + "x" + "|" * 500,

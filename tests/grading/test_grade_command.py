@@ -46,16 +46,22 @@ def test_lines_come_back_in_order_with_verdicts() -> None:
         ("correct", "5.5", "rational"),
         ("incorrect", "6", "rational"),
     ]
-    assert [{**row, **{k: r[k] for k in ("verdict", "answer", "path")}} for row, r in zip(rows, out, strict=True)] == out
+    assert [
+        {**row, **{k: r[k] for k in ("verdict", "answer", "path")}} for row, r in zip(rows, out, strict=True)
+    ] == out
     summary = done.stderr.decode()
     assert summary.count("\n") == 1
-    assert "5 graded: 3 correct, 1 incorrect, 1 invalid; decided by: 1 string, 2 rational, 1 symbolic; 0 malf" in summary
+    assert (
+        "5 graded: 3 correct, 1 incorrect, 1 invalid; decided by: 1 string, 2 rational, 1 symbolic; 0 malf" in summary
+    )
 
 
 def test_malformed_lines_are_reported_and_the_rest_is_graded() -> None:
     good = {"completion": "The answer is 5.", "gold": "5"}
     text = lines(good, "{", "", "[1]", {"gold": "5"}, {"completion": "x", "gold": 5}, good).encode()
-    done = run("--format", "gsm8k", text=text + b'{"completion": "\xff", "gold": "1"}\n' + lines("[" * 100_000, good).encode())
+    done = run(
+        "--format", "gsm8k", text=text + b'{"completion": "\xff", "gold": "1"}\n' + lines("[" * 100_000, good).encode()
+    )
     out = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row.get("verdict") or row["line"] for row in out] == ["correct", 2, 4, 5, 6, "correct", 8, 9, "correct"]
     errors = [row["error"] for row in out if "error" in row]
@@ -74,7 +80,12 @@ def test_a_result_does_not_wait_for_further_input() -> None:
     """As a filter behind another program: one line in, one line out, while the input stays open."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        [*COMMAND, "--format", "math"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=ROOT, text=True
+        [*COMMAND, "--format", "math"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        cwd=ROOT,
+        text=True,
     )
     assert process.stdin is not None
     assert process.stdout is not None

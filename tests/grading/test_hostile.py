@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import hostile_inputs
 import pytest
 
-import hostile_inputs
 from topr_exp.grading import Grader
 from topr_exp.grading.equivalence import quick
 
@@ -25,7 +25,7 @@ def grader() -> Iterator[Grader]:
         yield grader
 
 
-def best_seconds(grader: Grader, completion: str, gold: str, tries: int = 3) -> float:
+def best_seconds(grader: Grader, completion: str, gold: str, tries: int = 4) -> float:
     """The fastest of a few tries, so that a busy machine does not fail the test; one fast try is proof enough."""
     best = float("inf")
     for attempt in range(tries):
@@ -63,7 +63,9 @@ def test_answered_in_time_at_the_default_deadline(gold: str) -> None:
 @pytest.mark.parametrize("format", ["gsm8k", "final"])
 def test_phrases_in_time(format: str) -> None:
     with Grader(format, workers=1, deadline=0.4) as grader:
-        list(grader.grade([(rf"The final answer is {SYMBOLIC[0][0]}. The answer is {SYMBOLIC[0][0]}.", SYMBOLIC[0][1])]))
+        list(
+            grader.grade([(rf"The final answer is {SYMBOLIC[0][0]}. The answer is {SYMBOLIC[0][0]}.", SYMBOLIC[0][1])])
+        )
         for name, answer in hostile_inputs.IN_A_BOX.items():
             if len(answer) > 3000:
                 completion = f"The final answer is {answer}. The answer is {answer}."
@@ -135,8 +137,8 @@ sys.path[:0] = {paths!r}
 from topr_exp.grading import server
 server._seal()
 for attempt in (lambda: eval("1+1"), lambda: exec("x = 1"), lambda: compile("1", "<string>", "eval"),
-                lambda: open("hostile", "w"), lambda: os.open("hostile", os.O_CREAT), lambda: os.system("touch hostile"),
-                lambda: os.fork(), lambda: os.mkdir("hostile"), lambda: os.remove("hostile")):
+                lambda: open("hostile", "w"), lambda: os.open("hostile", os.O_CREAT), lambda: os.fork(),
+                lambda: os.system("touch hostile"), lambda: os.mkdir("hostile"), lambda: os.remove("hostile")):
     try:
         attempt()
     except RuntimeError as error:
@@ -165,7 +167,9 @@ def test_workers_inherit_no_descriptors(grader: Grader) -> None:
                 links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
                 assert links.count("/dev/null") == 2
                 assert len(links) == 4
-                assert not any(link.startswith("pipe:") and link == os.readlink(f"/proc/self/fd/{writer}") for link in links)
+                assert not any(
+                    link.startswith("pipe:") and link == os.readlink(f"/proc/self/fd/{writer}") for link in links
+                )
     finally:
         os.close(reader)
         os.close(writer)

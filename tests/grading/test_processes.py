@@ -164,9 +164,13 @@ def test_no_worker_outlives_its_parent(state: str, tmp_path: Path) -> None:
 
 
 def test_a_forked_child_that_lives_on_keeps_no_workers_alive(tmp_path: Path) -> None:
-    """The child holds copies of the parent's sockets, so their closing tells nothing: the server looks for its parent."""
+    """The child holds copies of the parent's sockets, which therefore stay open: the server looks for its parent."""
     parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, "fork", "idle"], cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True, text=True
+        [sys.executable, "-c", PARENT, "fork", "idle"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
     )
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]

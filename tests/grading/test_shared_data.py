@@ -1,10 +1,11 @@
 """Agreement with labelled pairs of public graders' tests, and every gold against itself; skips without the data."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
-
 from grading_data import rows
+
 from topr_exp.grading import Grader, last_boxed
 
 
@@ -33,7 +34,9 @@ def test_extraction() -> None:
         part = [row for row in cases if row["format"] == format]
         with Grader(format, workers=2, deadline=20.0) as grader:
             outcomes = list(grader.grade((row["completion"], row["gold"]) for row in part))
-        assert all(o.verdict != "correct" for o, row in zip(outcomes, part, strict=True) if row["expected"] == "invalid")
+        assert all(
+            o.verdict != "correct" for o, row in zip(outcomes, part, strict=True) if row["expected"] == "invalid"
+        )
         agreeing += sum(o.verdict == row["expected"] for o, row in zip(outcomes, part, strict=True))
     assert agreeing >= 0.985 * len(cases)
 
@@ -48,7 +51,9 @@ def golds(name: str) -> list[str]:
     return [row["answer"].rpartition("####")[2].strip() for row in rows(name)]
 
 
-@pytest.mark.parametrize("name", ["math/math500.jsonl", "math/train4500.jsonl", "gsm8k/train.jsonl", "gsm8k/test.jsonl"])
+@pytest.mark.parametrize(
+    "name", ["math/math500.jsonl", "math/train4500.jsonl", "gsm8k/train.jsonl", "gsm8k/test.jsonl"]
+)
 def test_every_gold_equals_itself(name: str) -> None:
     """Also when spaces and a full stop are added, so that more than the text's equality is at work."""
     answers = golds(name)
@@ -65,6 +70,6 @@ def test_every_gold_equals_itself(name: str) -> None:
 def test_different_golds_differ() -> None:
     """Golds of neighbouring problems are hardly ever equal unless they look it: 1,200 pairs of different integers."""
     numbers = [answer for answer in golds("gsm8k/test.jsonl") if answer.isdigit()]
-    pairs = [(one, other) for one, other in zip(numbers, numbers[1:], strict=False) if int(one) != int(other)]
+    pairs = [(one, other) for one, other in itertools.pairwise(numbers) if int(one) != int(other)]
     with Grader("gsm8k") as grader:
         assert {o.verdict for o in grader.grade((f"The answer is {a}.", b) for a, b in pairs)} == {"incorrect"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from topr_exp.grading.latex import Tokens, TooComplex, number_like, words
+from topr_exp.grading.numeric import different
 from topr_exp.grading.rational import value
 from topr_exp.grading.structure import Group, Leaf, Named, Node, Range, parse, textual
 
@@ -22,9 +23,9 @@ MAX_UNORDERED = 12  # items of two unordered collections that are compared each 
 
 @dataclass(slots=True)
 class QuickRule:
-    """Compares single expressions without sympy, and remembers whether rational arithmetic took part."""
+    """Compares single expressions without sympy, and remembers which arithmetic took part last."""
 
-    rational: bool = False
+    path: str = "string"
 
     def __call__(self, gold: Leaf, answer: Leaf) -> Verdict3:
         if gold.unit and answer.unit and gold.unit != answer.unit:
@@ -38,13 +39,18 @@ class QuickRule:
             return False
         gold_value, answer_value = value(gold.tokens), value(answer.tokens)
         if gold_value is not None and answer_value is not None:
-            self.rational = True
+            self.path = "rational"
             return gold_value == answer_value
-        return None if parseable(gold.tokens) and parseable(answer.tokens) else False
+        if not (parseable(gold.tokens) and parseable(answer.tokens)):
+            return False
+        if not gold.relation and different(gold.tokens, answer.tokens):
+            self.path = "numeric"
+            return False
+        return None
 
 
 def quick(gold: str, answer: str) -> tuple[Verdict3, str]:
-    """(equal, different or undecided; "string" or "rational"): all that can be said without sympy."""
+    """(equal, different or undecided; "string", "rational" or "numeric"): all that can be said without sympy."""
     if gold.strip() == answer.strip():
         return True, "string"
     try:
@@ -53,7 +59,7 @@ def quick(gold: str, answer: str) -> tuple[Verdict3, str]:
         return False, "string"
     rule = QuickRule()
     verdict = same(gold_node, answer_node, rule)
-    return verdict, "rational" if rule.rational else "string"
+    return verdict, rule.path
 
 
 def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:

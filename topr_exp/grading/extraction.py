@@ -6,6 +6,7 @@ Nothing here judges the answer. `None` means that the completion states none, wh
 from __future__ import annotations
 
 import re
+from collections import deque
 
 from topr_exp.types import ConfigError
 
@@ -18,6 +19,7 @@ _JOINT = re.compile(
     r"|\\text\s*\{\s*,?\s*(?:and|or)?\s*,?\s*\})*"
 )
 _JOINT_CHARS = 60
+MAX_BOXES = 1000  # the last ones of a completion; a text with more repeats itself
 _BRACES = re.compile(r"\\[\s\S]|[{}]")
 _NEXT_QUESTION = re.compile(r"\n[ \t]*(?:Q|Question|Problem)\s*:")
 _PHRASES = {
@@ -71,10 +73,10 @@ def last_boxed(text: str) -> str | None:
 
 
 def _boxes(text: str) -> list[tuple[int, int, int, int]]:
-    """(start, end, start and end of the content) of all outermost balanced boxes, in order; one pass over braces."""
+    """(start, end, start and end of the content) of the outermost balanced boxes, in order; one pass over braces."""
     openings: dict[int, int] = {}  # position of the opening brace -> start of the command
     boxes: list[tuple[int, int, int, int]] = []
-    for match in _BOX.finditer(text):
+    for match in deque(_BOX.finditer(text), MAX_BOXES):
         brace = match.end()
         while brace < len(text) and text[brace].isspace():
             brace += 1

@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from topr_exp.grading.expression import FUNCTIONS
 from topr_exp.grading.extraction import last_boxed
-from topr_exp.grading.latex import MAX_CHARS, MAX_DEPTH, Tokens, TooComplex, integer_like, number_like, tokenize, words
+from topr_exp.grading.latex import GREEK, MAX_CHARS, MAX_DEPTH, Tokens, TooComplex, integer_like, number_like, tokenize
 
 MAX_ITEMS = 64
 
@@ -256,7 +257,7 @@ def _sum_and_result(tokens: Tokens, parts: list[Tokens], depth: int) -> Node:
 
 def _is_name(tokens: Tokens) -> bool:
     r"""x, x_1, \theta, f(x), (x, y), |AB|, AB:CD, \angle ABC. Digits only in subscripts and arguments of a function."""
-    if not any(token.isalpha() or token[0] == '"' or token in _GREEK for token in tokens):
+    if not any(token.isalpha() or token[0] == '"' or token in GREEK for token in tokens):
         return False
     level = 0
     for i, token in enumerate(tokens):
@@ -264,15 +265,9 @@ def _is_name(tokens: Tokens) -> bool:
         if number_like(token) or token in ("-", "+"):
             if level == 0 or not (tokens[1:2] == ("(",) or "_" in tokens[:i]):
                 return False
-        elif not (token.isalpha() or token[0] == '"' or token in _NAME_SIGNS or token in _GREEK):
+        elif not (token.isalpha() or token[0] == '"' or token in _NAME_SIGNS or token in GREEK):
             return False
     return True
-
-
-_GREEK = words(
-    r"""\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi
-    \rho \sigma \tau \upsilon \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Sigma \Phi \Psi \Omega \ell"""
-)
 
 
 def _range(tokens: Tokens, parts: list[Tokens], found: list[str], depth: int) -> Range | None:
@@ -304,6 +299,8 @@ def _leaf(tokens: Tokens) -> Leaf:
     value = tokens
     unit: str | None = None
     while len(value) > 1:
+        if value[-1] == r"\circ" and not FUNCTIONS.isdisjoint(value):
+            break  # \cos 15^\circ: the sign belongs to the argument
         if value[-1] in (r"\circ", "%"):
             value, unit = value[:-1], unit or {r"\circ": "degree"}.get(value[-1])
             continue

@@ -7,6 +7,7 @@ math-verify's "equal" is believed only if the two expressions also agree numeric
 from __future__ import annotations
 
 import logging
+import operator
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,7 @@ from sympy import Integer, Rational
 from sympy.core.relational import Relational
 
 from topr_exp.grading.equivalence import QuickRule, Verdict3, same
+from topr_exp.grading.expression import Tree, tree
 from topr_exp.grading.latex import Tokens, TooComplex, integer_like
 from topr_exp.grading.structure import Leaf, parse
 
@@ -34,7 +36,7 @@ _POINTS = ((Rational(7, 11), Rational(5, 13)), (Rational(19, 17), Rational(3, 7)
 
 
 def equal(gold: str, answer: str) -> bool:
-    """Whether two answers that strings and rationals left undecided are equal."""
+    """Whether two answers that strings, rationals and sample values left undecided are equal."""
     try:
         return same(parse(gold), parse(answer), _leaf) is True
     except TooComplex:
@@ -45,7 +47,13 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     verdict = QuickRule()(gold, answer)
     if verdict is not None:
         return verdict
-    one, other = expression(gold.tokens), expression(answer.tokens)
+    trees = tree(gold.tokens), tree(answer.tokens)
+    if trees[0] is not None and trees[1] is not None:
+        one, other = build(trees[0]), build(trees[1])
+        if sympy.expand(one - other) == 0:
+            return True
+    else:
+        one, other = expression(gold.tokens), expression(answer.tokens)
     if one is None or other is None:
         return False
     relations = _relations(one), _relations(other)
@@ -113,6 +121,36 @@ def to_latex(tokens: Tokens) -> str:
             spaced = token[0] == "\\" and token[-1].isalpha() and tokens[at + 1 : at + 2] != ("{",)
             out.append(token + " " if spaced else token)
     return "".join(out)
+
+
+@lru_cache(maxsize=256)
+def build(node: Tree) -> Any:
+    """The sympy expression of a tree; variables are real, and odd roots of negative numbers, too."""
+    kind = node[0]
+    if kind == "number":
+        whole, _, decimals = str(node[1]).partition(".")
+        return Rational(int(whole + decimals), 10 ** len(decimals))
+    if kind == "name":
+        return sympy.Symbol(str(node[1]).lstrip("\\"), real=True)
+    if kind == "constant":
+        return {"pi": sympy.pi, "e": sympy.E, "i": sympy.I}[str(node[1])]
+    parts = [build(part) for part in node[1:] if isinstance(part, tuple)]
+    if kind == "-":
+        return -parts[0]
+    if kind == "root":
+        odd_of_negative = parts[1].is_odd and parts[0].is_negative
+        return -sympy.root(-parts[0], parts[1]) if odd_of_negative else sympy.root(*parts)
+    if kind in _OPERATORS:
+        return _OPERATORS[str(kind)](*parts)
+    return _FUNCTIONS[str(kind)](parts[0])
+
+
+_OPERATORS = {"+": operator.add, "*": operator.mul, "/": operator.truediv, "^": operator.pow}
+_FUNCTIONS = {
+    "sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "sec": sympy.sec, "csc": sympy.csc, "cot": sympy.cot,
+    "arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "sinh": sympy.sinh, "cosh": sympy.cosh,
+    "tanh": sympy.tanh, "ln": sympy.log,
+}  # fmt: skip
 
 
 class _Parser(_Latex2Sympy):

@@ -1,0 +1,200 @@
+r"""A reader of the unambiguous part of mathematical notation: canonical tokens to a small tree, or nothing.
+
+Where people would disagree what is meant (1/2x, \sin x y, 2\frac{1}{2}x), and for everything rarer (sums, integrals,
+matrices), there is no tree, and latex2sympy2 is asked. The tree is only data: (operator, operands...).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from topr_exp.grading.latex import GREEK, Tokens, integer_like, number_like, words
+
+MAX_TOKENS = 300
+
+# ("number", "2.5"), ("name", "x_1"), ("constant", "pi"), ("+", a, b), ("*", a, b), ("/", a, b), ("-", a), ("^", a, b),
+# ("root", radicand, degree), ("sin", a), ...
+Tree = tuple[object, ...]
+
+FUNCTIONS = words(r"\sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \sinh \cosh \tanh \ln")
+_CONSTANTS = {r"\pi": "pi", "e": "e", "i": "i"}
+_ENDS = words("+ - ) }") | {""}
+
+
+class _Unreadable(Exception):
+    pass
+
+
+@lru_cache(maxsize=1 << 12)
+def tree(tokens: Tokens) -> Tree | None:
+    """The expression that the tokens spell beyond doubt, None where there is any."""
+    if not tokens or len(tokens) > MAX_TOKENS:
+        return None
+    reader = _Reader(_letters(tokens))
+    try:
+        result = reader.sum()
+    except _Unreadable:
+        return None
+    return result if reader.at == len(reader.tokens) else None
+
+
+def _letters(tokens: Tokens) -> Tokens:
+    """Runs of letters are products of single letters."""
+    out: list[str] = []
+    for token in tokens:
+        out += token if token.isalpha() and token.isascii() else [token]
+    return tuple(out)
+
+
+class _Reader:
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self.at = 0
+
+    def _peek(self, ahead: int = 0) -> str:
+        position = self.at + ahead
+        return self.tokens[position] if position < len(self.tokens) else ""
+
+    def _take(self, expected: str) -> None:
+        if self._peek() != expected:
+            raise _Unreadable
+        self.at += 1
+
+    def sum(self) -> Tree:
+        total = self._signed_term()
+        while self._peek() in ("+", "-"):
+            total = ("+", total, self._signed_term())
+        return total
+
+    def _signed_term(self) -> Tree:
+        negative = False
+        while self._peek() in ("+", "-"):
+            negative ^= self._peek() == "-"
+            self.at += 1
+        return ("-", self._term()) if negative else self._term()
+
+    def _term(self) -> Tree:
+        """Factors side by side or with *; a slash only between two single factors, or behind a product in full."""
+        product = self._power()
+        while True:
+            if self._peek() == "*":
+                self.at += 1
+                product = ("*", product, self._power())
+            elif self._peek() == "/":
+                self.at += 1
+                product = ("/", product, self._power())
+                if self._peek() not in _ENDS:
+                    raise _Unreadable
+            elif self._starts_factor():
+                product = ("*", product, self._power())
+            else:
+                return product
+
+    def _starts_factor(self) -> bool:
+        token = self._peek()
+        if not token or token in _ENDS:
+            return False
+        if number_like(token) or (token == r"\frac" and self._mixed()):
+            raise _Unreadable
+        return True
+
+    def _mixed(self) -> bool:
+        """Whether the fraction ahead stands behind an integer and is one of integers."""
+        before = self.tokens[self.at - 1]
+        return integer_like(before) and integer_like(self._peek(2)) and integer_like(self._peek(5))
+
+    def _power(self) -> Tree:
+        base = self._atom()
+        while self._peek() in ("^", "!"):
+            if self._peek() == "!":
+                raise _Unreadable
+            self.at += 1
+            base = ("^", base, self._braced())
+            if self._peek() == "^":
+                raise _Unreadable
+        return base
+
+    def _braced(self) -> Tree:
+        self._take("{")
+        inner = self.sum()
+        self._take("}")
+        return inner
+
+    def _atom(self) -> Tree:
+        token = self._peek()
+        self.at += 1
+        if not token:
+            raise _Unreadable
+        if number_like(token):
+            return self._degrees(("number", token))
+        if token in _CONSTANTS and self._peek() != "_":
+            return ("constant", _CONSTANTS[token])
+        if (token.isalpha() and token.isascii()) or token in GREEK:
+            return ("name", token + self._subscript())
+        if token == r"\frac":
+            return ("/", self._braced(), self._braced())
+        if token == r"\sqrt":
+            return self._root()
+        if token in FUNCTIONS:
+            return self._function(token)
+        if token in "({":
+            inner = self.sum()
+            self._take(")" if token == "(" else "}")
+            return inner
+        raise _Unreadable
+
+    def _degrees(self, number: Tree) -> Tree:
+        if self._peek() != r"\circ":
+            return number
+        self.at += 1
+        return ("*", number, ("/", ("constant", "pi"), ("number", "180")))
+
+    def _subscript(self) -> str:
+        """_{1}, _{n}, _{10}: a subscript of one token."""
+        if self._peek() != "_":
+            return ""
+        self.at += 1
+        self._take("{")
+        name = self._peek()
+        if not name.isalnum():
+            raise _Unreadable
+        self.at += 1
+        self._take("}")
+        return "_" + name
+
+    def _root(self) -> Tree:
+        degree: Tree = ("number", "2")
+        if self._peek() == "[":
+            self.at += 1
+            degree = ("number", self._peek())
+            if not integer_like(self._peek()):
+                raise _Unreadable
+            self.at += 1
+            self._take("]")
+        return ("root", self._braced(), degree)
+
+    def _function(self, name: str) -> Tree:
+        """sin(...), sin x, sin 2x, sin^2 x: the argument ends with the term; nothing may follow a bracketed one."""
+        power: Tree | None = None
+        if self._peek() == "^":
+            self.at += 1
+            power = self._braced()
+            if power[0] == "-":  # an inverse function, or a reciprocal
+                raise _Unreadable
+        if self._peek() in ("(", "{"):
+            argument = self._atom()
+            if self._peek() not in _ENDS and self._peek() not in FUNCTIONS:
+                raise _Unreadable
+        else:
+            argument = self._plain_product()
+        applied: Tree = (name[1:], argument)
+        return applied if power is None else ("^", applied, power)
+
+    def _plain_product(self) -> Tree:
+        """2x, \\frac{\\pi}{3}: single factors side by side, up to the end or the next function."""
+        argument = self._power()
+        while self._peek() not in _ENDS and self._peek() not in FUNCTIONS:
+            if self._peek() in ("*", "/", "(") or not self._starts_factor():
+                raise _Unreadable
+            argument = ("*", argument, self._power())
+        return argument
