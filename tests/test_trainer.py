@@ -53,9 +53,11 @@ def make_examples(policy: Any, loss: Any, problems: int = 6) -> Examples:
         {
             "tokens": pa.array([rng.integers(3, 11, rng.integers(1, 9)) for _ in range(rows)], pa.list_(pa.int32())),
             "finish": pa.array(["stop"] * rows),
+            "problem": pa.array(np.repeat(np.arange(problems), N), pa.int32()),
+            "sample": pa.array(np.tile(np.arange(N), problems), pa.int16()),
         }
     )
-    rollouts = Rollouts("", columns, prompts, N, problems, 0)
+    rollouts = Rollouts("", columns, prompts, [0, rows], 0)
     candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0)
     config = ComposeConfig(ComposeName.uniform, None, None, 16, False)
     training_set = compose(

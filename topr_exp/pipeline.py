@@ -90,7 +90,7 @@ def improve(policy: Policy, train: Questions, config: Config, store: Store, fold
     """One iteration: train `policy` in place on completions of its own, all sampled first."""
     data, algo = config.data, config.algo
     with folder.stage("sampling"):
-        rollouts = collect(policy, train.prompts, data.n, config.sampler, config.sampler.seed, train.stop, store)
+        rollouts = collect(policy, train, data.n, config.sampler, config.sampler.seed, store)
         folder.count("tokens_sampled", rollouts.sampled)
     with folder.stage("grading"):
         verdicts = judge(rollouts, train.problems, data.grader_name, store)
@@ -132,7 +132,11 @@ def improve_in_rounds(policy: Policy, train: Questions, config: Config, folder: 
         if {"ref_logp", "vocab_kl"} & needs:
             reference = load_policy(config.reference, config.cluster.device.name)
         trainer = Trainer(
-            policy, config.algo, reference if "vocab_kl" in needs else None, config.optim, checkpoints(folder, iteration)
+            policy,
+            config.algo,
+            reference if "vocab_kl" in needs else None,
+            config.optim,
+            checkpoints(folder, iteration),
         )
         folder.rewind(iteration, trainer.step)
         rounds = Rounds(

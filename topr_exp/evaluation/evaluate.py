@@ -20,14 +20,12 @@ def evaluate(policy: Policy, test: Questions, config: Config, store: Store) -> t
     Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
     """
     data = config.data
-    rollouts = collect(
-        policy, test.prompts, data.eval_n, config.sampler, config.evaluation.seed, test.stop, store, "evaluation"
-    )
+    rollouts = collect(policy, test, data.eval_n, config.sampler, config.evaluation.seed, store, "evaluation")
     verdicts = judge(rollouts, test.problems, data.grader_name, store)
     codes = encode(verdicts.verdict.tolist()).reshape(-1, data.eval_n)
     figures = summarise(
         codes,
-        verdicts.classes,
+        verdicts.classes.reshape(-1, data.eval_n),
         levels=[problem.level for problem in test.problems],
         subjects=[problem.subject for problem in test.problems],
     )

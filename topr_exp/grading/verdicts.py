@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Verdicts:
     """The verdict of every completion of some rollouts, in their row order."""
 
-    def __init__(self, name: str, columns: pa.Table, n: int) -> None:
-        self.name, self.columns, self.n = name, columns, n  # verdict, answer, path, class
+    def __init__(self, name: str, columns: pa.Table) -> None:
+        self.name, self.columns = name, columns  # verdict, answer, path, class
 
     @cached_property
     def verdict(self) -> NDArray[np.str_]:
@@ -36,9 +36,8 @@ class Verdicts:
 
     @property
     def classes(self) -> NDArray[np.int32]:
-        """[problems, n] the answers' equivalence classes in their problem, -1 without an answer."""
-        column: NDArray[np.int32] = self.columns["class"].to_numpy()
-        return column.reshape(-1, self.n)
+        """[rows] the answer's equivalence class among those of its problem and shard, -1 without an answer."""
+        return np.asarray(self.columns["class"].to_numpy())
 
 
 def judge(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, store: Store) -> Verdicts:
@@ -54,8 +53,7 @@ def judge(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, sto
 
         def make(shard: int) -> pa.Table:
             start, end = rollouts.shard_rows(shard)
-            golds = [problems[row // rollouts.n].answer for row in range(start, end)]
-            verdicts = grade(grader, rollouts.texts(start, end), golds, rollouts.n)
+            verdicts = grade(grader, rollouts.texts(start, end), rollouts.problem[start:end], problems)
             progress.update(end - start)
             return verdicts
 
@@ -65,18 +63,20 @@ def judge(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, sto
                 progress.update(end - start, 0, "from the store")
 
         table.fill(make, report, parallel=True, on_wait=progress.message)
-    return Verdicts(table.name, table.read(), rollouts.n)
+    return Verdicts(table.name, table.read())
 
 
-def grade(grader: Grader, texts: Sequence[str], golds: Sequence[str], n: int) -> pa.Table:
-    """Verdict, answer, path and equivalence class of completions, n to a problem."""
+def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], problems: Sequence[Problem]) -> pa.Table:
+    """Verdict, answer, path and equivalence class of completions; problem: the index of each one's problem."""
     import pyarrow as pa
 
+    golds = [problems[index].answer for index in problem.tolist()]
     outcomes = list(grader.grade(zip(texts, golds, strict=True)))
     answers = [outcome.answer for outcome in outcomes]
-    classes: list[int] = []
-    for first in range(0, len(answers), n):
-        classes += grader.classes(answers[first : first + n])
+    classes = np.full(len(answers), -1, dtype=np.int32)
+    for index in np.unique(problem):
+        (rows,) = np.nonzero(problem == index)
+        classes[rows] = grader.classes([answers[row] for row in rows])
     return pa.table(
         {
             "verdict": pa.array([outcome.verdict for outcome in outcomes], pa.string()),

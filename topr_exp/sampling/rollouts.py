@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from topr_exp.data.questions import Questions
 from topr_exp.models.policy import Policy
 from topr_exp.progress import Progress
 from topr_exp.sampling.config import SamplerConfig
@@ -26,35 +27,38 @@ VERSION = 1  # of the sampler's arithmetic and of what is stored; part of the ke
 
 @dataclass(frozen=True)
 class Rollouts:
-    """n completions of each of P prompts, row p·n + i holding the i-th of prompt p."""
+    """Completions of P prompts, in shards: as many of each prompt as were sampled, usually n."""
 
     name: str  # of the store's table, which keys of other tables refer to
-    columns: pa.Table  # problem, sample, tokens, text, finish, sampler_logp
+    columns: pa.Table  # problem (the prompt's index), sample (which one of the prompt's), tokens, text, finish
     prompts: Sequence[NDArray[np.int32]]
-    n: int
-    prompts_per_shard: int
+    bounds: Sequence[int]  # the first row of each shard, then the number of rows
     sampled: int  # tokens that this process sampled for it
 
     @property
     def rows(self) -> int:
-        return len(self.prompts) * self.n
+        return self.bounds[-1]
 
     @property
     def shards(self) -> int:
-        return -(-len(self.prompts) // self.prompts_per_shard)
+        return len(self.bounds) - 1
 
     def shard_rows(self, shard: int) -> tuple[int, int]:
         """The first row of a shard and the one after its last."""
-        size = self.prompts_per_shard * self.n
-        return shard * size, min((shard + 1) * size, self.rows)
+        return self.bounds[shard], self.bounds[shard + 1]
 
     def prompt_of(self, row: int) -> NDArray[np.int32]:
-        return self.prompts[row // self.n]
+        return self.prompts[self.problem[row]]
 
     @cached_property
     def problem(self) -> NDArray[np.int32]:
         """[rows] the index of each row's prompt."""
-        return np.repeat(np.arange(len(self.prompts), dtype=np.int32), self.n)
+        return np.asarray(self.columns["problem"].to_numpy())
+
+    @cached_property
+    def sample(self) -> NDArray[np.int64]:
+        """[rows] which one of its prompt's completions a row is."""
+        return np.asarray(self.columns["sample"].to_numpy()).astype(np.int64)
 
     @cached_property
     def tokens(self) -> Ragged:
@@ -74,11 +78,10 @@ class Rollouts:
 
 def collect(
     policy: Policy,
-    prompts: Sequence[NDArray[np.int32]],
+    questions: Questions,
     n: int,
     config: SamplerConfig,
     seed: int,
-    stop: Sequence[str],
     store: Store,
     label: str = "sampling",
 ) -> Rollouts:
@@ -88,10 +91,12 @@ def collect(
     """
     settings = {name: value for name, value in asdict(config).items() if name not in ("seed", "prompts_per_shard")}
     settings["top_k"] = min(config.top_k, policy.vocabulary)
+    prompts, stop = questions.prompts, questions.stop
     key = {
         "weights": policy.fingerprint,
         "precision": policy.precision,
         "prompts": fingerprint(prompts),
+        "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
         "n": n,
         "sampler": settings,
         "seed": seed,
@@ -99,6 +104,8 @@ def collect(
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
         "version": VERSION,
     }
+    import pyarrow as pa
+
     size = config.prompts_per_shard
     table = store.table("rollouts", key, -(-len(prompts) // size))
     sampled = 0
@@ -108,6 +115,8 @@ def collect(
             nonlocal sampled
             part = prompts[shard * size : (shard + 1) * size]
             made = draw(policy, part, n, config, (seed, shard), stop, first=shard * size)
+            ids = [problem.id for problem in questions.problems[shard * size : (shard + 1) * size] for _ in range(n)]
+            made = made.append_column("problem_id", pa.array(ids, pa.string()))
             count = token_count(made)
             sampled += count
             progress.update(len(part) * n, count)
@@ -118,7 +127,8 @@ def collect(
                 progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, 0, "from the store")
 
         table.fill(make, report, parallel=True, on_wait=progress.message)
-    return Rollouts(table.name, table.read(), prompts, n, size, sampled)
+    bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
+    return Rollouts(table.name, table.read(), prompts, bounds, sampled)
 
 
 def draw(
@@ -159,11 +169,11 @@ def token_count(columns: pa.Table) -> int:
     return int(Ragged(columns["tokens"]).lengths().sum())
 
 
-def fingerprint(prompts: Sequence[NDArray[np.int32]]) -> str:
-    """A hash of token ids and their boundaries."""
+def fingerprint(rows: Sequence[NDArray[np.integer]]) -> str:
+    """A hash of rows of numbers and their boundaries."""
     digest = hashlib.blake2b(digest_size=16)
-    for prompt in prompts:
-        digest.update(len(prompt).to_bytes(4, "little") + prompt.astype("<i4").tobytes())
+    for row in rows:
+        digest.update(len(row).to_bytes(4, "little") + row.astype("<i4").tobytes())
     return digest.hexdigest()
 
 

@@ -72,7 +72,7 @@ class Examples:
             positive=column(source.candidates.positive, torch.bool),
             baseline=source.baseline,
             group=column(source.candidates.problem, torch.int64),
-            sample=torch.as_tensor(rows % self.rollouts.n, device=logp.device),
+            sample=column(self.rollouts.sample, torch.int64),
             group_mean=column(groups.mean, logp.dtype),
             group_std=column(groups.std, logp.dtype),
             group_size=column(groups.size, logp.dtype),

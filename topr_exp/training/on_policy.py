@@ -103,9 +103,12 @@ class Rounds:
             if self.schedule.replay > 0:
                 self.buffer += new
         columns = pa.concat_tables(groups).combine_chunks()
-        problems = [int(group["problem"][0].as_py()) for group in groups]
-        rollouts = Rollouts("", columns, [self.train.prompts[i] for i in problems], self.n, len(problems), 0)
-        verdicts = Verdicts("", columns, self.n)
+        problems = [int(group["question"][0].as_py()) for group in groups]
+        # A problem may come twice, new and replayed: a group is known by its place.
+        slots = pa.array(np.repeat(np.arange(len(groups)), self.n), pa.int32())
+        columns = columns.append_column("problem", slots)
+        rollouts = Rollouts("", columns, [self.train.prompts[i] for i in problems], [0, len(columns)], 0)
+        verdicts = Verdicts("", columns)
         training_set = self.choose(rollouts, verdicts, [self.train.problems[i] for i in problems])
         reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
         return Examples(training_set, rollouts, Ragged(columns["logp"]), reference), correct, bool(replay)
@@ -130,13 +133,14 @@ class Rounds:
         seed = (self.sampler.seed, self.iteration, number)
         columns = draw(policy, prompts, self.n, self.sampler, seed, self.train.stop)
         self.sampled += token_count(columns)
-        golds = [self.train.problems[i].answer for i in indices for _ in range(self.n)]
-        verdicts = grade(self.grader, columns["text"].to_pylist(), golds, self.n)
-        rollouts = Rollouts("", columns, prompts, self.n, len(prompts), 0)
+        problems = [self.train.problems[i] for i in indices]
+        rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)
+        verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)
         scored: dict[str, Any] = {"logp": log_probabilities(policy, rollouts, range(rollouts.rows), size)["logp"]}
         if self.reference is not None:
             scored["ref_logp"] = log_probabilities(self.reference, rollouts, range(rollouts.rows), size)["logp"]
-        columns = columns.set_column(0, "problem", pa.array(np.repeat(indices, self.n), pa.int32()))
+        questions = pa.array(np.repeat(indices, self.n), pa.int32())
+        columns = columns.drop_columns(["problem"]).append_column("question", questions)
         for name, column in [*((name, verdicts[name]) for name in verdicts.column_names), *scored.items()]:
             columns = columns.append_column(name, column)
         return columns
