@@ -7,6 +7,8 @@ node, and keeps nothing from which a sweep could be resumed.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import signal
@@ -48,7 +50,8 @@ class Task(SlurmLauncher):
             print(f"{stop}", file=sys.stderr, flush=True)
             if stop.signal in TIME_SIGNALS:
                 self.queue_again(Path(folder))
-            # Slurm queues a preempted job again by itself, and a cancelled one must not come back.
+            else:
+                give_way()
             raise SystemExit(128 + stop.signal) from None
 
     def queue_again(self, folder: Path) -> None:
@@ -69,6 +72,19 @@ class Task(SlurmLauncher):
             raise refused from None
 
 
+def give_way() -> None:
+    """After SIGTERM: have this job queued again where Slurm does not do so itself.
+
+    A cancelled job must not come back, and one that was preempted at once is already queued again. But one that is
+    still running has been given notice (GraceTime): to end within that time counts as having failed.
+    """
+    job = os.environ["SLURM_JOB_ID"]
+    rows, _ = queue.table(["squeue", "-h", "-j", job, "-o", "%T"])
+    if rows and rows[0][0] == "RUNNING":
+        _, problem = queue.table(["scontrol", "requeue", job])
+        print(f"preempted: {problem or 'queued again'}", file=sys.stderr, flush=True)
+
+
 def submit(sweep: Sweep, runs: Sequence[Run], launcher: dict[str, Any]) -> str:
     """Submit runs as one array and note its id in the sweep; returns a line that says so.
 
@@ -84,7 +100,8 @@ def submit(sweep: Sweep, runs: Sequence[Run], launcher: dict[str, Any]) -> str:
     sweep.save()  # before Slurm knows: should this process be killed in between, `recover` finds the jobs by name
     folders = [str(sweep.path(run).resolve()) for run in runs]
     try:
-        jobs = executor.map_array(Task(**launcher), runs, folders)
+        with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
+            jobs = executor.map_array(Task(**launcher), runs, folders)
     except Exception as error:
         sweep.submissions.remove(submission)
         sweep.save()
