@@ -12,7 +12,7 @@ from tests.conftest import ROOT
 # In the order in which data flows; a package may import those before it and itself.
 ORDER = [
     "types", "store", "files", "progress", "data", "models", "sampling", "grading", "composition", "algorithms",
-    "tracking", "training", "config", "evaluation", "console", "run_folder", "pipeline",
+    "training", "config", "evaluation", "console", "run_folder", "tracking", "pipeline",
     "jobs", "sweeps",
 ]  # fmt: skip
 # `config` collects every stage's settings, and their settings are all that a stage shows it.

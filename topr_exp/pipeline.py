@@ -33,6 +33,7 @@ from topr_exp.models.policy import Policy, load_policy, save_policy
 from topr_exp.run_folder import RunFolder
 from topr_exp.sampling.rollouts import Rollouts, collect
 from topr_exp.store import Store
+from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.examples import Examples
 from topr_exp.training.offline import train_offline
 from topr_exp.training.on_policy import Rounds
@@ -48,7 +49,7 @@ def run(config: Config) -> dict[str, Any]:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
-    with interrupts.listening(), RunFolder(config) as folder:
+    with interrupts.listening(), RunFolder(config) as folder, Tracker(config, folder.path):
         return experiment(config, folder)
 
 

@@ -12,7 +12,9 @@ class TrackingConfig:
     name: str
     project: str | None = None
     entity: str | None = None
-    group: str | None = None
+    group: str | None = None  # W&B shows the runs of a group together
+    job_type: str | None = None
+    model_artifact: bool = False  # upload the trained weights too
 
     def __post_init__(self) -> None:
         if self.name not in ("none", "wandb"):

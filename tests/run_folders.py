@@ -1,0 +1,113 @@
+"""Run folders as a run leaves them, made in no time: what tracking and the report read."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import config_of
+from topr_exp.config import Config
+
+
+def make_run(
+    output_dir: Path, *overrides: str, steps: int = 20, done: bool = True, rng: int = 0
+) -> tuple[Config, Path]:
+    """A run of one iteration with made-up numbers; not done: killed after the last step."""
+    config = config_of(f"output_dir={output_dir}", *overrides)
+    folder = config.folder
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", {"experiment": config.experiment, "resolved": config_json(config)})
+    write_json(folder / "environment.json", {"time": f"2026-01-01T00:00:0{rng}+0000", "command": ["topr", *overrides]})
+    write_json(folder / "state.json", {"status": "done" if done else "running", "stage": "training"})
+    chance = random.Random(rng)
+    add_metrics(folder, range(1, steps + 1), chance)
+    base, final = evaluation(0, 0.2), evaluation(1, 0.2 + 0.4 * chance.random())
+    write_lines(folder / "eval.jsonl", [base, final] if done else [base])
+    if done:
+        write_json(folder / "summary.json", summary(config, base, final))
+        (folder / "DONE").touch()
+    return config, folder
+
+
+def config_json(config: Config) -> Any:
+    from topr_exp.config import plain
+
+    return plain(config)
+
+
+def add_metrics(folder: Path, steps: range, chance: random.Random, iteration: int = 1) -> None:
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step in steps:
+            record = {
+                "iteration": iteration,
+                "step": step,
+                "samples": 32 * step,
+                "loss": math.exp(-step / 50) + 0.1 * chance.random(),
+                "positive_share": 0.2,
+                "log_ratio_pos": 0.01 * step,
+                "log_ratio_neg": -0.03 * step * chance.random(),
+                "kl_mu": 0.001 * step,
+                "clipped_high_neg": 0.5,
+                "grad_norm": 1.0 + chance.random(),
+                "lr": 1e-4,
+                "tokens_per_second": 1000.0,
+            }
+            file.write(json.dumps(record) + "\n")
+
+
+def evaluation(iteration: int, accuracy: float, **more: Any) -> dict[str, Any]:
+    wrong = (1 - accuracy) * 0.9
+    return {
+        "iteration": iteration,
+        "pass@1": accuracy,
+        "pass@1_se": 0.02,
+        "maj@8": min(1.0, accuracy * 1.3),
+        "maj@8_se": 0.03,
+        "correct": accuracy,
+        "incorrect": wrong,
+        "invalid": 1 - accuracy - wrong,
+        "problems": 100,
+        "samples": 8,
+        "pass@k": {
+            str(k): {"value": 1 - (1 - accuracy) ** k, "se": 0.02, "low": 0.9 * accuracy, "high": 1.1 * accuracy}
+            for k in (1, 2, 4, 8)
+        },
+        "maj@k": {
+            str(k): {"value": min(1.0, accuracy * (1 + k / 25)), "se": 0.02, "low": 0.9 * accuracy, "high": 1.0}
+            for k in (1, 2, 4, 8)
+        },
+        "correct_histogram": [40, 20, 10, 10, 5, 5, 5, 3, 2],
+        "levels": {},
+        "subjects": {},
+        **more,
+    }
+
+
+def summary(config: Config, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "algo": config.algo.name,
+        "data": config.data.name,
+        "source": config.data.source,
+        "model": config.model.name,
+        "seed": config.seed,
+        "baseline": config.baseline or 0.0,
+        "effective_positive": config.effective_positive or 0.2,
+        "positive_share": 0.2,
+        "n_train": 640,
+        "iterations": [base, final],
+        "base": base,
+        "final": final,
+        "seconds": {"training": 12.5, "evaluation": 3.0},
+        "tokens": {"tokens_sampled": 1000},
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value))
+
+
+def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
