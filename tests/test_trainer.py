@@ -114,7 +114,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(
 ) -> None:
     through, records = train(tmp_path / "a", make_policy, TOPR, 6, name=optimizer)
     half, first = train(tmp_path / "b", make_policy, TOPR, 3, name=optimizer)
-    half.save()
+    half.save({})
     resumed, second = train(tmp_path / "b", make_policy, TOPR, 6, name=optimizer)
     assert torch.equal(weights(through), weights(resumed))
     assert [r["loss"] for r in records] == [r["loss"] for r in first + second]
@@ -124,9 +124,9 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     tmp_path: Path, make_policy: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer, _ = train(tmp_path, make_policy, TOPR, 2)
-    trainer.save()
+    trainer.save({})
     trainer.step = 3
-    trainer.save()
+    trainer.save({})
     newest = tmp_path / "checkpoints" / "step-00000003" / "model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
     again = Trainer(make_policy(make_model(11)), TOPR, None, optim(), tmp_path / "checkpoints")

@@ -122,6 +122,16 @@ class Config:
                 f"schedule.prompts must be at most data.train_problems={self.data.train_problems}; "
                 f"got {schedule.prompts}"
             )
+        if self.data.completions is not None and (schedule.prompts is not None or self.iterations > 1):
+            raise ValueError(
+                f"data.completions={self.data.completions} is trained on instead of sampling; it goes with "
+                "iterations=1 and schedule=offline only"
+            )
+        if self.data.completions is not None and unit_of(self.algo.needs) == "groups":
+            raise ValueError(
+                f"data.completions={self.data.completions} may hold any number of completions a problem; "
+                f"algo={self.algo.name} needs whole groups of data.n"
+            )
         if schedule.prompts is not None and self.effective_positive is not None:
             raise ValueError(
                 f"effective_positive={self.effective_positive:g} needs a fixed training set; set baseline where "

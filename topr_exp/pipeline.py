@@ -25,14 +25,15 @@ from topr_exp.console import header, results, say, warn
 from topr_exp.data.config import Reward
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.questions import Questions, ask
+from topr_exp.data.questions import ask
 from topr_exp.evaluation.evaluate import evaluate
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, judge
 from topr_exp.models.policy import Policy, load_policy, save_policy
 from topr_exp.run_folder import RunFolder
+from topr_exp.sampling.imported import load_imported
 from topr_exp.sampling.rollouts import Rollouts, collect
-from topr_exp.store import Store
+from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.examples import Examples
 from topr_exp.training.offline import train_offline
@@ -50,179 +51,169 @@ def run(config: Config) -> dict[str, Any]:
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
     with interrupts.listening(), RunFolder(config) as folder, Tracker(config, folder.path):
-        return experiment(config, folder)
+        if folder.done:
+            summary: dict[str, Any] = folder.read("summary.json")
+            say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
+            return summary
+        return Experiment(config, folder).run()
 
 
-def experiment(config: Config, folder: RunFolder) -> dict[str, Any]:
-    """The stages in order, each left out where an earlier attempt finished it."""
-    if folder.done:
-        summary: dict[str, Any] = folder.read("summary.json")
-        say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
+class Experiment:
+    """The stages of a run, each left out where an earlier attempt finished it."""
+
+    def __init__(self, config: Config, folder: RunFolder) -> None:
+        self.config, self.folder = config, folder
+        self.store = Store(Path(config.output_dir) / "store")
+        with folder.stage("problems"):
+            sets = load_problems(config.data)
+            self.prompter = build_prompter(config.data)
+            self.policy = load_policy(config.model, config.cluster.device.name)
+            self.train = ask(sets.train, self.prompter, self.policy, config.sampler.max_new_tokens)
+            self.test = ask(sets.test, self.prompter, self.policy, config.sampler.max_new_tokens)
+        say(header(config, self.policy, sets, self.train, self.test) + "\n")
+
+    def run(self) -> dict[str, Any]:
+        base = final = self.measure(0)
+        iterations = range(1, self.config.iterations + 1)
+        finished = [iteration for iteration in iterations if self.model_folder(iteration).exists()]
+        for iteration in iterations[max(finished, default=1) - 1 :]:
+            if iteration not in finished:
+                self.improve(iteration)
+                save_policy(self.policy, self.model_folder(iteration))
+                self.tidy(iteration)
+            self.policy = load_policy(self.config.model, self.config.cluster.device.name, self.model_folder(iteration))
+            self.store = Store(self.folder.path / "store")  # from here on all depends on weights only this run has
+            final = self.measure(iteration)
+        summary = self.summary(base, final)
+        self.folder.finish(summary)
+        say("\n" + results(summary, self.folder.path))
         return summary
-    with folder.stage("problems"):
-        sets = load_problems(config.data)
-        prompter = build_prompter(config.data)
-        policy = load_policy(config.model, config.cluster.device.name)
-        train = ask(sets.train, prompter, policy, config.sampler.max_new_tokens)
-        test = ask(sets.test, prompter, policy, config.sampler.max_new_tokens)
-    say(header(config, policy, sets, train, test) + "\n")
-    store = Store(Path(config.output_dir) / "store")
-    base = measure(policy, test, config, store, folder, iteration=0)
-    finished = [i for i in range(1, config.iterations + 1) if model_folder(folder, config, i).exists()]
-    for iteration in range(max(finished, default=1), config.iterations + 1):
-        trained = model_folder(folder, config, iteration)
-        if iteration not in finished:
-            if config.schedule.prompts is None:
-                improve(policy, train, config, store, folder, iteration)
+
+    def measure(self, iteration: int) -> dict[str, Any]:
+        """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
+        with self.folder.stage("evaluation"):
+            figures, sampled = evaluate(self.policy, self.test, self.config, self.store)
+            self.folder.count("tokens_sampled_to_evaluate", sampled)
+            self.folder.add_evaluation({"iteration": iteration, **figures})
+        return figures
+
+    def improve(self, iteration: int) -> None:
+        """Train the policy in place: on completions of its own, on ones made elsewhere, or in rounds."""
+        data, sampler = self.config.data, self.config.sampler
+        if self.config.schedule.prompts is not None:
+            return self.train_in_rounds(iteration)
+        with self.folder.stage("sampling"):
+            train, given = self.train, None
+            if data.completions is None:
+                rollouts = collect(self.policy, train, data.n, sampler, sampler.seed, self.store)
+                self.folder.count("tokens_sampled", rollouts.sampled)
             else:
-                improve_in_rounds(policy, train, config, folder, iteration)
-            save_policy(policy, trained)
-            tidy(folder, config, iteration)
-        policy = load_policy(config.model, config.cluster.device.name, trained)
-        store = Store(folder.path / "store")  # from here on everything depends on weights that only this run has
-        final = measure(policy, test, config, store, folder, iteration)
-    summary = summarise(config, folder, train, test, base, final)
-    folder.finish(summary)
-    say("\n" + results(summary, folder.path))
-    return summary
+                rollouts, train, given = load_imported(
+                    data.completions, train.problems, self.prompter, self.policy, self.store
+                )
+        with self.folder.stage("grading"):
+            verdicts = judge(rollouts, train.problems, data.grader_name, self.store)
+        with self.folder.stage("composition"):
+            training_set = self.compose(rollouts, verdicts, train.problems, iteration)
+            self.folder.save_training_set(iteration, training_set.examples, training_set.summary())
+            if training_set.description.note:
+                warn(training_set.description.note)
+        with self.folder.stage("scoring"):
+            mu = given if given is not None else self.score(self.policy, rollouts, "scoring μ")
+            reference = self.reference()
+            ref_logp = self.score(reference, rollouts, "scoring ref") if reference is not None else None
+        with self.folder.stage("training"):
+            trainer = self.trainer(reference, iteration)
+            examples = Examples(training_set, rollouts, mu, ref_logp)
+            every = self.config.checkpoint.every_seconds
+            train_offline(trainer, examples, self.folder, self.config.seed, iteration, every, mu_is_start=given is None)
+        return None
 
+    def train_in_rounds(self, iteration: int) -> None:
+        """Train the policy in place on completions that it samples anew every few updates."""
+        config = self.config
+        with self.folder.stage("training"), Grader(config.data.grader_name) as grader:
+            reference = self.reference()
+            trainer = self.trainer(reference, iteration)
+            rounds = Rounds(
+                trainer,
+                self.train,
+                config.schedule,
+                config.sampler,
+                config.data.n,
+                grader,
+                reference,
+                lambda rollouts, verdicts, problems: self.compose(rollouts, verdicts, problems, iteration),
+                config.seed,
+                iteration,
+            )
+            rounds.run(self.folder, config.checkpoint.every_seconds)
+            self.folder.count("tokens_sampled", rounds.sampled)
+        self.folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)
 
-def improve(policy: Policy, train: Questions, config: Config, store: Store, folder: RunFolder, iteration: int) -> None:
-    """One iteration: train `policy` in place on completions of its own, all sampled first."""
-    data, algo = config.data, config.algo
-    with folder.stage("sampling"):
-        rollouts = collect(policy, train, data.n, config.sampler, config.sampler.seed, store)
-        folder.count("tokens_sampled", rollouts.sampled)
-    with folder.stage("grading"):
-        verdicts = judge(rollouts, train.problems, data.grader_name, store)
-    with folder.stage("composition"):
-        training_set = choose(rollouts, verdicts, train.problems, config, iteration)
-        folder.save_training_set(iteration, training_set.examples, training_set.summary())
-        if training_set.description.note:
-            warn(training_set.description.note)
-    with folder.stage("scoring"):
-        mu, scored = score(policy, rollouts, store, config.optim.score_batch_size, "scoring μ")
-        folder.count("tokens_scored", scored)
-        reference, ref_logp = None, None
-        if {"ref_logp", "vocab_kl"} & algo.needs:
-            reference = load_policy(config.reference, config.cluster.device.name)
-        if reference is not None and "ref_logp" in algo.needs:
-            ref_logp, scored = score(reference, rollouts, store, config.optim.score_batch_size, "scoring ref")
-            folder.count("tokens_scored", scored)
-    with folder.stage("training"):
-        in_memory = reference if "vocab_kl" in algo.needs else None
-        trainer = Trainer(policy, algo, in_memory, config.optim, checkpoints(folder, iteration))
-        folder.rewind(iteration, trainer.step)
-        examples = Examples(training_set, rollouts, mu, ref_logp)
-        train_offline(
-            trainer,
-            examples,
-            config.seed,
-            iteration,
-            folder.log,
-            config.checkpoint.every_seconds,
-            folder.before_checkpoint,
+    def compose(
+        self, rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem], iteration: int
+    ) -> TrainingSet:
+        """The training set that the settings ask for, out of graded completions."""
+        return compose(
+            candidates(rollouts, verdicts, problems),
+            REWARD_OF_WRONG[self.config.data.reward],
+            self.config.compose,
+            unit_of(self.config.algo.needs),
+            seed=self.config.seed,
+            iteration=iteration,
+            baseline=self.config.baseline,
+            effective=self.config.effective_positive,
         )
 
+    def score(self, policy: Policy, rollouts: Rollouts, label: str) -> Ragged:
+        """log-probabilities of all completions under a policy, from the store as far as they are there."""
+        logp, scored = score(policy, rollouts, self.store, self.config.optim.score_batch_size, label)
+        self.folder.count("tokens_scored", scored)
+        return logp
 
-def improve_in_rounds(policy: Policy, train: Questions, config: Config, folder: RunFolder, iteration: int) -> None:
-    """One iteration: train `policy` in place on completions that it samples anew every few updates."""
-    needs = config.algo.needs
-    with folder.stage("training"), Grader(config.data.grader_name) as grader:
-        reference = None
-        if {"ref_logp", "vocab_kl"} & needs:
-            reference = load_policy(config.reference, config.cluster.device.name)
-        trainer = Trainer(
-            policy,
-            config.algo,
-            reference if "vocab_kl" in needs else None,
-            config.optim,
-            checkpoints(folder, iteration),
-        )
-        folder.rewind(iteration, trainer.step)
-        rounds = Rounds(
-            trainer,
-            train,
-            config.schedule,
-            config.sampler,
-            config.data.n,
-            grader,
-            reference if "ref_logp" in needs else None,
-            lambda rollouts, verdicts, problems: choose(rollouts, verdicts, problems, config, iteration),
-            config.seed,
-            iteration,
-        )
-        rounds.run(folder.log, config.checkpoint.every_seconds, folder.before_checkpoint)
-        folder.count("tokens_sampled", rounds.sampled)
-    folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)
+    def reference(self) -> Policy | None:
+        """π_ref, where the loss has one."""
+        if not {"ref_logp", "vocab_kl"} & self.config.algo.needs:
+            return None
+        return load_policy(self.config.reference, self.config.cluster.device.name)
 
+    def trainer(self, reference: Policy | None, iteration: int) -> Trainer:
+        """A trainer that goes on from the iteration's newest checkpoint, its metrics cut back to that."""
+        whole = reference if "vocab_kl" in self.config.algo.needs else None
+        folder = self.folder.path / "checkpoints" / str(iteration)
+        trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder)
+        self.folder.rewind(iteration, trainer.step)
+        return trainer
 
-def choose(
-    rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem], config: Config, iteration: int
-) -> TrainingSet:
-    """The training set that the settings ask for, out of graded completions."""
-    return compose(
-        candidates(rollouts, verdicts, problems),
-        REWARD_OF_WRONG[config.data.reward],
-        config.compose,
-        unit_of(config.algo.needs),
-        seed=config.seed,
-        iteration=iteration,
-        baseline=config.baseline,
-        effective=config.effective_positive,
-    )
+    def model_folder(self, iteration: int) -> Path:
+        """Where the model of an iteration is kept; the last one is the run's `model/`."""
+        last = iteration == self.config.iterations
+        return self.folder.path / ("model" if last else f"iteration-{iteration}/model")
 
+    def tidy(self, iteration: int) -> None:
+        """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept."""
+        shutil.rmtree(self.folder.path / "checkpoints", ignore_errors=True)
+        keep = self.config.checkpoint.keep_iterations
+        if keep is not None and iteration > 1 and iteration - 1 not in keep:
+            shutil.rmtree(self.model_folder(iteration - 1), ignore_errors=True)
 
-def measure(
-    policy: Policy, test: Questions, config: Config, store: Store, folder: RunFolder, iteration: int
-) -> dict[str, Any]:
-    """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
-    with folder.stage("evaluation"):
-        figures, sampled = evaluate(policy, test, config, store)
-        folder.count("tokens_sampled_to_evaluate", sampled)
-        folder.add_evaluation({"iteration": iteration, **figures})
-    return figures
-
-
-def model_folder(folder: RunFolder, config: Config, iteration: int) -> Path:
-    """Where the model of an iteration is kept; the last one is the run's `model/`."""
-    return folder.path / ("model" if iteration == config.iterations else f"iteration-{iteration}/model")
-
-
-def checkpoints(folder: RunFolder, iteration: int) -> Path:
-    """Where an iteration in training saves what it needs to go on."""
-    return folder.path / "checkpoints" / str(iteration)
-
-
-def tidy(folder: RunFolder, config: Config, iteration: int) -> None:
-    """Remove what a finished iteration no longer needs: checkpoints, and the weights before it unless they are kept."""
-    shutil.rmtree(folder.path / "checkpoints", ignore_errors=True)
-    keep = config.checkpoint.keep_iterations
-    if keep is not None and iteration > 1 and iteration - 1 not in keep:
-        shutil.rmtree(model_folder(folder, config, iteration - 1), ignore_errors=True)
-
-
-def summarise(
-    config: Config, folder: RunFolder, train: Questions, test: Questions, base: dict[str, Any], final: dict[str, Any]
-) -> dict[str, Any]:
-    """The run in numbers; shares lie between 0 and 1, seconds are this run's own work."""
-    last = folder.read(f"iteration-{config.iterations}/training_set.json")
-    return {
-        "algo": config.algo.name,
-        "data": config.data.name,
-        "source": config.data.source,
-        "model": config.model.name,
-        "seed": config.seed,
-        "sampler_seed": config.sampler.seed,
-        "baseline": last["baseline"],
-        "effective_positive": last["effective_positive"],
-        "positive_share": last["positive_share"],
-        "n_train": last["n_train"],
-        "problems": {"train": len(train.problems), "test": len(test.problems)},
-        "too_long": {"train": train.too_long, "test": test.too_long},
-        "iterations": folder.evaluations(),
-        "base": base,
-        "final": final,
-        "seconds": {name: round(value, 3) for name, value in folder.seconds.items()},
-        "tokens": folder.counts,
-    }
+    def summary(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
+        """The run in numbers; shares lie between 0 and 1, seconds are this run's own work."""
+        config, last = self.config, self.folder.read(f"iteration-{self.config.iterations}/training_set.json")
+        return {
+            "algo": config.algo.name,
+            "data": config.data.name,
+            "source": config.data.source,
+            "model": config.model.name,
+            "seed": config.seed,
+            "sampler_seed": config.sampler.seed,
+            **{key: last[key] for key in ("baseline", "effective_positive", "positive_share", "n_train")},
+            "problems": {"train": len(self.train.problems), "test": len(self.test.problems)},
+            "too_long": {"train": self.train.too_long, "test": self.test.too_long},
+            "iterations": self.folder.evaluations(),
+            "base": base,
+            "final": final,
+            "seconds": {name: round(value, 3) for name, value in self.folder.seconds.items()},
+            "tokens": self.folder.counts,
+        }

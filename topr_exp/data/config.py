@@ -38,6 +38,7 @@ class DataConfig:
     seed: int  # draws the embedded problems, and the part of a larger set that train_problems asks for
     train_problems: int | None  # None takes all that there are; the embedded source has no end
     test_problems: int | None
+    completions: str | None  # made elsewhere, trained on instead of sampling: a file of JSON lines or a store's table
     n: int  # samples a training problem
     eval_n: int  # samples a test problem
     answer_format: AnswerFormat

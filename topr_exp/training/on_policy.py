@@ -8,7 +8,6 @@ with probability q (AGRO, Figure 4); the buffer is part of the checkpoint.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +28,7 @@ from topr_exp.sampling.rollouts import Rollouts, draw, token_count
 from topr_exp.store import Ragged
 from topr_exp.training.config import ScheduleConfig
 from topr_exp.training.examples import Examples
+from topr_exp.training.journal import Journal
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import Problem
@@ -53,19 +53,13 @@ class Rounds:
     sampled: int = 0  # tokens
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
 
-    def run(
-        self,
-        log: Callable[[dict[str, float]], None],
-        save_every: float,
-        before_save: Callable[[int, int], None],
-    ) -> None:
-        """Every remaining round; see `train_offline` for the arguments."""
+    def run(self, journal: Journal, save_every: float) -> None:
+        """Every remaining round, with a checkpoint after a round every `save_every` seconds and on a signal."""
         assert self.schedule.updates is not None
         assert self.schedule.rounds is not None
         if self.trainer.restored is not None and self.schedule.replay > 0:
             self.restore()
         steps = self.schedule.rounds * self.schedule.updates
-        saved = time.monotonic()
         progress = Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens")
         with progress, interrupts.deferred():
             while self.trainer.step < steps:
@@ -74,14 +68,9 @@ class Rounds:
                 for position in range(self.schedule.updates):
                     chosen = self.batch(examples, number, position)
                     record = self.trainer.update(examples, chosen, fresh=position == 0 and not replayed)
-                    log({"iteration": self.iteration, "round": number, "sampled_correct": correct, **record})
+                    journal.log({"iteration": self.iteration, "round": number, "sampled_correct": correct, **record})
                     progress.update(1, record["tokens"], f"{100 * correct:.0f} % of the samples correct")
-                due = time.monotonic() - saved >= save_every
-                if interrupts.asked() or (self.trainer.step < steps and due):
-                    before_save(self.trainer.step, steps)
-                    self.trainer.save({BUFFER: self.packed()} if self.schedule.replay > 0 else None)
-                    interrupts.check()
-                    saved = time.monotonic()
+                self.trainer.checkpoint(journal, steps, save_every, self.packed if self.schedule.replay > 0 else None)
 
     def batch(self, examples: Examples, number: int, position: int) -> np.ndarray:
         """The examples of an update: consecutive parts of an order drawn for each pass over the round's set."""
@@ -145,13 +134,12 @@ class Rounds:
             columns = columns.append_column(name, column)
         return columns
 
-    def packed(self) -> bytes:
-        """The buffer as an Arrow file."""
+    def packed(self) -> dict[str, bytes]:
+        """The buffer as an Arrow file, to go with a checkpoint."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, self.buffer[0].schema) as writer:
             writer.write_table(pa.concat_tables(self.buffer))
-        data: bytes = sink.getvalue().to_pybytes()
-        return data
+        return {BUFFER: sink.getvalue().to_pybytes()}
 
     def restore(self) -> None:
         """Read the buffer of the checkpoint that the trainer goes on from."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from topr_exp import interrupts
 from topr_exp.models.policy import Policy
 from topr_exp.training import checkpoint
 from topr_exp.training.config import OptimConfig
 from topr_exp.training.examples import Examples
+from topr_exp.training.journal import Journal
 from topr_exp.training.logprobs import TokenScores, collate, score_tokens
 from topr_exp.training.metrics import Collector
 from topr_exp.training.optimizers import make_optimizer
@@ -45,11 +48,23 @@ class Trainer:
         self.step: int = state.get("step", 0)
         self.samples: int = state.get("samples", 0)
         self.skipped: int = state.get("skipped", 0)
+        self.saved = time.monotonic()
 
-    def save(self, extra: dict[str, bytes] | None = None) -> None:
+    def save(self, extra: dict[str, bytes]) -> None:
         """Write a checkpoint; `extra` are files to keep with it."""
         state = {"step": self.step, "samples": self.samples, "skipped": self.skipped}
-        checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, state, extra or {})
+        checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, state, extra)
+
+    def checkpoint(
+        self, journal: Journal, steps: int, every: float, extra: Callable[[], dict[str, bytes]] | None = None
+    ) -> None:
+        """Save if `every` seconds have passed since the last time; save and stop if a signal asked for it."""
+        due = self.step < steps and time.monotonic() - self.saved >= every
+        if interrupts.asked() or due:
+            journal.before_checkpoint(self.step, steps)
+            self.save(extra() if extra is not None else {})
+            interrupts.check()
+            self.saved = time.monotonic()
 
     def update(self, examples: Examples, chosen: NDArray[np.int64], *, fresh: bool) -> dict[str, float]:
         """One optimizer step on the chosen examples; returns its record.
