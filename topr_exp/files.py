@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +29,7 @@ def write_json(path: Path, value: Any) -> None:
 def new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder that becomes `path` (replacing it) when the block ends without an error."""
     temporary = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
-    with disk_errors(f"write {path}"):
+    with disk_errors(f"write {path}"), library_errors():
         temporary.mkdir(parents=True)
         try:
             yield temporary
@@ -39,3 +41,19 @@ def new_folder(path: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def library_errors() -> Iterator[None]:
+    """Raise as OSError what torch and safetensors report in their own way when the disk refuses a write."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # of the open file that torch.save was given
+            raise error.__context__ from None
+        raise
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if type(error).__name__ == "SafetensorError" and number:
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
+        raise

@@ -29,7 +29,8 @@ def save(
     """Write `folder`/step-N with weights, optimizer, `state` and the files `extra`; only the last two are kept."""
     with new_folder(folder / f"step-{step:08d}") as target:
         save_model(model, str(target / "model.safetensors"))
-        torch.save(optimizer.state_dict(), target / "optimizer.pt")
+        with (target / "optimizer.pt").open("wb") as file:  # a file of Python's says why it can't be written
+            torch.save(optimizer.state_dict(), file)
         write_json(target / "state.json", state)
         for name, content in extra.items():
             (target / name).write_bytes(content)
