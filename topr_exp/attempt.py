@@ -7,6 +7,7 @@ and tells others that the run is alive; `error.txt` holds what made the last att
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from topr_exp.files import write_text
 from topr_exp.store import claims
-from topr_exp.store.files import disk_errors
+from topr_exp.store.files import TEMPORARY, disk_errors
 from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
@@ -42,6 +43,17 @@ def occupy(path: Path, name: str = CLAIM, doing: str = "run") -> claims.Claim:
             print(f"waiting for process {claim}, which held {path} a moment ago", file=sys.stderr, flush=True)
             told = True
         time.sleep(1.0)
+
+
+def clear(path: Path) -> None:
+    """Remove the error of the last attempt, and what it wrote by half when it was killed (checkpoints are large)."""
+    with disk_errors(f"write in {path}"):
+        (path / ERROR).unlink(missing_ok=True)
+        for leftover in list(path.rglob(f"*{TEMPORARY}")):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink(missing_ok=True)
 
 
 def description(number: int) -> dict[str, str | int | None]:

@@ -58,7 +58,7 @@ class RunFolder:
             self.seconds |= state.get("seconds", {})
             self.counts |= state.get("counts", {})
             self._attempt = attempt.description(state.get("attempt", {}).get("number", 0) + 1)
-            (self.path / attempt.ERROR).unlink(missing_ok=True)
+            attempt.clear(self.path)
             self.save_state()
             self._held = held.pop_all()
         progress.listener = self._note
