@@ -121,7 +121,7 @@ def _same_group(gold: Group, answer: Group, leaf: LeafRule) -> Verdict3:
 
 
 def _same_unordered(gold: list[Node], answer: list[Node], leaf: LeafRule) -> Verdict3:
-    """A perfect matching of equal items. Equality is transitive, so the first equal partner is as good as any."""
+    """Whether the items can be paired off so that each is equal to its partner."""
     open_gold: list[Node] = []
     for one in gold:  # equal as written: no comparison needed
         match = next((i for i, other in enumerate(answer) if other.tokens == one.tokens), None)
@@ -131,16 +131,26 @@ def _same_unordered(gold: list[Node], answer: list[Node], leaf: LeafRule) -> Ver
             answer.pop(match)
     if len(open_gold) > MAX_UNORDERED:
         return False
-    undecided = False
-    for one in open_gold:
-        verdicts = [same(one, other, leaf) for other in answer]
-        if True in verdicts:
-            answer.pop(verdicts.index(True))
-        elif None in verdicts:
-            undecided = True
-        else:
-            return False
-    return None if undecided else True
+    verdicts = [[same(one, other, leaf) for other in answer] for one in open_gold]
+    if _pairable([[verdict is True for verdict in row] for row in verdicts]):
+        return True
+    return None if _pairable([[verdict is not False for verdict in row] for row in verdicts]) else False
+
+
+def _pairable(allowed: list[list[bool]]) -> bool:
+    """Whether a perfect matching exists (Kuhn's augmenting paths)."""
+    partner: dict[int, int] = {}  # column -> row
+
+    def place(row: int, tried: set[int]) -> bool:
+        for column, possible in enumerate(allowed[row]):
+            if possible and column not in tried:
+                tried.add(column)
+                if column not in partner or place(partner[column], tried):
+                    partner[column] = row
+                    return True
+        return False
+
+    return all(place(row, set()) for row in range(len(allowed)))
 
 
 Key = tuple[object, ...]
