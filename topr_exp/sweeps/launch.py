@@ -103,7 +103,7 @@ def drive(sweep: Sweep, runs: Sequence[Run], cluster: ClusterConfig, launcher: d
     say("\n" + table(after))
     unfinished = [each for each in after if each.state != DONE]
     if unfinished and not code:
-        say(f"unfinished: python -m topr_exp.sweeps resume {sweep.folder} (why: ... logs {sweep.folder} RUN)")
+        say(f"why: python -m topr_exp.sweeps logs {sweep.folder} RUN; go on: ... resume {sweep.folder}")
     return code or int(bool(unfinished))
 
 

@@ -1,0 +1,94 @@
+"""What the tests of sweeps share: the command lines, and what two sweeps must have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import ROOT
+
+# A run of a second or two, with a checkpoint after every update.
+TINY = ["experiment=smoke", "data.train_problems=8", "data.test_problems=4", "checkpoint.every_seconds=0"]
+PLACES = ("rollouts", "verdicts")  # where an evaluation's tables are
+SPEED = ("tokens_per_second",)  # the one record of an update that a clock decides
+
+
+def environment(more: Mapping[str, str] = {}) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+
+
+def start(module: str, *arguments: object, **more: str) -> subprocess.Popen[str]:
+    """A command line of the package in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=ROOT,
+        env=environment(more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def command(module: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """The same, waited for."""
+    process = start(module, *arguments, **more)
+    out, err = process.communicate(timeout=500)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def launch(output: Path, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """A sweep with tiny settings."""
+    return command("topr_exp", "-m", *TINY, f"output_dir={output}", *arguments, **more)
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """Everything that a run computed: weights to the bit, every update, every evaluation."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    return {
+        "weights": hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest(),
+        "updates": [{key: value for key, value in record.items() if key not in SPEED} for record in records],
+        "evaluations": [{key: each[key] for key in each if key not in PLACES} for each in evaluations],
+    }
+
+
+def results(sweep: Path) -> dict[str, dict[str, Any]]:
+    """The same of every finished run of a sweep, by folder."""
+    return {mark.parent.name: result(mark.parent) for mark in sorted(sweep.glob("*/DONE"))}
+
+
+def manifest(sweep: Path) -> dict[str, Any]:
+    contents: dict[str, Any] = json.loads((sweep / "sweep.json").read_text())
+    return contents
+
+
+def attempts(sweep: Path) -> dict[str, int]:
+    """How often each run was started."""
+    states = {path.parent.name: json.loads(path.read_text()) for path in sweep.glob("*/state.json")}
+    return {name: state["attempt"]["number"] for name, state in states.items()}
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 120.0) -> Any:
+    """The first true value of `what`."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if found := what():
+                return found
+        except (OSError, ValueError, KeyError, IndexError):  # files that are not there yet
+            pass
+        time.sleep(0.05)
+    raise AssertionError("waited in vain")
+
+
+def steps(folder: Path) -> int:
+    """The updates that a run has done so far."""
+    path = folder / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
