@@ -38,10 +38,18 @@ class EvaluationConfig:
     """Evaluation samples with the sampler's settings and this seed, the same for every run that is compared."""
 
     seed: int
+    every: int | None  # updates between two evaluations while training; None: only before and after
+    problems: int | None  # test problems (the first ones) that these use; None: all
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise ValueError(f"seed must be 0 or more; got {self.seed}")
+        for name in ("every", "problems"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be null or 1 or more; got {value}")
+        if self.problems is not None and self.every is None:
+            raise ValueError(f"problems={self.problems} is not read where every is null; set evaluation.every too")
 
 
 @dataclass(frozen=True)

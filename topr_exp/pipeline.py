@@ -9,6 +9,7 @@ command is given again.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import shutil
 from collections.abc import Sequence
@@ -26,7 +27,9 @@ from topr_exp.data.config import Reward
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.data.questions import ask
-from topr_exp.evaluation.evaluate import evaluate
+from topr_exp.evaluation.curve import Curve
+from topr_exp.evaluation.evaluate import evaluate, first
+from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, judge
 from topr_exp.models.policy import Policy, load_policy, save_policy
@@ -64,6 +67,7 @@ class Experiment:
     def __init__(self, config: Config, folder: RunFolder) -> None:
         self.config, self.folder = config, folder
         self.store = Store(Path(config.output_dir) / "store")
+        self.showcase = Showcase(folder.path, config.optim.score_batch_size)
         with folder.stage("problems"):
             sets = load_problems(config.data)
             self.prompter = build_prompter(config.data)
@@ -92,10 +96,32 @@ class Experiment:
     def measure(self, iteration: int) -> dict[str, Any]:
         """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
         with self.folder.stage("evaluation"):
-            figures, sampled = evaluate(self.policy, self.test, self.config, self.store)
-            self.folder.count("tokens_sampled_to_evaluate", sampled)
+            evaluation = evaluate(self.policy, self.test, self.config, self.store)
+            self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
+            self.showcase.tested(iteration, self.policy, evaluation)
+            if self.config.evaluation.every is not None:  # where the curve of this iteration ends
+                part = evaluation.figures(self.config.evaluation.problems)
+                self.folder.add_evaluation({"iteration": iteration, "subset": True, **part})
+            figures = {**evaluation.figures(), **evaluation.places()}
             self.folder.add_evaluation({"iteration": iteration, **figures})
         return figures
+
+    def curve(self, iteration: int, trainer: Trainer) -> Curve:
+        """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
+        questions = first(self.test, self.config.evaluation.problems)
+        store = Store(self.folder.path / "store")
+
+        def measure(step: int, samples: int) -> None:
+            with self.folder.aside("evaluation"):
+                now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
+                evaluation = evaluate(dataclasses.replace(self.policy, fingerprint=now), questions, self.config, store)
+                self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
+                place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
+                self.folder.add_evaluation({**place, **evaluation.figures()})
+
+        curve = Curve(self.folder, self.config.evaluation.every, measure)
+        curve.reach(trainer.step, trainer.samples)
+        return curve
 
     def improve(self, iteration: int) -> None:
         """Train the policy in place: on completions of its own, on ones made elsewhere, or in rounds."""
@@ -126,7 +152,9 @@ class Experiment:
             trainer = self.trainer(reference, iteration)
             examples = Examples(training_set, rollouts, mu, ref_logp)
             every = self.config.checkpoint.every_seconds
-            train_offline(trainer, examples, self.folder, self.config.seed, iteration, every, mu_is_start=given is None)
+            journal = self.curve(iteration, trainer)
+            train_offline(trainer, examples, journal, self.config.seed, iteration, every, mu_is_start=given is None)
+            self.showcase.trained(iteration, self.policy, rollouts, verdicts, train.problems, mu, training_set.examples)
         return None
 
     def train_in_rounds(self, iteration: int) -> None:
@@ -147,7 +175,7 @@ class Experiment:
                 config.seed,
                 iteration,
             )
-            rounds.run(self.folder, config.checkpoint.every_seconds)
+            rounds.run(self.curve(iteration, trainer), config.checkpoint.every_seconds)
             self.folder.count("tokens_sampled", rounds.sampled)
         self.folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)
 
@@ -157,7 +185,7 @@ class Experiment:
         """The training set that the settings ask for, out of graded completions."""
         return compose(
             candidates(rollouts, verdicts, problems),
-            REWARD_OF_WRONG[self.config.data.reward],
+            REWARD_OF_WRONG[self.config.reward],
             self.config.compose,
             unit_of(self.config.algo.needs),
             seed=self.config.seed,

@@ -123,6 +123,17 @@ class RunFolder:
             self.lap()
         self.save_state()
 
+    @contextlib.contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """Time a block within a stage under the name of another one."""
+        self.lap()
+        stage, self.stage_name = self.stage_name, name
+        try:
+            yield
+        finally:
+            self.lap()
+            self.stage_name = stage
+
     def lap(self) -> None:
         """Book the seconds since the last lap to the stage at hand."""
         now = time.monotonic()
@@ -197,16 +208,21 @@ class RunFolder:
         write_json(target / "training_set.json", {**summary, "effective_positive": None})
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The records of eval.jsonl."""
+        """The records of eval.jsonl on the whole test set, one an iteration."""
         lines = (self.path / "eval.jsonl").read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        return [record for record in map(json.loads, lines) if not record.get("subset")]
 
     def add_evaluation(self, record: dict[str, Any]) -> None:
-        """Put an evaluation into eval.jsonl, in place of an earlier one of the same iteration."""
+        """Put an evaluation into eval.jsonl, in place of an earlier one of the same weights and problems."""
         path = self.path / "eval.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if json.loads(line)["iteration"] != record["iteration"]]
+        kept = [line for line in lines if evaluated(json.loads(line)) != evaluated(record)]
         write_text(path, "".join(line + "\n" for line in [*kept, json.dumps(record)]))
+
+
+def evaluated(record: dict[str, Any]) -> tuple[Any, ...]:
+    """What an evaluation is of: the iteration, the update within it (None: its end), and whether a part of the test."""
+    return record["iteration"], record.get("step"), record.get("subset", False)
 
 
 def differing(old: Any, new: Any, prefix: str = "") -> list[str]:

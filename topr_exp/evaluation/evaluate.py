@@ -2,32 +2,60 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from topr_exp.config import Config
 from topr_exp.data.questions import Questions
 from topr_exp.evaluation.statistics import summarise
 from topr_exp.evaluation.verdicts import encode
-from topr_exp.grading.verdicts import judge
+from topr_exp.grading.verdicts import Verdicts, judge
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.rollouts import collect
+from topr_exp.sampling.rollouts import Rollouts, collect
 from topr_exp.store import Store
 
 
-def evaluate(policy: Policy, test: Questions, config: Config, store: Store) -> tuple[dict[str, Any], int]:
-    """The figures of `statistics.summarise`, and the number of tokens that this call had to sample.
+@dataclass(frozen=True)
+class Evaluation:
+    """n graded completions of each test problem."""
+
+    questions: Questions
+    rollouts: Rollouts
+    verdicts: Verdicts
+    n: int
+    store: Store
+
+    def figures(self, problems: int | None = None) -> dict[str, Any]:
+        """The figures of `statistics.summarise`, of the first `problems` problems (None: of all)."""
+        codes: NDArray[np.integer] = encode(self.verdicts.verdict.tolist()).reshape(-1, self.n)
+        chosen = self.questions.problems[:problems]
+        return summarise(
+            codes[:problems],
+            self.verdicts.classes.reshape(-1, self.n)[:problems],
+            levels=[problem.level for problem in chosen],
+            subjects=[problem.subject for problem in chosen],
+        )
+
+    def places(self) -> dict[str, str]:
+        """Where the completions and their verdicts lie."""
+        names = {"rollouts": self.rollouts.name, "verdicts": self.verdicts.name}
+        return {kind: str(self.store.root / name) for kind, name in names.items()}
+
+
+def evaluate(policy: Policy, test: Questions, config: Config, store: Store) -> Evaluation:
+    """Sample and grade, or read from the store what an earlier call sampled.
 
     Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
     """
-    data = config.data
-    rollouts = collect(policy, test, data.eval_n, config.sampler, config.evaluation.seed, store, "evaluation")
-    verdicts = judge(rollouts, test.problems, data.grader_name, store)
-    codes = encode(verdicts.verdict.tolist()).reshape(-1, data.eval_n)
-    figures = summarise(
-        codes,
-        verdicts.classes.reshape(-1, data.eval_n),
-        levels=[problem.level for problem in test.problems],
-        subjects=[problem.subject for problem in test.problems],
-    )
-    where = {"rollouts": str(store.root / rollouts.name), "verdicts": str(store.root / verdicts.name)}
-    return {**figures, **where}, rollouts.sampled
+    n = config.data.eval_n
+    rollouts = collect(policy, test, n, config.sampler, config.evaluation.seed, store, "evaluation")
+    return Evaluation(test, rollouts, judge(rollouts, test.problems, config.data.grader_name, store), n, store)
+
+
+def first(questions: Questions, count: int | None) -> Questions:
+    """The first `count` questions (None: all)."""
+    return dataclasses.replace(questions, problems=questions.problems[:count], prompts=questions.prompts[:count])

@@ -1,9 +1,10 @@
 """The process that copies a run folder to W&B while the run writes it: `python -m topr_exp.tracking.mirror`.
 
 The run starts it, tells it on standard input what to follow, and later how the run ended; it answers with events
-on standard output, one JSON object a line. Metrics and evaluations have steps of their own (2s and 2s + 1 after s
-updates), so that what W&B already has is known by its last step, and a resumed run sends just the rest. Offline
-everything is written again into one new folder: the files of the run hold all of it.
+on standard output, one JSON object a line. Metrics, evaluations on a part of the test set and on all of it have steps
+of their own (3s, 3s + 1 and 3s + 2 after s updates), so that what W&B already has is known by its last step, and a
+resumed run sends just the rest. Offline everything is written again into one new folder: the files of the run hold
+all of it.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ class Mirror:
                 shutil.rmtree(folder, ignore_errors=True)
         elif self.run.resumed:
             self.sent = int(self.run.step) - 1
-        for pattern, axis in (("train/*", "optimizer_step"), ("eval/*", "optimizer_step")):
-            self.run.define_metric(pattern, step_metric=axis)
+        for kind in ("train", "curve", "eval"):
+            self.run.define_metric(f"{kind}/*", step_metric="optimizer_step")
         for axis in ("optimizer_step", "samples"):
             self.run.define_metric(axis, hidden=True)
         mode = self.run.settings.mode
@@ -165,8 +166,13 @@ class Mirror:
         self.evaluations.refresh()
         self.metrics.refresh()
         updates, tests = on_one_axis(self.metrics.records, self.evaluations.records)
-        rows = [(2 * record["optimizer_step"], "train", record) for record in updates]
-        rows += [(2 * record["optimizer_step"] + 1, "eval", record) for record in tests]
+        rows = [(3 * record["optimizer_step"], "train", record) for record in updates]
+        rows += [
+            (3 * record["optimizer_step"] + 1 + part, kind, record)
+            for part, kind in enumerate(("curve", "eval"))
+            for record in tests
+            if (kind == "curve") == record.get("subset", False)
+        ]
         for step, kind, record in sorted(rows, key=lambda row: row[0]):
             if step > self.sent and (settled or record["optimizer_step"] <= limit):
                 self.run.log({**flat(kind, record), **self.table(kind, record)}, step=step)
@@ -203,14 +209,15 @@ def run_id(folder: Path) -> str:
 
 
 def flat(kind: str, record: Record) -> dict[str, float]:
-    """A record's numbers by W&B's names: train/loss, eval/pass@1; the axes stand bare."""
+    """A record's numbers by W&B's names: train/loss, curve/pass@1, eval/pass@1; the axes stand bare."""
     samples = record["samples"] if kind == "train" else record["samples_seen"]
     row = {"optimizer_step": record["optimizer_step"], "samples": samples, "iteration": record["iteration"]}
     row |= {f"{kind}/{name}": value for name, value in record.items() if name not in AXES and is_number(value)}
-    for curve in ("pass@k", "maj@k") if kind == "eval" else ():
+    for curve in ("pass@k", "maj@k") if kind != "train" else ():
         for k, point in record.get(curve, {}).items():
-            row |= {f"eval/{curve[:-1]}{k}_{end}": point[end] for end in ("low", "high") if is_number(point.get(end))}
-            row[f"eval/{curve[:-1]}{k}"] = point["value"]
+            name = f"{kind}/{curve[:-1]}{k}"
+            row |= {f"{name}_{end}": point[end] for end in ("low", "high") if is_number(point.get(end))}
+            row[name] = point["value"]
     return row
 
 

@@ -1,0 +1,27 @@
+"""Evaluations while a policy trains, every few updates on the same problems: the curves of Figures 1, 3 and 4."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topr_exp import interrupts
+from topr_exp.training.journal import Journal
+
+
+class Curve:
+    """A journal that passes everything on, and evaluates after every `every`-th update."""
+
+    def __init__(self, journal: Journal, every: int | None, evaluate: Callable[[int, int], None]) -> None:
+        self.journal, self.every, self.evaluate = journal, every, evaluate
+
+    def log(self, record: dict[str, float]) -> None:
+        self.journal.log(record)
+        self.reach(int(record["step"]), int(record["samples"]))
+
+    def before_checkpoint(self, step: int, steps: int) -> None:
+        self.journal.before_checkpoint(step, steps)
+
+    def reach(self, step: int, samples: int) -> None:
+        """Evaluate if it is time; a run that was asked to stop first saves, and evaluates when it goes on."""
+        if self.every is not None and step > 0 and step % self.every == 0 and not interrupts.asked():
+            self.evaluate(step, samples)

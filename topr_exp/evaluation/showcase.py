@@ -1,0 +1,122 @@
+"""`completions.jsonl`: some completions of a run for people to read, with their log-probabilities before and after.
+
+A bounded number for each verdict: of every evaluation, and of what each iteration was offered to train on. `logp` maps
+an iteration to log π(y|x) under the policy that it ended with (0: the base), completion tokens only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.evaluation.evaluate import Evaluation
+from topr_exp.evaluation.verdicts import VERDICTS
+from topr_exp.files import write_text
+from topr_exp.grading.verdicts import Verdicts
+from topr_exp.models.policy import Policy
+from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.training.scoring import log_probabilities
+from topr_exp.types import Problem
+
+PER_VERDICT = 12
+FILE = "completions.jsonl"
+
+
+class Showcase:
+    """The completions that a run folder shows; every call replaces what an earlier attempt wrote."""
+
+    def __init__(self, folder: Path, batch_size: int) -> None:
+        self.path, self.batch_size = folder / FILE, batch_size
+        self.base: Evaluation | None = None
+
+    def tested(self, iteration: int, policy: Policy, evaluation: Evaluation) -> None:
+        """Show completions of an evaluation; from the second on, also what became of the base's."""
+        if iteration == 0:
+            self.base = evaluation
+        assert self.base is not None, "the base comes first"
+        for made_in, shown in {0: self.base, iteration: evaluation}.items():
+            entries = describe("test", made_in, shown.rollouts, shown.verdicts, shown.questions.problems)
+            known = self.known("test", made_in)
+            for entry in entries:
+                entry["logp"] = known.get((entry["problem"], entry["sample"]), {})
+            self.score(entries, shown.rollouts, policy, iteration)
+            self.replace(entries)
+
+    def trained(
+        self,
+        iteration: int,
+        policy: Policy,
+        rollouts: Rollouts,
+        verdicts: Verdicts,
+        problems: Sequence[Problem],
+        mu: Sequence[NDArray[np.float32]],
+        examples: NDArray[np.int64],
+    ) -> None:
+        """Show completions that an iteration could train on, and whether it did.
+
+        policy: as trained. mu: log μ by row of the rollouts. examples: the rows that were trained on.
+        """
+        entries = describe("train", iteration, rollouts, verdicts, problems)
+        for entry in entries:
+            entry["logp"] = {str(iteration - 1): float(mu[entry["row"]].sum(dtype=np.float64))}
+            entry["trained_on"] = bool((examples == entry["row"]).any())
+        self.score(entries, rollouts, policy, iteration)
+        self.replace(entries)
+
+    def score(self, entries: list[dict[str, Any]], rollouts: Rollouts, policy: Policy, iteration: int) -> None:
+        """Add the log-probability of each completion under `policy`."""
+        if entries:
+            rows = [entry["row"] for entry in entries]
+            values = log_probabilities(policy, rollouts, rows, self.batch_size)["logp"].to_pylist()
+            for entry, value in zip(entries, values, strict=True):
+                entry["logp"][str(iteration)] = float(np.sum(value, dtype=np.float64))
+
+    def known(self, split: str, iteration: int) -> dict[tuple[str, int], dict[str, float]]:
+        """The log-probabilities that are there, by problem and sample."""
+        shown = [entry for entry in self.read() if (entry["set"], entry["iteration"]) == (split, iteration)]
+        return {(entry["problem"], entry["sample"]): entry["logp"] for entry in shown}
+
+    def read(self) -> list[dict[str, Any]]:
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def replace(self, entries: list[dict[str, Any]]) -> None:
+        """Put entries into the file in place of those of the same sets and iterations."""
+        groups = {(entry["set"], entry["iteration"]) for entry in entries}
+        kept = [entry for entry in self.read() if (entry["set"], entry["iteration"]) not in groups]
+        write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in [*kept, *entries]))
+
+
+def describe(
+    split: str, iteration: int, rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem]
+) -> list[dict[str, Any]]:
+    """Up to PER_VERDICT completions of each verdict, evenly spread over the rows."""
+    entries = []
+    for verdict in VERDICTS:
+        rows = np.flatnonzero(verdicts.verdict == verdict)
+        for row in rows[np.unique(np.linspace(0, len(rows) - 1, PER_VERDICT).round().astype(int))] if len(rows) else []:
+            problem = problems[int(rollouts.problem[row])]
+            entries.append(
+                {
+                    "set": split,
+                    "iteration": iteration,
+                    "row": int(row),
+                    "problem": problem.id,
+                    "sample": int(rollouts.sample[row]),
+                    "level": problem.level,
+                    "subject": problem.subject,
+                    "question": problem.question,
+                    "gold": problem.answer,
+                    "completion": rollouts.texts(int(row), int(row) + 1)[0],
+                    "verdict": verdict,
+                    "answer": verdicts.columns["answer"][int(row)].as_py(),
+                    "tokens": len(rollouts.tokens[int(row)]),
+                    "truncated": bool(rollouts.truncated[row]),
+                }
+            )
+    return entries
