@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from topr_exp.composition.config import ComposeConfig, ComposeName, unit_of
-from topr_exp.data.config import DataConfig
+from topr_exp.data.config import DataConfig, Reward
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.config import ModelConfig
 from topr_exp.sampling.config import SamplerConfig
@@ -150,6 +150,11 @@ class Config:
                 f"algo={self.algo.name} is right on-policy only: it needs schedule=on_policy with schedule.updates=1 "
                 f"and schedule.replay=0; got updates={show(schedule.updates)}, replay={schedule.replay:g}"
             )
+
+    @property
+    def reward(self) -> Reward:
+        """The rewards: the data's if set, else those of the algorithm's paper (1 and -1 where it names none)."""
+        return self.data.reward or Reward[getattr(self.algo, "rewards", Reward.pm1.name)]
 
     @property
     def reference(self) -> ModelConfig:

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config import Config, plain
+from topr_exp.data.config import Reward
 
 if TYPE_CHECKING:
     from topr_exp.data.problems import ProblemSets, SplitReport
     from topr_exp.data.questions import Questions
     from topr_exp.models.policy import Policy
+
+
+REWARDS = {Reward.pm1: "1 and -1", Reward.zero_one: "1 and 0"}
 
 
 def say(text: str = "") -> None:
@@ -45,7 +49,7 @@ def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, 
         for name, report, questions in (("train", sets.train_report, train), ("test", sets.test_report, test))
     )
     rows = [
-        ("algorithm", f"{config.algo.name} ({settings}){weighting}"),
+        ("algorithm", f"{config.algo.name} ({settings}){weighting}, rewards {REWARDS[config.reward]}"),
         ("data", f"{config.data.name} from {config.data.source}, {data}"),
         ("model", f"{config.model.name}, {policy.parameters / 1e6:,.2f} M parameters, {policy.place}"),
         (

@@ -80,6 +80,7 @@ class AGRO:
     length_normalize: bool
 
     uses_baseline: ClassVar[bool] = False
+    rewards: ClassVar[str] = "zero_one"
 
     def __post_init__(self) -> None:
         check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
@@ -179,6 +180,7 @@ class RLOO:
     length_normalize: bool
 
     uses_baseline: ClassVar[bool] = False
+    rewards: ClassVar[str] = "zero_one"
 
     def __post_init__(self) -> None:
         check_range("beta", self.beta, "at least 0 and finite", 0 <= self.beta < math.inf)
@@ -221,6 +223,7 @@ class KLPG:
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards", "vocab_kl"})
     uses_baseline: ClassVar[bool] = False
+    rewards: ClassVar[str] = "zero_one"
 
     def __post_init__(self) -> None:
         check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)

@@ -43,7 +43,7 @@ class DataConfig:
     eval_n: int  # samples a test problem
     answer_format: AnswerFormat
     grader: str | None  # None takes the grader of answer_format
-    reward: Reward
+    reward: Reward | None  # None: what the algorithm's paper uses
     shots: int
     fewshot_file: str | None
     template: str | None  # with {question}; None takes the one of answer_format
