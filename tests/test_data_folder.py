@@ -15,8 +15,8 @@ from topr_exp.data.gold import gsm8k_gold, math_gold
 from topr_exp.data.problems import load_problems
 from topr_exp.types import TOPRError
 
-REAL = Path(os.environ.get("TOPR_EXP_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"no folder {REAL} with gsm8k/ and math/ (set TOPR_EXP_DATA)")
+REAL = Path(os.environ.get("TOPR_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"no folder {REAL} with gsm8k/ and math/ (set TOPR_SHARED_DATA)")
 
 
 def settings(data_format: str, source: Path | str, **changes: Any) -> DataConfig:
@@ -27,6 +27,7 @@ def settings(data_format: str, source: Path | str, **changes: Any) -> DataConfig
         "seed": 0,
         "train_problems": None,
         "test_problems": None,
+        "completions": None,
         "n": 16,
         "eval_n": 8,
         "answer_format": AnswerFormat[data_format],
