@@ -1,0 +1,100 @@
+"""`python -m topr_exp.evaluate`: any model folder, one that a run wrote with that run's settings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import config_of, overrides
+from topr_exp.evaluate import main, quoted
+from topr_exp.pipeline import run
+
+SMALL = ["data.test_problems=6", "data.eval_n=4", "cluster.threads=1"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run's folder."""
+    config = config_of(*overrides(tmp_path_factory.mktemp("runs"), "sampler.temperature=0.9"))
+    run(config)
+    return config.folder
+
+
+def found(folder: Path) -> dict[str, Any]:
+    (path,) = folder.glob("*/*/eval.json")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("place", ["model", "."])
+def test_a_runs_model_is_asked_what_the_run_asked(finished: Path, tmp_path: Path, place: str) -> None:
+    assert main([f"model={finished / place}", f"output_dir={tmp_path}", "cluster.threads=1"]) == 0
+    told, summary = found(tmp_path), json.loads((finished / "summary.json").read_text())
+    assert told["sampler"]["temperature"] == 0.9
+    for name in ("pass@1", "pass@1_se", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k"):
+        assert told["figures"][name] == summary["final"][name]
+
+
+def test_the_same_again_samples_nothing_and_the_command_line_wins(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [f"model={finished}", f"output_dir={tmp_path}", "data.eval_n=2", "cluster.threads=1"]
+    assert main(command) == 0
+    first = found(tmp_path)
+    assert first["figures"]["samples"] == 2
+    capsys.readouterr()
+    assert main(command) == 0
+    captured = capsys.readouterr()
+    assert found(tmp_path) == first
+    assert "from the store" in captured.err
+    assert "pass@2" in captured.out
+    assert "95 % interval over problems" in captured.out
+
+
+def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: Path) -> None:
+    assert main(["model=tiny", f"output_dir={tmp_path / 'a'}", *SMALL]) == 0
+    assert found(tmp_path / "a")["model"]["path"] == "tiny"
+    assert main([f"model={finished}", "data=math", f"output_dir={tmp_path / 'b'}", *SMALL]) == 0
+    told = found(tmp_path / "b")
+    assert told["data"]["answer_format"] == "math"
+    assert told["sampler"]["temperature"] == 0.9
+    shutil.copytree(finished / "model", tmp_path / "it's mine" / "x")
+    own = ["data.source=embedded", "data.train_problems=2", "data.shots=0", "sampler.max_new_tokens=64"]
+    folder = tmp_path / "it's mine" / "x"
+    assert main([f"model={folder}", *own, f"output_dir={tmp_path / 'c'}", *SMALL]) == 0
+    told = found(tmp_path / "c")
+    assert told["model"] == {**told["model"], "name": "x", "path": str(folder), "dtype": "bfloat16"}
+
+
+def test_what_is_left_behind(finished: Path, tmp_path: Path) -> None:
+    assert main(["model=tiny", f"output_dir={tmp_path}", *SMALL]) == 0
+    (folder,) = tmp_path.glob("evaluations/*")
+    assert {path.name for path in folder.iterdir()} == {"eval.json", "environment.json", "completions.jsonl"}
+    shown = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
+    assert {entry["set"] for entry in shown} == {"test"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model=nowhere"], "model=nowhere: neither a folder nor one of"),
+        (["model=tiny", "baseline=0.1"], "baseline=0.1: an evaluation does not read baseline"),
+        (["model=tiny", "+optim.lr=1"], "+optim.lr=1: an evaluation does not read optim.lr"),
+        (["model=tiny", "-m"], "-m: one evaluation at a time"),
+        (["model=tiny", "data.evaln=3"], "nothing reads data.evaln; did you mean data.eval_n?"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+
+
+def test_values_survive_hydras_grammar() -> None:
+    for text in ["it's", "a\\b", "\\'", "end\\", "Question: {question}\nAnswer:", "1", "x, y"]:
+        assert config_of(f"data.stop=[{quoted(text)}]").data.stop == [text]
+    assert [quoted(value) for value in (None, True, 0.5, ["a", 1])] == ["null", "true", "0.5", "['a',1]"]

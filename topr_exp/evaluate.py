@@ -1,0 +1,205 @@
+"""`python -m topr_exp.evaluate model=FOLDER_OR_NAME data=...`: pass@K and maj@K of a model on the test problems.
+
+Overrides as for the main command, of the groups that an evaluation reads. A folder that a run wrote (its `model/`, or
+the run folder itself) is evaluated with that run's settings; another folder with those of the paper's model. What is
+sampled lies in the store: the same command again computes the figures without sampling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topr_exp.interrupts import Interrupted
+from topr_exp.types import ConfigError, TOPRError
+
+if TYPE_CHECKING:
+    from topr_exp.config import Config
+
+READ = ("model", "data", "sampler", "evaluation", "name", "output_dir", "cluster", "experiment")
+NOT_ASKED = ("name", "path", "reference", "every", "problems", "completions", "reward")  # a run's, not of its answers
+OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns the exit status: 2 for a mistake in the settings, 1 for an evaluation that failed."""
+    from hydra._internal.utils import get_args_parser
+
+    words = sys.argv[1:] if arguments is None else arguments
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return 0
+    try:
+        evaluate_folder(settings(get_args_parser().parse_args(words)))
+    except TOPRError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    except (Interrupted, KeyboardInterrupt):
+        print("error: interrupted; the same command goes on where this one stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+# ---- settings
+
+
+def settings(args: Namespace) -> Config:
+    """The checked settings; ConfigError for what an evaluation does not read."""
+    from topr_exp.jobs import plan
+
+    if args.multirun:
+        raise ConfigError("-m: one evaluation at a time; start the command once for each model")
+    for text in args.overrides:
+        key = text.lstrip("+~").split("=", 1)[0]
+        if key.split(".", 1)[0] not in READ:
+            raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
+    args.overrides = [word for text in args.overrides for word in expand(text, args.overrides)]
+    if not any(text.startswith("name=") for text in args.overrides):
+        args.overrides.append("name=evaluations")
+    (job,) = plan(args).jobs
+    return job.config
+
+
+def expand(text: str, overrides: list[str]) -> Iterator[str]:
+    """An override, with model=FOLDER replaced by what stands for the folder."""
+    from topr_exp.jobs import CONF
+
+    choice = text.removeprefix("model=")
+    if choice == text or (CONF / "model" / f"{choice}.yaml").exists():
+        yield text
+        return
+    folder = Path(choice).expanduser()
+    if not folder.is_dir():
+        names = ", ".join(sorted(path.stem for path in (CONF / "model").glob("*.yaml")))
+        raise ConfigError(f"model={choice}: neither a folder nor one of {names}")
+    if not (folder / "config.json").exists() or (folder / "model").is_dir():
+        folder = folder / "model"  # of a run folder
+    run = run_of(folder)
+    if run is None:
+        yield f"model={OTHER_FOLDERS}"
+        yield f"model.name={quoted(folder.resolve().name)}"
+    else:
+        yield from settings_of(run, overrides)
+    yield f"model.path={quoted(str(folder.resolve()))}"
+
+
+def run_of(folder: Path) -> dict[str, Any] | None:
+    """The settings of the run that wrote a model folder; None for another folder."""
+    for above in list(folder.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
+        try:
+            stored = json.loads((above / "config.json").read_text(encoding="utf-8"))
+            return dict(stored["resolved"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
+
+
+def settings_of(run: dict[str, Any], overrides: list[str]) -> Iterator[str]:
+    """The overrides that ask what the run asked; another data set (data=...) comes with its own settings."""
+    own = [text.removeprefix("data=") for text in overrides if text.startswith("data=")]
+    same = not own or own[-1] == run["data"]["name"]
+    yield f"model={run['model']['name']}"
+    if not own:
+        yield f"data={run['data']['name']}"
+    for group in ("data", "sampler", "evaluation", "model") if same else ("sampler", "evaluation", "model"):
+        for key, value in run[group].items():
+            if key not in NOT_ASKED:
+                yield f"{group}.{key}={quoted(value)}"
+
+
+def quoted(value: Any) -> str:
+    """A value as Hydra's grammar reads it back."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    if isinstance(value, list):
+        return "[" + ",".join(quoted(item) for item in value) + "]"
+    # A backslash escapes before a quote only.
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", "\\'"), str(value)) + "'"
+
+
+# ---- the evaluation
+
+
+def evaluate_folder(config: Config) -> dict[str, Any]:
+    """Evaluate, print the table, write `eval.json` with everything that it rests on; returns what it holds."""
+    import torch
+
+    from topr_exp import interrupts
+    from topr_exp.config import plain
+    from topr_exp.console import say
+    from topr_exp.data.problems import load_problems
+    from topr_exp.data.prompts import build_prompter
+    from topr_exp.data.questions import ask
+    from topr_exp.evaluation.evaluate import evaluate
+    from topr_exp.evaluation.showcase import Showcase
+    from topr_exp.files import write_json
+    from topr_exp.models.policy import load_policy
+    from topr_exp.run_folder import environment
+    from topr_exp.store import Store
+    from topr_exp.store.files import disk_errors
+
+    if config.cluster.threads is not None:
+        torch.set_num_threads(config.cluster.threads)
+    with interrupts.listening():
+        problems = load_problems(config.data).test
+        policy = load_policy(config.model, config.cluster.device.name)
+        test = ask(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens)
+        place = f"{policy.parameters / 1e6:,.2f} M parameters, {policy.place}"
+        say(
+            f"model   {config.model.path} ({place})\ndata    {config.data.name} from {config.data.source}, "
+            f"{len(test.problems)} problems, {config.data.eval_n} completions each"
+        )
+        evaluation = evaluate(policy, test, config, Store(Path(config.output_dir) / "store"))
+        asked = {name: plain(getattr(config, name)) for name in ("model", "data", "sampler", "evaluation")}
+        folder = folder_of(config, asked, policy.fingerprint)
+        with disk_errors(f"write in {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+        figures = {**evaluation.figures(), **evaluation.places(), "too_long": test.too_long}
+        Showcase(folder, config.optim.score_batch_size).tested(0, policy, evaluation)
+        write_json(folder / "environment.json", environment(config))
+        found = {**asked, "weights": policy.fingerprint, "figures": figures}
+        write_json(folder / "eval.json", found)
+    say(f"\n{table(figures)}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
+    return found
+
+
+def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
+    """Where the results go: the same for the same question to the same weights."""
+    decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:10]
+    parts = ("eval", config.model.name, config.data.name, digest)
+    safe = "_".join("".join(ch if ch.isalnum() or ch in ".-" else "-" for ch in part)[:24] for part in parts)
+    return Path(config.output_dir) / config.name / safe
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The figures for a terminal, in percent."""
+
+    def cell(value: float | None) -> str:
+        return "–" if value is None else f"{100 * value:.1f}"
+
+    lines = [f"{'%':<8}{'value':>8}{'95 % interval over problems':>30}{'sampling only (paper) ±':>26}"]
+    for curve in ("pass@k", "maj@k"):
+        for k, point in figures[curve].items():
+            interval = f"{cell(point['low'])} to {cell(point['high'])}"
+            error = point["sampling_only_se"]
+            lines.append(f"{curve[:-1] + k:<8}{cell(point['value']):>8}{interval:>30}{cell(error):>26}")
+    lines.append(", ".join(f"{name} {cell(figures[name])} %" for name in ("correct", "incorrect", "invalid")))
+    histogram = " ".join(str(count) for count in figures["correct_histogram"])
+    lines.append(f"problems with 0 to {figures['samples']} correct completions: {histogram}")
+    for title, key in (("level", "levels"), ("subject", "subjects")):
+        for name, part in figures[key].items():
+            error = part["pass@1_se"]
+            spread = f" ± {200 * error:.1f}" if error is not None else ""
+            lines.append(f"{title} {name}: pass@1 {cell(part['pass@1'])}{spread} of {part['problems']} problems")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
