@@ -31,6 +31,8 @@ def test_plain_numbers_start_no_process() -> None:
         assert [o.path for o in outcomes] == ["string", "rational", "rational", "none"]
         assert grader.worker_pids() == []
         assert grader.counters["correct"] == 2
+        grader.start()
+        assert len(grader.worker_pids()) == 1 + grader.workers
 
 
 def test_order_is_kept_whatever_takes_longer(grader: Grader) -> None:
@@ -165,6 +167,6 @@ def test_closing_ends_the_workers_and_grading_goes_on() -> None:
 @pytest.mark.parametrize("kind", ["gsm8k", "math"])
 def test_golds_of_the_generated_problems_equal_themselves(kind: str, grader: Grader) -> None:
     generate = importlib.import_module(f"topr_exp.data.embedded_{kind}").generate
-    golds = [problem.answer for problem in generate("test", 300, 0)]
+    golds = [problem.answer for problem in generate("test", 60, 0)]
     outcomes = list(grader.grade((rf"so \boxed{{ {gold} }}.", gold) for gold in golds))
     assert {outcome.verdict for outcome in outcomes} == {"correct"}

@@ -99,6 +99,10 @@ class Grader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Start the workers now (it takes 1 to 2 seconds), not with the first answer that needs them."""
+        self._workers_pool()
+
     def close(self) -> None:
         """End the workers; the grader stays usable and would start new ones."""
         with self._lock:
