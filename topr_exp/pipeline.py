@@ -141,7 +141,8 @@ class Experiment:
             verdicts = judge(rollouts, train.problems, data.grader_name, self.store)
         with self.folder.stage("composition"):
             training_set = self.compose(rollouts, verdicts, train.problems, iteration)
-            self.folder.save_training_set(iteration, training_set.examples, training_set.summary())
+            sources = {"store": str(self.store.root), "rollouts": rollouts.name, "verdicts": verdicts.name}
+            self.folder.save_training_set(iteration, training_set.examples, training_set.summary(), sources)
             if training_set.description.note:
                 warn(training_set.description.note)
         with self.folder.stage("scoring"):

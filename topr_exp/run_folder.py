@@ -184,8 +184,10 @@ class RunFolder:
         self._progress = {**(self._progress or {}), "done": step, "total": steps, "unit": "updates"}
         self.save_state()
 
-    def save_training_set(self, iteration: int, examples: Any, summary: dict[str, Any]) -> None:
-        """Which completions (rows of the rollouts) an iteration trains on, and what they are."""
+    def save_training_set(
+        self, iteration: int, examples: Any, summary: dict[str, Any], sources: dict[str, str]
+    ) -> None:
+        """Which completions (rows of the rollouts) an iteration trains on, what they are and where they lie."""
         import numpy as np
 
         target = self.path / f"iteration-{iteration}"
@@ -194,6 +196,7 @@ class RunFolder:
             buffer = io.BytesIO()
             np.save(buffer, examples)
             write_whole(target / "examples.npy", buffer.getvalue())
+        write_json(target / "sources.json", sources)
         write_json(target / "training_set.json", summary)
 
     def save_rounds(self, iteration: int, trained: int, baseline: float) -> None:
