@@ -55,7 +55,8 @@ def test_the_commands_find_it(project):
     for line in lines:
         done = command(project, *line.split()[3:], "dry_run=true")
         assert done.returncode == 0, done.stderr
-        runs = done.stdout.splitlines()
+        *runs, count = done.stdout.splitlines()
+        assert count.endswith("nothing started")
         assert len(runs) == (6 if "seed=0,1,2" in line else 1)
         assert "soft-topr" in runs[-1]
 
@@ -69,3 +70,11 @@ def test_a_value_out_of_range_is_refused_as_printed(project):
 
 def test_the_table_of_needs_is_complete():
     assert set(re.findall(r"^\| `(\w+)` \|", DOC, re.MULTILINE)) - {"needs"} == NEEDS.keys()
+
+
+def test_a_whole_run_with_the_printed_loss(project):
+    done = command(project, "--config-dir", "conf", "algo=soft_topr", "experiment=smoke", "output_dir=out")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (project / "out" / "runs").iterdir()
+    assert folder.name.startswith("soft-topr_")
+    assert (folder / "DONE").exists()
