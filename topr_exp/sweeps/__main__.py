@@ -17,8 +17,9 @@ from pathlib import Path
 from topr_exp import attempt
 from topr_exp.console import say, warn
 from topr_exp.store import claims
+from topr_exp.sweeps.config import SlurmCluster
 from topr_exp.sweeps.status import ACTIVE, RUNNING, Status, look, table
-from topr_exp.sweeps.sweep import CLAIM, LOG, Sweep
+from topr_exp.sweeps.sweep import CLAIM, LOG, SUBMITIT, Run, Sweep, hold
 from topr_exp.types import ConfigError, TOPRError
 
 
@@ -78,10 +79,13 @@ def resume(sweep: Sweep, settings: Sequence[str]) -> int:
     """`resume`"""
     from topr_exp.config import plain
     from topr_exp.jobs import recompose
+    from topr_exp.sweeps import slurm
     from topr_exp.sweeps.launch import drive
 
     cluster, launcher = recompose(sweep.arguments, settings)
-    with sweep.held():
+    if isinstance(cluster, SlurmCluster):
+        slurm.require()
+    with hold(sweep.folder):
         sweep = Sweep.read(sweep.folder)
         for run in sweep.runs:
             run.settings["cluster"] = plain(cluster)
@@ -133,30 +137,30 @@ def terminate(process: claims.Owner | None) -> None:
 def logs(sweep: Sweep, name: str, lines: int, follow: bool) -> int:
     """`logs`"""
     run = sweep.find(name)
-    folder = sweep.path(run)
-    slurm = sweep.slurm_ids().get(run.number)
-    files = [folder / LOG, *(sorted((sweep.folder / ".submitit").glob(f"*/{slurm}_*log.*")) if slurm else [])]
-    found = [path for path in files if path.exists() and path.stat().st_size]
-    if not found:
-        raise TOPRError(f"run {run.number} ({run.folder}) has printed nothing yet")
-    position = 0
-    for path in found[:1]:
-        text = path.read_bytes()
-        position = len(text)
-        say(f"==> {path}")
-        sys.stdout.write("\n".join(text.decode(errors="replace").rstrip("\n").split("\n")[-lines:]) + "\n")
-    error = folder / attempt.ERROR
-    if error.exists():
-        say(f"\n==> {error}\n{error.read_text(encoding='utf-8').rstrip()}")
+    path, error = log_of(sweep, run), sweep.path(run) / attempt.ERROR
+    printed = path.read_bytes()
+    say(f"==> {path}")
+    say("\n".join(printed.decode(errors="replace").rstrip("\n").split("\n")[-lines:]))
     while follow and look(sweep, [run])[0][0].state == RUNNING:
         time.sleep(1.0)
-        with found[0].open("rb") as file:
-            file.seek(position)
+        with path.open("rb") as file:
+            file.seek(len(printed))
             new = file.read()
-        position += len(new)
-        sys.stdout.write(new.decode(errors="replace"))
-        sys.stdout.flush()
+        printed += new
+        print(new.decode(errors="replace"), end="", flush=True)
+    if error.exists():
+        say(f"\n==> {error}\n{error.read_text(encoding='utf-8').rstrip()}")
     return 0
+
+
+def log_of(sweep: Sweep, run: Run) -> Path:
+    """What a run printed; before it came so far as to print, what Submitit or Slurm said of its job."""
+    slurm = sweep.slurm_ids().get(run.number)
+    of_job = sorted((sweep.folder / SUBMITIT).glob(f"*/{slurm}_*log.*")) if slurm else []
+    for path in (sweep.path(run) / LOG, *of_job):
+        if path.exists() and path.stat().st_size:
+            return path
+    raise TOPRError(f"run {run.number} ({run.folder}) has printed nothing yet")
 
 
 if __name__ == "__main__":

@@ -67,6 +67,16 @@ class SlurmCluster(ClusterConfig):
         for field, minimum in least.items():
             if getattr(self, field) < minimum:
                 raise ValueError(f"{field} must be {minimum} or more; got {getattr(self, field)}")
+        if self.signal_delay_s >= 60 * self.timeout_min:
+            raise ValueError(
+                f"signal_delay_s must be below timeout_min={self.timeout_min} minutes, or a run is told to "
+                f"stop as it starts; got {self.signal_delay_s}"
+            )
+        if self.nodes > 1 or (self.gpus_per_node or 0) > 1:
+            raise ValueError(
+                f"nodes and gpus_per_node must be 1: a run trains in one process; got {self.nodes} nodes, "
+                f"{self.gpus_per_node} GPUs"
+            )
         for field in ("gpus_per_node", "cpus_per_task", "mem_gb"):
             if getattr(self, field) is not None and getattr(self, field) < 1:
                 raise ValueError(f"{field} must be null or 1 or more; got {getattr(self, field)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from topr_exp import interrupts
@@ -32,7 +33,7 @@ from topr_exp.sweeps.status import (
     status,
     table,
 )
-from topr_exp.sweeps.sweep import Run, Sweep
+from topr_exp.sweeps.sweep import Run, Sweep, hold
 from topr_exp.types import TOPRError
 
 POLL_SECONDS = (2.0, 15.0)  # between two looks at runs in Slurm: at first, and at most
@@ -43,14 +44,13 @@ def preview(plan: Plan) -> str:
     """What would start (`dry_run=true`): every run's overrides, folder and state. Nothing is written."""
     rows = [(str(i), readiness(job.config), str(job.config.folder)) for i, job in enumerate(plan.jobs, 1)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), " ".join(job.overrides)])
-        for row, job in zip(rows, plan.jobs, strict=True)
-    ]
+    lines = []
+    for row, job in zip(rows, plan.jobs, strict=True):
+        overrides = [text for text in job.overrides if not text.startswith("dry_run=")]
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join([*cells, " ".join(overrides)]).rstrip())
     where = plan.jobs[0].config.cluster.name
-    return "\n".join(
-        [*(line.rstrip() for line in lines), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"]
-    )
+    return "\n".join([*lines, f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
 
 
 def readiness(config: Config) -> str:
@@ -68,12 +68,15 @@ def launch(plan: Plan, arguments: list[str]) -> int:
     """Start a sweep, or what is unfinished of it; returns the exit code."""
     for job in plan.jobs:
         readiness(job.config)  # refuses a folder that holds another experiment, before anything starts
-    sweep = Sweep.of(plan.jobs)
-    with sweep.held():
-        sweep = Sweep.of(plan.jobs)  # once more: another launcher may just have ended
+    config = plan.jobs[0].config
+    if isinstance(config.cluster, SlurmCluster):
+        slurm.require()
+    folder = Path(config.output_dir) / config.name
+    with hold(folder):
+        sweep = Sweep.open(folder)
         runs = sweep.add(plan.jobs, arguments)
         sweep.save()
-        return drive(sweep, runs, plan.jobs[0].config.cluster, plan.launcher)
+        return drive(sweep, runs, config.cluster, plan.launcher)
 
 
 def drive(sweep: Sweep, runs: Sequence[Run], cluster: ClusterConfig, launcher: dict[str, Any]) -> int:

@@ -23,10 +23,9 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLaunche
 
 from topr_exp import attempt, interrupts
 from topr_exp.sweeps import queue
-from topr_exp.sweeps.sweep import LOG, Run, Submission, Sweep
+from topr_exp.sweeps.sweep import LOG, SUBMITIT, Run, Submission, Sweep
 from topr_exp.types import ConfigError, TOPRError
 
-FOLDER = ".submitit"  # in the sweep's folder: Submitit's scripts, pickles and logs
 TIME_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near, or the cluster wants the node back
 
 
@@ -85,10 +84,16 @@ def give_way() -> None:
         print(f"preempted: {problem or 'queued again'}", file=sys.stderr, flush=True)
 
 
+def require() -> None:
+    """Raise ConfigError where jobs can't be submitted."""
+    if shutil.which("sbatch") is None or shutil.which("srun") is None:
+        raise ConfigError("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local")
+
+
 def submit(sweep: Sweep, runs: Sequence[Run], launcher: dict[str, Any]) -> str:
     """Submit runs as one array and note its id in the sweep; returns a line that says so.
 
-    Raises ConfigError, with Slurm's own words, when it is not there or refuses.
+    Raises ConfigError, with Slurm's own words, when it refuses.
     """
     if shutil.which("sbatch") is None or shutil.which("srun") is None:
         raise ConfigError(
@@ -124,7 +129,7 @@ def make_executor(sweep: Sweep, launcher: dict[str, Any], name: str) -> Any:
     if launcher["cpus_per_task"]:
         setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # srun no longer takes it over (Slurm 22.05)
     executor = submitit.AutoExecutor(
-        folder=sweep.folder / FOLDER / "%j", cluster="slurm", slurm_max_num_timeout=launcher["max_num_timeout"]
+        folder=sweep.folder / SUBMITIT / "%j", cluster="slurm", slurm_max_num_timeout=launcher["max_num_timeout"]
     )
     try:
         with warnings.catch_warnings():

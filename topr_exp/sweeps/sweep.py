@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from topr_exp.types import TOPRError
 FILE = "sweep.json"
 CLAIM = "sweep.claim"
 LOG = "log.txt"  # in a run's folder: what it printed, over all attempts
+SUBMITIT = ".submitit"  # Submitit's scripts, pickles and logs
 
 
 @dataclass
@@ -89,13 +90,9 @@ class Sweep:
             raise TOPRError(f"{path} is damaged ({error}); launch the sweep again after moving it away") from error
 
     @classmethod
-    def of(cls, jobs: Sequence[Job]) -> Sweep:
-        """The sweep that checked jobs belong to: what its folder holds, or a new one."""
-        config = jobs[0].config
-        folder = Path(config.output_dir) / config.name
-        if (folder / FILE).exists():
-            return cls.read(folder)
-        return cls(folder, [])
+    def open(cls, folder: Path) -> Sweep:
+        """The sweep in a folder, or a new one."""
+        return cls.read(folder) if (folder / FILE).exists() else cls(folder, [])
 
     def save(self) -> None:
         values = {
@@ -104,14 +101,6 @@ class Sweep:
             "runs": [dataclasses.asdict(run) for run in self.runs],
         }
         write_json(self.folder / FILE, values)
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Launch alone: TOPRError while another launcher is at work on this sweep."""
-        with disk_errors(f"write in {self.folder}"):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        with attempt.occupy(self.folder, CLAIM, "launched"):
-            yield
 
     def add(self, jobs: Iterable[Job], arguments: list[str]) -> list[Run]:
         """The runs of these jobs, new ones put at the end; their settings are those of this launch."""
@@ -149,3 +138,12 @@ class Sweep:
                 f"{len(self.runs)}, a Slurm id or a folder's name"
             )
         return named[0]
+
+
+@contextlib.contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Launch alone: TOPRError while another launcher is at work in the sweep's folder."""
+    with disk_errors(f"write in {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+    with attempt.occupy(folder, CLAIM, "launched"):
+        yield
