@@ -1,4 +1,4 @@
-"""A loss for the tests of sweeps: TOPR's, but its third update of a run takes long once, and hears no signal meanwhile."""
+"""A loss for the tests of sweeps: TOPR's, but the third update of a run takes long once and answers no signal then."""
 
 from __future__ import annotations
 
