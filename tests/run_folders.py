@@ -111,3 +111,48 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_lines(path: Path, records: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def completion(problem: int, verdict: str, text: str, **more: Any) -> dict[str, Any]:
+    """An entry of completions.jsonl."""
+    return {
+        "set": "test", "iteration": 0, "row": problem, "problem": f"p/{problem}", "sample": 0, "level": 1 + problem % 5,
+        "subject": None, "question": f"Question {problem}?", "gold": "7", "completion": text, "verdict": verdict,
+        "answer": "7" if verdict == "correct" else None, "tokens": 9, "truncated": False,
+        "logp": {"0": -5.0, "1": -3.5}, **more,
+    }  # fmt: skip
+
+
+def make_sweep(output_dir: Path, count: int, steps: int = 20) -> Path:
+    """A sweep of `count` runs over algorithm, effective proportion and seed, each with completions."""
+    _, first = make_run(output_dir, "effective_positive=0.5", steps=steps)
+    sweep = first.parent
+    stored, metrics = json.loads((first / "config.json").read_text()), (first / "metrics.jsonl").read_text()
+    for i in range(count):
+        chance = random.Random(i)
+        algo, share, seed = ("topr", "tis")[i % 2], (0.05, 0.2, 0.5, 0.8, 1.0)[i // 2 % 5], i // 10
+        folder = sweep / f"{algo}_{share}_s{seed}"
+        folder.mkdir()
+        resolved = json.loads(json.dumps(stored["resolved"]))
+        resolved["algo"]["name"], resolved["effective_positive"], resolved["seed"] = algo, share, seed
+        resolved["algo"]["a_pos"] = 1.0 if algo == "topr" else 0.0
+        write_json(folder / "config.json", {"experiment": resolved, "resolved": resolved})
+        (folder / "metrics.jsonl").write_text(metrics)
+        accuracy = (
+            0.3 + 0.5 * share * (1.2 - share) + 0.05 * chance.random() - (0.2 if algo == "tis" and share < 0.1 else 0)
+        )
+        base, final = evaluation(0, 0.2), evaluation(1, accuracy)
+        curve = [evaluation(1, 0.2 + (accuracy - 0.2) * s / steps, step=s, samples_seen=32 * s, subset=True)
+                 for s in range(max(1, steps // 5), steps + 1, max(1, steps // 5))]  # fmt: skip
+        write_lines(folder / "eval.jsonl", [evaluation(0, 0.2, subset=True), base, *curve, final])
+        known = {"algo": algo, "seed": seed, "effective_positive": share, "positive_share": 0.2, "n_train": 640}
+        write_json(folder / "summary.json", {**known, "baseline": 0.1, "base": base, "final": final,
+                                             "seconds": {"training": 10.0 + i}})  # fmt: skip
+        verdicts = ("correct", "incorrect", "invalid")
+        entries = [completion(j, verdicts[j % 3], f" Run {i} says 3+4=7. The answer is {j}.") for j in range(60)]
+        write_lines(folder / "completions.jsonl", entries)
+        (folder / "DONE").touch()
+    for path in first.iterdir():
+        path.unlink()
+    first.rmdir()
+    return sweep

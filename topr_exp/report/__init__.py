@@ -1,0 +1,1 @@
+"""A page, figures and tables from run folders; reads files only."""

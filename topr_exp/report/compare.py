@@ -1,0 +1,122 @@
+"""What differs between runs, and which runs are repetitions of one another. Needs no configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from topr_exp.report.runs import Run
+from topr_exp.report.thinning import number
+
+# Where a run computes and reports, and what follows from another setting.
+IGNORED = (
+    "dry_run", "output_dir", "cluster", "tracking", "checkpoint", "name", "algo._target_", "model.path",
+    "evaluation.every", "evaluation.problems",
+)  # fmt: skip
+SEEDS = ("seed", "sampler.seed", "data.seed")  # runs that differ in these alone are repetitions
+FIRST = (
+    "algo.name",
+    "data.name",
+    "model.name",
+    "compose.name",
+    "compose.positive_share",
+    "effective_positive",
+    "baseline",
+)
+RESULTS = ("effective_positive", "baseline", "positive_share", "n_train")  # of the summary, as axes of sweep plots
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs beside one another."""
+
+    settings: list[dict[str, Any]]  # dotted key -> value of each run
+    differing: list[str]  # keys with more than one value, seeds and what does not matter left out
+    keys: list[str]  # those that tell the groups apart; the others follow from them
+    labels: list[str]  # of each run's group
+    groups: dict[str, list[int]]  # label -> runs, in order of appearance
+
+
+def compare(runs: list[Run]) -> Comparison:
+    """Group the runs by the settings that differ, seeds apart."""
+    settings = [dict(flatten(run.config)) for run in runs]
+    known = [one for one in settings if one]
+    names = sorted({key for one in known for key in one if not ignored(key)}, key=rank)
+    # A setting that some runs lack (another algorithm's, another version's) differs where the others have two values.
+    differing = [key for key in names if len({text(one[key]) for one in known if key in one}) > 1]
+    keys: list[str] = []
+    for key in differing:
+        if key not in SEEDS and not follows(key, keys, known):
+            keys.append(key)
+    labels = [label(run, one, keys) for run, one in zip(runs, settings, strict=True)]
+    groups: dict[str, list[int]] = {}
+    for i, name in enumerate(labels):
+        groups.setdefault(name, []).append(i)
+    return Comparison(settings, [key for key in differing if key not in SEEDS], keys, labels, groups)
+
+
+def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested settings by dotted key."""
+    for key, item in value.items():
+        if isinstance(item, dict):
+            yield from flatten(item, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", item
+
+
+def ignored(key: str) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in IGNORED)
+
+
+def rank(key: str) -> tuple[int, str]:
+    """The order of keys in labels: what readers look for first, then by name."""
+    return (FIRST.index(key) if key in FIRST else len(FIRST), key)
+
+
+def follows(key: str, others: list[str], settings: list[dict[str, Any]]) -> bool:
+    """Whether the values of `others` decide that of `key` in all runs."""
+    decided: dict[tuple[str, ...], str] = {}
+    for one in settings:
+        given = tuple(text(one.get(other)) for other in others)
+        if decided.setdefault(given, text(one.get(key))) != text(one.get(key)):
+            return False
+    return True
+
+
+def label(run: Run, settings: dict[str, Any], keys: list[str]) -> str:
+    """A group's name: the values that tell it from the others."""
+    if not settings:
+        return f"{run.name} (settings unknown)"
+    if not keys:
+        return text(settings.get("algo.name")) if "algo.name" in settings else run.name
+    return ", ".join(
+        f"{short(key)}={text(settings.get(key))}" if ".name" not in key else text(settings.get(key)) for key in keys
+    )
+
+
+def short(key: str) -> str:
+    """The last part of a dotted key, where that is clear enough."""
+    return {"effective_positive": "p~", "baseline": "c", "compose.positive_share": "p"}.get(key, key.rsplit(".", 1)[-1])
+
+
+def text(value: Any) -> str:
+    """A value as it stands in a label."""
+    if value is None:
+        return MISSING
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def axes(runs: list[Run], comparison: Comparison) -> dict[str, list[float | None]]:
+    """What can be the x axis of a sweep: numbers that differ, of the settings or of the results, by run."""
+    found = {
+        key: [number(one.get(key)) for one in comparison.settings] for key in comparison.differing if key not in RESULTS
+    }
+    found |= {key: [run.figure(key) for run in runs] for key in RESULTS}
+    # p~ and p first: what the paper sweeps.
+    order = [*RESULTS, *(key for key in found if key not in RESULTS)]
+    return {key: found[key] for key in order if len({value for value in found[key] if value is not None}) > 1}

@@ -1,0 +1,236 @@
+"""Figures for papers, PDF and PNG: colours that the colour-blind tell apart, dashes and markers that grey keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from topr_exp.report.compare import Comparison, axes, short, text
+from topr_exp.report.runs import Run
+from topr_exp.report.series import band, estimate, eval_values, majority_name
+from topr_exp.report.thinning import number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ((), (6, 2), (2, 1.5), (7, 2, 2, 2))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MOST_LINES = 10
+STYLE: Any = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
+    "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8, "savefig.dpi": 200, "pdf.fonttype": 42,
+    "figure.constrained_layout.use": True, "lines.linewidth": 1.5, "text.usetex": False, "text.parse_math": False,
+}  # fmt: skip
+RATIOS = ("log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")
+
+Drawing = Callable[["Axes"], Any]
+
+
+def write_figures(folder: Path, runs: Sequence[Run], comparison: Comparison) -> tuple[list[Path], list[str]]:
+    """Every figure that these runs have numbers for, and notes on what was left out."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # no window, whatever the environment
+    import matplotlib.pyplot as plt
+
+    groups, notes = lines_of(runs, comparison)
+    written = []
+    with mpl.rc_context(STYLE):
+        for name, drawing in drawings(runs, comparison, groups):
+            figure, ax = plt.subplots(figsize=(5.2, 3.3))
+            drawing(ax)
+            for kind in ("pdf", "png"):
+                path = folder / f"{name}.{kind}"
+                # No date inside, so that the same runs give the same file.
+                figure.savefig(path, metadata={"CreationDate": None} if kind == "pdf" else None)
+                written.append(path)
+            plt.close(figure)
+    return written, notes
+
+
+def lines_of(runs: Sequence[Run], comparison: Comparison) -> tuple[dict[str, list[Run]], list[str]]:
+    """The runs of each line: the groups, or where these are many the values of the first setting that differs."""
+    groups = {label: [runs[i] for i in members] for label, members in comparison.groups.items()}
+    if len(groups) <= MOST_LINES:
+        return groups, []
+    key = comparison.keys[0] if comparison.keys else "seed"
+    merged: dict[str, list[Run]] = {}
+    for run, settings in zip(runs, comparison.settings, strict=True):
+        merged.setdefault(f"{short(key)}={text(settings.get(key))}", []).append(run)
+    best = sorted(merged.items(), key=lambda item: -value_of(item[1]))[:MOST_LINES]
+    what = f"figures show the {len(groups)} groups merged by {key}"
+    if len(merged) > MOST_LINES:
+        what += f", the best {MOST_LINES} of {len(merged)} values"
+    return dict(best), [what]
+
+
+def value_of(runs: Sequence[Run]) -> float:
+    found = estimate(runs, "pass@1")
+    return found.value if found is not None else -1.0
+
+
+def drawings(
+    runs: Sequence[Run], comparison: Comparison, groups: dict[str, list[Run]]
+) -> Iterator[tuple[str, Drawing]]:
+    """File name and drawing of each figure."""
+    for name in ("pass@1", majority_name(runs), "invalid"):
+        if name is not None and any(len(eval_values(run, name)[0]) > 1 for run in runs):
+            yield f"curve_{safe(name)}", partial(learning_curves, groups=groups, name=name)
+    logged = {name for run in runs for name in (run.updates[-1] if run.updates else ())}
+    for name in ("loss", *RATIOS):
+        if name in logged:
+            yield f"training_{safe(name)}", partial(training_curves, groups=groups, name=name)
+    if any(run.figure("final", "pass@1") is not None for run in runs):
+        yield "final", partial(final_bars, groups=groups, majority=majority_name(runs))
+        yield "pass_at_k", partial(over_k, groups=groups, kind="pass@k")
+        yield "maj_at_k", partial(over_k, groups=groups, kind="maj@k")
+        yield "correct_histogram", partial(histogram, groups=groups)
+        for key, places in axes(list(runs), comparison).items():
+            if len({value for value in places if value is not None}) > 2:
+                yield f"sweep_{safe(key)}", partial(sweep, runs=runs, comparison=comparison, key=key, places=places)
+
+
+def safe(name: str) -> str:
+    return "".join(ch if ch.isalnum() else "_" for ch in name)
+
+
+def look(i: int) -> dict[str, Any]:
+    """The line style of the i-th group."""
+    return {"color": COLORS[i % len(COLORS)], "dashes": DASHES[i % len(DASHES)]}
+
+
+def band_line(ax: Axes, i: int, label: str, curves: list[Any], scale: float = 1.0) -> None:
+    """The mean of some curves and its interval, if there is anything to draw."""
+    found = band(curves)
+    if found is None:
+        return
+    marker: Any = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4} if len(found.x) < 25 else {}
+    name = f"{label} ({found.curves} runs)" if found.curves > 1 else label
+    ax.plot(found.x, scale * found.mean, label=name, **look(i), **marker)
+    if found.curves > 1:
+        ax.fill_between(found.x, scale * found.low, scale * found.high, color=COLORS[i % len(COLORS)], alpha=0.15, lw=0)
+
+
+def learning_curves(ax: Axes, groups: dict[str, list[Run]], name: str) -> None:
+    for i, (label, members) in enumerate(groups.items()):
+        band_line(ax, i, label, [eval_values(run, name) for run in members], 100)
+    ax.set(xlabel="optimizer steps", ylabel=f"{name} (%)")
+    legend(ax)
+
+
+def training_curves(ax: Axes, groups: dict[str, list[Run]], name: str) -> None:
+    for i, (label, members) in enumerate(groups.items()):
+        curves = [run.curves for run in members]
+        band_line(ax, i, label, [(one.steps, one.metrics[name]) for one in curves if name in one.metrics])
+    ax.set(xlabel="optimizer steps", ylabel=name)
+    legend(ax)
+
+
+def final_bars(ax: Axes, groups: dict[str, list[Run]], majority: str | None) -> None:
+    """Final pass@1, maj@K and invalid share of every group, the base as a dotted line."""
+    names = ["pass@1", *([majority] if majority else []), "invalid"]
+    width = 0.8 / len(names)
+    for j, name in enumerate(names):
+        for i, members in enumerate(groups.values()):
+            found = estimate(members, name)
+            if found is None:
+                continue
+            place = i + (j - (len(names) - 1) / 2) * width
+            hatch = ("", "///", "...")[j % 3]
+            label = name if i == 0 else None
+            ax.bar(place, 100 * found.value, width, color=COLORS[j], hatch=hatch, edgecolor="white", label=label)
+            if found.low is not None and found.high is not None:
+                ax.vlines(place, 100 * found.low, 100 * found.high, color="black", lw=1)
+    base = estimate([run for members in groups.values() for run in members], "pass@1", "base")
+    if base is not None:
+        ax.axhline(100 * base.value, color="black", ls=":", lw=1, label="base pass@1")
+    ax.set_xticks(
+        range(len(groups)),
+        list(groups),
+        rotation=30 if len(groups) > 3 else 0,
+        ha="right" if len(groups) > 3 else "center",
+    )
+    ax.set(ylabel="%")
+    ax.grid(axis="x", visible=False)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4)
+
+
+def over_k(ax: Axes, groups: dict[str, list[Run]], kind: str) -> None:
+    """pass@K or maj@K against K, of the base and of every group."""
+    every = [run for members in groups.values() for run in members]
+    lines = [("base", every, "base"), *((label, members, "final") for label, members in groups.items())]
+    for i, (label, members, part) in enumerate(lines):
+        curves = []
+        for run in members:
+            figures = run.summary.get(part)
+            points = figures.get(kind) if isinstance(figures, dict) else None
+            if isinstance(points, dict) and points:
+                found = [(int(k), number(point.get("value"))) for k, point in points.items() if k.isdigit()]
+                good = sorted((k, value) for k, value in found if value is not None)
+                curves.append((np.array([k for k, _ in good], float), np.array([value for _, value in good], float)))
+        band_line(ax, i - 1 if i else len(COLORS) - 1, label, curves, 100)
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.set(xlabel="K", ylabel=f"{kind.replace('k', 'K')} (%)")
+    legend(ax)
+
+
+def histogram(ax: Axes, groups: dict[str, list[Run]]) -> None:
+    """The share of problems by their number of correct completions (TOPR, Figure 4)."""
+    every = [run for members in groups.values() for run in members]
+    lines = [("base", every, "base"), *((label, members, "final") for label, members in groups.items())]
+    for i, (label, members, part) in enumerate(lines):
+        curves = []
+        for run in members:
+            figures = run.summary.get(part)
+            counts = figures.get("correct_histogram") if isinstance(figures, dict) else None
+            if isinstance(counts, list) and counts and sum(counts):
+                curves.append((np.arange(len(counts), dtype=float), np.array(counts, float) / sum(counts)))
+        band_line(ax, i - 1 if i else len(COLORS) - 1, label, curves, 100)
+    ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
+    legend(ax)
+
+
+def sweep(ax: Axes, runs: Sequence[Run], comparison: Comparison, key: str, places: Sequence[float | None]) -> None:
+    """Final pass@1 against a number that differs, a line for each value of the first other setting that does."""
+    own = {"effective_positive", "baseline"} if key in ("effective_positive", "baseline", "positive_share") else {key}
+    by = next((other for other in comparison.keys if other not in own), None)
+    lines: dict[str, dict[float, list[Run]]] = {}
+    for run, settings, place in zip(runs, comparison.settings, places, strict=True):
+        if place is not None and run.figure("final", "pass@1") is not None:
+            label = f"{short(by)}={text(settings.get(by))}" if by else "all runs"
+            lines.setdefault(label, {}).setdefault(float(f"{place:.2g}"), []).append(run)
+    for i, (label, points) in enumerate(list(lines.items())[:MOST_LINES]):
+        xs = sorted(points)
+        found = [one for x in xs if (one := estimate(points[x], "pass@1")) is not None]
+        values = [100 * one.value for one in found]
+        below = [100 * (one.value - one.low) if one.low is not None else 0 for one in found]
+        above = [100 * (one.high - one.value) if one.high is not None else 0 for one in found]
+        style = look(i)
+        bars = ax.errorbar(
+            xs,
+            values,
+            [below, above],
+            color=style["color"],
+            marker=MARKERS[i % len(MARKERS)],
+            markersize=4,
+            capsize=2,
+            label=label,
+        )
+        if style["dashes"]:
+            bars.lines[0].set_dashes(style["dashes"])
+    ax.set(
+        xlabel={"effective_positive": "effective proportion of positives p~"}.get(key, key), ylabel="final pass@1 (%)"
+    )
+    legend(ax)
+
+
+def legend(ax: Axes) -> None:
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend()

@@ -1,0 +1,34 @@
+"""The report of some run folders: page, figures and tables in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from topr_exp.files import write_text
+from topr_exp.report.compare import compare
+from topr_exp.report.figures import write_figures
+from topr_exp.report.page import page
+from topr_exp.report.runs import read_runs
+from topr_exp.report.tables import groups_csv, groups_tex, runs_csv
+from topr_exp.store.files import disk_errors
+
+
+def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
+    """Write the report of the runs in and below `folders`; returns the path of its page.
+
+    out: where to; None is `report/` in the first folder. TOPRError where there are no runs, or the disk refuses.
+    """
+    runs = read_runs(folders)
+    comparison = compare(runs)
+    target = out if out is not None else folders[0] / "report"
+    with disk_errors(f"write in {target}"):
+        for name in ("figures", "tables"):
+            (target / name).mkdir(parents=True, exist_ok=True)
+        _, notes = write_figures(target / "figures", runs, comparison)
+    write_text(target / "tables" / "runs.csv", runs_csv(runs, comparison))
+    write_text(target / "tables" / "groups.csv", groups_csv(runs, comparison))
+    write_text(target / "tables" / "groups.tex", groups_tex(runs, comparison))
+    names = [folder.resolve().name for folder in folders]
+    write_text(target / "report.html", page(" and ".join(names), runs, comparison, notes))
+    return target / "report.html"
