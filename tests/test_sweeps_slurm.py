@@ -201,6 +201,19 @@ def test_the_time_limit_with_several_restarts(tmp_path: Path, undisturbed: dict[
     assert by_seed(sweep) == {"0": undisturbed["0"]}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_time_limit_itself(tmp_path: Path) -> None:
+    """Two minutes a job, told to stop one minute before that, for a run that needs several times as long."""
+    long = ["optim.epochs=600", "checkpoint.every_seconds=3600"]
+    sweep, _ = submit(tmp_path, *long, "cluster.timeout_min=2", "cluster.signal_delay_s=60")
+    finish(900)
+    assert min(attempts(sweep).values()) >= 3
+    alone = launch(tmp_path / "alone", *long, "cluster.threads=1")
+    assert alone.returncode == 0, alone.stderr
+    assert results(sweep) == results(tmp_path / "alone" / "runs")
+
+
 def test_the_time_limit_once_too_often_is_an_error_that_resume_mends(
     tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:

@@ -122,12 +122,10 @@ def report(sweep: Sweep, run: Run | None, message: str) -> None:
 
 def line(each: Status, message: str = "") -> str:
     """What became of a run, in one line."""
-    text = f"run {each.run.number} {each.state}"
+    text = f"run {each.run.number} {each.state} ({each.run.folder})"
     if each.state == DONE:
-        text += f": pass@1 {accuracy(each)}"
-    elif message or each.error:
-        text += f": {message or each.error}"
-    return f"{text} ({each.run.folder})"
+        return f"{text}: pass@1 {accuracy(each)}"
+    return f"{text}: {message or each.error}" if message or each.error else text
 
 
 def watch(sweep: Sweep, runs: Sequence[Run]) -> None:
