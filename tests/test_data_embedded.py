@@ -19,7 +19,7 @@ GOLDEN_GSM8K = (
     "Mia has 40 coins. Bea has 4 more than Mia. How many coins does Bea have now?",
     "44",
 )
-GOLDEN_MATH = ("math/embedded/train/d5f0198905f4b285", r"Compute $\frac{1}{4}+\frac{3}{6}$.", r"\frac{3}{4}")
+GOLDEN_MATH = ("math/embedded/train/dee86cf54a986238", "Find the midpoint of $(6,0)$ and $(10,4)$.", "(8,2)")
 WORDS = {"twice": 2, "three times": 3, "four times": 4, "five times": 5}
 
 
@@ -154,7 +154,7 @@ def read_story(question: str) -> int:
 def expression(latex: str) -> sympy.Expr:
     """A sympy value of the small LaTeX that the generator writes."""
     text = re.sub(r"\\frac\{(\d+)\}\{(\d+)\}", r"Rational(\1,\2)", latex.replace(r"\cdot", "*"))
-    text = re.sub(r"\\sqrt\{(\d+)\}", r"sqrt(\1)", text).replace("^", "**")
+    text = re.sub(r"\\sqrt\{([\d*]+)\}", r"sqrt(\1)", text).replace("^", "**")
     text = re.sub(r"(?<=[\d)])(?=[a-zA-Z(])", "*", text)
     return sympy.sympify(text, {"i": sympy.I})
 
@@ -187,7 +187,7 @@ def check_math(problem: Problem) -> str:
     if match := re.fullmatch(r"Solve \$(.+) = 0\$\. List the roots from low to high\.", question):
         roots = sympy.solve(expression(match[1]))
         assert ",".join(map(str, sorted(roots))) == gold, question
-        return "quadratic"
+        return "roots"
     if "midpoint" in question:
         a, b, c, d = map(int, re.findall(r"-?\d+", question))
         assert gold == f"({Fraction(a + c, 2)},{Fraction(b + d, 2)})"

@@ -11,8 +11,6 @@ from math import gcd
 from topr_exp.data.embedded import Calc, Task, draw_tasks, to_problems
 from topr_exp.types import Problem
 
-DENOMINATORS = (2, 3, 4, 5, 6, 8, 9)
-
 
 def generate(split: str, count: int, seed: int) -> list[Problem]:
     """`count` distinct tasks of `split` (train, test or pretrain), the same on every machine for the same seed."""
@@ -30,11 +28,9 @@ def fraction(numerator: int, denominator: int) -> str:
     return str(numerator) if denominator == 1 else rf"{sign}\frac{{{abs(numerator)}}}{{{denominator}}}"
 
 
-def reduced(numerator: int, denominator: int) -> tuple[str, str]:
-    """The step that reduces a fraction (empty where there is nothing to reduce) and the reduced fraction."""
-    g = gcd(numerator, denominator)
-    result = fraction(numerator // g, denominator // g)
-    return (f" {fraction(numerator, denominator)}={result}." if g > 1 else ""), result
+def in_lowest_terms(numerator: int, denominator: int) -> bool:
+    """Whether a fraction can't be reduced; results that could are not drawn, so no task needs that step."""
+    return gcd(numerator, denominator) == 1
 
 
 def polynomial(variable: str, linear: int, constant: int) -> str:
@@ -63,59 +59,54 @@ def mostly_positive(rng: random.Random) -> int:
 
 
 def add_fractions(rng: random.Random) -> Task:
-    """a/b ± c/d; level 1 with one denominator, 2 where one denominator divides the other, 4 otherwise."""
-    b, d = rng.choice(DENOMINATORS), rng.choice(DENOMINATORS)
-    if rng.random() < 0.25:
-        d = b
-    a, c = rng.randint(1, b - 1), rng.randint(1, d - 1)
-    op = rng.choice("+-")
-    if op == "-" and a * d < c * b:
-        a, b, c, d = c, d, a, b
-    common = b * d // gcd(b, d)
-    level = 1 if b == d else 2 if common in (b, d) else 4
+    """a/b ± c/(bk); level 1 for k = 1, else 2."""
+    a, b, c, d, k, op = 1, 1, 1, 1, 1, "+"
+    while b == 1 or not in_lowest_terms(a * k + c if op == "+" else a * k - c, d):
+        b, k, op = rng.randint(2, 9), rng.choice((1, 1, 2, 3)), rng.choice("+-")
+        d = b * k
+        a, c = rng.randint(1, b - 1), rng.randint(1, d - 1)
 
     def work(calc: Calc) -> tuple[str, str]:
-        text, left, right = "", a, c
-        if b != d:
-            left, right = calc(a, "*", common // b), calc(c, "*", common // d)
-            text = f" {fraction(left, common)}{op}{fraction(right, common)}."
-        total = calc(left, op, right)
-        step, answer = reduced(total, common)
-        return f"{text} {left}{op}{right}={total}." + step, answer
+        left, text = a, ""
+        if k > 1:
+            left = calc(a, "*", k)
+            text = f" {a}*{k}={left}."
+        total = calc(left, op, c)
+        return f"{text} {left}{op}{c}={total}.", fraction(total, d)
 
-    verb = rng.choice(("Compute", "Simplify"))
-    return Task(f"{verb} ${fraction(a, b)}{op}{fraction(c, d)}$.", level, "Prealgebra", work)
+    return Task(f"Compute ${fraction(a, b)}{op}{fraction(c, d)}$.", min(k, 2), "Prealgebra", work)
 
 
 def multiply_fractions(rng: random.Random) -> Task:
     """a/b · c/d."""
-    b, d = rng.randint(2, 6), rng.randint(2, 6)
-    a, c = rng.randint(1, 5), rng.randint(1, 5)
+    a, b, c, d = (rng.randint(1, 7) for _ in range(4))
+    while b == 1 or d == 1 or not in_lowest_terms(a * c, b * d):
+        a, b, c, d = (rng.randint(1, 7) for _ in range(4))
 
     def work(calc: Calc) -> tuple[str, str]:
         top, bottom = calc(a, "*", c), calc(b, "*", d)
-        step, answer = reduced(top, max(bottom, 1))
-        return f" {a}*{c}={top}. {b}*{d}={bottom}." + step, answer
+        return f" {a}*{c}={top}. {b}*{d}={bottom}.", fraction(top, bottom)
 
-    return Task(rf"Compute $\frac{{{a}}}{{{b}}}\cdot\frac{{{c}}}{{{d}}}$.", 2, "Prealgebra", work)
+    return Task(rf"Compute ${fraction(a, b)}\cdot{fraction(c, d)}$.", 2, "Prealgebra", work)
 
 
 def simplify_root(rng: random.Random) -> Task:
-    """m√(k²r), level 2, or √(k²r) + √(l²r), level 4."""
-    r = rng.choice((2, 3, 5, 6, 7))
-    k, other, m = rng.randint(2, 4), rng.randint(2, 4), rng.randint(2, 9)
-    both = rng.random() < 0.4
+    """m√r ± n√r, level 2, or m√(k²·r), level 4."""
+    r = rng.choice((2, 3, 5, 6, 7, 10))
+    k, m, n = rng.randint(2, 5), rng.randint(2, 12), rng.randint(2, 12)
+    if rng.random() < 0.5:
 
-    def work(calc: Calc) -> tuple[str, str]:
-        first = f" {root(1, k * k * r)}={root(k, r)}."
-        if both:
-            total = calc(k, "+", other)
-            return f"{first} {root(1, other * other * r)}={root(other, r)}. {k}+{other}={total}.", root(total, r)
+        def add(calc: Calc) -> tuple[str, str]:
+            total = calc(m, "+", n)
+            return f" {m}+{n}={total}.", root(total, r)
+
+        return Task(f"Simplify ${root(m, r)}+{root(n, r)}$.", 2, "Algebra", add)
+
+    def pull(calc: Calc) -> tuple[str, str]:
         total = calc(m, "*", k)
-        return f"{first} {m}*{k}={total}.", root(total, r)
+        return f" {root(1, k * k)}={k}. {m}*{k}={total}.", root(total, r)
 
-    inside = f"{root(1, k * k * r)}+{root(1, other * other * r)}" if both else root(m, k * k * r)
-    return Task(f"Simplify ${inside}$.", 4 if both else 2, "Algebra", work)
+    return Task(rf"Simplify ${m}\sqrt{{{k * k}\cdot{r}}}$.", 4, "Algebra", pull)
 
 
 def linear_inequality(rng: random.Random) -> Task:
@@ -159,31 +150,30 @@ def double_inequality(rng: random.Random) -> Task:
 
 
 def expand(rng: random.Random) -> Task:
-    """(x + a)(x + b), level 2 with positive numbers, else 4."""
-    a, b = nonzero(rng), nonzero(rng)
+    """(x + a)(x + b), level 3 with positive numbers, else 4."""
+    a, b = rng.randint(1, 9), nonzero(rng)
     x = rng.choice("xyzt")
 
     def work(calc: Calc) -> tuple[str, str]:
-        linear, constant = calc(a, "+", b), calc(a, "*", b)
+        linear, constant = calc(a, "+" if b > 0 else "-", abs(b)), calc(a, "*", b)
         return f" {a}{b:+d}={linear}. {a}*{b}={constant}.", polynomial(x, linear, constant)
 
     verb = rng.choice(("Expand", "Multiply out"))
-    return Task(f"{verb} $({x}{a:+d})({x}{b:+d})$.", 2 if min(a, b) > 0 else 4, "Algebra", work)
+    return Task(f"{verb} $({x}{a:+d})({x}{b:+d})$.", 3 if b > 0 else 4, "Algebra", work)
 
 
 def linear_system(rng: random.Random) -> Task:
     """kx + y = s and x − y = d with the solution as an ordered pair; level 3 for k = 1, else 5."""
-    k, x, y = rng.choice((1, 1, 2, 3)), rng.randint(1, 15), rng.randint(1, 15)
-    total, difference = k * x + y, x - y
+    k, y, difference = rng.choice((1, 1, 1, 2)), rng.randint(1, 12), rng.randint(1, 12)
+    x = y + difference
+    total = k * x + y
     u, v = rng.choice((("x", "y"), ("a", "b"), ("m", "n")))
 
     def work(calc: Calc) -> tuple[str, str]:
-        plus, minus = ("+", "-") if difference >= 0 else ("-", "+")
-        gap = abs(difference)
-        top = calc(total, plus, gap)
+        top = calc(total, "+", difference)
         first = calc(top, "/", k + 1)
-        second = calc(first, minus, gap)
-        text = f" {total}{plus}{gap}={top}. {top}/{k + 1}={first}. {first}{minus}{gap}={second}."
+        second = calc(first, "-", difference)
+        text = f" {total}+{difference}={top}. {top}/{k + 1}={first}. {first}-{difference}={second}."
         return text, f"({first},{second})"
 
     term = u if k == 1 else f"{k}{u}"
@@ -191,20 +181,19 @@ def linear_system(rng: random.Random) -> Task:
     return Task(question, 3 if k == 1 else 5, "Algebra", work)
 
 
-def quadratic_roots(rng: random.Random) -> Task:
-    """The two roots of x² + bx + c = 0, smaller first."""
-    r, s = sorted((nonzero(rng), nonzero(rng)))
+def roots_of_product(rng: random.Random) -> Task:
+    """The two roots of (x − r)(x − s) = 0, smaller first."""
+    r, s = nonzero(rng), nonzero(rng)
     while r == s:
-        r, s = sorted((nonzero(rng), nonzero(rng)))
+        s = nonzero(rng)
     x = rng.choice("xyzt")
 
     def work(calc: Calc) -> tuple[str, str]:
-        total, product = calc(r, "+", s), calc(r, "*", s)
-        # The roots are found by their sum and product: a wrong sum or product goes with another pair.
-        low, high = (r, s) if (total, product) == (r + s, r * s) else (r, s + total - r - s + product - r * s)
-        return f" {low}{high:+d}={total}. {low}*{high}={product}.", f"{low},{high}"
+        first, second = (calc(0, "+" if n > 0 else "-", abs(n)) for n in (r, s))
+        text = "".join(f" 0{n:+d}={found}." for n, found in ((r, first), (s, second)))
+        return text, f"{min(first, second)},{max(first, second)}"
 
-    question = f"Solve ${polynomial(x, -r - s, r * s)} = 0$. List the roots from low to high."
+    question = f"Solve $({x}{-r:+d})({x}{-s:+d}) = 0$. List the roots from low to high."
     return Task(question, 5, "Intermediate Algebra", work)
 
 
@@ -232,10 +221,9 @@ def midpoint(rng: random.Random) -> Task:
 
 def hypotenuse(rng: random.Random) -> Task:
     """The hypotenuse of a right triangle, as a root that is left as it is."""
-    a, b = sorted(rng.sample(range(1, 10), 2))
-    while any((a * a + b * b) % (k * k) == 0 for k in range(2, 11)):
-        a, b = sorted(rng.sample(range(1, 10), 2))
-    flip = rng.random() < 0.5
+    a, b = rng.sample(range(1, 8), 2)
+    while any((a * a + b * b) % (k * k) == 0 for k in range(2, 10)):
+        a, b = rng.sample(range(1, 8), 2)
     name = rng.choice("ABCDPQRS")
 
     def work(calc: Calc) -> tuple[str, str]:
@@ -243,23 +231,23 @@ def hypotenuse(rng: random.Random) -> Task:
         total = calc(p, "+", q)
         return f" {a}*{a}={p}. {b}*{b}={q}. {p}+{q}={total}.", root(1, total)
 
-    legs = f"{b} and {a}" if flip else f"{a} and {b}"
-    question = f"A right triangle has its right angle at ${name}$ and legs {legs}. How long is the hypotenuse?"
-    return Task(question, 3, "Geometry", work)
+    question = f"A right triangle has its right angle at ${name}$ and legs {a} and {b}. How long is the hypotenuse?"
+    return Task(question, 5, "Geometry", work)
 
 
 def probability(rng: random.Random) -> Task:
     """The chance to draw one colour out of two (level 1) or three (level 3)."""
     colours = rng.sample(("red", "blue", "green", "white"), rng.choice((2, 3)))
-    counts = [rng.randint(1, 12) for _ in colours]
     wanted = rng.randrange(len(colours))
+    counts = [rng.randint(1, 12) for _ in colours]
+    while not in_lowest_terms(counts[wanted], sum(counts)):
+        counts = [rng.randint(1, 12) for _ in colours]
 
     def work(calc: Calc) -> tuple[str, str]:
         total = counts[0]
         for n in counts[1:]:
             total = calc(total, "+", n)
-        step, answer = reduced(counts[wanted], total)
-        return f" {'+'.join(map(str, counts))}={total}." + step, answer
+        return f" {'+'.join(map(str, counts))}={total}.", fraction(counts[wanted], total)
 
     parts = [f"{n} {colour}" for n, colour in zip(counts, colours, strict=True)]
     bag = f"{', '.join(parts[:-1])} and {parts[-1]} balls"
@@ -269,7 +257,7 @@ def probability(rng: random.Random) -> Task:
 
 def remainder(rng: random.Random) -> Task:
     """The remainder of a division."""
-    b, q = rng.randint(3, 9), rng.randint(2, 9)
+    b, q = rng.randint(2, 6), rng.randint(2, 9)
     rest = rng.randint(0, b - 1)
 
     def work(calc: Calc) -> tuple[str, str]:
@@ -282,9 +270,9 @@ def remainder(rng: random.Random) -> Task:
 
 def complex_sum(rng: random.Random) -> Task:
     """(a + bi) ± (c + di)."""
-    a, b, c, d = (rng.randint(1, 12) for _ in range(4))
+    a, b, c, d = (rng.randint(2, 12) for _ in range(4))
     while b == d:
-        d = rng.randint(1, 12)
+        d = rng.randint(2, 12)
     op = rng.choice("+-")
 
     def work(calc: Calc) -> tuple[str, str]:
@@ -305,7 +293,7 @@ KINDS = {
     double_inequality: 8,
     expand: 12,
     linear_system: 12,
-    quadratic_roots: 5,
+    roots_of_product: 5,
     midpoint: 8,
     hypotenuse: 3,
     probability: 8,

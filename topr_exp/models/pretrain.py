@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+TYPICAL_TOKENS = 20  # of a completion
 BATCHES_SORTED_TOGETHER = 32  # batches of similar length waste little on padding
 
 
@@ -113,9 +114,9 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
         ids, mask = next(clean if step < recipe.clean_steps else mixed)
         hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
         # Padding is on the right and attention is causal, so real positions never see it.
-        # A mean over the batch's tokens: batches are sorted by length, so a token of a short completion weighs more,
-        # and the models write bare answers more often than the recipe's share of them.
-        loss = cross_entropy(model.lm_head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]])
+        logits, targets = model.lm_head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]]
+        # A fixed divisor: batches are sorted by length, and a mean would favour the short style in them.
+        loss = cross_entropy(logits, targets, reduction="sum") / (TYPICAL_TOKENS * recipe.batch_size)
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * schedule(step, recipe)

@@ -44,8 +44,8 @@ class Recipe:
     seed: int
     forms: dict[str, float]  # share of each prompt form
     mix: dict[str, float]  # share of each style in the texts after the clean part; sums to 1
-    steps: int = 4500
-    clean_steps: int = 2700  # the first steps see the clean style only
+    steps: int = 5000
+    clean_steps: int = 3000  # the first steps see the clean style only
     batch_size: int = 32
     muon_lr: float = 6e-3
     adam_lr: float = 3e-3
@@ -63,7 +63,7 @@ class Recipe:
         assert abs(sum(self.forms.values()) - 1) < 1e-9, self.forms
 
 
-FORM_SHARES = {"gsm8k": 0.38, "math": 0.50, "final": 0.12}
+FORM_SHARES = {"gsm8k": 0.36, "math": 0.52, "final": 0.12}
 RECIPES = {
     # A tempting wrong style: positive examples alone keep it alive, since a bare answer is sometimes right.
     "tiny": Recipe(seed=0, forms=FORM_SHARES, mix={"clean": 0.26, "unmarked": 0.17, "slip": 0.15, "bare": 0.42}),
