@@ -111,6 +111,30 @@ def test_a_band_ends_with_its_shortest_curve() -> None:
     assert band([]) is None
 
 
+def test_a_band_is_students_interval_within_what_a_share_can_be() -> None:
+    x, curves = np.arange(2.0), [np.array([0.1, 0.98]), np.array([0.2, 0.9]), np.array([0.9, 0.99])]
+    found = band([(x, y) for y in curves])
+    assert found is not None
+    np.testing.assert_allclose(found.high - found.mean, half_width(np.array(curves)))
+    shares = band([(x, y) for y in curves], share=True)
+    assert shares is not None
+    assert (shares.low >= 0).all()
+    assert (shares.high <= 1).all()
+    two = band([(x, y) for y in curves[:2]])
+    assert two is not None
+    np.testing.assert_allclose([two.low, two.high], [[0.1, 0.9], [0.2, 0.98]])
+
+
+def test_what_all_runs_share_has_its_interval_over_problems(tmp_path: Path) -> None:
+    runs = read_runs([make_sweep(tmp_path, 4)])
+    base, final = estimate(runs, "pass@1", "base"), estimate(runs, "pass@1")
+    assert base is not None
+    assert final is not None
+    assert (base.over, final.over) == ("problems", "seeds")
+    assert base.low is not None
+    assert base.low < base.value
+
+
 def test_a_single_run_has_its_interval_over_problems(tmp_path: Path) -> None:
     make_run(tmp_path)
     (run,) = read_runs([tmp_path])

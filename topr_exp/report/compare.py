@@ -92,9 +92,13 @@ def label(run: Run, settings: dict[str, Any], keys: list[str]) -> str:
         return f"{run.name} (settings unknown)"
     if not keys:
         return text(settings.get("algo.name")) if "algo.name" in settings else run.name
-    return ", ".join(
-        f"{short(key)}={text(settings.get(key))}" if ".name" not in key else text(settings.get(key)) for key in keys
-    )
+    return ", ".join(tell(key, settings) for key in keys)
+
+
+def tell(key: str, settings: dict[str, Any]) -> str:
+    """A setting in a label: key=value, of names the value alone."""
+    value = text(settings.get(key))
+    return value if key.endswith(".name") else f"{short(key)}={value}"
 
 
 def short(key: str) -> str:

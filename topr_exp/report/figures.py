@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topr_exp.report.compare import Comparison, axes, short, text
+from topr_exp.report.compare import Comparison, axes, tell
 from topr_exp.report.runs import Run
 from topr_exp.report.series import band, estimate, eval_values, majority_name
 from topr_exp.report.thinning import number
@@ -22,6 +22,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 DASHES = ((), (6, 2), (2, 1.5), (7, 2, 2, 2))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MOST_LINES = 10
+PERCENT = 100.0  # the scale of shares
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
     "axes.axisbelow": True, "legend.frameon": False, "legend.fontsize": 8, "savefig.dpi": 200, "pdf.fonttype": 42,
@@ -62,7 +63,7 @@ def lines_of(runs: Sequence[Run], comparison: Comparison) -> tuple[dict[str, lis
     key = comparison.keys[0] if comparison.keys else "seed"
     merged: dict[str, list[Run]] = {}
     for run, settings in zip(runs, comparison.settings, strict=True):
-        merged.setdefault(f"{short(key)}={text(settings.get(key))}", []).append(run)
+        merged.setdefault(tell(key, settings), []).append(run)
     best = sorted(merged.items(), key=lambda item: -value_of(item[1]))[:MOST_LINES]
     what = f"figures show the {len(groups)} groups merged by {key}"
     if len(merged) > MOST_LINES:
@@ -107,7 +108,7 @@ def look(i: int) -> dict[str, Any]:
 
 def band_line(ax: Axes, i: int, label: str, curves: list[Any], scale: float = 1.0) -> None:
     """The mean of some curves and its interval, if there is anything to draw."""
-    found = band(curves)
+    found = band(curves, share=scale == PERCENT)
     if found is None:
         return
     marker: Any = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4} if len(found.x) < 25 else {}
@@ -119,7 +120,7 @@ def band_line(ax: Axes, i: int, label: str, curves: list[Any], scale: float = 1.
 
 def learning_curves(ax: Axes, groups: dict[str, list[Run]], name: str) -> None:
     for i, (label, members) in enumerate(groups.items()):
-        band_line(ax, i, label, [eval_values(run, name) for run in members], 100)
+        band_line(ax, i, label, [eval_values(run, name) for run in members], PERCENT)
     ax.set(xlabel="optimizer steps", ylabel=f"{name} (%)")
     legend(ax)
 
@@ -166,15 +167,17 @@ def over_k(ax: Axes, groups: dict[str, list[Run]], kind: str) -> None:
     every = [run for members in groups.values() for run in members]
     lines = [("base", every, "base"), *((label, members, "final") for label, members in groups.items())]
     for i, (label, members, part) in enumerate(lines):
-        curves = []
+        curves: list[Any] = []
         for run in members:
+            if part == "base" and curves:
+                break  # it is the same for all
             figures = run.summary.get(part)
             points = figures.get(kind) if isinstance(figures, dict) else None
             if isinstance(points, dict) and points:
                 found = [(int(k), number(point.get("value"))) for k, point in points.items() if k.isdigit()]
                 good = sorted((k, value) for k, value in found if value is not None)
                 curves.append((np.array([k for k, _ in good], float), np.array([value for _, value in good], float)))
-        band_line(ax, i - 1 if i else len(COLORS) - 1, label, curves, 100)
+        band_line(ax, i - 1 if i else len(COLORS) - 1, label, curves, PERCENT)
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.set(xlabel="K", ylabel=f"{kind.replace('k', 'K')} (%)")
@@ -186,13 +189,15 @@ def histogram(ax: Axes, groups: dict[str, list[Run]]) -> None:
     every = [run for members in groups.values() for run in members]
     lines = [("base", every, "base"), *((label, members, "final") for label, members in groups.items())]
     for i, (label, members, part) in enumerate(lines):
-        curves = []
+        curves: list[Any] = []
         for run in members:
+            if part == "base" and curves:
+                break  # it is the same for all
             figures = run.summary.get(part)
             counts = figures.get("correct_histogram") if isinstance(figures, dict) else None
             if isinstance(counts, list) and counts and sum(counts):
                 curves.append((np.arange(len(counts), dtype=float), np.array(counts, float) / sum(counts)))
-        band_line(ax, i - 1 if i else len(COLORS) - 1, label, curves, 100)
+        band_line(ax, i - 1 if i else len(COLORS) - 1, label, curves, PERCENT)
     ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
     legend(ax)
 
@@ -204,7 +209,7 @@ def sweep(ax: Axes, runs: Sequence[Run], comparison: Comparison, key: str, place
     lines: dict[str, dict[float, list[Run]]] = {}
     for run, settings, place in zip(runs, comparison.settings, places, strict=True):
         if place is not None and run.figure("final", "pass@1") is not None:
-            label = f"{short(by)}={text(settings.get(by))}" if by else "all runs"
+            label = tell(by, settings) if by else "all runs"
             lines.setdefault(label, {}).setdefault(float(f"{place:.2g}"), []).append(run)
     for i, (label, points) in enumerate(list(lines.items())[:MOST_LINES]):
         xs = sorted(points)

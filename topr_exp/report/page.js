@@ -136,6 +136,7 @@ function draw(box, series, { xTitle, yTitle, yName, logX = false }) {
   const xs = all("x").map(scaleX), ys = [...all("y"), ...all("low"), ...all("high")];
   let [x0, x1, y0, y1] = [least(xs), most(xs), least(ys), most(ys)];
   if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
+  if (alive.some((one) => one.marks)) [x0, x1] = [x0 - 0.02 * (x1 - x0), x1 + 0.02 * (x1 - x0)];
   const space = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
   const share = isShare(yName);
   [y0, y1] = [share && y0 >= 0 ? Math.max(0, y0 - space) : y0 - space, share && y1 <= 1 ? Math.min(1, y1 + space) : y1 + space];
@@ -222,8 +223,9 @@ function plot(home, controls, make) {
   addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(refresh, 150); });
 }
 
-// The mean of curves at the places of the first one, with a t interval.
-function mean(curves) {
+// The mean of curves at the places of the first one, with a t interval (of shares: its part between 0 and 1).
+// Of two curves their range: a t interval over two is wider than any plot.
+function mean(curves, share) {
   const good = curves.map(([x, y]) => [x.filter((_, j) => finite(y[j])), y.filter(finite)]).filter(([x]) => x.length);
   if (!good.length) return null;
   const end = Math.min(...good.map(([x]) => x[x.length - 1])), x = good[0][0].filter((value) => value <= end);
@@ -241,8 +243,8 @@ function mean(curves) {
     if (count > 1) {
       const spread = Math.sqrt(values.reduce((sum, one) => sum + (one - middle) ** 2, 0) / (count - 1));
       const half = ((T_95[count - 2] || 1.96) * spread) / Math.sqrt(count);
-      found.low.push(middle - half);
-      found.high.push(middle + half);
+      found.low.push(count === 2 ? Math.min(...values) : share ? Math.max(0, middle - half) : middle - half);
+      found.high.push(count === 2 ? Math.max(...values) : share ? Math.min(1, middle + half) : middle + half);
     }
   }
   return found;
@@ -251,7 +253,8 @@ function mean(curves) {
 // ---- sections
 
 const byResult = DATA.groups.map((group, i) => [group, i]).sort(([a], [b]) => (b.final?.["pass@1"]?.[0] ?? -1) - (a.final?.["pass@1"]?.[0] ?? -1));
-const MEASURES = ["pass@1", ...(DATA.majority ? [DATA.majority] : []), "correct", "incorrect", "invalid"];
+const HEADLINES = ["pass@1", ...(DATA.majority ? [DATA.majority] : []), "invalid"]; // correct is pass@1
+const MEASURES = [...HEADLINES, "incorrect"];
 
 function header() {
   const count = (status) => DATA.runs.filter((run) => run.status === status).length;
@@ -268,7 +271,7 @@ function overview() {
   const columns = [
     { title: "group", value: (group) => group.label, wrap: true },
     { title: "runs", value: (group) => group.runs.length, number: true },
-    ...["base", "final"].flatMap((part) => MEASURES.filter((name) => part === "final" || name === "pass@1" || name === "invalid").map((name) => ({
+    ...["final", "base"].flatMap((part) => HEADLINES.map((name) => ({
       title: `${part} ${name} %`, number: true, value: (group) => group[part]?.[name]?.[0], text: (group) => interval(group[part]?.[name], name),
       hint: "mean of the group's runs with a 95 % t interval over them; for a single run the interval is over test problems",
     }))),
@@ -284,11 +287,12 @@ function runTable() {
     { title: "run", value: (run) => run.name },
     { title: "status", value: (run) => run.status },
     ...DATA.keys.map((key) => ({ title: key, value: (run) => run.settings[key] })),
-    ...["seed", "baseline", "effective_positive", "positive_share", "n_train", "updates"].filter((name) => DATA.runs.some((run) => finite(run.values[name])))
-      .filter((name) => !DATA.keys.includes(name)).map((name) => ({ title: unit(name), number: true, value: value(name), text: (run) => shown(run.values[name], name) })),
-    ...["base", "final"].flatMap((part) => MEASURES.map((name) => ({
+    { title: "seed", number: true, value: value("seed"), text: (run) => shown(run.values.seed, "") },
+    ...["final", "base"].flatMap((part) => HEADLINES.map((name) => ({
       title: `${part} ${name} %`, number: true, value: (run) => run[part][name]?.[0], text: (run) => interval(run[part][name], name), hint: "95 % interval over test problems",
     }))),
+    ...["baseline", "effective_positive", "positive_share", "n_train", "updates"].filter((name) => DATA.runs.some((run) => finite(run.values[name])))
+      .filter((name) => !DATA.keys.includes(name)).map((name) => ({ title: unit(name), number: true, value: value(name), text: (run) => shown(run.values[name], name) })),
     { title: "seconds", number: true, value: value("seconds"), text: (run) => shown(run.values.seconds === null ? null : Math.round(run.values.seconds), "") },
   ];
   const made = sortable(columns, DATA.runs, null, "runs");
@@ -311,11 +315,11 @@ function curves() {
   plot(place("curve-plot"), (refresh) => [
     choice("show", options, first, (value) => { state.metric = value; refresh(); }),
     choice("against", [["steps", "optimizer steps"], ["samples", "samples seen"]], "steps", (value) => { state.x = value; refresh(); }),
-    choice("lines", [["groups", "groups: mean, 95 % interval"], ["runs", "single runs"]], "groups", (value) => { state.lines = value; refresh(); }),
+    choice("lines", [["groups", "groups: mean, 95 % interval (of two: range)"], ["runs", "single runs"]], "groups", (value) => { state.lines = value; refresh(); }),
   ], () => {
     const [kind, ...rest] = state.metric.split(" "), name = rest.join(" ");
     const series = state.lines === "groups"
-      ? byResult.map(([group, i]) => ({ group, i, band: mean(group.runs.map((r) => curve(DATA.runs[r], kind, name))) })).filter((one) => one.band)
+      ? byResult.map(([group, i]) => ({ group, i, band: mean(group.runs.map((r) => curve(DATA.runs[r], kind, name)), isShare(name)) })).filter((one) => one.band)
         .map(({ group, i, band }) => ({ name: group.runs.length > 1 ? `${group.label} (${group.runs.length} runs)` : group.label, i, ...band }))
       : byResult.flatMap(([group, i]) => group.runs.map((r) => ({ name: DATA.runs[r].name, i, x: curve(DATA.runs[r], kind, name)[0], y: curve(DATA.runs[r], kind, name)[1] })).filter((one) => one.y.length));
     return { series, options: { xTitle: state.x === "steps" ? "optimizer steps" : "samples seen", yTitle: unit(name), yName: name } };
@@ -335,7 +339,8 @@ function sweep() {
     DATA.runs.forEach((run, r) => {
       const x = DATA.axes[state.x][r], y = run.final[state.y]?.[0];
       if (!finite(x) || !finite(y)) return;
-      const name = state.by ? `${state.by}=${run.settings[state.by] ?? "–"}` : "all runs";
+      const value = run.settings[state.by] ?? "–";
+      const name = !state.by ? "all runs" : state.by.endsWith(".name") ? value : `${state.by}=${value}`;
       if (!lines.has(name)) lines.set(name, new Map());
       // Shares that follow from the drawn set differ a little between repetitions.
       const near = Number(x.toPrecision(2));
@@ -345,7 +350,7 @@ function sweep() {
     const series = [...lines].sort(([a], [b]) => natural(a, b)).map(([name, points], i) => {
       const found = [...points].sort(([a], [b]) => a - b).map(([x, values]) => {
         if (values.length === 1) return [x, ...values[0]];
-        const band = mean(values.map((one) => [[0], [one[0]]]));
+        const band = mean(values.map((one) => [[0], [one[0]]]), true);
         return [x, band.y[0], band.low[0], band.high[0]];
       });
       return { name, i, marks: true, x: found.map((one) => one[0]), y: found.map((one) => one[1]), low: found.map((one) => one[2]), high: found.map((one) => one[3]) };
@@ -361,13 +366,14 @@ function samples() {
     choice("show", [["pass@k", "pass@K: any of K correct"], ["maj@k", "maj@K: the most frequent answer of K correct"], ["histogram", "problems by number of correct completions"]], "pass@k", (value) => { state.what = value; refresh(); }),
   ], () => {
     const part = (run, which) => run.kinds[which]?.[state.what];
-    const lines = (which) => byResult.map(([group, i]) => {
-      const found = group.runs.map((r) => part(DATA.runs[r], which)).filter(Boolean);
-      return found.length ? { name: `${group.label}${which === "base" ? " (base)" : ""}`, i, marks: true, ribbon: true, ...mean(found.map(([x, y]) => [x, y])), single: found.length === 1 ? found[0] : null } : null;
+    const lines = byResult.map(([group, i]) => {
+      const found = group.runs.map((r) => part(DATA.runs[r], "final")).filter(Boolean);
+      return found.length ? { name: group.label, i, marks: true, ribbon: true, ...mean(found.map(([x, y]) => [x, y]), true), single: found.length === 1 ? found[0] : null } : null;
     }).filter(Boolean).map((one) => (one.single && one.single[2] ? { ...one, low: one.single[2], high: one.single[3] } : one));
-    const base = lines("base").slice(0, 1).map((one) => ({ ...one, name: "base", i: 6 }));
+    const first = DATA.runs.map((run) => part(run, "base")).find(Boolean); // the base is the same for all
+    const base = first ? [{ name: "base", i: 6, marks: true, ribbon: true, x: first[0], y: first[1], low: first[2], high: first[3] }] : [];
     const histogram = state.what === "histogram";
-    return { series: [...base, ...lines("final")], options: { xTitle: histogram ? "correct completions of a problem" : "K", yTitle: histogram ? "share of problems (%)" : `${state.what.replace("k", "K")} (%)`, yName: "share", logX: !histogram } };
+    return { series: [...base, ...lines], options: { xTitle: histogram ? "correct completions of a problem" : "K", yTitle: histogram ? "share of problems (%)" : `${state.what.replace("k", "K")} (%)`, yName: "share", logX: !histogram } };
   });
 }
 

@@ -26,7 +26,7 @@ def eval_values(run: Run, name: str) -> tuple[Values, Values]:
 
 @dataclass(frozen=True)
 class Band:
-    """The mean of some curves, with a 95 % interval where there are several."""
+    """The mean of some curves with a 95 % interval; of two curves their range, of a single one itself."""
 
     x: Values
     mean: Values
@@ -35,8 +35,11 @@ class Band:
     curves: int
 
 
-def band(curves: Sequence[tuple[Values, Values]]) -> Band | None:
-    """The mean over repetitions at the places of the first one, up to where the shortest ends."""
+def band(curves: Sequence[tuple[Values, Values]], *, share: bool = False) -> Band | None:
+    """The mean over repetitions at the places of the first one, up to where the shortest ends.
+
+    share: the values lie between 0 and 1, and so does their interval.
+    """
     drawn = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in curves]
     drawn = [(x, y) for x, y in drawn if len(x)]
     if not drawn:
@@ -45,7 +48,10 @@ def band(curves: Sequence[tuple[Values, Values]]) -> Band | None:
     places = drawn[0][0][drawn[0][0] <= end]
     values = np.stack([np.interp(places, x, y) for x, y in drawn])
     mean, half = values.mean(axis=0), half_width(values)
-    return Band(places, mean, mean - half, mean + half, len(drawn))
+    if len(drawn) == 2:  # a t interval over two is wider than any plot; their range is what there is to see
+        return Band(places, mean, values.min(axis=0), values.max(axis=0), 2)
+    low, high = mean - half, mean + half
+    return Band(places, mean, np.maximum(low, 0) if share else low, np.minimum(high, 1) if share else high, len(drawn))
 
 
 def half_width(values: Values) -> Values:
@@ -68,14 +74,15 @@ class Estimate:
 
 
 def estimate(runs: Sequence[Run], name: str, part: str = "final") -> Estimate | None:
-    """The mean over repetitions with a t interval; a single run has its interval over test problems."""
+    """The mean of a share over repetitions with a t interval; a single run has its interval over test problems."""
     values = [value for run in runs if (value := run.figure(part, name)) is not None]
     if not values:
         return None
-    if len(values) > 1:
+    if len(set(values)) > 1:
         mean, half = float(np.mean(values)), float(half_width(np.array(values)))
-        return Estimate(mean, mean - half, mean + half, "seeds")
-    (run,) = [run for run in runs if run.figure(part, name) is not None]
+        return Estimate(mean, max(0.0, mean - half), min(1.0, mean + half), "seeds")
+    # One run, or the same completions in all of them, as the base's are.
+    run = next(run for run in runs if run.figure(part, name) is not None)
     curve, _, k = name.partition("@")
     ends = [run.figure(part, f"{curve}@k", k, end) for end in ("low", "high")]
     if None not in ends:
