@@ -219,8 +219,10 @@ class RunFolder:
         """Put an evaluation into eval.jsonl, in place of an earlier one of the same weights and problems."""
         path = self.path / "eval.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        kept = [line for line in lines if evaluated(json.loads(line)) != evaluated(record)]
-        write_text(path, "".join(line + "\n" for line in [*kept, json.dumps(record)]))
+        keys = [evaluated(json.loads(line)) for line in lines]
+        place = keys.index(evaluated(record)) if evaluated(record) in keys else len(lines)
+        lines[place : place + 1] = [json.dumps(record)]  # a resumed run must not change the order
+        write_text(path, "".join(line + "\n" for line in lines))
 
 
 def evaluated(record: dict[str, Any]) -> tuple[Any, ...]:
