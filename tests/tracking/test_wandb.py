@@ -68,17 +68,19 @@ def test_a_run_arrives_with_settings_curves_summary_and_completions(tmp_path: Pa
     assert [row["optimizer_step"] for row in updates] == [line["step"] for line in lines]
     assert [row["samples"] for row in updates] == [line["samples"] for line in lines]
     assert [row["train/loss"] for row in updates] == pytest.approx([line["loss"] for line in lines])
-    tests = [row for row in rows if "eval/pass@1" in row]
+    tests = [row for row in rows if "eval/pass_at_1" in row]
     found = json.loads((folder / "summary.json").read_text())
-    assert [row["eval/pass@1"] for row in tests] == pytest.approx([found[name]["pass@1"] for name in ("base", "final")])
+    assert [row["eval/pass_at_1"] for row in tests] == pytest.approx(
+        [found[name]["pass@1"] for name in ("base", "final")]
+    )
     assert [row["optimizer_step"] for row in tests] == [0, len(lines)]
     axes = {record["metric"].get("glob_name"): record["metric"] for record in records if record["type"] == "metric"}
     assert axes["train/*"]["step_metric"] == axes["eval/*"]["step_metric"] == "optimizer_step"
     last = {}
     for record in records:
         last |= record.get("summary", {}).get("update", {}) if record["type"] == "summary" else {}
-    assert last["final.pass@1"] == pytest.approx(found["final"]["pass@1"])
-    assert last["seconds.training"] == found["seconds"]["training"]
+    assert last["final/pass_at_1"] == pytest.approx(found["final"]["pass@1"])
+    assert last["seconds/training"] == found["seconds"]["training"]
     tables = [json.loads(path.read_text()) for path in offline.glob("files/media/table/*.json")]
     assert len(tables) == 2
     assert {row[tables[0]["columns"].index("verdict")] for table in tables for row in table["data"]} >= {"incorrect"}
@@ -105,7 +107,7 @@ def test_a_killed_run_goes_on_under_its_id_without_doubled_points(tmp_path: Path
     assert after.name.rsplit("-", 1)[1] == before.name.rsplit("-", 1)[1]
     rows = [row["item"] for row in history(inspect(folder))]
     assert [row["optimizer_step"] for row in rows if "train/loss" in row] == list(range(1, 21))
-    assert [row["optimizer_step"] for row in rows if "eval/pass@1" in row] == [0, 20]
+    assert [row["optimizer_step"] for row in rows if "eval/pass_at_1" in row] == [0, 20]
     steps = [row["_step"] for row in rows]
     assert steps == sorted(set(steps))
 
@@ -146,7 +148,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     (table,) = [json.loads(path.read_text()) for path in offline.glob("files/media/table/*.json")]
     column = table["columns"].index("completion")
     assert [row[column] for row in table["data"]] == ["ok", nasty, "x" * 4000 + " …"]
-    (row,) = [row["item"] for row in history(inspect(folder)) if "eval/pass@1" in row["item"]]
+    (row,) = [row["item"] for row in history(inspect(folder)) if "eval/pass_at_1" in row["item"]]
     assert row["completions._type"] == "table-file"
     assert not list(offline.rglob("*.html"))
 

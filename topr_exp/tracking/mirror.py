@@ -194,7 +194,8 @@ class Mirror:
     def close(self, end: dict[str, Any] | None) -> None:
         """Send the summary and finish; end: how the run ended, None when it was killed."""
         if (self.folder / "DONE").exists():
-            self.run.summary.update(dict(leaves(self.read("summary.json"))))
+            summary = {allowed(name): value for name, value in leaves(self.read("summary.json"))}
+            self.run.summary.update(summary)
             if self.request["tracking"]["model_artifact"]:
                 self.run.log_model(str(self.folder / "model"), name=f"model-{self.run.id}")
         if end is None or end["preempted"]:
@@ -209,7 +210,7 @@ def run_id(folder: Path) -> str:
 
 
 def flat(kind: str, record: Record) -> dict[str, float]:
-    """A record's numbers by W&B's names: train/loss, curve/pass@1, eval/pass@1; the axes stand bare."""
+    """A record's numbers by W&B's names: train/loss, curve/pass_at_1, eval/pass_at_1; the axes stand bare."""
     samples = record["samples"] if kind == "train" else record["samples_seen"]
     row = {"optimizer_step": record["optimizer_step"], "samples": samples, "iteration": record["iteration"]}
     row |= {f"{kind}/{name}": value for name, value in record.items() if name not in AXES and is_number(value)}
@@ -218,14 +219,19 @@ def flat(kind: str, record: Record) -> dict[str, float]:
             name = f"{kind}/{curve[:-1]}{k}"
             row |= {f"{name}_{end}": point[end] for end in ("low", "high") if is_number(point.get(end))}
             row[name] = point["value"]
-    return row
+    return {allowed(name): value for name, value in row.items()}
+
+
+def allowed(name: str) -> str:
+    """A name that W&B can sort and filter by: letters, digits, _ and /."""
+    return "".join(ch if ch.isalnum() or ch in "_/" else "_" for ch in name.replace("@", "_at_"))
 
 
 def leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The summary's values by dotted name; lists (the iterations' records) are curves already."""
+    """The summary's values by path, as final/pass@1; lists (the iterations' records) are curves already."""
     for name, item in value.items():
         if isinstance(item, dict):
-            yield from leaves(item, f"{prefix}{name}.")
+            yield from leaves(item, f"{prefix}{name}/")
         elif not isinstance(item, list):
             yield f"{prefix}{name}", item
 

@@ -1,0 +1,95 @@
+"""The W&B workspace's specification: written without an account, and it asks for what a run really sends."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import config_of, overrides
+from topr_exp.pipeline import run
+from topr_exp.tracking.mirror import allowed, flat, leaves
+from topr_exp.tracking.records import on_one_axis
+from topr_exp.tracking.workspace import main
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+
+def saved(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--save", str(tmp_path / "spec.json")]) == 0
+    return dict(json.loads((tmp_path / "spec.json").read_text()))
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a JSON value."""
+    if isinstance(value, dict):
+        for item in value.values():
+            yield from texts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from texts(item)
+    elif isinstance(value, str):
+        yield value
+
+
+def test_sections_and_filter(tmp_path: Path) -> None:
+    spec = saved(tmp_path, "--project", "mine", "--group", "ptilde")
+    assert spec["project"] == "mine"
+    section = spec["spec"]["section"]
+    assert [one["name"] for one in section["panelBankConfig"]["sections"]] == [
+        "Learning curves by algorithm",
+        "Effective proportion of positives",
+        "Ratios",
+        "Invalid answers",
+        "Runs",
+    ]
+    assert all(one["panels"] for one in section["panelBankConfig"]["sections"])
+    (runs,) = section["runSets"]
+    assert runs["filters"]["filters"][0]["value"] == "ptilde"
+    assert saved(tmp_path)["spec"]["section"]["runSets"][0].get("filters", {}).get("filters", []) == []
+
+
+def test_it_asks_for_what_a_run_sends(tmp_path: Path) -> None:
+    config = config_of(*overrides(tmp_path, "evaluation.every=2", "data.eval_n=8", "sampler.seed=1"))
+    summary = run(config)
+    metrics, evaluations = (
+        [json.loads(line) for line in (config.folder / name).read_text().splitlines()]
+        for name in ("metrics.jsonl", "eval.jsonl")
+    )
+    updates, tests = on_one_axis(metrics, evaluations)
+    sent = {name for record in updates for name in flat("train", record)}
+    sent |= {name for record in tests for name in flat("curve" if record.get("subset") else "eval", record)}
+    known = sent | {allowed(name) for name, _ in leaves(summary)}
+    found = list(texts(saved(tmp_path)["spec"]))
+    asked = {text for text in found if re.match(r"(train|curve|eval|final|base)/", text)}
+    asked |= {
+        re.split(r"summary(?:_metrics)?[:.]", text)[1] for text in found if re.match(r"summary(_metrics)?[:.]", text)
+    }
+    assert len(asked) > 12
+    assert asked <= known, asked - known
+    assert {"optimizer_step", "samples"} <= known
+
+
+def test_without_an_account_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: nobody is logged in to W&B: `wandb login`, or --save FILE")
+
+
+def test_a_refusal_of_wandb_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    assert main(["--entity", "me"]) == 1
+    error = capsys.readouterr().err.splitlines()
+    assert error[-1].startswith("error: W&B did not take the workspace (")
