@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import config_of, make_model
 from topr_exp import attempt, interrupts
 from topr_exp.config import plain
-from topr_exp.jobs import Job, recompose
+from topr_exp.jobs import Composer, Job, recompose, without_hydra
 from topr_exp.store import claims
 from topr_exp.sweeps import queue
 from topr_exp.sweeps.queue import Entry, Queue, ask
@@ -131,6 +131,20 @@ def test_the_owner_on_a_lost_node_is_waited_for(
     monkeypatch.setattr(attempt.time, "sleep", pass_time)
     with attempt.occupy(tmp_path):
         assert "waiting for process node7:9" in capsys.readouterr().err
+
+
+# ---- the runs of a command line
+
+
+def test_runs_that_share_a_composition_are_what_hydra_composes() -> None:
+    from hydra._internal.utils import get_args_parser
+
+    arguments = ["-m", "model=tiny,llama3_8b", "algo=topr,is,dpo", "data.n=2,8", "optim.lr=1e-3,1e-5", "seed=3"]
+    composer = Composer(get_args_parser().parse_args(arguments))
+    jobs = list(composer.jobs(composer.base()))
+    assert len(jobs) == 24
+    for overrides, job in jobs:
+        assert job == without_hydra(composer.compose(overrides))
 
 
 # ---- the sweep on disk

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,7 +167,6 @@ class Composer:
     def jobs(self, base: DictConfig) -> Iterator[tuple[list[str], DictConfig]]:
         """The overrides and the composed config of each run."""
         from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-        from omegaconf import open_dict
 
         fixed = self.fixed()
         lists = [fixed]
@@ -178,20 +179,40 @@ class Composer:
         elif len(fixed) < len(self.overrides):
             sweep = next(override.input_line for override in self.overrides if override.is_sweep_override())
             raise ConfigError(f"{sweep}: several values are a sweep; add -m")
+        composed: dict[tuple[str, ...], DictConfig] = {}
         for overrides in lists:
-            job = base if overrides == fixed else self.compose(overrides)
-            with open_dict(job):
-                del job["hydra"]
+            swept = [self.parse(text) for text in overrides if text not in fixed]
+            values = [override for override in swept if self.is_value(override)]
+            rest = [text for text in overrides if text not in {override.input_line for override in values}]
+            # Reading the YAMLs takes 0.1 s, so runs that differ in values alone are copies of one composition.
+            if tuple(rest) not in composed:
+                composed[tuple(rest)] = without_hydra(base if rest == fixed else self.compose(rest))
+            job = copy.deepcopy(composed[tuple(rest)])
+            self.refused(partial(self.loader._apply_overrides_to_config, values, job), overrides)
             yield overrides, job
+
+    def is_value(self, override: Any) -> bool:
+        """Whether an override sets one value, no more: not a group's choice, which decides what YAMLs are read."""
+        from hydra.core.override_parser.types import OverrideType
+
+        key = str(override.key_or_group)
+        plain = override.type is OverrideType.CHANGE and override.package is None and not key.startswith("hydra")
+        return plain and not self.loader.repository.group_exists(key)
 
     def compose(self, overrides: list[str]) -> DictConfig:
         """One config from YAML and overrides, the `hydra` node included."""
-        from hydra.errors import HydraException
         from hydra.types import RunMode
+
+        step = partial(self.loader.load_configuration, self.name, overrides=overrides, run_mode=RunMode.RUN)
+        return self.refused(step, overrides)
+
+    def refused(self, step: Callable[[], Any], overrides: list[str]) -> Any:
+        """What a step of Hydra's gives, its refusals explained."""
+        from hydra.errors import HydraException
         from omegaconf.errors import OmegaConfBaseException
 
         try:
-            return self.loader.load_configuration(self.name, overrides=overrides, run_mode=RunMode.RUN)
+            return step()
         except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group set to null
             raise self.explain(error, overrides) from None
 
@@ -225,6 +246,14 @@ class Composer:
             return list(dotted(values)) + known_keys()
         except ConfigError:
             return known_keys()
+
+
+def without_hydra(composed: DictConfig) -> DictConfig:
+    from omegaconf import open_dict
+
+    with open_dict(composed):
+        del composed["hydra"]
+    return composed
 
 
 def dotted(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
