@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.run_folders import completion, make_run, make_sweep, write_lines
 from topr_exp.report.__main__ import main
+from topr_exp.sweeps.launch import publish
 
 NASTY = "</script><script>alert(1)</script><!-- \u2028 $script ${data} \\u003c"
 
@@ -87,6 +88,20 @@ def test_runs_that_have_barely_begun(tmp_path: Path, state: str) -> None:
     assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     (run,) = data_of(tmp_path / "out" / "report.html")["runs"]
     assert run["notes"]
+
+
+def test_a_sweep_writes_its_report_and_survives_a_failing_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep(tmp_path, 2)
+    publish(sweep)
+    assert capsys.readouterr().out == f"report: {sweep / 'report' / 'report.html'}\n"
+    (sweep / "report" / "report.html").unlink()
+    (sweep / "report" / "report.html").mkdir()
+    publish(sweep)
+    error = capsys.readouterr().err
+    assert error.startswith("warning: no report (")
+    assert error.count("\n") == 1
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

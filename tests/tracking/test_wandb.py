@@ -18,6 +18,7 @@ from tests.run_folders import add_metrics, evaluation, make_run, summary, write_
 from tests.tracking.wandb_reading import history, inspect, offline_folders
 from topr_exp.tracking import tracker as tracker_module
 from topr_exp.tracking.tracker import Tracker
+from topr_exp.tracking.tracker import overrides as overrides_of
 
 DEAD = "http://127.0.0.1:9"  # nothing listens there
 
@@ -237,6 +238,15 @@ def test_nothing_starts_without_tracking_or_after_the_end(tmp_path: Path) -> Non
         with Tracker(config, folder):
             pass
         assert not (folder / "wandb").exists()
+
+
+def test_what_the_user_set_is_the_runs_own_part_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["topr", "-m", "seed=0,1"])
+    assert overrides_of(tmp_path / "a") == ["seed=0,1"]
+    runs = [{"folder": name, "overrides": [f"seed={i}"]} for i, name in enumerate("ab")]
+    write_json(tmp_path / "sweep.json", {"runs": runs})
+    assert overrides_of(tmp_path / "b") == ["seed=1"]
+    assert overrides_of(tmp_path / "c") == ["seed=0,1"]
 
 
 def test_the_id_lasts_as_long_as_the_folder(tmp_path: Path) -> None:

@@ -104,10 +104,22 @@ def drive(sweep: Sweep, runs: Sequence[Run], cluster: ClusterConfig, launcher: d
         warn(f"stopped by {stop.signal.name}; jobs in Slurm go on" if cluster.name == "slurm" else str(stop))
     after, _ = look(sweep, runs)
     say("\n" + table(after))
+    if todo and not code:
+        publish(sweep.folder)
     unfinished = [each for each in after if each.state != DONE]
     if unfinished and not code:
         say(f"why: python -m topr_exp.sweeps logs {sweep.folder} RUN; go on: ... resume {sweep.folder}")
     return code or int(bool(unfinished))
+
+
+def publish(folder: Path) -> None:
+    """Write the report of a sweep. What goes wrong there is a warning: the runs are what counts."""
+    from topr_exp.report.write import write_report
+
+    try:
+        say(f"report: {write_report([folder])}")
+    except Exception as error:
+        warn(f"no report ({' '.join(str(error).split())[:300]}); try python -m topr_exp.report {folder}")
 
 
 def report(sweep: Sweep, run: Run | None, message: str) -> None:

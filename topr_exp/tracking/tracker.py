@@ -56,7 +56,7 @@ class Tracker:
                 text=True,
                 start_new_session=True,  # an interrupt from the keyboard is the run's; it ends the mirror in order
             )
-        request = {"folder": str(self.folder), "pid": os.getpid(), "overrides": overrides()}
+        request = {"folder": str(self.folder), "pid": os.getpid(), "overrides": overrides(self.folder)}
         self._tell({**request, "tracking": vars(self.config.tracking)})
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -116,10 +116,9 @@ class Tracker:
         self._listener.join(1.0)
 
 
-def overrides() -> list[str]:
-    """What the user set, as Hydra understood it; the command line's words where Hydra did not start the run."""
-    from hydra.core.hydra_config import HydraConfig
-
-    if HydraConfig.initialized():
-        return [str(override) for override in HydraConfig.get().overrides.task]
+def overrides(folder: Path) -> list[str]:
+    """What the user set: in a sweep as the sweep wrote it down for this run, else the command line's words."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
+        sweep = json.loads((folder.parent / "sweep.json").read_text(encoding="utf-8"))
+        return list(next(run["overrides"] for run in sweep["runs"] if run["folder"] == folder.name))
     return [word for word in sys.argv[1:] if "=" in word]
