@@ -10,7 +10,10 @@
 set -euo pipefail
 
 start() {
-  local root=$1 host ports
+  local root=$1 host ports daemon
+  for daemon in munged slurmctld slurmd; do
+    command -v "$daemon" >/dev/null || { echo "$daemon is missing: apt-get install $("$0" packages)" >&2; exit 1; }
+  done
   host=$(hostname -s)
   mkdir -p "$root"/{spool,state,log,run}
   chmod 755 "$root" "$root/run"
