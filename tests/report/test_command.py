@@ -34,7 +34,10 @@ def test_page_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert {path.name for path in (out / "tables").iterdir()} == {"runs.csv", "groups.csv", "groups.tex"}
     names = {path.stem for path in (out / "figures").iterdir()}
     assert names >= {"curve_pass_1", "curve_invalid", "final", "pass_at_k", "maj_at_k", "sweep_effective_positive"}
+    names.remove("captions")
+    captions = (out / "figures" / "captions.txt").read_text()
     for name in names:
+        assert f"{name}: " in captions
         assert (out / "figures" / f"{name}.pdf").read_bytes()[:5] == b"%PDF-"
         assert (out / "figures" / f"{name}.png").read_bytes()[1:4] == b"PNG"
     data = data_of(out / "report.html")

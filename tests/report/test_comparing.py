@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.run_folders import make_run, make_sweep
-from topr_exp.report.compare import axes, compare
+from topr_exp.report.compare import axes, compare, different_bases
 from topr_exp.report.runs import Run, read_runs
-from topr_exp.report.series import band, estimate, half_width
+from topr_exp.report.series import band, drawn, estimate, half_width
 from topr_exp.report.tables import groups_csv, groups_tex, runs_csv, tex
 from topr_exp.report.thinning import thin
 
@@ -57,6 +57,21 @@ def test_a_setting_that_old_runs_lack_is_no_difference() -> None:
 def test_a_run_without_settings_stands_alone() -> None:
     found = compare([run_with("a"), run_with("b"), Run(Path("c"), "c")])
     assert list(found.groups) == ["topr", "c (settings unknown)"]
+
+
+def test_runs_that_began_from_different_bases_are_told() -> None:
+    def run(name: str, accuracy: float, **settings: Any) -> Run:
+        made = run_with(name, model={"path": "tiny"}, **settings)
+        made.summary = {"base": {"pass@1": accuracy}}
+        return made
+
+    same = [run("a", 0.2), run("b", 0.2, lr=3)]
+    assert different_bases(same, compare(same)) == []
+    other = [*same, run("c", 0.25)]
+    (note,) = different_bases(other, compare(other))
+    assert "20.0, 25.0 %" in note
+    asked = [*same, run("d", 0.25, data={"n": 4})]
+    assert different_bases(asked, compare(asked)) == []
 
 
 def test_axes_are_numbers_that_differ(tmp_path: Path) -> None:
@@ -123,6 +138,15 @@ def test_a_band_is_students_interval_within_what_a_share_can_be() -> None:
     two = band([(x, y) for y in curves[:2]])
     assert two is not None
     np.testing.assert_allclose([two.low, two.high], [[0.1, 0.9], [0.2, 0.98]])
+
+
+def test_plots_show_the_range_of_two_runs(tmp_path: Path) -> None:
+    runs = read_runs([make_sweep(tmp_path, 12)])
+    two = [runs[i] for i in compare(runs).groups["topr, p~=0.05"]]
+    shown, values = drawn(two, "pass@1"), [run.figure("final", "pass@1") for run in two]
+    assert shown is not None
+    assert [shown.low, shown.high] == sorted(value for value in values if value is not None)
+    assert shown.over == "two runs"
 
 
 def test_what_all_runs_share_has_its_interval_over_problems(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ FIRST = (
     "effective_positive",
     "baseline",
 )
+OF_THE_BASE = ("model.", "data.", "sampler.", "evaluation.seed")  # settings that decide the base's figures
 RESULTS = ("effective_positive", "baseline", "positive_share", "n_train")  # of the summary, as axes of sweep plots
 MISSING = "–"
 
@@ -113,6 +114,22 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def different_bases(runs: list[Run], comparison: Comparison) -> list[str]:
+    """A note where runs that ask the same of the same model began with different figures: something else changed."""
+    found: dict[tuple[str, ...], set[float]] = {}
+    for run, settings in zip(runs, comparison.settings, strict=True):
+        base = run.figure("base", "pass@1")
+        asked = [f"{key}={text(settings[key])}" for key in sorted(settings) if key.startswith(OF_THE_BASE)]
+        if base is not None and asked:
+            found.setdefault(tuple(asked), set()).add(base)
+    return [
+        f"runs with the same model and test began from different bases (pass@1 "
+        f"{', '.join(f'{100 * value:.1f}' for value in sorted(bases))} %): were weights, problems or code changed?"
+        for bases in found.values()
+        if len(bases) > 1
+    ]
 
 
 def axes(runs: list[Run], comparison: Comparison) -> dict[str, list[float | None]]:

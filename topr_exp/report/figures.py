@@ -11,17 +11,19 @@ import numpy as np
 
 from topr_exp.report.compare import Comparison, axes, tell
 from topr_exp.report.runs import Run
-from topr_exp.report.series import band, estimate, eval_values, majority_name
+from topr_exp.report.series import band, drawn, estimate, eval_values, majority_name
 from topr_exp.report.thinning import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ((), (6, 2), (2, 1.5), (7, 2, 2, 2))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")  # one a line; the last is the base's
 MOST_LINES = 10
+MOST_INSIDE = 4  # entries of a legend that stands inside its plot
 PERCENT = 100.0  # the scale of shares
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
@@ -30,29 +32,36 @@ STYLE: Any = {
 }  # fmt: skip
 RATIOS = ("log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")
 
+INTERVALS = (
+    "Bands and bars: 95 % t intervals over three or more runs that differ in their seeds; of two runs their range; of "
+    "a single run the 95 % bootstrap interval over test problems. The test problems are the same for all runs: how "
+    "another choice of problems would move all of them is not in the intervals over runs."
+)
+
 Drawing = Callable[["Axes"], Any]
 
 
-def write_figures(folder: Path, runs: Sequence[Run], comparison: Comparison) -> tuple[list[Path], list[str]]:
-    """Every figure that these runs have numbers for, and notes on what was left out."""
+def write_figures(folder: Path, runs: Sequence[Run], comparison: Comparison) -> list[str]:
+    """Draw every figure that these runs have numbers for; returns notes on what was left out."""
     import matplotlib as mpl
 
     mpl.use("Agg")  # no window, whatever the environment
     import matplotlib.pyplot as plt
 
     groups, notes = lines_of(runs, comparison)
-    written = []
+    captions = []
     with mpl.rc_context(STYLE):
-        for name, drawing in drawings(runs, comparison, groups):
+        for name, caption, drawing in drawings(runs, comparison, groups):
             figure, ax = plt.subplots(figsize=(5.2, 3.3))
             drawing(ax)
+            legend(figure, ax)
             for kind in ("pdf", "png"):
-                path = folder / f"{name}.{kind}"
                 # No date inside, so that the same runs give the same file.
-                figure.savefig(path, metadata={"CreationDate": None} if kind == "pdf" else None)
-                written.append(path)
+                figure.savefig(folder / f"{name}.{kind}", metadata={"CreationDate": None} if kind == "pdf" else None)
             plt.close(figure)
-    return written, notes
+            captions.append(f"{name}: {caption}")
+    (folder / "captions.txt").write_text("\n".join([*captions, "", INTERVALS, ""]), encoding="utf-8")
+    return notes
 
 
 def lines_of(runs: Sequence[Run], comparison: Comparison) -> tuple[dict[str, list[Run]], list[str]]:
@@ -78,23 +87,32 @@ def value_of(runs: Sequence[Run]) -> float:
 
 def drawings(
     runs: Sequence[Run], comparison: Comparison, groups: dict[str, list[Run]]
-) -> Iterator[tuple[str, Drawing]]:
-    """File name and drawing of each figure."""
+) -> Iterator[tuple[str, str, Drawing]]:
+    """File name, caption and drawing of each figure."""
     for name in ("pass@1", majority_name(runs), "invalid"):
         if name is not None and any(len(eval_values(run, name)[0]) > 1 for run in runs):
-            yield f"curve_{safe(name)}", partial(learning_curves, groups=groups, name=name)
+            draw = partial(learning_curves, groups=groups, name=name)
+            yield f"curve_{safe(name)}", f"{name} on test problems while training", draw
     logged = {name for run in runs for name in (run.updates[-1] if run.updates else ())}
     for name in ("loss", *RATIOS):
         if name in logged:
-            yield f"training_{safe(name)}", partial(training_curves, groups=groups, name=name)
-    if any(run.figure("final", "pass@1") is not None for run in runs):
-        yield "final", partial(final_bars, groups=groups, majority=majority_name(runs))
-        yield "pass_at_k", partial(over_k, groups=groups, kind="pass@k")
-        yield "maj_at_k", partial(over_k, groups=groups, kind="maj@k")
-        yield "correct_histogram", partial(histogram, groups=groups)
-        for key, places in axes(list(runs), comparison).items():
-            if len({value for value in places if value is not None}) > 2:
-                yield f"sweep_{safe(key)}", partial(sweep, runs=runs, comparison=comparison, key=key, places=places)
+            draw = partial(training_curves, groups=groups, name=name)
+            yield f"training_{safe(name)}", f"{name} of the training batches (bins of updates)", draw
+    if not any(run.figure("final", "pass@1") is not None for run in runs):
+        return
+    draw = partial(final_bars, groups=groups, majority=majority_name(runs))
+    yield "final", "after training; the dotted line is pass@1 of the base", draw
+    for kind in ("pass@k", "maj@k"):
+        yield (
+            safe(kind.replace("@", "_at_")),
+            f"{kind.replace('k', 'K')} against K",
+            partial(over_k, groups=groups, kind=kind),
+        )
+    yield "correct_histogram", "problems by their number of correct completions", partial(histogram, groups=groups)
+    for key, places in axes(list(runs), comparison).items():
+        if len({value for value in places if value is not None}) > 2:
+            draw = partial(sweep, runs=runs, comparison=comparison, key=key, places=places)
+            yield f"sweep_{safe(key)}", f"final pass@1 against {key}", draw
 
 
 def safe(name: str) -> str:
@@ -102,7 +120,9 @@ def safe(name: str) -> str:
 
 
 def look(i: int) -> dict[str, Any]:
-    """The line style of the i-th group."""
+    """The line style of the i-th group; -1 is the base."""
+    if i < 0:
+        return {"color": "0.45", "dashes": (1, 1)}
     return {"color": COLORS[i % len(COLORS)], "dashes": DASHES[i % len(DASHES)]}
 
 
@@ -111,18 +131,17 @@ def band_line(ax: Axes, i: int, label: str, curves: list[Any], scale: float = 1.
     found = band(curves, share=scale == PERCENT)
     if found is None:
         return
-    marker: Any = {"marker": MARKERS[i % len(MARKERS)], "markersize": 4} if len(found.x) < 25 else {}
+    marker: Any = {"marker": MARKERS[i], "markersize": 4} if len(found.x) < 25 else {}
     name = f"{label} ({found.curves} runs)" if found.curves > 1 else label
     ax.plot(found.x, scale * found.mean, label=name, **look(i), **marker)
     if found.curves > 1:
-        ax.fill_between(found.x, scale * found.low, scale * found.high, color=COLORS[i % len(COLORS)], alpha=0.15, lw=0)
+        ax.fill_between(found.x, scale * found.low, scale * found.high, color=look(i)["color"], alpha=0.15, lw=0)
 
 
 def learning_curves(ax: Axes, groups: dict[str, list[Run]], name: str) -> None:
     for i, (label, members) in enumerate(groups.items()):
         band_line(ax, i, label, [eval_values(run, name) for run in members], PERCENT)
     ax.set(xlabel="optimizer steps", ylabel=f"{name} (%)")
-    legend(ax)
 
 
 def training_curves(ax: Axes, groups: dict[str, list[Run]], name: str) -> None:
@@ -130,7 +149,6 @@ def training_curves(ax: Axes, groups: dict[str, list[Run]], name: str) -> None:
         curves = [run.curves for run in members]
         band_line(ax, i, label, [(one.steps, one.metrics[name]) for one in curves if name in one.metrics])
     ax.set(xlabel="optimizer steps", ylabel=name)
-    legend(ax)
 
 
 def final_bars(ax: Axes, groups: dict[str, list[Run]], majority: str | None) -> None:
@@ -139,7 +157,7 @@ def final_bars(ax: Axes, groups: dict[str, list[Run]], majority: str | None) -> 
     width = 0.8 / len(names)
     for j, name in enumerate(names):
         for i, members in enumerate(groups.values()):
-            found = estimate(members, name)
+            found = drawn(members, name)
             if found is None:
                 continue
             place = i + (j - (len(names) - 1) / 2) * width
@@ -159,7 +177,7 @@ def final_bars(ax: Axes, groups: dict[str, list[Run]], majority: str | None) -> 
     )
     ax.set(ylabel="%")
     ax.grid(axis="x", visible=False)
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4)
+    ax.set_ylim(top=1.22 * ax.get_ylim()[1])  # room for the legend
 
 
 def over_k(ax: Axes, groups: dict[str, list[Run]], kind: str) -> None:
@@ -177,11 +195,10 @@ def over_k(ax: Axes, groups: dict[str, list[Run]], kind: str) -> None:
                 found = [(int(k), number(point.get("value"))) for k, point in points.items() if k.isdigit()]
                 good = sorted((k, value) for k, value in found if value is not None)
                 curves.append((np.array([k for k, _ in good], float), np.array([value for _, value in good], float)))
-        band_line(ax, i - 1 if i else len(COLORS) - 1, label, curves, PERCENT)
+        band_line(ax, i - 1, label, curves, PERCENT)
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.set(xlabel="K", ylabel=f"{kind.replace('k', 'K')} (%)")
-    legend(ax)
 
 
 def histogram(ax: Axes, groups: dict[str, list[Run]]) -> None:
@@ -197,9 +214,8 @@ def histogram(ax: Axes, groups: dict[str, list[Run]]) -> None:
             counts = figures.get("correct_histogram") if isinstance(figures, dict) else None
             if isinstance(counts, list) and counts and sum(counts):
                 curves.append((np.arange(len(counts), dtype=float), np.array(counts, float) / sum(counts)))
-        band_line(ax, i - 1 if i else len(COLORS) - 1, label, curves, PERCENT)
+        band_line(ax, i - 1, label, curves, PERCENT)
     ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
-    legend(ax)
 
 
 def sweep(ax: Axes, runs: Sequence[Run], comparison: Comparison, key: str, places: Sequence[float | None]) -> None:
@@ -213,7 +229,7 @@ def sweep(ax: Axes, runs: Sequence[Run], comparison: Comparison, key: str, place
             lines.setdefault(label, {}).setdefault(float(f"{place:.2g}"), []).append(run)
     for i, (label, points) in enumerate(list(lines.items())[:MOST_LINES]):
         xs = sorted(points)
-        found = [one for x in xs if (one := estimate(points[x], "pass@1")) is not None]
+        found = [one for x in xs if (one := drawn(points[x], "pass@1")) is not None]
         values = [100 * one.value for one in found]
         below = [100 * (one.value - one.low) if one.low is not None else 0 for one in found]
         above = [100 * (one.high - one.value) if one.high is not None else 0 for one in found]
@@ -233,9 +249,13 @@ def sweep(ax: Axes, runs: Sequence[Run], comparison: Comparison, key: str, place
     ax.set(
         xlabel={"effective_positive": "effective proportion of positives p~"}.get(key, key), ylabel="final pass@1 (%)"
     )
-    legend(ax)
 
 
-def legend(ax: Axes) -> None:
-    if ax.get_legend_handles_labels()[0]:
+def legend(figure: Figure, ax: Axes) -> None:
+    """Inside while there is room, else beside the plot."""
+    handles, labels = ax.get_legend_handles_labels()
+    if len(labels) > MOST_INSIDE:
+        figure.set_size_inches(7.2, 3.3)
+        figure.legend(handles, labels, loc="outside right upper")
+    elif labels:
         ax.legend()

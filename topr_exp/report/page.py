@@ -38,7 +38,8 @@ MEASURES = ("pass@1", "correct", "incorrect", "invalid")
 
 def page(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequence[str]) -> str:
     """The whole page."""
-    style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, parts, sections = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "parts.js", "page.js"))
+    script = parts + sections
     data = json.dumps(payload(title, runs, comparison, notes), separators=(",", ":"), allow_nan=False)
     template = string.Template((HERE / "page.html").read_text(encoding="utf-8"))
     return template.substitute(

@@ -40,18 +40,18 @@ def band(curves: Sequence[tuple[Values, Values]], *, share: bool = False) -> Ban
 
     share: the values lie between 0 and 1, and so does their interval.
     """
-    drawn = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in curves]
-    drawn = [(x, y) for x, y in drawn if len(x)]
-    if not drawn:
+    known = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in curves]
+    known = [(x, y) for x, y in known if len(x)]
+    if not known:
         return None
-    end = min(x[-1] for x, _ in drawn)
-    places = drawn[0][0][drawn[0][0] <= end]
-    values = np.stack([np.interp(places, x, y) for x, y in drawn])
+    end = min(x[-1] for x, _ in known)
+    places = known[0][0][known[0][0] <= end]
+    values = np.stack([np.interp(places, x, y) for x, y in known])
     mean, half = values.mean(axis=0), half_width(values)
-    if len(drawn) == 2:  # a t interval over two is wider than any plot; their range is what there is to see
+    if len(known) == 2:  # a t interval over two is wider than any plot; their range is what there is to see
         return Band(places, mean, values.min(axis=0), values.max(axis=0), 2)
     low, high = mean - half, mean + half
-    return Band(places, mean, np.maximum(low, 0) if share else low, np.minimum(high, 1) if share else high, len(drawn))
+    return Band(places, mean, np.maximum(low, 0) if share else low, np.minimum(high, 1) if share else high, len(known))
 
 
 def half_width(values: Values) -> Values:
@@ -91,6 +91,15 @@ def estimate(runs: Sequence[Run], name: str, part: str = "final") -> Estimate | 
     if error is not None:
         return Estimate(values[0], values[0] - 1.96 * error, values[0] + 1.96 * error, "problems")
     return Estimate(values[0], None, None, "nothing")
+
+
+def drawn(runs: Sequence[Run], name: str) -> Estimate | None:
+    """A final figure as plots show it: of two runs with their range, as curves are."""
+    found = estimate(runs, name)
+    values = [value for run in runs if (value := run.figure("final", name)) is not None]
+    if found is not None and len(values) == 2 and found.over == "seeds":
+        return Estimate(found.value, min(values), max(values), "two runs")
+    return found
 
 
 def majority_name(runs: Sequence[Run]) -> str | None:

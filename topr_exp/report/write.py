@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from topr_exp.files import write_text
-from topr_exp.report.compare import compare
+from topr_exp.files import new_folder, write_text
+from topr_exp.report.compare import compare, different_bases
 from topr_exp.report.figures import write_figures
 from topr_exp.report.page import page
 from topr_exp.report.runs import read_runs
@@ -23,9 +23,9 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     comparison = compare(runs)
     target = out if out is not None else folders[0] / "report"
     with disk_errors(f"write in {target}"):
-        for name in ("figures", "tables"):
-            (target / name).mkdir(parents=True, exist_ok=True)
-        _, notes = write_figures(target / "figures", runs, comparison)
+        (target / "tables").mkdir(parents=True, exist_ok=True)
+    with new_folder(target / "figures") as figures:  # those of an earlier report go
+        notes = write_figures(figures, runs, comparison) + different_bases(runs, comparison)
     write_text(target / "tables" / "runs.csv", runs_csv(runs, comparison))
     write_text(target / "tables" / "groups.csv", groups_csv(runs, comparison))
     write_text(target / "tables" / "groups.tex", groups_tex(runs, comparison))
