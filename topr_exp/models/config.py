@@ -24,7 +24,7 @@ class ModelConfig:
     """The model that samples and is trained."""
 
     name: str
-    path: str  # a shipped model (tiny, tiny_noise), a folder or a name on the hub
+    path: str  # a shipped model (tiny), a folder or a name on the hub
     revision: str | None  # of a model on the hub: a branch, tag or commit; None takes the newest
     dtype: Precision
     attention: Attention
