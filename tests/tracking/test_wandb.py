@@ -45,7 +45,8 @@ def wait_for(folder: Path, event: str, tracker: Tracker, seconds: float = 120) -
 
 def test_a_run_arrives_with_settings_curves_summary_and_completions(tmp_path: Path) -> None:
     """The whole program: its own command line, a real run, then the written file."""
-    command = [sys.executable, "-m", "topr_exp", *overrides(tmp_path, "name=sweep", "tracking=wandb", "baseline=-0.3")]
+    chosen = ["name=sweep", "tracking=wandb", "tracking.model_artifact=true", "baseline=-0.3"]
+    command = [sys.executable, "-m", "topr_exp", *overrides(tmp_path, *chosen)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr
@@ -82,6 +83,8 @@ def test_a_run_arrives_with_settings_curves_summary_and_completions(tmp_path: Pa
         last |= record.get("summary", {}).get("update", {}) if record["type"] == "summary" else {}
     assert last["final/pass_at_1"] == pytest.approx(found["final"]["pass@1"])
     assert last["seconds/training"] == found["seconds"]["training"]
+    weights = next(record["artifact"] for record in records if record.get("artifact", {}).get("type") == "model")
+    assert {"config.json", "model.safetensors"} <= {entry["path"] for entry in weights["manifest"]["contents"]}
     tables = [json.loads(path.read_text()) for path in offline.glob("files/media/table/*.json")]
     assert len(tables) == 2
     assert {row[tables[0]["columns"].index("verdict")] for table in tables for row in table["data"]} >= {"incorrect"}
@@ -111,6 +114,39 @@ def test_a_killed_run_goes_on_under_its_id_without_doubled_points(tmp_path: Path
     assert [row["optimizer_step"] for row in rows if "eval/pass_at_1" in row] == [0, 20]
     steps = [row["_step"] for row in rows]
     assert steps == sorted(set(steps))
+
+
+def test_the_client_of_a_killed_run_finishes_on_its_own(tmp_path: Path) -> None:
+    _, folder = make_run(tmp_path, "tracking=wandb", steps=5, done=False)
+    code = f"""
+import os, signal, time
+from pathlib import Path
+from tests.conftest import config_of
+from topr_exp.tracking.tracker import Tracker
+config = config_of("output_dir={tmp_path}", "tracking=wandb")
+with Tracker(config, config.folder) as tracker:
+    while "opened" not in tracker._said:
+        time.sleep(0.05)
+    print(tracker._process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert killed.returncode == -9, killed.stderr
+    mirror = int(killed.stdout)
+    end = time.monotonic() + 60
+    while is_alive(mirror) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not is_alive(mirror)
+    records = inspect(folder)
+    assert [row["item"]["optimizer_step"] for row in history(records) if "train/loss" in row["item"]] == [1, 2, 3, 4, 5]
+    assert [record["exit"]["exit_code"] for record in records if record["type"] == "exit"] == [1]
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_points_sent_before_a_rewind_are_not_sent_again(tmp_path: Path) -> None:

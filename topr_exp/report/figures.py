@@ -35,7 +35,8 @@ RATIOS = ("log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")
 INTERVALS = (
     "Bands and bars: 95 % t intervals over three or more runs that differ in their seeds; of two runs their range; of "
     "a single run the 95 % bootstrap interval over test problems. The test problems are the same for all runs: how "
-    "another choice of problems would move all of them is not in the intervals over runs."
+    "another choice of problems would move all of them is not in the intervals over runs. Runs that differ in `seed` "
+    "alone share their training completions: how another sampling would move them is not in the intervals either."
 )
 
 Drawing = Callable[["Axes"], Any]
