@@ -16,7 +16,9 @@ from topr_exp.data.problems import load_problems
 from topr_exp.types import TOPRError
 
 REAL = Path(os.environ.get("TOPR_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason=f"no folder {REAL} with gsm8k/ and math/ (set TOPR_SHARED_DATA)")
+needs_real = pytest.mark.skipif(
+    not REAL.is_dir(), reason=f"no folder {REAL} with gsm8k/ and math/ (set TOPR_SHARED_DATA)"
+)
 
 
 def settings(data_format: str, source: Path | str, **changes: Any) -> DataConfig:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.test_command import NASTY, many  # noqa: F401 - a fixture
+from tests.report.test_command import NASTY
 from tests.report.webdriver import Browser, browser, missing
 from tests.run_folders import completion, make_run, make_sweep, write_lines
 from topr_exp.report.__main__ import main
@@ -158,7 +158,11 @@ def test_curves_and_sweeps_follow_their_controls(window: Browser, page: Path) ->
     assert lines(window, "sweep") == 3  # topr, tis and the run of sft
     choose(window, "sweep", "lines by", "–")
     assert lines(window, "sweep") == 1
-    for kind in ("maj@K: the most frequent answer of K correct", "problems by number of correct completions"):
+    for kind in (
+        "maj@K: the most frequent answer of K correct",
+        "problems by number of correct completions",
+        "pass@1 by difficulty",
+    ):
         choose(window, "samples", "show", kind)
         assert lines(window, "samples") > 1
     tip = """
@@ -219,7 +223,16 @@ def test_settings_are_compared(window: Browser, page: Path) -> None:
     assert column(window, "two runs", "second") == ["0.5", "1"]
 
 
-def test_many_runs_are_there_in_two_seconds(window: Browser, many: tuple[Path, float]) -> None:  # noqa: F811
+def test_subjects_stand_beside_one_another(window: Browser, page: Path) -> None:
+    window.open(page)
+    assert column(window, "subjects", "subject") == ["Algebra", "Geometry"]
+    assert column(window, "subjects", "base") == ["20.0", "20.0"]
+    sort(window, "subjects", "subject")
+    sort(window, "subjects", "subject")
+    assert column(window, "subjects", "subject") == ["Geometry", "Algebra"]
+
+
+def test_many_runs_are_there_in_two_seconds(window: Browser, many: tuple[Path, float]) -> None:
     window.open(many[0])
     ready = int(window.run("return document.body.dataset.ready"))
     print(f"200 runs: interactive after {ready} ms")

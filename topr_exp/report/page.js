@@ -114,7 +114,7 @@ function samples() {
   if (!DATA.runs.some((run) => run.kinds.final)) { place("k-plot").append(node("p", { class: "soft" }, "No run has been evaluated yet.")); return; }
   const state = { what: "pass@k" };
   plot(place("k-plot"), (refresh) => [
-    choice("show", [["pass@k", "pass@K: any of K correct"], ["maj@k", "maj@K: the most frequent answer of K correct"], ["histogram", "problems by number of correct completions"]], "pass@k", (value) => { state.what = value; refresh(); }),
+    choice("show", [["pass@k", "pass@K: any of K correct"], ["maj@k", "maj@K: the most frequent answer of K correct"], ["histogram", "problems by number of correct completions"], ["levels", "pass@1 by difficulty"]], "pass@k", (value) => { state.what = value; refresh(); }),
   ], () => {
     const part = (run, which) => run.kinds[which]?.[state.what];
     const lines = byResult.map(([group, i]) => {
@@ -123,9 +123,22 @@ function samples() {
     }).filter(Boolean).map((one) => (one.single && one.single[2] ? { ...one, low: one.single[2], high: one.single[3] } : one));
     const first = DATA.runs.map((run) => part(run, "base")).find(Boolean); // the base is the same for all
     const base = first ? [{ name: "base", i: -1, marks: true, ribbon: true, x: first[0], y: first[1], low: first[2], high: first[3] }] : [];
-    const histogram = state.what === "histogram";
-    return { series: [...base, ...lines], options: { xTitle: histogram ? "correct completions of a problem" : "K", yTitle: histogram ? "share of problems (%)" : `${state.what.replace("k", "K")} (%)`, yName: "share", logX: !histogram } };
+    const [xTitle, yTitle] = { histogram: ["correct completions of a problem", "share of problems (%)"], levels: ["difficulty", "pass@1 (%)"] }[state.what]
+      ?? ["K", `${state.what.replace("k", "K")} (%)`];
+    return { series: [...base, ...lines], options: { xTitle, yTitle, yName: "share", logX: xTitle === "K" } };
   });
+  const subjects = [...new Set(DATA.runs.flatMap((run) => Object.keys(run.subjects.final)))].sort();
+  if (!subjects.length) return;
+  const average = (runs, which, subject) => {
+    const known = runs.map((r) => DATA.runs[r].subjects[which][subject]).filter(finite);
+    return known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
+  };
+  const percent = (title, value) => ({ title, number: true, value, text: (subject) => shown(value(subject), "share") });
+  place("k-plot").append(node("h3", {}, "pass@1 by subject (%)"), sortable([
+    { title: "subject", value: (subject) => subject },
+    percent("base", (subject) => average(DATA.runs.map((_, r) => r), "base", subject)),
+    ...byResult.slice(0, SHOWN_AT_FIRST).map(([group]) => percent(group.label, (subject) => average(group.runs, "final", subject))),
+  ], subjects, null, "subjects").table);
 }
 
 function differences() {

@@ -100,6 +100,7 @@ def of_run(run: Run, i: int, comparison: Comparison, names: Sequence[str]) -> di
         "metrics": {name: compact(values) for name, values in curves.metrics.items()},
         "curve": curve(run),
         "kinds": {part: kinds(run.summary.get(part)) for part in ("base", "final")},
+        "subjects": {part: parts(run.summary.get(part), "subjects") for part in ("base", "final")},
         **ends([run], names),
     }
 
@@ -127,7 +128,7 @@ def curve(run: Run) -> dict[str, Any]:
 
 
 def kinds(figures: Any) -> dict[str, list[list[float | None]]] | None:
-    """pass@K, maj@K and the histogram of correct completions: x, y, low, high."""
+    """pass@K, maj@K, the histogram of correct completions and pass@1 by difficulty: x, y, low, high."""
     if not isinstance(figures, dict):
         return None
     found: dict[str, list[list[float | None]]] = {}
@@ -140,7 +141,19 @@ def kinds(figures: Any) -> dict[str, list[list[float | None]]] | None:
     counts = figures.get("correct_histogram")
     if isinstance(counts, list) and counts and sum(counts):
         found["histogram"] = [list(map(float, range(len(counts)))), [count / sum(counts) for count in counts]]
+    by_level = {level: part for level, part in parts(figures, "levels").items() if level.isdigit()}
+    if by_level:
+        levels = sorted(by_level, key=int)
+        found["levels"] = [list(map(float, levels)), [by_level[level] for level in levels]]
     return found or None
+
+
+def parts(figures: Any, name: str) -> dict[str, float]:
+    """pass@1 of each level or subject."""
+    given = figures.get(name) if isinstance(figures, dict) else None
+    found = given.items() if isinstance(given, dict) else ()
+    values = {key: number(part.get("pass@1")) for key, part in found if isinstance(part, dict)}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def compact(values: Values) -> list[float | int | None]:
