@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import sys
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from tests.conftest import config_of
 from tests.sweep_tools import TINY, result
 
 KILLS = 50
-SETTINGS = [*TINY, "optim.epochs=4", "iterations=2", "cluster.threads=1"]
+SETTINGS = [*TINY, "optim.epochs=3", "iterations=2", "cluster.threads=1"]
 
 
 def attempt(output: Path) -> ForkServerProcess:
@@ -47,22 +48,26 @@ def test_fifty_kills(tmp_path: Path) -> None:
     attempt(tmp_path / "undisturbed").join()
     life = time.monotonic() - began
     wanted = result(config_of(*SETTINGS, f"output_dir={tmp_path / 'undisturbed'}").folder)
-    rng, found = random.Random(0), Counter[str]()
-    for number in range(KILLS):
+    rng, found, number = random.Random(0), Counter[str](), 0
+    while found.total() < KILLS:
+        number += 1
         output = tmp_path / str(number)
         folder = config_of(*SETTINGS, f"output_dir={output}").folder
         process = attempt(output)
         time.sleep(rng.uniform(0, life))
         process.kill()
         process.join()
-        state = folder / "state.json"
-        found["at the end" if (folder / "DONE").exists() else stage(state)] += 1
+        if (folder / "DONE").exists():  # too late to count: the machine is faster than it was
+            life *= 0.9
+            continue
+        found[stage(folder / "state.json")] += 1
         last = attempt(output)
         last.join()
         assert last.exitcode == 0
         assert result(folder) == wanted, f"kill {number}"
-    print(f"{KILLS} kills within {life:.1f} s, by stage: {dict(found)}", file=sys.stderr)
-    assert len(found) >= 4, found
+        shutil.rmtree(output)
+    print(f"{KILLS} kills of a run at work, by stage: {dict(found)}", file=sys.stderr)
+    assert len(found) >= 3, found
 
 
 def stage(state: Path) -> str:
