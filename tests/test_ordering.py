@@ -11,6 +11,8 @@ from topr_exp.pipeline import run
 
 ALGORITHMS = ["naive", "ppo", "dpo", "sft", "tis", "is", "topr"]
 SEEDS = [0, 1]
+# Claims of the paper that the tiny model was seen not to show: printed, not asserted.
+OPEN: set[str] = set()
 
 
 @pytest.mark.slow
@@ -29,9 +31,14 @@ def test_figure_1(tmp_path_factory: pytest.TempPathFactory) -> None:
     for name, figures in {"base": base, **final}.items():
         print(f"{name:8}" + "".join(f"{100 * figures[key]:8.1f}" for key in ("pass@1", "maj@8", "invalid")))
     score = {algo: figures["pass@1"] for algo, figures in final.items()}
-    assert score["naive"] < base["pass@1"]
-    assert final["naive"]["invalid"] > 0.5
-    assert base["pass@1"] < score["ppo"] < score["dpo"] < score["topr"]
-    assert score["topr"] > score["sft"] + 0.1
-    assert score["topr"] > score["ppo"] + 0.1
-    assert final["topr"]["invalid"] < 0.02
+    claims = {
+        "naive ends below the base": score["naive"] < base["pass@1"],
+        "naive ends with most answers invalid": final["naive"]["invalid"] > 0.5,
+        "PPO stalls above the base": base["pass@1"] < score["ppo"] < score["topr"] - 0.1,
+        "DPO ends between PPO and TOPR": score["ppo"] < score["dpo"] < score["topr"],
+        "TOPR ends far above SFT": score["topr"] > score["sft"] + 0.1,
+        "TOPR leaves less than 2 % invalid": final["topr"]["invalid"] < 0.02,
+    }
+    for claim, holds in claims.items():
+        print(f"{'shown' if holds else 'NOT SHOWN':<10} {claim}")
+    assert all(holds for claim, holds in claims.items() if claim not in OPEN), claims
