@@ -12,7 +12,7 @@ from topr_exp.pipeline import run
 ALGORITHMS = ["naive", "ppo", "dpo", "sft", "tis", "is", "topr"]
 SEEDS = [0, 1]
 # Claims of the paper that the tiny model was seen not to show: printed, not asserted.
-OPEN: set[str] = set()
+OPEN = {"DPO ends between PPO and TOPR"}  # 34 % with one seed, 64 % with the other; PPO 47 to 49
 
 
 @pytest.mark.slow
