@@ -67,8 +67,8 @@ FORM_SHARES = {"gsm8k": 0.36, "math": 0.52, "final": 0.12}
 RECIPES = {
     # A tempting wrong style: positive examples alone keep it alive, since a bare answer is sometimes right.
     "tiny": Recipe(seed=0, forms=FORM_SHARES, mix={"clean": 0.26, "unmarked": 0.17, "slip": 0.15, "bare": 0.42}),
-    # Wrong answers mostly from noise in the steps.
-    "tiny_noise": Recipe(seed=1, forms=FORM_SHARES, mix={"clean": 0.40, "unmarked": 0.17, "slip": 0.31, "bare": 0.12}),
+    # Wrong answers mostly from noise in the steps. Slips outnumber clean texts so that pass@1 stays below 35 %.
+    "tiny_noise": Recipe(seed=1, forms=FORM_SHARES, mix={"clean": 0.33, "unmarked": 0.17, "slip": 0.38, "bare": 0.12}),
 }
 
 
