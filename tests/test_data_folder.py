@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from topr_exp.data import hub
-from topr_exp.data.config import AnswerFormat, DataConfig, Format, Reward
+from topr_exp.data.config import AnswerFormat, DataConfig, Format, Reward, Split
 from topr_exp.data.gold import gsm8k_gold, math_gold
 from topr_exp.data.problems import load_problems
 from topr_exp.types import TOPRError
@@ -29,6 +29,7 @@ def settings(data_format: str, source: Path | str, **changes: Any) -> DataConfig
         "seed": 0,
         "train_problems": None,
         "test_problems": None,
+        "test_split": Split.test,
         "completions": None,
         "n": 16,
         "eval_n": 8,
@@ -98,6 +99,29 @@ def test_a_part_is_drawn_by_the_seed_and_keeps_order(gsm8k: Path) -> None:
     assert len(part) == 10
     everything = load_problems(settings("gsm8k", gsm8k, train_problems=1000))
     assert everything.train_report.used == 40
+
+
+def test_validation_problems_are_neither_trained_on_nor_tested_on(gsm8k: Path) -> None:
+    changes = {"train_problems": 25, "test_problems": 10}
+    sets = load_problems(settings("gsm8k", gsm8k, test_split=Split.validation, **changes))
+    tested = load_problems(settings("gsm8k", gsm8k, **changes))
+    assert sets.train == tested.train
+    questions = [{problem.question for problem in part} for part in (sets.train, sets.test, tested.test)]
+    assert [len(part) for part in questions] == [25, 10, 10]
+    assert len(set.union(*questions)) == 45
+    with pytest.raises(TOPRError, match=r"15 training problems are not trained on, data.test_problems=16"):
+        load_problems(settings("gsm8k", gsm8k, test_split=Split.validation, train_problems=25, test_problems=16))
+    with pytest.raises(ValueError, match="must be numbers where test_split is validation"):
+        settings("gsm8k", gsm8k, test_split=Split.validation)
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_generated_validation_problems_are_in_no_other_set(name: str) -> None:
+    changes = {"train_problems": 100, "test_problems": 50}
+    sets = load_problems(settings(name, "embedded", test_split=Split.validation, **changes))
+    tested = load_problems(settings(name, "embedded", **changes))
+    assert sets.train == tested.train
+    assert len({problem.question for problem in [*sets.train, *sets.test, *tested.test]}) == 200
 
 
 def test_a_few_problems_without_answer_are_skipped_and_many_are_an_error(gsm8k: Path) -> None:

@@ -21,6 +21,13 @@ class AnswerFormat(Enum):
     final = "final"
 
 
+class Split(Enum):
+    """What a run is evaluated on: the test set, or problems of the training set that are not trained on."""
+
+    test = "test"
+    validation = "validation"
+
+
 class Reward(Enum):
     """R0 of a correct response and of any other: 1 and -1, or 1 and 0."""
 
@@ -38,6 +45,7 @@ class DataConfig:
     seed: int  # draws the embedded problems, and the part of a larger set that train_problems asks for
     train_problems: int | None  # None takes all that there are; the embedded source has no end
     test_problems: int | None
+    test_split: Split  # validation: choices are made by it, so that the test set decides nothing
     completions: str | None  # made elsewhere, trained on instead of sampling: a file of JSON lines or a store's table
     n: int  # samples a training problem
     eval_n: int  # samples a test problem
@@ -61,6 +69,11 @@ class DataConfig:
                 raise ValueError(f"{name} must be a number where source is embedded, which has no end; got null")
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be null (all) or 1 or more; got {value}")
+        if self.test_split is Split.validation and None in (self.train_problems, self.test_problems):
+            raise ValueError(
+                "train_problems and test_problems must be numbers where test_split is validation, which is taken "
+                f"from what they leave of the training set; got {self.train_problems} and {self.test_problems}"
+            )
         for name in ("n", "eval_n"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be 1 or more; got {getattr(self, name)}")

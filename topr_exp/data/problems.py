@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.data import embedded_gsm8k, embedded_math, folder, hub
-from topr_exp.data.config import DataConfig, Format
+from topr_exp.data.config import DataConfig, Format, Split
 from topr_exp.data.gold import gsm8k_gold, math_gold
 from topr_exp.types import Problem, TOPRError
 
@@ -43,6 +43,9 @@ def load_problems(config: DataConfig) -> ProblemSets:
     Where a set is larger than asked, `config.seed` draws the part, in the set's own order; where it is smaller, all
     of it is used, as the report says. Raises TOPRError for a hub or folder that can't be read, for a malformed line,
     and where more than 5 % of a split have no answer that can be read.
+
+    `config.test_split` validation puts problems of the training set that are not trained on in the place of the test
+    set, which nothing is then measured on; TOPRError where too few are left.
     """
     if config.source == "embedded":
         return _embedded(config)
@@ -55,6 +58,11 @@ def load_problems(config: DataConfig) -> ProblemSets:
     held_out = {normal_form(problem.question) for problem in test}
     disjoint = [problem for problem in train if normal_form(problem.question) not in held_out]
     used_train = _part(disjoint, config.train_problems, config.seed)
+    if config.test_split is Split.validation:
+        held_out = {normal_form(problem.question) for problem in used_train}
+        test = [problem for problem in disjoint if normal_form(problem.question) not in held_out]
+        test_origin, test_bad = f"{train_origin}, what is not trained on", 0
+        _check_enough(len(test), config)
     used_test = _part(test, config.test_problems, config.seed)
     return ProblemSets(
         used_train,
@@ -62,6 +70,16 @@ def load_problems(config: DataConfig) -> ProblemSets:
         SplitReport(train_origin, len(train) + train_bad, train_bad, len(train) - len(disjoint), len(used_train)),
         SplitReport(test_origin, len(test) + test_bad, test_bad, 0, len(used_test)),
     )
+
+
+def _check_enough(left: int, config: DataConfig) -> None:
+    """Refuse a validation set smaller than asked, so that a choice is not made by a handful of problems."""
+    assert config.test_problems is not None
+    if left < config.test_problems:
+        raise TOPRError(
+            f"data.test_split=validation: {left} training problems are not trained on, data.test_problems="
+            f"{config.test_problems} were asked for; lower one of data.train_problems and data.test_problems"
+        )
 
 
 def normal_form(question: str) -> str:
@@ -73,8 +91,12 @@ def _embedded(config: DataConfig) -> ProblemSets:
     generate = {Format.gsm8k: embedded_gsm8k.generate, Format.math: embedded_math.generate}[config.format]
     assert config.train_problems is not None
     assert config.test_problems is not None
-    train = generate("train", config.train_problems, config.seed)
-    test = generate("test", config.test_problems, config.seed)
+    if config.test_split is Split.validation:  # the next ones of the same list, which holds none twice
+        both = generate("train", config.train_problems + config.test_problems, config.seed)
+        train, test = both[: config.train_problems], both[config.train_problems :]
+    else:
+        train = generate("train", config.train_problems, config.seed)
+        test = generate("test", config.test_problems, config.seed)
     return ProblemSets(
         train,
         test,
