@@ -70,6 +70,18 @@ def test_a_run_leaves_everything_behind(outputs: Path, data: str, capsys: pytest
     assert "finished before, nothing to do" in capsys.readouterr().out
 
 
+def test_mu_of_the_sampler_is_what_it_drew_with(outputs: Path) -> None:
+    """With top-k 2 the sampler's log μ is renormalised over two tokens, so that it lies above the model's."""
+    first = {}
+    for mu in ("scored", "sampler"):
+        config = config_of(*overrides(outputs, "sampler.top_k=2", f"mu={mu}"))
+        run(config)
+        record = records(config.folder)[0]
+        first[mu] = min(record["log_ratio_neg"], record.get("log_ratio_pos", 0.0))
+    assert abs(first["scored"]) < 1e-3
+    assert first["sampler"] < -0.1
+
+
 def test_the_final_model_is_a_folder_that_transformers_loads(outputs: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

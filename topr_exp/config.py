@@ -33,6 +33,13 @@ from topr_exp.training.config import CheckpointConfig, OptimConfig, ScheduleConf
 from topr_exp.types import ConfigError
 
 
+class Mu(Enum):
+    """Where log μ of sampled completions comes from: a forward pass of training, or what the sampler drew with."""
+
+    scored = "scored"
+    sampler = "sampler"
+
+
 @dataclass(frozen=True)
 class EvaluationConfig:
     """Evaluation samples with the sampler's settings and this seed, the same for every run that is compared."""
@@ -61,6 +68,7 @@ class Config:
     baseline: float | None
     effective_positive: float | None
     iterations: int
+    mu: Mu
     dry_run: bool
     output_dir: str
     algo: Any  # a loss of topr_exp.algorithms, or a user's
@@ -101,6 +109,10 @@ class Config:
             raise ValueError(
                 f"effective_positive={self.effective_positive:g} can't be reached with compose=positives, "
                 "whose share of positives is 1 whatever the baseline; set baseline instead"
+            )
+        if self.mu is Mu.sampler and (self.data.completions is not None or self.schedule.prompts is not None):
+            raise ValueError(
+                "mu must be scored where data.completions is set (those bring their own) and on-policy; got sampler"
             )
         self._check_unit()
         self._check_schedule()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,8 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
 
 from topr_exp.config import Config, build, first_line, known_keys, load, unknown_key
 from topr_exp.sweeps.config import ClusterConfig, cluster_schema
@@ -22,6 +25,34 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).resolve().parent
 # An installed package carries `conf/` inside; in the repository it stands at the top.
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
+LEARNING_RATES = CONF / "learning_rates.json"
+
+
+def learning_rate(model: str, algo: str) -> float:
+    """`${learning_rate:MODEL,ALGO}` in a YAML: what was chosen by validation problems (experiment=learning_rates)."""
+    chosen = json.loads(LEARNING_RATES.read_text(encoding="utf-8")).get(model, {})
+    try:
+        return float(chosen[algo] if isinstance(chosen, dict) else chosen)
+    except KeyError:
+        raise ConfigError(f"optim.lr: none was chosen for algo={algo} on model={model}; set one") from None
+
+
+def size(tiny: Any, paper: Any, *, _root_: Any) -> Any:
+    """`${size:TINY,PAPER}` in a YAML: the first for the tiny models, the second for all others."""
+    return tiny if str(_root_.model.name).startswith("tiny") else paper
+
+
+def quotient(whole: int, part: int) -> int:
+    """`${quotient:WHOLE,PART}` in a YAML."""
+    if whole % part:
+        raise ConfigError(f"{part}: expected a divisor of {whole}")
+    return whole // part
+
+
+OmegaConf.register_new_resolver("learning_rate", learning_rate, replace=True)
+OmegaConf.register_new_resolver("size", size, replace=True)
+OmegaConf.register_new_resolver("product", lambda a, b: a * b, replace=True)
+OmegaConf.register_new_resolver("quotient", quotient, replace=True)
 
 
 @dataclass(frozen=True)
@@ -79,8 +110,6 @@ def belongs_to_cluster(override: str) -> bool:
 
 
 def cluster_of(base: DictConfig) -> ClusterConfig:
-    from omegaconf import OmegaConf
-
     values = OmegaConf.to_container(base.cluster, resolve=True)
     checked: ClusterConfig = build(cluster_schema(values), values, "cluster.")
     return checked
@@ -106,8 +135,6 @@ def check_sweep(jobs: list[Job]) -> None:
 
 def launcher_of(base: DictConfig) -> dict[str, Any]:
     """The settings of Hydra's launcher; ConfigError for a launcher or sweeper that would be passed over."""
-    from omegaconf import OmegaConf
-
     allowed = {
         "launcher": ("BasicLauncher", "SlurmLauncher", "basic or submitit_slurm (set by cluster=local or slurm)"),
         "sweeper": ("BasicSweeper", "BasicSweeper", "basic"),
@@ -236,8 +263,6 @@ class Composer:
 
     def candidates(self, refused: str, overrides: list[str]) -> list[str]:
         """Every key that could have been meant: those of the config without the refused override."""
-        from omegaconf import OmegaConf
-
         rest = [text for text in overrides if text.lstrip("+~").split("=", 1)[0].split("@", 1)[0] != refused]
         if len(rest) == len(overrides):
             return known_keys()

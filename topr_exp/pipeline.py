@@ -21,7 +21,7 @@ import torch
 from topr_exp import interrupts
 from topr_exp.composition.config import unit_of
 from topr_exp.composition.training_set import TrainingSet, candidates, compose
-from topr_exp.config import Config
+from topr_exp.config import Config, Mu
 from topr_exp.console import header, results, say, warn
 from topr_exp.data.config import Reward
 from topr_exp.data.problems import load_problems
@@ -145,6 +145,8 @@ class Experiment:
             self.folder.save_training_set(iteration, training_set.examples, training_set.summary(), sources)
             if training_set.description.note:
                 warn(training_set.description.note)
+        if self.config.mu is Mu.sampler:
+            given = Ragged(rollouts.columns["sampler_logp"])
         with self.folder.stage("scoring"):
             mu = given if given is not None else self.score(self.policy, rollouts, "scoring μ")
             reference = self.reference()
