@@ -181,6 +181,14 @@ def test_resuming_changes_where_and_nothing_else() -> None:
         recompose(["-m", "seed=0,1"], ["optim.lr=1"])
 
 
+def test_more_settings_of_sbatch_are_pairs() -> None:
+    cluster, _ = recompose(["cluster=slurm"], ["cluster.additional_parameters={mail-type: END, nice: 5}"])
+    assert plain(cluster)["additional_parameters"] == {"mail-type": "END", "nice": 5}
+    for given in ("[END]", "END"):
+        with pytest.raises(ConfigError, match=r"cluster.additional_parameters must be null or \{NAME: VALUE\}; got"):
+            recompose(["cluster=slurm"], [f"cluster.additional_parameters={given}"])
+
+
 # ---- signals
 
 

@@ -114,9 +114,9 @@ def at_step(sweep: Path, number: int) -> Path:
 
 def test_a_sweep_of_six_is_one_array_and_gives_what_a_local_sweep_gives(tmp_path: Path) -> None:
     arguments = ["algo=topr,sft", "seed=0,1,2"]
-    process = start(
-        "topr_exp", "-m", *TINY, f"output_dir={tmp_path}", *SLURM, *arguments, "cluster.array_parallelism=2"
-    )
+    where = [*SLURM, "cluster.array_parallelism=2", "cluster.additional_parameters={comment: tried}"]
+    where += [f"cluster.setup=['touch {tmp_path}/prepared']"]
+    process = start("topr_exp", "-m", *TINY, f"output_dir={tmp_path}", *where, *arguments)
     most, sbatch = 0, ""
     while process.poll() is None:
         most = max(most, len(ask("squeue", "--noheader", "--array", "--states=R", "--format=%i").splitlines()))
@@ -131,6 +131,8 @@ def test_a_sweep_of_six_is_one_array_and_gives_what_a_local_sweep_gives(tmp_path
     (sbatch,) = [path.read_text() for path in (tmp_path / "runs" / ".submitit").glob("*/*submission.sh")]
     assert "#SBATCH --array=0-5%2" in sbatch
     assert "#SBATCH --requeue" in sbatch
+    assert "#SBATCH --comment=tried" in sbatch
+    assert (tmp_path / "prepared").exists()
     assert set(attempts(tmp_path / "runs").values()) == {1}
     local = launch(tmp_path / "local", *arguments, "cluster.threads=1")
     assert local.returncode == 0, local.stderr

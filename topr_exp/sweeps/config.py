@@ -80,8 +80,8 @@ class SlurmCluster(ClusterConfig):
         for field in ("gpus_per_node", "cpus_per_task", "mem_gb"):
             if getattr(self, field) is not None and getattr(self, field) < 1:
                 raise ValueError(f"{field} must be null or 1 or more; got {getattr(self, field)}")
-        if not isinstance(self.additional_parameters, Mapping):
-            raise ValueError(f"additional_parameters must be NAME: VALUE pairs; got {self.additional_parameters}")
+        if not isinstance(self.additional_parameters, Mapping | None):
+            raise ValueError(f"additional_parameters must be null or {{NAME: VALUE}}; got {self.additional_parameters}")
 
 
 SCHEMAS: dict[str, type[ClusterConfig]] = {"local": LocalCluster, "slurm": SlurmCluster}

@@ -93,7 +93,7 @@ def drive(sweep: Sweep, runs: Sequence[Run], cluster: ClusterConfig, launcher: d
         with interrupts.listening():
             if isinstance(cluster, SlurmCluster):
                 if todo:
-                    say(slurm.submit(sweep, todo, launcher))
+                    say(slurm.submit(sweep, todo, cluster, launcher))
                 if not cluster.wait:
                     return 0
                 watch(sweep, [run for run in runs if run not in done])

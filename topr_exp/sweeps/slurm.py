@@ -23,6 +23,7 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLaunche
 
 from topr_exp import attempt, interrupts
 from topr_exp.sweeps import queue
+from topr_exp.sweeps.config import SlurmCluster
 from topr_exp.sweeps.sweep import LOG, SUBMITIT, Run, Submission, Sweep
 from topr_exp.types import ConfigError, TOPRError
 
@@ -90,17 +91,13 @@ def require() -> None:
         raise ConfigError("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local")
 
 
-def submit(sweep: Sweep, runs: Sequence[Run], launcher: dict[str, Any]) -> str:
+def submit(sweep: Sweep, runs: Sequence[Run], cluster: SlurmCluster, launcher: dict[str, Any]) -> str:
     """Submit runs as one array and note its id in the sweep; returns a line that says so.
 
     Raises ConfigError, with Slurm's own words, when it refuses.
     """
-    if shutil.which("sbatch") is None or shutil.which("srun") is None:
-        raise ConfigError(
-            "cluster=slurm: no sbatch on PATH; start from a login node of the cluster, or set cluster=local"
-        )
     submission = Submission(os.urandom(4).hex(), [run.number for run in runs], None)
-    executor = make_executor(sweep, launcher, name_of(submission))
+    executor = make_executor(sweep, cluster, launcher, name_of(submission))
     sweep.submissions.append(submission)
     sweep.save()  # before Slurm knows: should this process be killed in between, `recover` finds the jobs by name
     folders = [str(sweep.path(run).resolve()) for run in runs]
@@ -118,7 +115,7 @@ def submit(sweep: Sweep, runs: Sequence[Run], launcher: dict[str, Any]) -> str:
     return f"submitted to Slurm: {what}, {where}\nfollow it: python -m topr_exp.sweeps status {sweep.folder}"
 
 
-def make_executor(sweep: Sweep, launcher: dict[str, Any], name: str) -> Any:
+def make_executor(sweep: Sweep, cluster: SlurmCluster, launcher: dict[str, Any], name: str) -> Any:
     """Submitit's executor with the launcher's settings, mapped as the launcher maps them."""
     import submitit
 
@@ -131,6 +128,8 @@ def make_executor(sweep: Sweep, launcher: dict[str, Any], name: str) -> Any:
     executor = submitit.AutoExecutor(
         folder=sweep.folder / SUBMITIT / "%j", cluster="slurm", slurm_max_num_timeout=launcher["max_num_timeout"]
     )
+    # The cluster's null can't go through hydra.launcher, which demands a mapping there.
+    more = {**launcher["additional_parameters"], **(cluster.additional_parameters or {})}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Submitit's advice on settings that the user did not make
@@ -139,7 +138,7 @@ def make_executor(sweep: Sweep, launcher: dict[str, Any], name: str) -> Any:
                 name=name,
                 slurm_setup=setup or None,
                 # Slurm may be set up never to queue a preempted job again unless the job asks for it.
-                slurm_additional_parameters={"requeue": True, **launcher["additional_parameters"]},
+                slurm_additional_parameters={"requeue": True, **more},
             )
     except (ValueError, TypeError) as error:
         raise ConfigError(f"hydra.launcher: {attempt.message(error)}") from None
