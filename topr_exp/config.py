@@ -26,7 +26,7 @@ from topr_exp.composition.config import ComposeConfig, ComposeName, unit_of
 from topr_exp.data.config import DataConfig, Reward
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.config import ModelConfig
-from topr_exp.sampling.config import SamplerConfig
+from topr_exp.sampling.config import SamplerConfig, sampler_schema, sampler_with
 from topr_exp.sweeps.config import ClusterConfig, cluster_schema, cluster_with
 from topr_exp.tracking.config import TrackingConfig
 from topr_exp.training.config import CheckpointConfig, OptimConfig, ScheduleConfig
@@ -181,6 +181,8 @@ class Config:
         values = plain(self)
         for key in ("dry_run", "output_dir", "cluster", "tracking", "checkpoint"):
             del values[key]
+        for key in self.sampler.PLACE:
+            del values["sampler"][key]
         return values
 
     @property
@@ -219,6 +221,8 @@ def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
     """The error for a key that nothing reads, with the nearest one that something does."""
     if other := cluster_with(key):
         return ConfigError(f"nothing reads {key} here; cluster={other} does")
+    if other := sampler_with(key):
+        return ConfigError(f"nothing reads {key} here; sampler={other} does")
     names = list(known)
     # Keys of the same depth first: "algorithm" is nearer to "algo" than to "algo.ratio".
     level = [name for name in names if name.count(".") == key.count(".")]
@@ -258,6 +262,8 @@ def load(composed: DictConfig) -> Config:
             sections[key] = build_algorithm(value)
         elif key == "cluster":
             sections[key] = build(cluster_schema(value), value, "cluster.")
+        elif key == "sampler":
+            sections[key] = build(sampler_schema(value), value, "sampler.")
         elif isinstance(hints[key], type) and dataclasses.is_dataclass(hints[key]):
             sections[key] = build(hints[key], value, f"{key}.")
         else:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.interrupts import Interrupted
+from topr_exp.sampling.config import SCHEMAS
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -104,12 +105,17 @@ def settings_of(run: dict[str, Any], overrides: list[str]) -> Iterator[str]:
     """The overrides that ask what the run asked; another data set (data=...) comes with its own settings."""
     own = [text.removeprefix("data=") for text in overrides if text.startswith("data=")]
     same = not own or own[-1] == run["data"]["name"]
+    sampler = str(run["sampler"]["name"])
+    drawn_alike = not any(text.startswith("sampler=") and text != f"sampler={sampler}" for text in overrides)
+    if not any(text.startswith("sampler=") for text in overrides):
+        yield f"sampler={sampler}"
+    dropped = NOT_ASKED if drawn_alike else (*NOT_ASKED, *SCHEMAS[sampler].PLACE)
     yield f"model={run['model']['name']}"
     if not own:
         yield f"data={run['data']['name']}"
     for group in ("data", "sampler", "evaluation", "model") if same else ("sampler", "evaluation", "model"):
         for key, value in run[group].items():
-            if key not in NOT_ASKED:
+            if key not in dropped:
                 yield f"{group}.{key}={quoted(value)}"
 
 
@@ -141,6 +147,7 @@ def evaluate_folder(config: Config) -> dict[str, Any]:
     from topr_exp.files import write_json
     from topr_exp.models.policy import load_policy
     from topr_exp.run_folder import environment
+    from topr_exp.sampling.sampler import open_sampler
     from topr_exp.store import Store
     from topr_exp.store.files import disk_errors
 
@@ -155,11 +162,14 @@ def evaluate_folder(config: Config) -> dict[str, Any]:
             f"model   {config.model.path} ({place})\ndata    {config.data.name} from {config.data.source}, "
             f"{len(test.problems)} problems, {config.data.eval_n} completions each"
         )
-        evaluation = evaluate(policy, test, config, Store(Path(config.output_dir) / "store"))
         asked = {name: plain(getattr(config, name)) for name in ("model", "data", "sampler", "evaluation")}
+        for key in config.sampler.PLACE:
+            del asked["sampler"][key]
         folder = folder_of(config, asked, policy.fingerprint)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
+        with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
+            evaluation = evaluate(sampler, policy, test, config, Store(Path(config.output_dir) / "store"))
         figures = {**evaluation.figures(), **evaluation.places(), "too_long": test.too_long}
         Showcase(folder, config.optim.score_batch_size).tested(0, policy, evaluation)
         write_json(folder / "environment.json", environment(config))

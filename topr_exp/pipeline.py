@@ -36,6 +36,7 @@ from topr_exp.models.policy import Policy, load_policy, save_policy
 from topr_exp.run_folder import RunFolder
 from topr_exp.sampling.imported import load_imported
 from topr_exp.sampling.rollouts import Rollouts, collect
+from topr_exp.sampling.sampler import Sampler, open_sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.examples import Examples
@@ -58,14 +59,15 @@ def run(config: Config) -> dict[str, Any]:
             summary: dict[str, Any] = folder.read("summary.json")
             say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
             return summary
-        return Experiment(config, folder).run()
+        with open_sampler(config.sampler, folder.path / "sampler", config.model.trust_remote_code) as sampler:
+            return Experiment(config, folder, sampler).run()
 
 
 class Experiment:
     """The stages of a run, each left out where an earlier attempt finished it."""
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
-        self.config, self.folder = config, folder
+    def __init__(self, config: Config, folder: RunFolder, sampler: Sampler) -> None:
+        self.config, self.folder, self.sampler = config, folder, sampler
         self.store = Store(Path(config.output_dir) / "store")
         self.showcase = Showcase(folder.path, config.optim.score_batch_size)
         with folder.stage("problems"):
@@ -96,7 +98,7 @@ class Experiment:
     def measure(self, iteration: int) -> dict[str, Any]:
         """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
         with self.folder.stage("evaluation"):
-            evaluation = evaluate(self.policy, self.test, self.config, self.store)
+            evaluation = evaluate(self.sampler, self.policy, self.test, self.config, self.store)
             self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
             self.showcase.tested(iteration, self.policy, evaluation)
             if self.config.evaluation.every is not None:  # where the curve of this iteration ends
@@ -114,7 +116,9 @@ class Experiment:
         def measure(step: int, samples: int) -> None:
             with self.folder.aside("evaluation"):
                 now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
-                evaluation = evaluate(dataclasses.replace(self.policy, fingerprint=now), questions, self.config, store)
+                policy = dataclasses.replace(self.policy, fingerprint=now)
+                evaluation = evaluate(self.sampler, policy, questions, self.config, store)
+                self.before_training()
                 self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
                 place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
                 self.folder.add_evaluation({**place, **evaluation.figures()})
@@ -125,18 +129,19 @@ class Experiment:
 
     def improve(self, iteration: int) -> None:
         """Train the policy in place: on completions of its own, on ones made elsewhere, or in rounds."""
-        data, sampler = self.config.data, self.config.sampler
+        data = self.config.data
         if self.config.schedule.prompts is not None:
             return self.train_in_rounds(iteration)
         with self.folder.stage("sampling"):
             train, given = self.train, None
             if data.completions is None:
-                rollouts = collect(self.policy, train, data.n, sampler, sampler.seed, self.store)
+                rollouts = collect(self.sampler, self.policy, train, data.n, self.config.sampler.seed, self.store)
                 self.folder.count("tokens_sampled", rollouts.sampled)
             else:
                 rollouts, train, given = load_imported(
                     data.completions, train.problems, self.prompter, self.policy, self.store
                 )
+            self.before_training()
         with self.folder.stage("grading"):
             verdicts = judge(rollouts, train.problems, data.grader_name, self.store)
         with self.folder.stage("composition"):
@@ -170,7 +175,7 @@ class Experiment:
                 trainer,
                 self.train,
                 config.schedule,
-                config.sampler,
+                self.sampler,
                 config.data.n,
                 grader,
                 reference,
@@ -181,6 +186,13 @@ class Experiment:
             rounds.run(self.curve(iteration, trainer), config.checkpoint.every_seconds)
             self.folder.count("tokens_sampled", rounds.sampled)
         self.folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)
+
+    def before_training(self) -> None:
+        """Have the sampler give its memory back; on-policy it stays up (but see `sampler.sleep`)."""
+        if self.config.schedule.prompts is None:
+            self.sampler.close()
+        else:
+            self.sampler.rest()
 
     def compose(
         self, rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem], iteration: int
@@ -211,6 +223,7 @@ class Experiment:
 
     def trainer(self, reference: Policy | None, iteration: int) -> Trainer:
         """A trainer that goes on from the iteration's newest checkpoint, its metrics cut back to that."""
+        self.policy.folder = None  # its weights change from here on
         whole = reference if "vocab_kl" in self.config.algo.needs else None
         folder = self.folder.path / "checkpoints" / str(iteration)
         trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder)

@@ -16,6 +16,7 @@ from topr_exp.evaluation.verdicts import encode
 from topr_exp.grading.verdicts import Verdicts, judge
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts, collect
+from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Store
 
 
@@ -46,13 +47,13 @@ class Evaluation:
         return {kind: str(self.store.root / name) for kind, name in names.items()}
 
 
-def evaluate(policy: Policy, test: Questions, config: Config, store: Store) -> Evaluation:
+def evaluate(sampler: Sampler, policy: Policy, test: Questions, config: Config, store: Store) -> Evaluation:
     """Sample and grade, or read from the store what an earlier call sampled.
 
     Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
     """
     n = config.data.eval_n
-    rollouts = collect(policy, test, n, config.sampler, config.evaluation.seed, store, "evaluation")
+    rollouts = collect(sampler, policy, test, n, config.evaluation.seed, store, "evaluation")
     return Evaluation(test, rollouts, judge(rollouts, test.problems, config.data.grader_name, store), n, store)
 
 

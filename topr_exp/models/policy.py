@@ -24,13 +24,15 @@ from topr_exp.types import ConfigError
 class Policy:
     """Weights are float32 always; `compute` is the precision of the forward pass (float32, or bfloat16 by autocast).
 
-    `fingerprint` names the weights and the tokenizer in the store's keys; whoever changes the weights sets it anew.
+    `fingerprint` names the weights and the tokenizer in the store's keys, `folder` is where they lie; whoever changes
+    the weights sets both anew.
     """
 
     model: Any
     tokenizer: Any
     fingerprint: str
     compute: torch.dtype
+    folder: Path | None = None  # None: these weights lie nowhere on the disk
 
     @property
     def device(self) -> torch.device:
@@ -124,7 +126,7 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     model, tokenizer = load_model(
         str(source), torch.float32, device, config.attention.name, config.trust_remote_code, config.revision
     )
-    return Policy(model, tokenizer, weights_fingerprint(source), getattr(torch, config.dtype.name))
+    return Policy(model, tokenizer, weights_fingerprint(source), getattr(torch, config.dtype.name), source)
 
 
 def save_policy(policy: Policy, folder: Path) -> None:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from topr_exp.data.questions import Questions
 from topr_exp.models.policy import Policy
 from topr_exp.progress import Progress
-from topr_exp.sampling.config import SamplerConfig
-from topr_exp.sampling.hf import sample
+from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 VERSION = 1  # of the sampler's arithmetic and of what is stored; part of the key
+MADE_BY = b"made_by"  # in a shard's metadata
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,12 @@ class Rollouts:
     @property
     def rows(self) -> int:
         return self.bounds[-1]
+
+    @property
+    def made_by(self) -> dict[str, str]:
+        """The program that drew the first of them, with versions and device; empty for what was imported."""
+        found: dict[str, str] = json.loads((self.columns.schema.metadata or {}).get(MADE_BY, b"{}"))
+        return found
 
     @property
     def shards(self) -> int:
@@ -77,10 +86,10 @@ class Rollouts:
 
 
 def collect(
+    sampler: Sampler,
     policy: Policy,
     questions: Questions,
     n: int,
-    config: SamplerConfig,
     seed: int,
     store: Store,
     label: str = "sampling",
@@ -89,16 +98,14 @@ def collect(
 
     A shard is a function of the key and its index: it has a random generator of its own.
     """
-    settings = {name: value for name, value in asdict(config).items() if name not in ("seed", "prompts_per_shard")}
-    settings["top_k"] = min(config.top_k, policy.vocabulary)
-    prompts, stop = questions.prompts, questions.stop
+    config, prompts, stop = sampler.config, questions.prompts, questions.stop
     key = {
         "weights": policy.fingerprint,
         "precision": policy.precision,
         "prompts": fingerprint(prompts),
         "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
         "n": n,
-        "sampler": settings,
+        "sampler": config.distribution(policy.vocabulary),
         "seed": seed,
         "stop": list(stop),
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
@@ -108,49 +115,68 @@ def collect(
 
     size = config.prompts_per_shard
     table = store.table("rollouts", key, -(-len(prompts) // size))
-    sampled = 0
+    sampled, told, lock = 0, set[int](), threading.Lock()
+    sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
     with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
 
         def make(shard: int) -> pa.Table:
             nonlocal sampled
             part = prompts[shard * size : (shard + 1) * size]
-            made = draw(policy, part, n, config, (seed, shard), stop, first=shard * size)
+            made = draw(sampler, policy, part, n, (seed, shard), stop, first=shard * size)
             ids = [problem.id for problem in questions.problems[shard * size : (shard + 1) * size] for _ in range(n)]
             made = made.append_column("problem_id", pa.array(ids, pa.string()))
             count = token_count(made)
-            sampled += count
-            progress.update(len(part) * n, count)
-            return made
+            with lock:
+                told.add(shard)
+                sampled += count
+                progress.update(len(part) * n, count)
+            return made.replace_schema_metadata({MADE_BY: json.dumps(sampler.made_by())})
 
         def report(shard: int, made_here: bool) -> None:
-            if not made_here:
-                progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, 0, "from the store")
+            with lock:
+                if shard not in told:
+                    told.add(shard)
+                    progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, 0, "from the store")
 
-        table.fill(make, report, parallel=True, on_wait=progress.message)
+        def wait(message: str) -> None:
+            if sampler.lanes == 1 or f":{os.getpid()}," not in message:  # else for another lane of ours
+                progress.message(message)
+
+        in_lanes(sampler, lambda: table.fill(make, report, parallel=True, on_wait=wait))
     bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
     return Rollouts(table.name, table.read(), prompts, bounds, sampled)
 
 
+def in_lanes(sampler: Sampler, work: Callable[[], object]) -> None:
+    """Do the work in as many threads as the sampler has lanes; the first error stops all."""
+    if sampler.lanes == 1:
+        work()
+        return
+    with ThreadPoolExecutor(sampler.lanes) as pool:
+        try:
+            for done in as_completed([pool.submit(work) for _ in range(sampler.lanes)]):
+                done.result()
+        except BaseException:
+            sampler.stop()
+            raise
+
+
 def draw(
+    sampler: Sampler,
     policy: Policy,
     prompts: Sequence[NDArray[np.int32]],
     n: int,
-    config: SamplerConfig,
     seed: tuple[int, ...],
     stop: Sequence[str],
     first: int = 0,
 ) -> pa.Table:
     """n completions of each prompt as an Arrow table: problem, sample, tokens, text, finish, sampler_logp.
 
-    seed: numbers that together name the random generator. first: the index of the first prompt.
+    seed: numbers that together name the randomness. first: the index of the first prompt.
     """
     import pyarrow as pa
 
-    generator = torch.Generator(device=policy.device).manual_seed(seed_of(*seed))
-    ids = [prompt.tolist() for prompt in prompts]
-    stopped = policy.stopper(stop) if stop else None
-    with policy.autocast():
-        groups = sample(policy.model, ids, n, config, policy.eos_ids, generator, stopped)
+    groups = sampler.draw(policy, [prompt.tolist() for prompt in prompts], n, seed, stop)
     flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
     return pa.table(
         {
@@ -175,9 +201,3 @@ def fingerprint(rows: Sequence[NDArray[np.integer]]) -> str:
     for row in rows:
         digest.update(len(row).to_bytes(4, "little") + row.astype("<i4").tobytes())
     return digest.hexdigest()
-
-
-def seed_of(*numbers: int) -> int:
-    """A 63-bit seed of its own for every tuple of numbers."""
-    text = " ".join(map(str, numbers))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

@@ -7,6 +7,7 @@ with probability q (AGRO, Figure 4); the buffer is part of the checkpoint.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,8 @@ from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
 from topr_exp.progress import Progress
-from topr_exp.sampling.config import SamplerConfig
 from topr_exp.sampling.rollouts import Rollouts, draw, token_count
+from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
 from topr_exp.training.config import ScheduleConfig
 from topr_exp.training.examples import Examples
@@ -43,7 +44,7 @@ class Rounds:
     trainer: Trainer
     train: Questions
     schedule: ScheduleConfig
-    sampler: SamplerConfig
+    sampler: Sampler
     n: int  # completions a problem
     grader: Grader
     reference: Policy | None  # π_ref, where the loss needs its log-probabilities
@@ -119,8 +120,12 @@ class Rounds:
         """Completions of some problems with verdicts, log μ and, where it is needed, log π_ref."""
         policy, size = self.trainer.policy, self.trainer.config.score_batch_size
         prompts = [self.train.prompts[i] for i in indices]
-        seed = (self.sampler.seed, self.iteration, number)
-        columns = draw(policy, prompts, self.n, self.sampler, seed, self.train.stop)
+        settings = self.sampler.config
+        seed = (settings.seed, self.iteration, number)
+        now = dataclasses.replace(policy, fingerprint=f"iteration {self.iteration}, round {number}", folder=None)
+        self.sampler.prepare(now, max(map(len, self.train.prompts)) + settings.max_new_tokens)
+        columns = draw(self.sampler, now, prompts, self.n, seed, self.train.stop)
+        self.sampler.rest()
         self.sampled += token_count(columns)
         problems = [self.train.problems[i] for i in indices]
         rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)

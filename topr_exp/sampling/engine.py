@@ -1,0 +1,122 @@
+"""A vLLM engine in a process of its own, seen from the process that asks it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from topr_exp.types import ConfigError, TOPRError
+
+WORKER = Path(__file__).with_name("vllm_worker.py")
+LOG_LINES = 200  # of the log's end are searched for why an engine ended
+END_SECONDS = 15.0
+# Of the process that asks, and wrong for an engine: which process of a distributed run it is.
+DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+class Engine:
+    """Starts with the first `ask`; ends with `close`, and with the process that made it, however that ends.
+
+    What vLLM prints goes into `log`.
+    """
+
+    def __init__(self, python: str, log: Path, threads: int, gpus: Sequence[str]) -> None:
+        """gpus: as in CUDA_VISIBLE_DEVICES; none leaves that as it is."""
+        ours, theirs = socket.socketpair()
+        environment = {name: value for name, value in os.environ.items() if name not in DISTRIBUTED}
+        environment |= {
+            # In one process, requests are scheduled in the same order every time.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else two engines take the same cores
+            "OMP_NUM_THREADS": str(threads),
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        if gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with theirs, log.open("wb") as output:
+            try:
+                # A session of its own: Ctrl-C reaches this process alone, which then ends the engine and its workers.
+                self.process = subprocess.Popen(
+                    [python, str(WORKER), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                ours.close()
+                raise ConfigError(f"sampler.python={python}: can't be started ({error.strerror})") from None
+        self.connection = Connection(ours.detach())
+        self.busy = False
+
+    def ask(self, do: str, **values: Any) -> dict[str, Any]:
+        """The answer to a request; TOPRError (one line) for one that vLLM refused and for an engine that ended."""
+        self.busy = True
+        try:
+            self.connection.send_bytes(json.dumps({"do": do, **values}).encode())
+            answer: dict[str, Any] = json.loads(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            raise TOPRError(f"the vLLM engine ended{self.last_words()}; its log is {self.log}") from None
+        self.busy = False
+        if "error" in answer:
+            raise TOPRError(f"vLLM could not {do}: {answer['error']}; its log is {self.log}")
+        return answer
+
+    def last_words(self) -> str:
+        """The last line of the log that names an error."""
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+            found = [line.strip() for line in lines if "Error" in line or "error:" in line]
+            if found:
+                return f": {found[-1][:300]}"
+        return ""
+
+    def close(self) -> None:
+        """End the process, at once where it is at work; its memory is free when this returns."""
+        self.connection.close()
+        if not self.busy:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_SECONDS)
+                return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)  # the workers of an engine on several GPUs too
+        self.process.wait()
+
+
+def check_python(python: str | None) -> str:
+    """The Python that engines run under; ConfigError with the install command where it has no vLLM."""
+    import importlib.util
+
+    if python is None:
+        if importlib.util.find_spec("vllm") is None:
+            raise ConfigError(
+                "sampler=vllm: there is no vLLM in this environment; pip install 'topr-exp[vllm]' (on a GPU), or "
+                "sampler.python=PYTHON of an environment that has it (docs/vllm.md)"
+            )
+        return sys.executable
+    path = os.path.expanduser(python)
+    ask = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None and 3)"
+    try:
+        status = subprocess.run([path, "-I", "-c", ask], capture_output=True, timeout=60).returncode
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = getattr(error, "strerror", None) or "no answer"
+        raise ConfigError(f"sampler.python={python}: can't be started ({reason})") from None
+    if status == 3:
+        raise ConfigError(f"sampler.python={python}: there is no vLLM in its environment; {path} -m pip install vllm")
+    if status:
+        raise ConfigError(f"sampler.python={python}: no Python (it ended with status {status})")
+    return path

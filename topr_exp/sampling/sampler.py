@@ -1,0 +1,101 @@
+"""What draws completions: one interface to the samplers that the settings name."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import transformers
+
+from topr_exp.models.policy import Policy
+from topr_exp.sampling.config import SamplerConfig, VLLMConfig
+from topr_exp.sampling.hf import Sample, sample
+from topr_exp.sampling.seeds import seed_of
+
+
+class Sampler(Protocol):
+    """Draws completions from policies; `prepare` comes before `draw`, `close` gives back what it holds."""
+
+    lanes: int  # calls of `draw` that may run at once, in threads
+
+    @property
+    def config(self) -> SamplerConfig: ...
+
+    def prepare(self, policy: Policy, length: int) -> None:
+        """From now on sample from this policy, at most `length` tokens of prompt and completion together."""
+
+    def draw(
+        self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
+    ) -> list[list[Sample]]:
+        """n completions of each prompt, a function of the weights and the arguments.
+
+        seed: numbers that together name the randomness. stop: texts that end a completion. Raises TOPRError (one
+        line) for an engine that could not be started or broke.
+        """
+
+    def made_by(self) -> dict[str, str]:
+        """What drew the completions: program, versions, device. Kept with them; no part of their key."""
+
+    def rest(self) -> None:
+        """The policy trains next, and is sampled from again afterwards."""
+
+    def close(self) -> None:
+        """End all processes and free their memory; a later `draw` starts them again."""
+
+    def stop(self) -> None:
+        """Close for good: calls of `draw` that are under way fail."""
+
+
+class Transformers:
+    """`hf.sample` on the device of the policy."""
+
+    lanes = 1
+
+    def __init__(self, config: SamplerConfig) -> None:
+        self.config = config
+        self.device = ""
+
+    def prepare(self, policy: Policy, length: int) -> None:
+        self.device = policy.place
+
+    def draw(
+        self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
+    ) -> list[list[Sample]]:
+        generator = torch.Generator(device=policy.device).manual_seed(seed_of(*seed))
+        stopped = policy.stopper(stop) if stop else None
+        with policy.autocast():
+            return sample(policy.model, prompts, n, self.config, policy.eos_ids, generator, stopped)
+
+    def made_by(self) -> dict[str, str]:
+        versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
+        return {"sampler": "hf", **versions, "device": self.device}
+
+    def rest(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def open_sampler(config: SamplerConfig, scratch: Path, trust_remote_code: bool) -> Iterator[Sampler]:
+    """The sampler that the settings name, closed at the end of the block.
+
+    scratch: a folder for an engine's log and weights. Raises ConfigError where the program is not installed.
+    """
+    if not isinstance(config, VLLMConfig):
+        yield Transformers(config)
+        return
+    from topr_exp.sampling.vllm import VLLM
+
+    sampler = VLLM(config, scratch, trust_remote_code)
+    try:
+        yield sampler
+    finally:
+        sampler.close()

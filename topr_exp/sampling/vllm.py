@@ -1,0 +1,210 @@
+"""Sampling with vLLM: engines in processes of their own, one for each GPU (or group of GPUs) that is visible.
+
+An engine starts when the first completion is really missing, takes the weights from a folder, and after every load
+of weights its log-probabilities are compared with transformers'.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from topr_exp.models.policy import Policy, save_policy
+from topr_exp.sampling.config import VLLMConfig
+from topr_exp.sampling.engine import Engine, check_python
+from topr_exp.sampling.hf import Sample
+from topr_exp.sampling.seeds import seed_of
+from topr_exp.types import ConfigError, TOPRError
+
+# Mean |log-probability of vLLM's - transformers'| a token that is rounding; weights that are others' differ by more.
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+SHORTEST_ENGINE = 512  # tokens; lengths are rounded up to powers of two, so that engines serve several data sets
+
+
+@dataclass
+class Lane:
+    """A place for an engine: its GPUs, and the engine once it runs."""
+
+    number: int
+    gpus: list[str]
+    engine: Engine | None = None
+    weights: str = ""  # fingerprint of what the engine holds
+    shape: str = ""  # of the model that it started with
+    length: int = 0
+    asleep: bool = False
+
+
+class VLLM:
+    """See `sampler.Sampler`."""
+
+    def __init__(self, config: VLLMConfig, scratch: Path, trust_remote_code: bool) -> None:
+        self.config, self.scratch, self.trust_remote_code = config, scratch, trust_remote_code
+        self.python = check_python(config.python)
+        self.all = [Lane(i, gpus) for i, gpus in enumerate(groups(visible_gpus(), config.tensor_parallel))]
+        self.idle: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+        for lane in self.all:
+            self.idle.put(lane)
+        self.lanes = len(self.all)
+        self.weights, self.folder, self.length = "", Path(), 0
+        self.written = scratch.resolve() / "weights"  # of a policy that has no folder
+        self.stopped = False
+        self.description: dict[str, str] = {}
+
+    def prepare(self, policy: Policy, length: int) -> None:
+        """Write the policy's weights where no folder holds them; engines load them when they are asked."""
+        longest = max(SHORTEST_ENGINE, 1 << math.ceil(math.log2(length)))
+        self.length = max(self.length, min(longest, policy.context))
+        if policy.fingerprint == self.weights:
+            return
+        if policy.folder is not None:
+            self.folder = policy.folder.resolve()
+        else:
+            self.folder = self.written
+            save_policy(policy, self.folder)
+        self.weights = policy.fingerprint
+
+    def draw(
+        self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
+    ) -> list[list[Sample]]:
+        assert policy.fingerprint == self.weights, "prepare first"
+        lane = self.idle.get()
+        try:
+            engine = self.ready(lane, policy, prompts)
+            config = self.config
+            answer = engine.ask(
+                "generate",
+                prompts=[list(map(int, prompt)) for prompt in prompts],
+                seeds=[seed_of(*seed, i) >> 1 for i in range(len(prompts))],  # room for seed + n
+                n=n,
+                temperature=config.temperature,
+                top_p=config.top_p,
+                top_k=min(config.top_k, policy.vocabulary),
+                max_new_tokens=config.max_new_tokens,
+                eos=policy.eos_ids,
+                stop=list(stop),
+            )
+        finally:
+            self.idle.put(lane)
+        return [[Sample(*one) for one in group] for group in answer["completions"]]
+
+    def ready(self, lane: Lane, policy: Policy, prompts: Sequence[Sequence[int]]) -> Engine:
+        """The lane's engine, running, awake and with the policy's weights."""
+        if self.stopped:
+            raise TOPRError("sampling was stopped")
+        if lane.length < self.length or lane.shape != shape_of(policy):
+            self.end(lane)
+        reload = lane.engine is not None
+        if lane.engine is None:
+            self.start(lane, policy)
+        assert lane.engine is not None
+        if lane.asleep:
+            lane.engine.ask("wake")
+            lane.asleep = False
+        if lane.weights != self.weights:
+            if reload:
+                lane.engine.ask("reload", model=str(self.folder))
+            check(lane.engine, policy, prompts[:2], reload)
+            lane.weights = self.weights
+        return lane.engine
+
+    def start(self, lane: Lane, policy: Policy) -> None:
+        """Start a lane's engine with the folder of the weights at hand."""
+        config = self.config
+        log = self.scratch / f"engine-{os.environ.get('RANK', '0')}-{lane.number}.log"
+        lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus)
+        lane.length, lane.shape, lane.weights, lane.asleep = self.length, shape_of(policy), "", False
+        self.description = lane.engine.ask(
+            "start",
+            model=str(self.folder),
+            dtype=policy.precision,
+            trust_remote_code=self.trust_remote_code,
+            length=self.length,
+            tensor_parallel=config.tensor_parallel,
+            gpu_memory_utilization=config.gpu_memory_utilization,
+            cpu_cache_gib=config.cpu_cache_gib,
+            eager=config.eager,
+            sleep=config.sleep,
+        )
+
+    def end(self, lane: Lane) -> None:
+        if lane.engine is not None:
+            lane.engine.close()
+        lane.engine, lane.weights = None, ""
+
+    def made_by(self) -> dict[str, str]:
+        return {"sampler": "vllm", **self.description}
+
+    def rest(self) -> None:
+        for lane in self.all if self.config.sleep else []:
+            if lane.engine is not None and not lane.asleep:
+                lane.engine.ask("sleep")
+                lane.asleep = True
+
+    def close(self) -> None:
+        for lane in self.all:
+            self.end(lane)
+        self.length = 0
+        if self.folder == self.written:
+            self.weights = ""
+        shutil.rmtree(self.written, ignore_errors=True)
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.close()
+
+
+@torch.inference_mode()
+def check(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], reloaded: bool) -> None:
+    """Raise TOPRError unless an engine's log-probabilities are transformers' but for rounding."""
+    plain: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16, "stop": []}
+    ids = [list(map(int, prompt)) for prompt in prompts]
+    answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), n=2, eos=policy.eos_ids, **plain)
+    gaps = []
+    for prompt, group in zip(ids, answer["completions"], strict=True):
+        for tokens, logprobs, _ in group:
+            inputs = torch.tensor([[*prompt, *tokens]], device=policy.device)
+            with policy.autocast():
+                logits = policy.model(input_ids=inputs, use_cache=False).logits[0, len(prompt) - 1 : -1]
+            own = logits.float().log_softmax(-1).gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
+            gaps.append((own.cpu() - torch.tensor(logprobs)).abs())
+    gap, most = float(torch.cat(gaps).mean()), TOLERANCE[policy.precision]
+    if gap <= most:
+        return
+    tied = reloaded and getattr(policy.model.config, "tie_word_embeddings", False)
+    why = "vLLM on the CPU keeps the old output layer of a model with tied embeddings when weights are reloaded"
+    raise TOPRError(
+        f"vLLM's log-probabilities differ from transformers' by {gap:.2g} a token after weights were loaded (at most "
+        f"{most:g} is rounding): it samples from another model; {f'{why}; ' if tied else ''}take sampler=hf"
+    )
+
+
+def shape_of(policy: Policy) -> str:
+    """Names and shapes of a model's weights: engines take others of the same shape."""
+    shapes = {name: tuple(weight.shape) for name, weight in policy.model.named_parameters()}
+    return f"{policy.model.config.model_type} {shapes}"
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that torch sees, as CUDA_VISIBLE_DEVICES names them."""
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",")[:count] if named else [str(i) for i in range(count)]
+
+
+def groups(gpus: list[str], size: int) -> list[list[str]]:
+    """The GPUs of each engine; without GPUs one engine on the CPU. ConfigError where they do not make one group."""
+    if not gpus:
+        if size > 1:
+            raise ConfigError(f"sampler.tensor_parallel={size}: torch sees no GPU here; allowed: 1")
+        return [[]]
+    if len(gpus) < size:
+        raise ConfigError(f"sampler.tensor_parallel={size}: torch sees {len(gpus)} GPUs here")
+    return [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
