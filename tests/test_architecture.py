@@ -12,13 +12,13 @@ from tests.conftest import ROOT
 # In the order in which data flows; a package may import those before it and itself.
 ORDER = [
     "types", "store", "files", "progress", "data", "models", "sampling", "grading", "composition", "algorithms",
-    "training", "config", "evaluation", "console", "run_folder", "tracking", "pipeline",
+    "training", "config", "evaluation", "verifier", "console", "run_folder", "tracking", "pipeline",
     "jobs", "report", "sweeps",
 ]  # fmt: skip
 # `config` collects every stage's settings, and their settings are all that a stage shows it.
 SETTINGS = {
     f"topr_exp.{stage}.config"
-    for stage in ("data", "models", "sampling", "composition", "tracking", "training", "sweeps")
+    for stage in ("data", "models", "sampling", "composition", "tracking", "training", "sweeps", "verifier")
 }
 
 

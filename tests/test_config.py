@@ -26,7 +26,8 @@ def test_every_yaml_composes(group: str, choice: str) -> None:
     from hydra._internal.utils import get_args_parser
 
     # Some algorithms are right on-policy only; their YAMLs say so by choosing the schedule.
-    for job in plan(get_args_parser().parse_args([f"{group}={choice}", "dry_run=true"])).jobs:
+    more = ["task.solver=tiny"] if choice == "verifier" else []
+    for job in plan(get_args_parser().parse_args([f"{group}={choice}", "dry_run=true", *more])).jobs:
         assert job.config.folder.parent.name == job.config.name
 
 
@@ -59,6 +60,7 @@ def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> N
     assert config_of("data.source=hub").data.source == "hub"
 
 
+VERIFIER = ["task=verifier", "task.solver=tiny"]
 MISTAKES = [
     (["basline=-0.3"], "nothing reads basline; did you mean baseline?"),
     (["+basline=-0.3"], "nothing reads basline; did you mean baseline?"),
@@ -102,6 +104,17 @@ MISTAKES = [
     (["name=../x"], "name must be 1 to 100 letters, digits, '.', '_' or '-'; got ../x"),
     (["seed=0,1"], "seed=0,1: several values are a sweep; add -m"),
     (["-m", "seed=0,1", "baseline=0.1,2"], "baseline must be in [-1, 1]; got 2"),
+    (["task=verifier"], "task.solver must be a model for task=verifier"),
+    (["task=verify"], "task=verify: no such choice; allowed: solve, verifier"),
+    (["task.solver=tiny"], "task.solver=tiny is read for task=verifier only"),
+    ([*VERIFIER, "task.solutions=0"], "task.solutions must be 1 or more; got 0"),
+    ([*VERIFIER, "task.solutions=many"], "task.solutions=many: expected a whole number or null"),
+    ([*VERIFIER, "task.test_solutions=null"], "task.test_solutions must be 1 or more; got null"),
+    ([*VERIFIER, "task.template='{question}'"], "task.template must hold {question} and {solution} once each; got"),
+    ([*VERIFIER, "task.template='{solution}'"], "task.template must hold {question} and {solution} once each; got"),
+    ([*VERIFIER, "task.template=null"], "task.template must hold {question} and {solution} once each; got None"),
+    ([*VERIFIER, "task.chat=null"], "task.chat must be true or false for task=verifier; got null"),
+    ([*VERIFIER, "data.completions=x.jsonl"], "data.completions=x.jsonl holds answers to the problems, which task=v"),
     (["nonsense"], "nonsense: Error parsing override 'nonsense'; expected KEY=VALUE"),
     (["algo._target_=os.system"], "algo._target_=os.system: "),
     (["algo._target_=topr_exp.types.Batch"], "algo._target_=topr_exp.types.Batch: not a loss"),

@@ -31,6 +31,7 @@ from topr_exp.sweeps.config import ClusterConfig, cluster_schema, cluster_with
 from topr_exp.tracking.config import TrackingConfig
 from topr_exp.training.config import CheckpointConfig, OptimConfig, ScheduleConfig
 from topr_exp.types import ConfigError
+from topr_exp.verifier.config import TaskConfig
 
 
 class Mu(Enum):
@@ -71,6 +72,7 @@ class Config:
     mu: Mu
     dry_run: bool
     output_dir: str
+    task: TaskConfig
     algo: Any  # a loss of topr_exp.algorithms, or a user's
     data: DataConfig
     model: ModelConfig
@@ -116,6 +118,11 @@ class Config:
             )
         self._check_unit()
         self._check_schedule()
+        if self.task.verifies and self.data.completions is not None:
+            raise ValueError(
+                f"data.completions={self.data.completions} holds answers to the problems, which task=verifier does not "
+                "train on: it verifies what task.solver writes"
+            )
 
     def _check_unit(self) -> None:
         """Refuse settings that would break up the pairs or groups that the algorithm trains on."""
@@ -176,6 +183,17 @@ class Config:
         return dataclasses.replace(self.model, path=path, revision=revision)
 
     @property
+    def solver(self) -> ModelConfig:
+        """The model that writes the solutions which a verifier reads."""
+        assert self.task.solver is not None
+        return dataclasses.replace(self.model, path=self.task.solver, revision=None)
+
+    @property
+    def grader_name(self) -> str:
+        """Who grades the model's completions: a verifier's against the truth about a solution."""
+        return "verdict" if self.task.verifies else self.data.grader_name
+
+    @property
     def experiment(self) -> dict[str, Any]:
         """What decides the result, as plain values: all settings but where the run computes and reports."""
         values = plain(self)
@@ -183,6 +201,8 @@ class Config:
             del values[key]
         for key in self.sampler.PLACE:
             del values["sampler"][key]
+        if not self.task.verifies:  # has no settings, and runs made before there was a choice keep their folders
+            del values["task"]
         return values
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config import Config, plain
 from topr_exp.data.config import Reward
+from topr_exp.verifier import table as verifier_table
 
 if TYPE_CHECKING:
     from topr_exp.data.problems import ProblemSets, SplitReport
@@ -44,8 +45,10 @@ def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, 
     else:
         weighting = ""
     top_k = f", top-k {sampler.top_k}" if sampler.top_k else ""
+    task = config.task
+    nouns, noun = ("solutions", "solution") if task.verifies else ("problems", "problem")
     data = "; ".join(
-        counted(name, report, questions)
+        counted(f"{name} {nouns}", report, questions)
         for name, report, questions in (("train", sets.train_report, train), ("test", sets.test_report, test))
     )
     rows = [
@@ -54,7 +57,7 @@ def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, 
         ("model", f"{config.model.name}, {policy.parameters / 1e6:,.2f} M parameters, {policy.place}"),
         (
             "sampling",
-            f"{config.data.n} completions a problem ({config.data.eval_n} to evaluate), temperature "
+            f"{config.data.n} completions a {noun} ({config.data.eval_n} to evaluate), temperature "
             f"{sampler.temperature:g}{top_k}, at most {sampler.max_new_tokens} tokens, sampler.seed {sampler.seed}",
         ),
         (
@@ -64,6 +67,9 @@ def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, 
         ),
         ("folder", str(config.folder)),
     ]
+    if task.verifies:
+        each = f"{task.solutions} a training problem, {task.test_solutions} a test problem"
+        rows.insert(1, ("task", f"verify solutions by {task.solver}: {each}"))
     if config.iterations > 1:
         rows.insert(-1, ("iterations", str(config.iterations)))
     return "\n".join(f"{name:<11} {text}" for name, text in rows)
@@ -72,6 +78,27 @@ def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, 
 def results(summary: dict[str, Any], folder: Path) -> str:
     """The table at the end: base against trained, seconds a stage, where the files are."""
     base, final = summary["base"], summary["final"]
+    trained = (
+        f"{summary['n_train']} training examples, {100 * summary['positive_share']:.1f} % positive, "
+        f"baseline {summary['baseline']:g}"
+    )
+    if "verifier" in base:
+        table = [*verifier_table.of_run(base["verifier"], final["verifier"]), trained]
+    else:
+        *table, note = solved(base, final)
+        table.append(f"{note}; {trained}")
+    seconds = ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())
+    return "\n".join(
+        [
+            *table,
+            f"seconds: {seconds} (total {sum(summary['seconds'].values()):.1f})",
+            f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, model/)",
+        ]
+    )
+
+
+def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
+    """The table of a model that answers the problems."""
     majority = next(name for name in base if name.startswith("maj@") and not name.endswith(("_se", "k")))
 
     def row(name: str, figures: dict[str, Any]) -> str:
@@ -82,18 +109,12 @@ def results(summary: dict[str, Any], folder: Path) -> str:
         return f"{name:<9}" + "".join(f"{cell:>13}" for cell in cells)
 
     titles = "".join(f"{title:>13}" for title in ("pass@1", majority, "correct", "incorrect", "invalid"))
-    seconds = ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())
-    return "\n".join(
-        [
-            f"{'%':<9}{titles}",
-            row("base", base),
-            row("trained", final),
-            f"pass@1 ± 2 standard errors over {base['problems']} problems; {summary['n_train']} training examples, "
-            f"{100 * summary['positive_share']:.1f} % positive, baseline {summary['baseline']:g}",
-            f"seconds: {seconds} (total {sum(summary['seconds'].values()):.1f})",
-            f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, model/)",
-        ]
-    )
+    return [
+        f"{'%':<9}{titles}",
+        row("base", base),
+        row("trained", final),
+        f"pass@1 ± 2 standard errors over {base['problems']} problems",
+    ]
 
 
 def counted(name: str, report: SplitReport, questions: Questions) -> str:
@@ -107,7 +128,7 @@ def counted(name: str, report: SplitReport, questions: Questions) -> str:
         )
         if count
     ]
-    return ", ".join([f"{len(questions.problems)} {name} problems", *left_out])
+    return ", ".join([f"{len(questions.problems)} {name}", *left_out])
 
 
 def plural(count: int, noun: str) -> str:

@@ -7,6 +7,7 @@ sampled lies in the store: the same command again computes the figures without s
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.interrupts import Interrupted
 from topr_exp.sampling.config import SCHEMAS
 from topr_exp.types import ConfigError, TOPRError
+from topr_exp.verifier.config import TaskName
 
 if TYPE_CHECKING:
     from topr_exp.config import Config
 
-READ = ("model", "data", "sampler", "evaluation", "name", "output_dir", "cluster", "experiment")
+READ = ("model", "task", "data", "sampler", "evaluation", "name", "output_dir", "cluster", "experiment")
 NOT_ASKED = ("name", "path", "reference", "every", "problems", "completions", "reward")  # a run's, not of its answers
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
@@ -111,6 +113,9 @@ def settings_of(run: dict[str, Any], overrides: list[str]) -> Iterator[str]:
         yield f"sampler={sampler}"
     dropped = NOT_ASKED if drawn_alike else (*NOT_ASKED, *SCHEMAS[sampler].PLACE)
     yield f"model={run['model']['name']}"
+    if (task := run.get("task", {})).get("name") == TaskName.verifier.name:
+        yield f"task={task['name']}"
+        yield from (f"task.{key}={quoted(value)}" for key, value in task.items() if key != "name")
     if not own:
         yield f"data={run['data']['name']}"
     for group in ("data", "sampler", "evaluation", "model") if same else ("sampler", "evaluation", "model"):
@@ -150,32 +155,44 @@ def evaluate_folder(config: Config) -> dict[str, Any]:
     from topr_exp.sampling.sampler import open_sampler
     from topr_exp.store import Store
     from topr_exp.store.files import disk_errors
+    from topr_exp.verifier.solutions import Verification
+    from topr_exp.verifier.table import of_evaluation
 
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
     with interrupts.listening():
-        problems = load_problems(config.data).test
+        sets, prompter = load_problems(config.data), build_prompter(config.data)
+        store = Store(Path(config.output_dir) / "store")
         policy = load_policy(config.model, config.cluster.device.name)
-        test = ask(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens)
-        place = f"{policy.parameters / 1e6:,.2f} M parameters, {policy.place}"
-        say(
-            f"model   {config.model.path} ({place})\ndata    {config.data.name} from {config.data.source}, "
-            f"{len(test.problems)} problems, {config.data.eval_n} completions each"
-        )
-        asked = {name: plain(getattr(config, name)) for name in ("model", "data", "sampler", "evaluation")}
+        groups = ("model", "data", "sampler", "evaluation", *(["task"] if config.task.verifies else []))
+        asked = {name: plain(getattr(config, name)) for name in groups}
         for key in config.sampler.PLACE:
             del asked["sampler"][key]
         folder = folder_of(config, asked, policy.fingerprint)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
-            evaluation = evaluate(sampler, policy, test, config, Store(Path(config.output_dir) / "store"))
+            verification = None
+            if config.task.verifies:
+                verification = Verification(config, dataclasses.replace(sets, train=[]), prompter, store, sampler)
+                sets, prompter = verification.sets, verification.prompter
+            test = ask(sets.test, prompter, policy, config.sampler.max_new_tokens)
+            place = f"{policy.parameters / 1e6:,.2f} M parameters, {policy.place}"
+            say(
+                f"model   {config.model.path} ({place})\ndata    {config.data.name} from {config.data.source}, "
+                f"{len(test.problems)} {'solutions to verify' if verification else 'problems'}, {config.data.eval_n} "
+                "completions each"
+            )
+            evaluation = evaluate(sampler, policy, test, config, store)
         figures = {**evaluation.figures(), **evaluation.places(), "too_long": test.too_long}
+        if verification is not None:
+            figures |= verification.tested(folder, 0, evaluation)
         Showcase(folder, config.optim.score_batch_size).tested(0, policy, evaluation)
         write_json(folder / "environment.json", environment(config))
         found = {**asked, "weights": policy.fingerprint, "figures": figures}
         write_json(folder / "eval.json", found)
-    say(f"\n{table(figures)}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
+    shown = of_evaluation(figures["verifier"]) if verification else table(figures)
+    say(f"\n{shown}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
     return found
 
 

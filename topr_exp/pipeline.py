@@ -45,6 +45,7 @@ from topr_exp.training.on_policy import Rounds
 from topr_exp.training.scoring import score
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import Problem
+from topr_exp.verifier.solutions import Verification
 
 REWARD_OF_WRONG = {Reward.pm1: -1.0, Reward.zero_one: 0.0}
 
@@ -73,6 +74,13 @@ class Experiment:
         with folder.stage("problems"):
             sets = load_problems(config.data)
             self.prompter = build_prompter(config.data)
+        self.verification: Verification | None = None
+        if config.task.verifies:  # the problems are now solutions to them, the answer is whether one is correct
+            with folder.stage("sampling"):
+                self.verification = Verification(config, sets, self.prompter, self.store, sampler)
+                sets, self.prompter = self.verification.sets, self.verification.prompter
+                self.folder.count("tokens_of_solver", self.verification.sampled)
+        with folder.stage("problems"):
             self.policy = load_policy(config.model, config.cluster.device.name)
             self.train = ask(sets.train, self.prompter, self.policy, config.sampler.max_new_tokens)
             self.test = ask(sets.test, self.prompter, self.policy, config.sampler.max_new_tokens)
@@ -105,6 +113,8 @@ class Experiment:
                 part = evaluation.figures(self.config.evaluation.problems)
                 self.folder.add_evaluation({"iteration": iteration, "subset": True, **part})
             figures = {**evaluation.figures(), **evaluation.places()}
+            if self.verification is not None:
+                figures |= self.verification.tested(self.folder.path, iteration, evaluation)
             self.folder.add_evaluation({"iteration": iteration, **figures})
         return figures
 
@@ -143,7 +153,7 @@ class Experiment:
                 )
             self.before_training()
         with self.folder.stage("grading"):
-            verdicts = judge(rollouts, train.problems, data.grader_name, self.store)
+            verdicts = judge(rollouts, train.problems, self.config.grader_name, self.store)
         with self.folder.stage("composition"):
             training_set = self.compose(rollouts, verdicts, train.problems, iteration)
             sources = {"store": str(self.store.root), "rollouts": rollouts.name, "verdicts": verdicts.name}
@@ -168,7 +178,7 @@ class Experiment:
     def train_in_rounds(self, iteration: int) -> None:
         """Train the policy in place on completions that it samples anew every few updates."""
         config = self.config
-        with self.folder.stage("training"), Grader(config.data.grader_name) as grader:
+        with self.folder.stage("training"), Grader(config.grader_name) as grader:
             reference = self.reference()
             trainer = self.trainer(reference, iteration)
             rounds = Rounds(
@@ -250,6 +260,7 @@ class Experiment:
             "data": config.data.name,
             "source": config.data.source,
             "model": config.model.name,
+            "task": config.task.name.name,
             "seed": config.seed,
             "sampler_seed": config.sampler.seed,
             **{key: last[key] for key in ("baseline", "effective_positive", "positive_share", "n_train")},

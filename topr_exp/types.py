@@ -32,6 +32,7 @@ class Problem:
     answer: str  # gold, as the grader compares it
     level: int | None = None  # difficulty, 1 (easy) to 5
     subject: str | None = None
+    source: str | None = None  # id of the problem that this one was made from; those of one source are not independent
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Evaluation:
             self.verdicts.classes.reshape(-1, self.n)[:problems],
             levels=[problem.level for problem in chosen],
             subjects=[problem.subject for problem in chosen],
+            sources=[problem.source for problem in chosen],
         )
 
     def places(self) -> dict[str, str]:
@@ -54,7 +55,7 @@ def evaluate(sampler: Sampler, policy: Policy, test: Questions, config: Config, 
     """
     n = config.data.eval_n
     rollouts = collect(sampler, policy, test, n, config.evaluation.seed, store, "evaluation")
-    return Evaluation(test, rollouts, judge(rollouts, test.problems, config.data.grader_name, store), n, store)
+    return Evaluation(test, rollouts, judge(rollouts, test.problems, config.grader_name, store), n, store)
 
 
 def first(questions: Questions, count: int | None) -> Questions:

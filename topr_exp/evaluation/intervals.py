@@ -33,9 +33,17 @@ class Interval:
         return {"value": self.value, "se": self.se, "low": self.low, "high": self.high}
 
 
-def standard_error(values: NDArray[np.float64]) -> float | None:
-    """The standard error of the mean of per-problem values [P] in closed form, std / sqrt(P); None for P = 1."""
-    return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
+def standard_error(values: NDArray[np.float64], clusters: NDArray[np.int64] | None = None) -> float | None:
+    """The standard error of the mean of per-problem values [P] in closed form, std / sqrt(P); None for P = 1.
+
+    clusters: [P] numbers from 0; problems with the same number are not independent, and their sums take the place of
+    single values (for clusters of one the formula is the same).
+    """
+    if clusters is None:
+        return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
+    excess = np.bincount(clusters, weights=values - values.mean())
+    count = len(excess)
+    return math.sqrt(count / (count - 1) * float(excess @ excess)) / len(values) if count > 1 else None
 
 
 def bootstrap_means(values: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -52,22 +60,33 @@ def bootstrap_means(values: NDArray[np.float64], resamples: int, rng: np.random.
 
 
 def intervals(
-    values: NDArray[np.float64], rng: np.random.Generator, resamples: int = RESAMPLES, level: float = LEVEL
+    values: NDArray[np.float64],
+    rng: np.random.Generator,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    clusters: NDArray[np.int64] | None = None,
 ) -> list[Interval]:
     """An interval for the mean of each column, by the bootstrap over problems (percentiles; Efron and Tibshirani 1994).
 
     values: [P, S] S statistics of each problem; all are resampled together.
     level: the coverage aimed at, in (0, 1).
+    clusters: [P] numbers from 0 of what is resampled as a whole (None: single problems).
     """
     assert values.ndim == 2, values.shape
     assert len(values), "no problems"
     mean = values.mean(axis=0)
-    if len(values) == 1:
+    if len(values) == 1 or (clusters is not None and clusters.max() == 0):
         return [Interval(float(value), None, None, None) for value in mean]
     tail = 50 * (1 - level)
-    low, high = np.percentile(bootstrap_means(values, resamples, rng), [tail, 100 - tail], axis=0)
+    if clusters is None:
+        means = bootstrap_means(values, resamples, rng)
+    else:
+        sums = np.stack([np.bincount(clusters, weights=column) for column in values.T], axis=1)
+        drawn = bootstrap_means(np.column_stack([sums, np.bincount(clusters)]), resamples, rng)
+        means = drawn[:, :-1] / drawn[:, -1:]
+    low, high = np.percentile(means, [tail, 100 - tail], axis=0)
     return [
-        Interval(float(mean[i]), standard_error(values[:, i]), float(low[i]), float(high[i]))
+        Interval(float(mean[i]), standard_error(values[:, i], clusters), float(low[i]), float(high[i]))
         for i in range(values.shape[1])
     ]
 

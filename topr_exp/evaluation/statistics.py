@@ -69,6 +69,7 @@ def summarise(
     *,
     levels: Sequence[int | None] | None = None,
     subjects: Sequence[str | None] | None = None,
+    sources: Sequence[str | None] | None = None,
     seed: int = 0,
     trials: int = TRIALS,
     resamples: int = RESAMPLES,
@@ -81,31 +82,48 @@ def summarise(
 
     verdicts, classes, seed, trials: as for `measure`.
     levels, subjects: [P] of each problem; None where it has none.
+    sources: [P] what each problem was made from; those of one source are resampled together. None where it stands
+    for itself.
     resamples: of the bootstrap over problems.
     """
     measures = measure(verdicts, classes, seed, trials)
     ks = measures.draws.ks
     columns = np.stack([*measures.pass_at.values(), *(measures.maj_at[k] for k in ks)], axis=1)
-    found = intervals(columns, np.random.default_rng([seed, 1]), resamples)
+    clusters = number(sources)
+    found = intervals(columns, np.random.default_rng([seed, 1]), resamples, clusters=clusters)
     everything = np.ones(len(verdicts), dtype=bool)
     return {
-        **headline(verdicts, measures, everything),
+        **headline(verdicts, measures, everything, clusters),
         "samples": measures.n,
         "pass@k": curve(measures, found[: len(ks)], measures.draws.pass_trials),
         "maj@k": curve(measures, found[len(ks) :], measures.draws.maj_trials),
         "correct_histogram": correct_histogram(verdicts),
-        "levels": breakdown(verdicts, measures, levels),
-        "subjects": breakdown(verdicts, measures, subjects),
+        "levels": breakdown(verdicts, measures, levels, clusters),
+        "subjects": breakdown(verdicts, measures, subjects, clusters),
     }
 
 
-def headline(verdicts: NDArray[np.integer], measures: Measures, chosen: NDArray[np.bool_]) -> dict[str, Any]:
-    """The headline figures of the chosen problems; chosen: [P]."""
+def number(sources: Sequence[str | None] | None) -> NDArray[np.int64] | None:
+    """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
+    if sources is None or all(source is None for source in sources):
+        return None
+    seen: dict[str, int] = {}
+    return np.array([seen.setdefault(source or f"#{i}", len(seen)) for i, source in enumerate(sources)])
+
+
+def headline(
+    verdicts: NDArray[np.integer],
+    measures: Measures,
+    chosen: NDArray[np.bool_],
+    clusters: NDArray[np.int64] | None = None,
+) -> dict[str, Any]:
+    """The headline figures of the chosen problems; chosen, clusters: [P]."""
     figures: dict[str, Any] = {}
     k = headline_k(measures.n)
+    part = None if clusters is None else np.unique(clusters[chosen], return_inverse=True)[1]
     for name, values in (("pass@1", measures.pass_at[1]), (f"maj@{k}", measures.maj_at[k])):
         figures[name] = float(values[chosen].mean())
-        figures[f"{name}_se"] = standard_error(values[chosen])
+        figures[f"{name}_se"] = standard_error(values[chosen], part)
     return {**figures, **shares(verdicts[chosen]), "problems": int(chosen.sum())}
 
 
@@ -122,11 +140,17 @@ def curve(measures: Measures, found: list[Interval], trials: NDArray[np.float64]
 
 
 def breakdown(
-    verdicts: NDArray[np.integer], measures: Measures, names: Sequence[int | None] | Sequence[str | None] | None
+    verdicts: NDArray[np.integer],
+    measures: Measures,
+    names: Sequence[int | None] | Sequence[str | None] | None,
+    clusters: NDArray[np.int64] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
     if names is None:
         return {}
     assert len(names) == len(verdicts), (len(names), len(verdicts))
     present: list[Any] = sorted({name for name in names if name is not None})
-    return {str(name): headline(verdicts, measures, np.array([other == name for other in names])) for name in present}
+    return {
+        str(name): headline(verdicts, measures, np.array([other == name for other in names]), clusters)
+        for name in present
+    }

@@ -10,7 +10,7 @@ from collections import deque
 
 from topr_exp.types import ConfigError
 
-FORMATS = ("gsm8k", "math", "final")
+FORMATS = ("gsm8k", "math", "final", "verdict")
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 # What may stand between two boxes that are one answer: separators, spaces, math delimiters, "and" / "or".
@@ -25,7 +25,9 @@ _NEXT_QUESTION = re.compile(r"\n[ \t]*(?:Q|Question|Problem)\s*:")
 _PHRASES = {
     "gsm8k": re.compile(r"the\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
     "final": re.compile(r"the\s+final\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
+    "verdict": re.compile(r"\bverdict[\s*_]*(?::|\bis\b)", re.IGNORECASE),
 }
+_VERDICT_WORDS = re.compile(r"\b(?:correct|incorrect|not|or)\b|n['’]t\b", re.IGNORECASE)
 MAX_STATEMENT = 4000  # characters behind a phrase within which its statement has to end
 _DISPLAYS = (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"))
 # A sentence ends at a line's end, or at a full stop that is no decimal point (nor inside "a.m.").
@@ -35,9 +37,10 @@ _SENTENCE_END = re.compile(r"\n|(?<![A-Za-z]\.[A-Za-z])[.!?](?=[\s*_\"')\]]|$)|[
 def extract(completion: str, format: str) -> str | None:
     r"""The final answer that a completion states, as it was written; None where it states none.
 
-    `format` is "math" (the last balanced \boxed{...}), "gsm8k" ("The answer is N.") or "final" ("the final answer is
-    X."). Text up to the last `</think>` does not count, nor does a further question of the few-shot form
-    ("Q:", "Question:", "Problem:" at the start of a line) that the model went on to write after its answer.
+    `format` is "math" (the last balanced \boxed{...}), "gsm8k" ("The answer is N."), "final" ("the final answer is
+    X.") or "verdict" ("Verdict: correct." or "Verdict: incorrect."; a sentence with both words or a "not" says none).
+    Text up to the last `</think>` does not count, nor does a further question of the few-shot form ("Q:", "Question:",
+    "Problem:" at the start of a line) that the model went on to write after its answer.
     Raises ConfigError for another format.
     """
     if format not in FORMATS:
@@ -50,7 +53,10 @@ def extract(completion: str, format: str) -> str | None:
     further = _NEXT_QUESTION.search(text, first.end())
     if further is not None:
         text = text[: further.start()]
-    return last_boxed(text) if format == "math" else _after_phrase(text, start)
+    if format == "math":
+        return last_boxed(text)
+    statement = _after_phrase(text, start)
+    return _verdict(statement) if format == "verdict" and statement is not None else statement
 
 
 def last_boxed(text: str) -> str | None:
@@ -129,6 +135,12 @@ def _after_phrase(text: str, phrase: re.Pattern[str]) -> str | None:
             return answer
         end = match.start()  # nothing follows the phrase: the one before it counts
     return None
+
+
+def _verdict(statement: str) -> str | None:
+    """ "correct" or "incorrect" where a statement says that and nothing that would turn or hedge it."""
+    words = {word.lower() for word in _VERDICT_WORDS.findall(statement)}
+    return words.pop() if len(words) == 1 and words <= {"correct", "incorrect"} else None
 
 
 def _statement(rest: str) -> str | None:

@@ -17,7 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topr_exp.models.recipes import RECIPES, Recipe, examples, vocabulary_texts
+from topr_exp.models.loading import load_model
+from topr_exp.models.recipes import RECIPES, Recipe, VerifierRecipe, examples, vocabulary_texts
 from topr_exp.models.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
@@ -49,6 +50,22 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedM
         eos_token_id=tokenizer.eos_token_id,
     )
     return LlamaForCausalLM(config)
+
+
+def begin_with(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, start: str) -> None:
+    """Copy the weights of a model of the same shape; of the embeddings, the rows of tokens that both know."""
+    import torch
+
+    other, known = load_model(start)
+    rows = other.state_dict()
+    shared = [(index, known.vocab[token]) for token, index in tokenizer.vocab.items() if token in known.vocab]
+    here, there = (torch.tensor(ids) for ids in zip(*shared, strict=True))
+    weights = model.state_dict()
+    for name, weight in weights.items():
+        if weight.shape == rows[name].shape:
+            weight.copy_(rows[name])
+        else:
+            weight[here] = rows[name][there]
 
 
 def batches(
@@ -105,9 +122,11 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
 
     tokenizer = build_tokenizer(vocabulary_texts(recipe), recipe.context)
     model = new_model(recipe, tokenizer)
+    if isinstance(recipe, VerifierRecipe):
+        begin_with(model, tokenizer, recipe.start)
     optimizers = build_optimizers(model, recipe)
     rng = random.Random(recipe.seed)
-    clean = batches(recipe, {"clean": 1.0}, tokenizer, rng)
+    clean = batches(recipe, {recipe.clean: 1.0}, tokenizer, rng)
     mixed = batches(recipe, recipe.mix, tokenizer, rng)
     seen, started, total = 0, time.monotonic(), 0.0
     for step in range(recipe.steps):

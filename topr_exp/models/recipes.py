@@ -1,6 +1,6 @@
 """What each tiny model was made from: one entry a model, and the texts that it was pre-trained on.
 
-Every completion is written in one of four styles:
+Every completion of a model that solves is written in one of four styles (`verifications` has a verifier's):
   clean     the steps, then the answer in the form that the prompt asks for
   unmarked  the steps, then the answer without that form, so that a grader finds none (invalid)
   slip      as clean, with one wrong result in the steps and whatever follows from it (incorrect)
@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from typing import ClassVar
 
 from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.embedded import Calc, Task, draw_tasks
+from topr_exp.models import verifications
 
 
 @dataclass(frozen=True)
@@ -56,19 +58,42 @@ class Recipe:
     mlp: int = 256
     context: int = 2048
 
+    styles: ClassVar[tuple[str, ...]] = STYLES
+    clean: ClassVar[str] = "clean"  # the style of the first steps
+
     def __post_init__(self) -> None:
-        assert set(self.mix) <= set(STYLES), self.mix
+        assert set(self.mix) <= set(self.styles), self.mix
         assert set(self.forms) <= set(FORMS), self.forms
         assert abs(sum(self.mix.values()) - 1) < 1e-9, self.mix
         assert abs(sum(self.forms.values()) - 1) < 1e-9, self.forms
 
 
+@dataclass(frozen=True)
+class VerifierRecipe(Recipe):
+    """A verifier: it begins with the weights of a shipped model, as far as the two share words."""
+
+    start: str = "tiny"
+
+    styles: ClassVar[tuple[str, ...]] = verifications.STYLES
+    clean: ClassVar[str] = "careful"
+
+
 FORM_SHARES = {"gsm8k": 0.36, "math": 0.52, "final": 0.12}
-RECIPES = {
+RECIPES: dict[str, Recipe] = {
     # A tempting wrong style: positive examples alone keep it alive, since a bare answer is sometimes right.
     "tiny": Recipe(seed=0, forms=FORM_SHARES, mix={"clean": 0.26, "unmarked": 0.17, "slip": 0.15, "bare": 0.42}),
     # Wrong answers mostly from noise in the steps. Slips outnumber clean texts so that pass@1 stays below 35 %.
     "tiny_noise": Recipe(seed=1, forms=FORM_SHARES, mix={"clean": 0.33, "unmarked": 0.17, "slip": 0.38, "bare": 0.12}),
+    # Lenient, often without a verdict: what training can mend. (Verdicts on wrong solutions are cheap to get right.)
+    "tiny_verifier": VerifierRecipe(
+        seed=2,
+        forms={"gsm8k": 1.0},
+        mix={"careful": 0.22, "slip": 0.10, "lenient": 0.34, "unmarked": 0.24, "waved through": 0.10},
+        steps=2000,
+        clean_steps=1200,
+        muon_lr=3e-3,
+        adam_lr=1.5e-3,
+    ),
 }
 
 
@@ -92,6 +117,9 @@ def pool(data_format: str, count: int, seed: int) -> list[Task]:
 
 def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
     """Prompts with completions, without end."""
+    if isinstance(recipe, VerifierRecipe):
+        assert list(recipe.forms) == ["gsm8k"], recipe.forms
+        yield from verifications.examples(pool("gsm8k", recipe.tasks, recipe.seed), mix, rng)
     pools = {name: pool("gsm8k" if name == "gsm8k" else "math", recipe.tasks, recipe.seed) for name in recipe.forms}
     while True:
         name = rng.choices(list(recipe.forms), list(recipe.forms.values()))[0]
@@ -104,6 +132,6 @@ def vocabulary_texts(recipe: Recipe) -> list[str]:
     """Texts that hold every word of the recipe's prompts and completions."""
     texts = []
     rng = random.Random(recipe.seed)
-    for style in STYLES:
+    for style in recipe.styles:
         texts += [prompt + text for prompt, text in islice(examples(recipe, {style: 1.0}, rng), 5000)]
     return texts

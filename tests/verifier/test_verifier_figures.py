@@ -1,0 +1,106 @@
+"""A verifier's figures: counted by hand, with intervals that take a problem's solutions together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topr_exp.evaluation.statistics import summarise as summarise_evaluation
+from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
+from topr_exp.verifier.figures import difference, summarise, tally
+
+C, W, X = CORRECT, INCORRECT, INVALID
+
+# Two problems, three solutions each, two verifications of a solution.
+SOLVED = np.array([[C, W, X], [W, W, W]])
+CLASSES = np.array([[0, 1, -1], [0, 0, 1]])
+VERDICTS = np.array([[[C, X], [C, W], [C, C]], [[W, W], [C, C], [X, C]]])  # of the verifications: right, wrong, none
+ALL = np.ones((2, 3), dtype=bool)
+
+
+def test_figures_by_hand():
+    found = summarise(tally(SOLVED, CLASSES, VERDICTS, ALL))
+    value = {name: figure["value"] for name, figure in found.items() if isinstance(figure, dict)}
+    assert value["accuracy"] == pytest.approx(7 / 12)
+    assert value["invalid"] == pytest.approx(2 / 12)
+    assert value["accuracy_on_correct"] == pytest.approx(1 / 2)  # C X on the only correct solution
+    assert value["accuracy_on_incorrect"] == pytest.approx(6 / 10)  # one without an answer is incorrect
+    assert value["balanced_accuracy"] == pytest.approx((1 / 2 + 6 / 10) / 2)
+    # Approvals in the first problem: 1 of the correct solution, 1 (a wrong verdict) of the wrong one, so they tie.
+    assert value["weighted_sc"] == pytest.approx(1 / 4)
+    assert value["maj"] == pytest.approx(1 / 4)
+    assert value["oracle"] == pytest.approx(1 / 2)
+    assert value["solved"] == pytest.approx(1 / 6)
+    assert value["weighted_sc - maj"] == pytest.approx(0)
+    assert (found["problems"], found["solutions"], found["verifications"]) == (2, 3, 2)
+
+
+def test_solutions_that_were_not_verified_count_nowhere_and_approve_of_nothing():
+    verified = ALL.copy()
+    verified[0, 1] = False  # the one that tied
+    found = summarise(tally(SOLVED, CLASSES, VERDICTS, verified))
+    assert found["accuracy"]["value"] == pytest.approx(6 / 10)
+    assert found["weighted_sc"]["value"] == pytest.approx(1 / 2)
+    nothing = summarise(tally(SOLVED, CLASSES, VERDICTS, np.zeros((2, 3), dtype=bool)))
+    assert nothing["accuracy"] == {"value": None, "low": None, "high": None}
+    assert nothing["balanced_accuracy"]["value"] is None
+    assert nothing["weighted_sc"]["value"] == pytest.approx(1 / 4)  # both answers tie at 0
+
+
+def test_without_correct_solutions_there_is_no_balanced_accuracy():
+    found = summarise(tally(np.full((2, 3), W), CLASSES, VERDICTS, ALL))
+    assert found["accuracy_on_correct"]["value"] is None
+    assert found["balanced_accuracy"]["value"] is None
+    assert found["accuracy"]["value"] == found["accuracy_on_incorrect"]["value"]
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_verifier_that_always_says_the_same_has_a_balanced_accuracy_of_one_half(says):
+    rng = np.random.default_rng(0)
+    solved = np.where(rng.random((40, 8)) < 0.25, C, W)
+    verdicts = np.where((solved == C) == says, C, W)[:, :, None].repeat(4, axis=2)
+    found = summarise(tally(solved, solved, verdicts, np.ones_like(solved, dtype=bool)))
+    assert found["balanced_accuracy"]["value"] == pytest.approx(0.5)
+    assert found["weighted_sc"]["value"] == (
+        pytest.approx(found["maj"]["value"]) if says else pytest.approx(0.5, abs=0.1)
+    )
+
+
+def test_intervals_cover_over_problems_with_dependent_solutions():
+    """Problems drawn anew 200 times from a known distribution: a 95 % interval holds the truth about as often."""
+    rng = np.random.default_rng(1)
+    hits = {"accuracy": 0, "balanced_accuracy": 0}
+    truth = 0.3 * 0.5 + 0.8 * 0.5  # easy or hard problems, all solutions of one alike
+    for _ in range(200):
+        easy = rng.random((60, 1)) < 0.5
+        solved = np.where(rng.random((60, 6)) < 0.5, C, W)
+        verdicts = np.where(rng.random((60, 6, 4)) < np.where(easy, 0.8, 0.3)[:, :, None], C, W)
+        found = summarise(tally(solved, solved, verdicts, np.ones_like(solved, dtype=bool)), resamples=400)
+        for name in hits:
+            hits[name] += found[name]["low"] <= truth <= found[name]["high"]
+    assert all(0.89 <= count / 200 <= 0.99 for count in hits.values()), hits
+
+
+def test_the_accuracy_of_an_evaluation_has_the_same_interval_when_its_problems_have_sources():
+    rng = np.random.default_rng(2)
+    easy = rng.random((50, 1)) < 0.5
+    right = rng.random((50, 6, 4)) < np.where(easy, 0.9, 0.2)[:, :, None]
+    codes = np.where(right, C, W)
+    solved = np.where(rng.random((50, 6)) < 0.5, C, W)
+    ours = summarise(tally(solved, solved, codes, np.ones((50, 6), dtype=bool)))["accuracy"]
+    flat, classes = codes.reshape(300, 4), (codes.reshape(300, 4) == C).astype(int)
+    sources = [f"p{i}" for i in range(50) for _ in range(6)]
+    together = summarise_evaluation(flat, classes, sources=sources)
+    alone = summarise_evaluation(flat, classes)
+    assert together["pass@1"] == alone["pass@1"] == pytest.approx(ours["value"])
+    assert together["pass@k"]["1"]["low"] == pytest.approx(ours["low"], abs=0.01)
+    assert together["pass@k"]["1"]["high"] == pytest.approx(ours["high"], abs=0.01)
+    assert together["pass@1_se"] > 1.5 * alone["pass@1_se"]
+    spread = right.reshape(50, 24).mean(axis=1).std(ddof=1) / np.sqrt(50)
+    assert together["pass@1_se"] == pytest.approx(spread)
+
+
+def test_a_difference_is_paired():
+    first = np.array([0.0, 1, 0, 1, 1])
+    found = difference(first, first + 0.2)
+    assert found == {name: pytest.approx(0.2) for name in ("value", "low", "high")}

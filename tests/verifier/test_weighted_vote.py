@@ -1,0 +1,84 @@
+"""Weighted self-consistency: hand-made elections, and every election against one that is written out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topr_exp.evaluation.majority import ballots, count_votes, majority_score
+from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
+from topr_exp.verifier.selection import weighted_score
+
+C, W, X = CORRECT, INCORRECT, INVALID
+
+
+def selected(verdicts, classes, approvals):
+    return weighted_score(ballots(np.array(verdicts), np.array(classes)), np.array(approvals))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "classes", "approvals", "score"),
+    [
+        ([C, W, W], [0, 1, 1], [4, 1, 1], 1),  # a minority with more approval
+        ([C, W, W], [0, 1, 1], [2, 2, 1], 0),
+        ([C, W, W], [0, 1, 1], [2, 1, 1], 1 / 2),  # a tie of sums
+        ([C, C, W], [0, 0, 1], [1, 1, 2], 1 / 2),  # equivalent answers add up
+        ([C, C, W], [0, 0, 1], [1, 2, 2], 1),
+        ([C, W, W], [0, 1, 2], [0, 0, 0], 1 / 3),  # nothing is approved: all answers tie, however often they occur
+        ([C, W, W, W], [0, 1, 1, 1], [0, 0, 0, 0], 1 / 2),
+        ([C, W, X], [0, 1, -1], [1, 0, 4], 1),  # a solution without an answer never votes
+        ([X, X], [-1, -1], [4, 4], 0),
+        ([X, X, W], [-1, -1, 0], [4, 4, 0], 0),
+        ([C], [0], [0], 1),
+        ([W], [0], [4], 0),
+    ],
+)
+def test_an_election(verdicts, classes, approvals, score):
+    assert selected([verdicts], [classes], [approvals]) == pytest.approx([score])
+
+
+def test_a_solution_without_verifications_weighs_nothing():
+    assert selected([[C, W, W]], [[0, 1, 2]], [[1, 0, 0]]) == pytest.approx([1])
+
+
+def written_out(solutions):
+    """The expected score of one election; solutions: (verdict, answer, approvals), answers equal when equivalent."""
+    sums = defaultdict(Fraction)
+    right = set()
+    for verdict, answer, approvals in solutions:
+        if verdict != X:
+            sums[answer] += Fraction(approvals, 4)
+            right |= {answer} if verdict == C else set()
+    winners = [answer for answer in sums if sums[answer] == max(sums.values())]
+    return sum(answer in right for answer in winners) / len(winners) if winners else 0.0
+
+
+solution = st.tuples(st.sampled_from([(C, 0), (W, 1), (W, 2), (W, 3), (X, -1)]), st.integers(0, 4))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(1, 7).flatmap(lambda k: st.lists(st.lists(solution, min_size=k, max_size=k), min_size=1, max_size=5))
+)
+def test_elections_equal_those_written_out(problems):
+    expected = [written_out([(v, c, a) for (v, c), a in problem]) for problem in problems]
+    verdicts = [[v for (v, _), _ in problem] for problem in problems]
+    classes = [[c if c < 0 else 10 - c for (_, c), _ in problem] for problem in problems]  # any numbering
+    approvals = [[a for _, a in problem] for problem in problems]
+    np.testing.assert_allclose(selected(verdicts, classes, approvals), expected, atol=1e-14)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(solution, min_size=5, max_size=5), min_size=1, max_size=4), st.integers(1, 4))
+def test_equal_weights_give_the_majority(problems, weight):
+    voting = ballots(
+        np.array([[v for (v, _), _ in problem] for problem in problems]),
+        np.array([[c for (_, c), _ in problem] for problem in problems]),
+    )
+    majority = majority_score(count_votes(voting.candidate, voting.worth.shape[1]), voting.worth)
+    np.testing.assert_array_equal(weighted_score(voting, np.full(voting.candidate.shape, weight)), majority)

@@ -1,0 +1,192 @@
+"""`python -m topr_exp.report.table2 FOLDER...`: Table 2 of the paper from verifier runs, the paper's figures beside.
+
+What each problem adds to the figures is averaged over the runs (of the same algorithm) that were tested on it; the
+intervals are those of the bootstrap over problems. How far the runs differ stands below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from topr_exp.report.runs import Run, read_runs
+from topr_exp.report.series import half_width
+from topr_exp.types import TOPRError
+from topr_exp.verifier.figures import Tally, difference, summarise
+from topr_exp.verifier.table import COLUMNS, WIDTH, cell
+
+FILE = "verification.json"
+TITLES = ("Verifier accuracy", "Invalid rate", "Weighted SC")
+# TOPR, Table 2: an 8B verifier of the 70B model's solutions to MATH, in per cent.
+PAPER = {"none": ("–", "–", "55.5"), "base": ("32.6", "34.2", "56.7"), "topr": ("70.9", "0.90", "61.5")}
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A verifier of a finished run, by what each problem adds to its figures."""
+
+    run: Run
+    problems: list[str]
+    before: Tally
+    after: Tally
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table."""
+
+    name: str
+    kind: str  # none, base, oracle or an algorithm
+    together: Tally  # averaged over the runs
+    figures: dict[str, Any]
+    alone: list[dict[str, Any]]  # the figures of each run
+
+    @property
+    def selection(self) -> str:
+        return {"none": "maj", "oracle": "oracle"}.get(self.kind, "weighted_sc")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m topr_exp.report.table2", description=__doc__.split("\n\n")[-1])
+    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
+    options = parser.parse_args(arguments)
+    try:
+        print(table2(read_runs(options.folders)))
+    except TOPRError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def verifiers(runs: Sequence[Run]) -> list[Run]:
+    """The finished runs that trained a verifier."""
+    return [run for run in runs if run.status == "done" and (run.path / FILE).is_file()]
+
+
+def table2(runs: Sequence[Run]) -> str:
+    """The table of the verifiers among `runs`. TOPRError where there are none, or ones that nothing compares."""
+    tested = [read(run) for run in verifiers(runs)]
+    if not tested:
+        raise TOPRError("no finished run of a verifier (task=verifier) among these")
+    for name in ("model.name", "task.solver", "data.name"):
+        alike(name, [setting(one.run, name) for one in tested])
+    alike("task.test_solutions", [str(one.before.solutions) for one in tested])
+    alike("data.eval_n", [str(one.before.verifications) for one in tested])
+    return "\n".join(render(rows_of(tested), tested))
+
+
+def read(run: Run) -> Tested:
+    """What a run noted of each test problem; TOPRError for a file that is damaged."""
+    try:
+        stored = json.loads((run.path / FILE).read_text(encoding="utf-8"))
+        tallies = {
+            int(iteration): Tally(
+                {name: np.array(column, dtype=np.float64) for name, column in values.items()},
+                stored["solutions"],
+                stored["verifications"],
+            )
+            for iteration, values in stored["iterations"].items()
+        }
+        return Tested(run, stored["problems"], tallies[0], tallies[max(tallies)])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise TOPRError(f"{run.path / FILE} can't be read ({' '.join(str(error).split())})") from error
+
+
+def setting(run: Run, name: str) -> str:
+    value: Any = run.config
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return str(value)
+
+
+def alike(name: str, values: Sequence[str]) -> None:
+    if len(set(values)) > 1:
+        raise TOPRError(f"these runs can't stand in one table: {name} is {' and '.join(sorted(set(values)))}")
+
+
+def rows_of(tested: Sequence[Tested]) -> list[Row]:
+    """No verifier, the base, one row for each algorithm, the oracle."""
+    model, k = setting(tested[0].run, "model.name"), tested[0].before.solutions
+    base = [(one.problems, one.before) for one in tested]
+    rows = [row(f"none (maj@{k})", "none", base), row(model, "base", base)]
+    algos = sorted({setting(one.run, "algo.name") for one in tested}, key=lambda name: (name == "topr", name))
+    for algo in algos:
+        part = [(one.problems, one.after) for one in tested if setting(one.run, "algo.name") == algo]
+        rows.append(row(f"{model}, {algo}", algo, part))
+    return [*rows, row(f"oracle (pass@{k})", "oracle", base)]
+
+
+def row(name: str, kind: str, parts: Sequence[tuple[list[str], Tally]]) -> Row:
+    """The tallies of some runs averaged problem by problem."""
+    places: dict[str, int] = {}
+    for problems, _ in parts:
+        for problem in problems:
+            places.setdefault(problem, len(places))
+    index = [np.array([places[problem] for problem in problems]) for problems, _ in parts]
+    runs = np.sum([np.bincount(rows, minlength=len(places)) for rows in index], axis=0)
+    first = parts[0][1]
+    values = {}
+    for column in first.values:
+        sums = [
+            np.bincount(rows, weights=tally.values[column], minlength=len(places))
+            for rows, (_, tally) in zip(index, parts, strict=True)
+        ]
+        values[column] = np.sum(sums, axis=0) / runs
+    together = Tally(values, first.solutions, first.verifications)
+    return Row(name, kind, together, summarise(together), [summarise(tally, resamples=2) for _, tally in parts])
+
+
+def render(rows: Sequence[Row], tested: Sequence[Tested]) -> list[str]:
+    """The lines of the table and what belongs below it."""
+    width = max(len(row.name) for row in rows) + 2
+    lines = [f"{'%':<{width}}" + "".join(f"{title:>{WIDTH}}" for title in TITLES) + "   paper: the same three"]
+    for row in rows:
+        shown = [None, None] if row.selection != "weighted_sc" else [row.figures["accuracy"], row.figures["invalid"]]
+        ours = "".join(f"{cell(figure):>{WIDTH}}" for figure in [*shown, row.figures[row.selection]])
+        theirs = "".join(f"{value:>7}" for value in PAPER.get(row.kind, ()))
+        lines.append(f"{row.name:<{width}}{ours}  {theirs}".rstrip())
+    none, base = rows[0], rows[1]
+    for row in rows[1:-1]:
+        against = [none] if row is base else [none, base]
+        changes = [
+            f"weighted SC - {other.kind} "
+            + cell(difference(other.together.values[other.selection], row.together.values["weighted_sc"]))
+            for other in against
+        ]
+        balanced = f"balanced accuracy {cell(row.figures['balanced_accuracy'])}"
+        lines.append(f"{row.name}: " + "; ".join([balanced, *changes]))
+        if row is not base and len(row.alone) > 1:
+            lines.append(f"  {len(row.alone)} runs, mean ± Student's t, 95 %: {', '.join(over_runs(row))}")
+    first = tested[0]
+    seeds = ", ".join(setting(one.run, "seed") for one in tested)
+    lines.append(
+        f"[ ]: 95 %, bootstrap over {len(base.together)} problems, differences paired by problem; seeds {seeds}"
+    )
+    lines.append(
+        f"solver {setting(first.run, 'task.solver')} on {setting(first.run, 'data.name')}, "
+        f"{cell(base.figures['solved'])} of its solutions correct; {first.before.verifications} verifications of each"
+    )
+    lines.append("paper: TOPR, Table 2 (Llama 3 8B verifies solutions of the 70B model to MATH, maj@32)")
+    return lines
+
+
+def over_runs(row: Row) -> list[str]:
+    """Each figure's mean over the runs with the half-width of its interval."""
+    found = []
+    for column, title in COLUMNS.items():
+        shares = [figures[column]["value"] for figures in row.alone]
+        values = np.array([100 * share for share in shares if share is not None])
+        found.append(f"{title} {values.mean():.1f} ± {float(half_width(values)):.1f}" if len(values) else f"{title} –")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""What a verifier is worth, from verdicts alone: its accuracy, and the answers that its approval selects.
+
+All are means over the P original problems, whose K solutions stand or fall together: the bootstrap resamples problems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_means, paired_difference
+from topr_exp.evaluation.majority import ballots
+from topr_exp.evaluation.verdicts import CORRECT, INVALID
+from topr_exp.verifier.selection import weighted_score
+
+# Name of a figure -> (what is summed over problems, over what): shares whose denominators differ between problems.
+RATIOS = {
+    "accuracy": ("right", "verified"),
+    "invalid": ("unparsable", "verified"),
+    "accuracy_on_correct": ("right_on_correct", "verified_correct"),
+    "accuracy_on_incorrect": ("right_on_incorrect", "verified_incorrect"),
+}
+SELECTIONS = ("weighted_sc", "maj", "oracle")
+BALANCED = "balanced_accuracy"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What each problem adds to the figures, [P] each: sums over its verifications, and its selections' scores."""
+
+    values: dict[str, NDArray[np.float64]]
+    solutions: int  # K
+    verifications: int  # n
+
+    def __len__(self) -> int:
+        return len(self.values["right"])
+
+
+def tally(
+    solved: NDArray[np.integer],
+    classes: NDArray[np.integer],
+    verdicts: NDArray[np.integer],
+    verified: NDArray[np.bool_],
+) -> Tally:
+    """Count each problem's verifications and let its solutions vote.
+
+    solved: [P, K] verdict codes of the solutions. classes: [P, K] equivalence classes of their answers, -1 without one.
+    verdicts: [P, K, n] codes of the verifications: CORRECT where one agrees with `solved`, INVALID where it says
+    nothing. verified: [P, K] whether a solution was verified at all; where not, its verdicts are not read.
+    """
+    assert verdicts.shape[:2] == solved.shape == classes.shape == verified.shape
+    n = verdicts.shape[2]
+    sound = solved == CORRECT
+    right = ((verdicts == CORRECT) & verified[:, :, None]).sum(axis=2)
+    unparsable = ((verdicts == INVALID) & verified[:, :, None]).sum(axis=2)
+    # A verification that speaks approves of a correct solution when it is right, of another one when it is wrong.
+    approvals = np.where(sound, right, n * verified - right - unparsable)
+    voting = ballots(solved, classes)
+    counts = {
+        "right": right.sum(axis=1),
+        "unparsable": unparsable.sum(axis=1),
+        "verified": n * verified.sum(axis=1),
+        "right_on_correct": (right * sound).sum(axis=1),
+        "verified_correct": n * (verified & sound).sum(axis=1),
+        "right_on_incorrect": (right * ~sound).sum(axis=1),
+        "verified_incorrect": n * (verified & ~sound).sum(axis=1),
+        "weighted_sc": weighted_score(voting, approvals),
+        "maj": weighted_score(voting, np.ones_like(approvals)),
+        "oracle": sound.any(axis=1),
+        "solved": sound.mean(axis=1),
+    }
+    return Tally({name: value.astype(np.float64) for name, value in counts.items()}, solved.shape[1], n)
+
+
+def summarise(counted: Tally, seed: int = 0, resamples: int = RESAMPLES) -> dict[str, Any]:
+    """Name -> value, se (None for ratios), low, high (95 %, bootstrap over problems); None where it has no meaning.
+
+    accuracy, accuracy_on_correct, accuracy_on_incorrect, balanced_accuracy (their mean: 0.5 for a verifier that always
+    says the same), invalid, weighted_sc, maj, oracle, solved (share of correct solutions), and the paired difference
+    weighted_sc - maj.
+    """
+    values = counted.values
+    names = list(values)
+    columns = np.stack([values[name] for name in names], axis=1)
+    means = columns.mean(axis=0, keepdims=True)
+    drawn = bootstrap_means(columns, resamples, np.random.default_rng([seed, 2])) if len(counted) > 1 else None
+    found: dict[str, Any] = {}
+    for name in (*RATIOS, BALANCED, *SELECTIONS, "solved"):
+        found[name] = interval(name, names, means, drawn)
+    found["weighted_sc - maj"] = difference(values["maj"], values["weighted_sc"], seed)
+    return {**found, "problems": len(counted), "solutions": counted.solutions, "verifications": counted.verifications}
+
+
+def interval(
+    name: str, names: list[str], means: NDArray[np.float64], drawn: NDArray[np.float64] | None
+) -> dict[str, float | None]:
+    """A figure of the means [1, S] and its percentiles over the drawn means [resamples, S]."""
+    value = figure(name, names, means)[0]
+    if drawn is None or np.isnan(value):
+        return {"value": None if np.isnan(value) else float(value), "low": None, "high": None}
+    # A resample without a correct (or incorrect) solution says nothing about the verifier on them.
+    low, high = np.nanpercentile(figure(name, names, drawn), [2.5, 97.5])
+    return {"value": float(value), "low": float(low), "high": float(high)}
+
+
+def figure(name: str, names: list[str], means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A figure from means over problems, one for each row; NaN where its denominator is 0."""
+    if name == BALANCED:
+        return (figure("accuracy_on_correct", names, means) + figure("accuracy_on_incorrect", names, means)) / 2
+    if name not in RATIOS:
+        return means[:, names.index(name)]
+    top, bottom = (means[:, names.index(part)] for part in RATIOS[name])
+    return np.divide(top, bottom, out=np.full(len(means), np.nan), where=bottom > 0)
+
+
+def difference(first: NDArray[np.float64], second: NDArray[np.float64], seed: int = 0) -> dict[str, float | None]:
+    """second - first, [P] each, paired by problem."""
+    found: Interval = paired_difference(first, second, np.random.default_rng([seed, 3]))
+    return {"value": found.value, "low": found.low, "high": found.high}
