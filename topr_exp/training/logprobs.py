@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -11,25 +13,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from topr_exp.training.packing import Sequences, Tree, cheapest
+from topr_exp.training.tree_attention import prepare, rows_of, size_of
 from topr_exp.types import TOPRError
 
 CHUNK = 1 << 24  # logits at a time: 64 MiB in float32, whatever the batch, length and vocabulary
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Inputs:
-    """B sequences (prompt, then completion) padded on the right to L tokens."""
+    """B sequences (prompt, then completion), and where they are to be computed."""
 
-    ids: Tensor  # [B, L] int64
-    prompt_lengths: Tensor  # [B] int64
-    completion_lengths: Tensor  # [B] int64
+    sequences: Sequences
+    device: torch.device
 
-    @property
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """[B] tokens of each completion."""
+        return np.array([len(completion) for _, completion in self.sequences], dtype=np.int64)
+
+    @cached_property
     def mask(self) -> Tensor:
-        """[B, T] bool, True at completion tokens."""
-        width = int(self.completion_lengths.max())
-        return torch.arange(width, device=self.ids.device) < self.completion_lengths[:, None]
+        """[B, T] bool, True at completion tokens; padding stands on the right."""
+        mask = np.arange(self.lengths.max()) < self.lengths[:, None]
+        return torch.from_numpy(mask).to(self.device, non_blocking=True)
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """[N] the tokens of all completions, one after the other."""
+        tokens = np.concatenate([completion for _, completion in self.sequences]).astype(np.int64)
+        return torch.from_numpy(tokens).to(self.device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +56,29 @@ class TokenScores:
     vocab_kl: Tensor | None  # KL(π(. | x, y_<t) ‖ π_ref(. | x, y_<t)), with gradient
 
 
-def collate(sequences: Sequence[tuple[NDArray[Any], NDArray[Any]]], device: torch.device) -> Inputs:
-    """Pad (prompt ids, completion ids) on the right; masks come from the lengths, so the padding id is irrelevant."""
+def collate(sequences: Sequences, device: torch.device) -> Inputs:
+    """Sequences to score; what is masked follows from the lengths, never from a token."""
     assert all(len(prompt) and len(completion) for prompt, completion in sequences)
-    ids = np.zeros((len(sequences), max(len(p) + len(c) for p, c in sequences)), dtype=np.int64)
-    for row, (prompt, completion) in zip(ids, sequences, strict=True):
-        row[: len(prompt)] = prompt
-        row[len(prompt) : len(prompt) + len(completion)] = completion
-    lengths = np.array([(len(p), len(c)) for p, c in sequences], dtype=np.int64)
-    tensors = (torch.from_numpy(array) for array in (ids, lengths[:, 0].copy(), lengths[:, 1].copy()))
-    return Inputs(*(tensor.to(device, non_blocking=True) for tensor in tensors))
+    return Inputs(sequences, device)
 
 
-def score_tokens(model: Any, inputs: Inputs, *, entropy: bool = False, reference: Any = None) -> TokenScores:
+def score_tokens(
+    model: Any, inputs: Inputs, *, entropy: bool = False, reference: Any = None, recompute: bool = False
+) -> TokenScores:
     """Score every completion token; `reference` is the model whose whole distribution the KL is taken to.
 
     The output layer is applied to the positions that predict completion tokens only, in chunks whose logits are
-    computed again in the backward pass, so that [B, T, vocabulary] is never held. Padding stands on the right, where
-    causal attention never looks back from, so no attention mask is needed and none is built.
+    computed again in the backward pass, so that [B, T, vocabulary] is never held. With `recompute` (gradient
+    checkpointing) the same is done for each layer of the model, so that only their inputs are held.
     """
-    mask = inputs.mask
-    rows, steps = mask.nonzero(as_tuple=True)
-    positions = inputs.prompt_lengths[rows] + steps
-    hidden = hidden_states(model, inputs)[rows, positions - 1]
-    targets = inputs.ids[rows, positions]
+    with recomputed_layers(model, recompute and torch.is_grad_enabled()):
+        hidden = predicting_states(model, inputs)
+    targets = inputs.targets
     head = model.get_output_embeddings()
     if reference is not None:
         reference_head = reference.get_output_embeddings()
         with torch.no_grad():
-            reference_hidden = hidden_states(reference, inputs)[rows, positions - 1]
+            reference_hidden = predicting_states(reference, inputs)
 
     def chunk(start: int, end: int, hidden: Tensor) -> tuple[Tensor, ...]:
         logits = head(hidden[start:end]).float()
@@ -84,23 +93,88 @@ def score_tokens(model: Any, inputs: Inputs, *, entropy: bool = False, reference
         return tuple(out)
 
     size = max(1, CHUNK // head.weight.shape[0])
-    bounds = [(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
+    bounds = [(start, min(start + size, len(targets))) for start in range(0, len(targets), size)]
     if len(bounds) == 1 or not torch.is_grad_enabled():
         parts = [chunk(start, end, hidden) for start, end in bounds]
     else:
         parts = [checkpoint(chunk, start, end, hidden, use_reentrant=False) for start, end in bounds]
     flat = [torch.cat(column) for column in zip(*parts, strict=True)]
-    filled = [torch.zeros(mask.shape, dtype=v.dtype, device=v.device).index_put((rows, steps), v) for v in flat]
+    filled = [values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values) for values in flat]
     return TokenScores(filled[0], filled[1] if entropy else None, filled[-1] if reference is not None else None)
 
 
-def hidden_states(model: Any, inputs: Inputs) -> Tensor:
-    """The last hidden states, [B, L, H]; refuses models whose logits are more than a linear map of them."""
+def predicting_states(model: Any, inputs: Inputs) -> Tensor:
+    """The last hidden states from which the completions' tokens are predicted, [N, H], in their order.
+
+    Sequences are laid out as a tree where that is exact and costs less than padding; which of the two it is changes
+    values by rounding only. Refuses models whose logits are more than a linear map of these states.
+    """
     for setting in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(model.config, setting, None) not in (None, 1.0):
             raise TOPRError(f"model.path: {type(model).__name__} changes its logits by {setting}; not supported")
-    hidden: Tensor = model.base_model(input_ids=inputs.ids, use_cache=False).last_hidden_state
-    return hidden
+    tree = cheapest(inputs.sequences, size_of(model)) if prepare(model) else None
+    ids, places, options = padded(inputs) if tree is None else packed(tree, inputs)
+
+    def tensor(array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(inputs.device, non_blocking=True)
+
+    hidden: Tensor = model.base_model(input_ids=tensor(ids), use_cache=False, **options).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, tensor(places))
+
+
+@contextlib.contextmanager
+def recomputed_layers(model: Any, wanted: bool) -> Iterator[None]:
+    """While the block runs, layers keep their inputs only and compute the rest again in the backward pass.
+
+    transformers does that in training mode, which is set on the layers alone: what lies inside them, dropout too,
+    stays in evaluation mode. Before and after, layers take a cache, which recomputation would not.
+    """
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)] if wanted else []
+    assert layers or not wanted, f"{type(model).__name__} has no layers that can be computed again"
+    before = [layer.training for layer in layers]
+    for layer in layers:
+        layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+        layer.gradient_checkpointing = layer.training = True
+    try:
+        yield
+    finally:
+        for layer, training in zip(layers, before, strict=True):
+            layer.gradient_checkpointing, layer.training = False, training
+
+
+def padded(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
+    """The sequences padded on the right to [B, L], the places that predict, and nothing else to tell the model.
+
+    Causal attention never looks back from a sequence to the padding behind it, so no mask is needed.
+    """
+    ids = np.zeros((len(inputs.sequences), max(len(p) + len(c) for p, c in inputs.sequences)), dtype=np.int64)
+    for row, (prompt, completion) in zip(ids, inputs.sequences, strict=True):
+        row[: len(prompt)] = prompt
+        row[len(prompt) : len(prompt) + len(completion)] = completion
+    first = np.array([row * ids.shape[1] + len(prompt) for row, (prompt, _) in enumerate(inputs.sequences)])
+    return ids, following(first - 1, first, inputs.lengths), {}
+
+
+def packed(tree: Tree, inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
+    """The row of a tree's tokens [1, N], the places that predict, and the tree for the attention function."""
+    positions = torch.from_numpy(tree.positions)[None].to(inputs.device, non_blocking=True)
+    # A mask of four dimensions is passed on as it is; without one, transformers would build its own.
+    unused = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=inputs.device)
+    options = {"position_ids": positions, "attention_mask": unused, "tree": rows_of(tree, inputs.device)}
+    places = following(tree.prompt_ends, tree.completion_starts, inputs.lengths)
+    return tree.ids.astype(np.int64)[None], places, options
+
+
+def following(before: NDArray[np.int64], first: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each completion token's predecessor stands: `before` for the first one, from `first` on for the others."""
+    places = np.repeat(first - 1, lengths) + ragged_arange(lengths)
+    places[np.cumsum(lengths) - lengths] = before
+    return places
+
+
+def ragged_arange(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0 to length − 1 for every length, one after the other."""
+    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
 
 
 def distribution_entropy(logits: Tensor) -> Tensor:

@@ -14,11 +14,12 @@ from topr_exp.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store
 from topr_exp.training.logprobs import collate, score_tokens
+from topr_exp.training.tree_attention import prepare
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VERSION = 1  # of what is stored; part of the key
+VERSION = 2  # of what is stored; part of the key
 
 
 def score(policy: Policy, rollouts: Rollouts, store: Store, batch_size: int, label: str) -> tuple[Ragged, int]:
@@ -60,8 +61,10 @@ def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], b
 
     tokens = [rollouts.tokens[row] for row in rows]
     values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
-    # Completions of similar length together: less padding, the same values.
-    order = np.argsort([len(completion) for completion in tokens], kind="stable")
+    # Where completions can share their prompt's computation, those of a prompt together; else those of similar length.
+    lengths = np.array([len(completion) for completion in tokens])
+    prompts = rollouts.problem[np.asarray(rows)] if prepare(policy.model) else np.zeros_like(lengths)
+    order = np.lexsort((lengths, prompts))
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
         inputs = collate([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device)

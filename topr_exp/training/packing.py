@@ -1,0 +1,195 @@
+"""Sequences as one tree of tokens, so that what they share is computed once and nothing is padded.
+
+The tokens stand in one row: first the prefix that all prompts have in common (the few-shot examples), then the rest
+of each distinct prompt, then completions.
+
+    common prefix ─┬─ rest of prompt 1 ─┬─ completion 1
+                   │                    └─ completion 2
+                   └─ rest of prompt 2 and completion 3        (one completion alone goes on in its prompt's segment)
+
+A token sees the tokens before it in its segment and everything in the segments above: all that causal attention over
+its whole sequence would let it see. So log-probabilities are those of the sequences one by one, and gradients, summed
+where the branches meet, too, to rounding. Embeddings, norms, projections and the MLP never look at another token and
+take the row as it is; attention goes level by level (`tree_attention.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.integer[Any]]
+Sequences = Sequence[tuple[Ids, Ids]]  # (prompt ids, completion ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """The segments of one depth, R of them, one after the other in the row."""
+
+    segments: list[Ids]  # their tokens
+    starts: NDArray[np.int64]  # [R] the position in its sequence of each segment's first token
+    parents: NDArray[np.int64]  # [R] the segment of the level above that each hangs from
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """[R] tokens of each segment."""
+        return np.array([len(segment) for segment in self.segments], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The levels from the root down, and where the B sequences lie in the row."""
+
+    levels: list[Level]
+    prompt_ends: NDArray[np.int64]  # [B] place of each prompt's last token
+    completion_starts: NDArray[np.int64]  # [B] place of each completion's first token; its others follow
+
+    @property
+    def ids(self) -> Ids:
+        """The row of tokens."""
+        return np.concatenate([segment for level in self.levels for segment in level.segments])
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """The position of each token of the row in its sequence."""
+        return np.concatenate(
+            [
+                np.arange(start, start + len(segment))
+                for level in self.levels
+                for start, segment in zip(level.starts.tolist(), level.segments, strict=True)
+            ]
+        )
+
+
+@dataclass
+class _Segment:
+    tokens: Ids
+    start: int
+    depth: int
+    parent: int  # the number of the segment above within its level
+    number: int  # of this one within its level
+
+
+@dataclass
+class _Growing:
+    levels: list[list[_Segment]] = field(default_factory=list)
+
+    def add(self, tokens: Ids, above: _Segment | None) -> _Segment:
+        depth = 0 if above is None else above.depth + 1
+        if depth == len(self.levels):
+            self.levels.append([])
+        start = 0 if above is None else above.start + len(above.tokens)
+        segment = _Segment(tokens, start, depth, 0 if above is None else above.number, len(self.levels[depth]))
+        self.levels[depth].append(segment)
+        return segment
+
+
+def grow(sequences: Sequences, *, share_prefix: bool, share_prompts: bool) -> Tree:
+    """Lay sequences out as a tree; completions are not empty.
+
+    share_prefix: what all prompts begin with is a segment of its own. share_prompts: so is the rest of a prompt that
+    several completions follow. With neither, each sequence is a segment: packed, nothing shared.
+    """
+    growing = _Growing()
+    names = [prompt.tobytes() for prompt, _ in sequences]
+    distinct = {name: prompt for name, (prompt, _) in zip(names, sequences, strict=True)}
+    followers = Counter(names)
+    prefix = common_prefix(list(distinct.values())) if share_prefix else 0
+    root = growing.add(sequences[0][0][:prefix], None) if prefix else None
+    shared: dict[bytes, _Segment] = {}
+    ends, starts = [], []
+    for name, (prompt, completion) in zip(names, sequences, strict=True):
+        rest = prompt[prefix:]
+        if share_prompts and followers[name] > 1 and len(rest):
+            if name not in shared:
+                shared[name] = growing.add(rest, root)
+            ends.append((shared[name], len(rest) - 1))
+            starts.append((growing.add(completion, shared[name]), 0))
+        else:
+            segment = growing.add(np.concatenate([rest, completion]), root)
+            above = (segment, len(rest) - 1) if len(rest) else (root, prefix - 1)
+            ends.append(above)  # type: ignore[arg-type]
+            starts.append((segment, len(rest)))
+    return _finished(growing, ends, starts)
+
+
+def _finished(growing: _Growing, ends: list[tuple[_Segment, int]], starts: list[tuple[_Segment, int]]) -> Tree:
+    """The tree with places in the row, now that the levels are complete."""
+    first: list[list[int]] = []
+    total = 0
+    for segments in growing.levels:
+        first.append([])
+        for segment in segments:
+            first[-1].append(total)
+            total += len(segment.tokens)
+
+    def places(spots: list[tuple[_Segment, int]]) -> NDArray[np.int64]:
+        return np.array([first[segment.depth][segment.number] + offset for segment, offset in spots], dtype=np.int64)
+
+    levels = [
+        Level(
+            [segment.tokens for segment in segments],
+            np.array([segment.start for segment in segments], dtype=np.int64),
+            np.array([segment.parent for segment in segments], dtype=np.int64),
+        )
+        for segments in growing.levels
+    ]
+    return Tree(levels, places(ends), places(starts))
+
+
+def common_prefix(rows: Sequence[Ids]) -> int:
+    """How many tokens all rows begin with; of a single row, all of them."""
+    length = min(map(len, rows))
+    for row in rows[1:]:
+        length = min(length, int(np.argmin(np.append(row[:length] == rows[0][:length], False))))
+    return length
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What of a model decides the cost of a pass."""
+
+    layers: int
+    weights: int  # of a layer
+    attention: int  # query heads times head size
+
+
+FLOPS_OF_A_COPY = 16  # operations that take as long as moving one number, roughly
+FLOPS_OF_A_LEVEL = 10_000_000  # in a layer: starting its dozen operations on a CPU
+
+
+def tree_cost(tree: Tree, size: Size) -> float:
+    """About how many operations a forward pass over a tree takes, output layer left out."""
+    tokens = sum(int(level.lengths.sum()) for level in tree.levels)
+    layer, above = 2.0 * size.weights * tokens, 0
+    for level in tree.levels:
+        width = int(level.lengths.max())
+        pairs = len(level.segments) * width * (above + width if above else width / 2)
+        moved = len(level.segments) * (2 * above + 4 * width)
+        layer += 4 * size.attention * pairs + FLOPS_OF_A_COPY * size.attention * moved + FLOPS_OF_A_LEVEL
+        above += width
+    return size.layers * layer
+
+
+def padded_cost(sequences: Sequences, size: Size) -> float:
+    """The same for sequences padded to the longest."""
+    width = max(len(prompt) + len(completion) for prompt, completion in sequences)
+    token = 2.0 * size.weights + 4 * size.attention * width / 2
+    return size.layers * token * width * len(sequences)
+
+
+def cheapest(sequences: Sequences, size: Size) -> Tree | None:
+    """The cheapest tree, or None where padding costs less; a function of the sequences and the model's shape alone."""
+    trees = [
+        grow(sequences, share_prefix=prefix, share_prompts=prompts)
+        for prefix in (True, False)
+        for prompts in (True, False)
+    ]
+    costs = [tree_cost(tree, size) for tree in trees]
+    best = int(np.argmin(costs))
+    return trees[best] if costs[best] < padded_cost(sequences, size) else None
