@@ -26,12 +26,12 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def exact(model: Any, prompt: list[int], config: SamplerConfig) -> dict[tuple[int, ...], float]:
+def exact(model: Any, prompt: list[int], config: SamplerConfig, eos: int = EOS) -> dict[tuple[int, ...], float]:
     """The probability of every completion, by enumeration of the whole language."""
     found: dict[tuple[int, ...], float] = {}
 
     def extend(tokens: tuple[int, ...], logp: float) -> None:
-        if len(tokens) == config.max_new_tokens or (tokens and tokens[-1] == EOS):
+        if len(tokens) == config.max_new_tokens or (tokens and tokens[-1] == eos):
             found[tokens] = math.exp(logp)
             return
         with torch.no_grad():

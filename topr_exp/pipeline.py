@@ -35,6 +35,7 @@ from topr_exp.grading.verdicts import Verdicts, judge
 from topr_exp.models.policy import Policy, load_policy, save_policy
 from topr_exp.run_folder import RunFolder
 from topr_exp.sampling.imported import load_imported
+from topr_exp.sampling.mismatch import describe, mismatch
 from topr_exp.sampling.rollouts import Rollouts, collect
 from topr_exp.sampling.sampler import Sampler, open_sampler
 from topr_exp.store import Ragged, Store
@@ -157,7 +158,8 @@ class Experiment:
         with self.folder.stage("composition"):
             training_set = self.compose(rollouts, verdicts, train.problems, iteration)
             sources = {"store": str(self.store.root), "rollouts": rollouts.name, "verdicts": verdicts.name}
-            self.folder.save_training_set(iteration, training_set.examples, training_set.summary(), sources)
+            summary = {**training_set.summary(), "sampler": rollouts.made_by}
+            self.folder.save_training_set(iteration, training_set.examples, summary, sources)
             if training_set.description.note:
                 warn(training_set.description.note)
         if self.config.mu is Mu.sampler:
@@ -166,6 +168,11 @@ class Experiment:
             mu = given if given is not None else self.score(self.policy, rollouts, "scoring μ")
             reference = self.reference()
             ref_logp = self.score(reference, rollouts, "scoring ref") if reference is not None else None
+            if given is None:
+                found = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
+                say(describe(found))
+                summary |= {"sampler_mismatch": found}
+                self.folder.save_training_set(iteration, training_set.examples, summary, sources)
         with self.folder.stage("training"):
             trainer = self.trainer(reference, iteration)
             examples = Examples(training_set, rollouts, mu, ref_logp)
@@ -266,6 +273,7 @@ class Experiment:
             **{key: last[key] for key in ("baseline", "effective_positive", "positive_share", "n_train")},
             "problems": {"train": len(self.train.problems), "test": len(self.test.problems)},
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
+            "sampler_mismatch": last.get("sampler_mismatch"),
             "iterations": self.folder.evaluations(),
             "base": base,
             "final": final,

@@ -87,14 +87,17 @@ class Engine:
 
     def close(self) -> None:
         """End the process, at once where it is at work; its memory is free when this returns."""
-        self.connection.close()
+        if self.process.returncode is not None:
+            return
         if not self.busy:
+            self.connection.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_SECONDS)
                 return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)  # the workers of an engine on several GPUs too
         self.process.wait()
+        self.connection.close()
 
 
 def check_python(python: str | None) -> str:

@@ -59,7 +59,7 @@ class Transformers:
         self.device = ""
 
     def prepare(self, policy: Policy, length: int) -> None:
-        self.device = policy.place
+        self.device = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "cpu"
 
     def draw(
         self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]

@@ -109,6 +109,7 @@ class VLLM:
             lane.engine.ask("wake")
             lane.asleep = False
         if lane.weights != self.weights:
+            lane.weights = ""  # until they are known to be right
             if reload:
                 lane.engine.ask("reload", model=str(self.folder))
             check(lane.engine, policy, prompts[:2], reload)
@@ -118,7 +119,7 @@ class VLLM:
     def start(self, lane: Lane, policy: Policy) -> None:
         """Start a lane's engine with the folder of the weights at hand."""
         config = self.config
-        log = self.scratch / f"engine-{os.environ.get('RANK', '0')}-{lane.number}.log"
+        log = self.scratch / f"engine-{lane.number}.log"
         lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus)
         lane.length, lane.shape, lane.weights, lane.asleep = self.length, shape_of(policy), "", False
         self.description = lane.engine.ask(
@@ -193,10 +194,13 @@ def shape_of(policy: Policy) -> str:
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that torch sees, as CUDA_VISIBLE_DEVICES names them."""
+    """The GPUs of this process as CUDA_VISIBLE_DEVICES names them: all, or its own where a run has several."""
     count = torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",")[:count] if named else [str(i) for i in range(count)]
+    gpus = named.split(",")[:count] if named else [str(i) for i in range(count)]
+    if gpus and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return [gpus[torch.cuda.current_device()]]
+    return gpus
 
 
 def groups(gpus: list[str], size: int) -> list[list[str]]:
@@ -206,5 +210,5 @@ def groups(gpus: list[str], size: int) -> list[list[str]]:
             raise ConfigError(f"sampler.tensor_parallel={size}: torch sees no GPU here; allowed: 1")
         return [[]]
     if len(gpus) < size:
-        raise ConfigError(f"sampler.tensor_parallel={size}: torch sees {len(gpus)} GPUs here")
+        raise ConfigError(f"sampler.tensor_parallel={size}: this process has {len(gpus)} of the GPUs here")
     return [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]

@@ -24,6 +24,7 @@ from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
 from topr_exp.progress import Progress
+from topr_exp.sampling.mismatch import mismatch
 from topr_exp.sampling.rollouts import Rollouts, draw, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
@@ -52,6 +53,7 @@ class Rounds:
     seed: int
     iteration: int
     sampled: int = 0  # tokens
+    gap: float = math.nan  # mean |log μ − log q| a token of the newest completions, q what the sampler drew from
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
 
     def run(self, journal: Journal, save_every: float) -> None:
@@ -69,7 +71,8 @@ class Rounds:
                 for position in range(self.schedule.updates):
                     chosen = self.batch(examples, number, position)
                     record = self.trainer.update(examples, chosen, fresh=position == 0 and not replayed)
-                    journal.log({"iteration": self.iteration, "round": number, "sampled_correct": correct, **record})
+                    seen = {"round": number, "sampled_correct": correct, "sampler_gap": self.gap}
+                    journal.log({"iteration": self.iteration, **seen, **record})
                     progress.update(1, record["tokens"], f"{100 * correct:.0f} % of the samples correct")
                 self.trainer.checkpoint(journal, steps, save_every, self.packed if self.schedule.replay > 0 else None)
 
@@ -84,7 +87,7 @@ class Rounds:
         """The examples of a round, the share of correct ones among what was sampled, and whether any was replayed."""
         indices, replay = self.draw_prompts(number)
         groups: list[pa.Table] = [self.buffer[slot] for slot in replay]
-        correct = math.nan
+        correct = self.gap = math.nan
         if len(indices):
             columns = self.complete(indices, number)
             correct = float(np.mean(np.array(columns["verdict"].to_pylist()) == "correct"))
@@ -131,6 +134,7 @@ class Rounds:
         rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)
         verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)
         scored: dict[str, Any] = {"logp": log_probabilities(policy, rollouts, range(rollouts.rows), size)["logp"]}
+        self.gap = mismatch(Ragged(scored["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
         if self.reference is not None:
             scored["ref_logp"] = log_probabilities(self.reference, rollouts, range(rollouts.rows), size)["logp"]
         questions = pa.array(np.repeat(indices, self.n), pa.int32())
