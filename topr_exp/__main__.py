@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from topr_exp import world
 from topr_exp.interrupts import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
@@ -44,12 +45,14 @@ def start(args: Namespace) -> int:
         print(preview(planned))
         return 0
     if planned.sweep:
+        if world.announced() > 1:
+            raise ConfigError("torchrun starts one run; start a sweep without it, and set cluster.processes")
         from topr_exp.sweeps.launch import launch
 
         return launch(planned, sys.argv[1:])
-    from topr_exp.pipeline import run
+    from topr_exp.sweeps.group import start as start_run
 
-    run(planned.jobs[0].config)
+    start_run(planned.jobs[0].config)
     return 0
 
 

@@ -116,6 +116,7 @@ class Config:
             raise ValueError(
                 "mu must be scored where data.completions is set (those bring their own) and on-policy; got sampler"
             )
+        self.cluster.check_batch(self.optim.batch_size)
         self._check_unit()
         self._check_schedule()
         if self.task.verifies and self.data.completions is not None:

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from topr_exp import world
+
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 
 
@@ -23,19 +25,23 @@ class Interrupted(BaseException):
         self.signal = signal.Signals(number)
         super().__init__(f"stopped by {self.signal.name}; the same command goes on from there")
 
+    def __reduce__(self) -> tuple[type[Interrupted], tuple[int]]:
+        return Interrupted, (int(self.signal),)
 
-_asked: int | None = None  # the first signal that came
+
+_heard: int | None = None  # the first signal that came
+_asked: int | None = None  # the same; while deferred, once every process of the run knows of it
 _deferring = False
 
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
     """Answer the signals while the block runs; outside the main thread, where Python forbids it, do nothing."""
-    global _asked
+    global _heard, _asked
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _asked = None
+    _heard = _asked = None
     before = {number: signal.signal(number, _answer) for number in SIGNALS}
     try:
         yield
@@ -47,16 +53,23 @@ def listening() -> Iterator[None]:
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
     """Put the answer off while the block runs: whoever runs it saves, and calls `check`."""
-    global _deferring
+    global _deferring, _asked
     _deferring = True
     try:
         yield
     finally:
         _deferring = False
+        _asked = _asked or _heard
+
+
+def agree() -> None:
+    """Within `deferred`: learn of signals that came to any process of the run, at the same point on each of them."""
+    global _asked
+    _asked = _asked or max(world.gather(_heard or 0)) or None
 
 
 def asked() -> bool:
-    """Whether a signal asked the run to stop."""
+    """Whether a signal asked the run to stop, as far as all its processes agreed on that."""
     return _asked is not None
 
 
@@ -67,9 +80,11 @@ def check() -> None:
 
 
 def _answer(number: int, frame: FrameType | None) -> None:
-    global _asked
-    first, again = _asked is None, number == signal.SIGINT and _asked == signal.SIGINT
-    _asked = _asked or number
+    global _heard, _asked
+    first, again = _heard is None, number == signal.SIGINT and _heard == signal.SIGINT
+    _heard = _heard or number
+    if not _deferring or world.size() == 1:
+        _asked = _asked or _heard
     # Once only, so that a second signal can't break off the cleaning up; but a second Ctrl-C waits for no update.
     if (first and not _deferring) or (again and _deferring):
         raise Interrupted(number)

@@ -4,7 +4,8 @@
 
 What is sampled, graded or scored with the starting model lies in the store that all runs share; what depends on
 weights that only this run has lies in its folder. A run that was killed goes on where it stopped when the same
-command is given again.
+command is given again. Where a run has several processes, all of them do what stands here: they sample, grade and
+score different shards of the store's tables, train on different parts of each batch, and process 0 writes the folder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from topr_exp import interrupts
+from topr_exp import interrupts, world
 from topr_exp.composition.config import unit_of
 from topr_exp.composition.training_set import TrainingSet, candidates, compose
 from topr_exp.config import Config, Mu
@@ -32,8 +33,8 @@ from topr_exp.evaluation.evaluate import evaluate, first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, judge
-from topr_exp.models.policy import Policy, load_policy, save_policy
-from topr_exp.run_folder import RunFolder
+from topr_exp.models.policy import Policy, load_policy
+from topr_exp.run_folder import RunFolder, open_run
 from topr_exp.sampling.imported import load_imported
 from topr_exp.sampling.mismatch import describe, mismatch
 from topr_exp.sampling.rollouts import Rollouts, collect
@@ -56,12 +57,14 @@ def run(config: Config) -> dict[str, Any]:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
-    with interrupts.listening(), RunFolder(config) as folder, Tracker(config, folder.path):
+    device = config.cluster.device.name
+    with interrupts.listening(), world.joined(device), open_run(config) as folder, Tracker(config, folder.path):
         if folder.done:
             summary: dict[str, Any] = folder.read("summary.json")
             say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
             return summary
-        with open_sampler(config.sampler, folder.path / "sampler", config.model.trust_remote_code) as sampler:
+        scratch = folder.path / "sampler" / str(world.rank())
+        with open_sampler(config.sampler, scratch, config.model.trust_remote_code) as sampler:
             return Experiment(config, folder, sampler).run()
 
 
@@ -93,13 +96,12 @@ class Experiment:
         finished = [iteration for iteration in iterations if self.model_folder(iteration).exists()]
         for iteration in iterations[max(finished, default=1) - 1 :]:
             if iteration not in finished:
-                self.improve(iteration)
-                save_policy(self.policy, self.model_folder(iteration))
+                self.improve(iteration).save_policy(self.model_folder(iteration))
                 self.tidy(iteration)
             self.policy = load_policy(self.config.model, self.config.cluster.device.name, self.model_folder(iteration))
             self.store = Store(self.folder.path / "store")  # from here on all depends on weights only this run has
             final = self.measure(iteration)
-        summary = self.summary(base, final)
+        summary = world.from_leader(self.summary(base, final) if world.leads() else {})
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
@@ -125,7 +127,7 @@ class Experiment:
         store = Store(self.folder.path / "store")
 
         def measure(step: int, samples: int) -> None:
-            with self.folder.aside("evaluation"):
+            with self.folder.aside("evaluation"), trainer.layout.whole():
                 now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
                 policy = dataclasses.replace(self.policy, fingerprint=now)
                 evaluation = evaluate(self.sampler, policy, questions, self.config, store)
@@ -138,7 +140,7 @@ class Experiment:
         curve.reach(trainer.step, trainer.samples)
         return curve
 
-    def improve(self, iteration: int) -> None:
+    def improve(self, iteration: int) -> Trainer:
         """Train the policy in place: on completions of its own, on ones made elsewhere, or in rounds."""
         data = self.config.data
         if self.config.schedule.prompts is not None:
@@ -179,10 +181,12 @@ class Experiment:
             every = self.config.checkpoint.every_seconds
             journal = self.curve(iteration, trainer)
             train_offline(trainer, examples, journal, self.config.seed, iteration, every, mu_is_start=given is None)
-            self.showcase.trained(iteration, self.policy, rollouts, verdicts, train.problems, mu, training_set.examples)
-        return None
+            with trainer.layout.whole():
+                chosen = training_set.examples
+                self.showcase.trained(iteration, self.policy, rollouts, verdicts, train.problems, mu, chosen)
+        return trainer
 
-    def train_in_rounds(self, iteration: int) -> None:
+    def train_in_rounds(self, iteration: int) -> Trainer:
         """Train the policy in place on completions that it samples anew every few updates."""
         config = self.config
         with self.folder.stage("training"), Grader(config.grader_name) as grader:
@@ -203,6 +207,7 @@ class Experiment:
             rounds.run(self.curve(iteration, trainer), config.checkpoint.every_seconds)
             self.folder.count("tokens_sampled", rounds.sampled)
         self.folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)
+        return trainer
 
     def before_training(self) -> None:
         """Have the sampler give its memory back; on-policy it stays up (but see `sampler.sleep`)."""
@@ -243,7 +248,8 @@ class Experiment:
         self.policy.folder = None  # its weights change from here on
         whole = reference if "vocab_kl" in self.config.algo.needs else None
         folder = self.folder.path / "checkpoints" / str(iteration)
-        trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder)
+        parallel = self.config.cluster.parallel
+        trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder, parallel)
         self.folder.rewind(iteration, trainer.step)
         return trainer
 
@@ -254,6 +260,8 @@ class Experiment:
 
     def tidy(self, iteration: int) -> None:
         """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept."""
+        if not world.leads():
+            return
         shutil.rmtree(self.folder.path / "checkpoints", ignore_errors=True)
         keep = self.config.checkpoint.keep_iterations
         if keep is not None and iteration > 1 and iteration - 1 not in keep:

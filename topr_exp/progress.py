@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from topr_exp import world
+
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_NOTES = 2.0
 
@@ -29,7 +31,8 @@ class Progress:
         self.noted = -SECONDS_BETWEEN_NOTES
         self.note = ""
         self.bar = None
-        if sys.stderr.isatty():
+        self.shown = world.leads()  # one bar for all processes of a run
+        if self.shown and sys.stderr.isatty():
             from tqdm import tqdm
 
             layout = "{desc:<12} {percentage:3.0f}% {bar} {n_fmt}/{total_fmt} {unit}, {remaining} left{postfix}"
@@ -44,7 +47,7 @@ class Progress:
         if self.bar is not None:
             self.bar.set_postfix_str(", ".join(part for part in (self.rate(), note) if part), refresh=False)
             self.bar.update(count)
-        elif now - self.printed >= SECONDS_BETWEEN_LINES and self.done < self.total:
+        elif self.shown and now - self.printed >= SECONDS_BETWEEN_LINES and self.done < self.total:
             parts = [f"{self.done}/{self.total} {self.unit}", self.rate(), f"{self.left():.0f} s left", note]
             print(f"{self.label:<12} " + ", ".join(part for part in parts if part), file=sys.stderr, flush=True)
             self.printed = now
@@ -56,7 +59,7 @@ class Progress:
         """A line beside the bar, such as what this process waits for."""
         if self.bar is not None:
             self.bar.write(text, file=sys.stderr)
-        else:
+        elif self.shown:
             print(text, file=sys.stderr, flush=True)
 
     def left(self) -> float:
@@ -76,7 +79,7 @@ class Progress:
     ) -> None:
         if self.bar is not None:
             self.bar.close()
-        if kind is None:
+        if kind is None and self.shown:
             seconds = time.monotonic() - self.start
             parts = [f"{self.done}/{self.total} {self.unit} in {seconds:.1f} s", self.rate(), self.note]
             print(f"{self.label:<12} " + ", ".join(part for part in parts if part), file=sys.stderr, flush=True)

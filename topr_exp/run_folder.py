@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from topr_exp import attempt, interrupts, progress
+from topr_exp import attempt, interrupts, progress, world
 from topr_exp.config import Config, plain
 from topr_exp.files import write_json, write_text
 from topr_exp.store.files import disk_errors, write_whole
@@ -62,6 +62,7 @@ class RunFolder:
             self.save_state()
             self._held = held.pop_all()
         progress.listener = self._note
+        world.wait()
         return self
 
     def __exit__(
@@ -73,7 +74,7 @@ class RunFolder:
                 return
             stopped = isinstance(error, (interrupts.Interrupted, KeyboardInterrupt))
             if not stopped:
-                attempt.record_error(self.path, error)
+                attempt.record_error(self.path, world.cause(error))
             with contextlib.suppress(TOPRError):  # a full disk: the error on its way says so
                 self.save_state("stopped" if stopped else "failed")
 
@@ -141,8 +142,8 @@ class RunFolder:
         self._began = now
 
     def count(self, name: str, amount: int) -> None:
-        """Add to a counter of work done by this run (tokens sampled, tokens scored)."""
-        self.counts[name] = self.counts.get(name, 0) + amount
+        """Add to a counter of work done by this run (tokens sampled, tokens scored) what all its processes did."""
+        self.counts[name] = self.counts.get(name, 0) + world.total(amount)
 
     def save_state(self, status: str = "running") -> None:
         """Write what `python -m topr_exp.sweeps status` shows, and what a later attempt needs of this one."""
@@ -225,6 +226,51 @@ class RunFolder:
         write_text(path, "".join(line + "\n" for line in lines))
 
 
+class Onlooker(RunFolder):
+    """A run's folder for its processes that don't lead: they read it, and leave all writing to process 0."""
+
+    def __enter__(self) -> RunFolder:
+        if not self.done:
+            world.wait()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        pass
+
+    def save_state(self, status: str = "running") -> None:
+        pass
+
+    def rewind(self, iteration: int, step: int) -> None:
+        pass
+
+    def log(self, record: dict[str, float]) -> None:
+        pass
+
+    def before_checkpoint(self, step: int, steps: int) -> None:
+        self.lap()
+
+    def save_training_set(
+        self, iteration: int, examples: Any, summary: dict[str, Any], sources: dict[str, str]
+    ) -> None:
+        pass
+
+    def save_rounds(self, iteration: int, trained: int, baseline: float) -> None:
+        pass
+
+    def add_evaluation(self, record: dict[str, Any]) -> None:
+        pass
+
+
+def open_run(config: Config) -> RunFolder:
+    """The folder of a run, for a process of it."""
+    return RunFolder(config) if world.leads() else Onlooker(config)
+
+
 def evaluated(record: dict[str, Any]) -> tuple[Any, ...]:
     """What an evaluation is of: the iteration, the update within it (None: its end), and whether a part of the test."""
     return record["iteration"], record.get("step"), record.get("subset", False)
@@ -260,6 +306,7 @@ def environment(config: Config) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
+        "processes": world.size(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp import world
 from topr_exp.evaluation.evaluate import Evaluation
 from topr_exp.evaluation.verdicts import VERDICTS
 from topr_exp.files import write_text
@@ -89,7 +90,8 @@ class Showcase:
         """Put entries into the file in place of those of the same sets and iterations."""
         groups = {(entry["set"], entry["iteration"]) for entry in entries}
         kept = [entry for entry in self.read() if (entry["set"], entry["iteration"]) not in groups]
-        write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in [*kept, *entries]))
+        if world.leads():
+            write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in [*kept, *entries]))
 
 
 def describe(

@@ -14,6 +14,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
+from topr_exp import world
 from topr_exp.files import new_folder
 from topr_exp.models.config import ModelConfig
 from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
@@ -74,10 +75,11 @@ class Policy:
 
     @property
     def place(self) -> str:
-        """Device and precision in words."""
+        """Device and precision in words, and how many processes compute there."""
+        several = f", {world.size()} processes" if world.size() > 1 else ""
         if self.device.type == "cuda":
-            return f"{torch.cuda.get_device_name(self.device)}, {self.precision}"
-        return f"{self.device.type} with {torch.get_num_threads()} threads, {self.precision}"
+            return f"{torch.cuda.get_device_name(self.device)}, {self.precision}{several}"
+        return f"{self.device.type} with {torch.get_num_threads()} threads, {self.precision}{several}"
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which forward passes compute in `compute`."""
@@ -133,5 +135,15 @@ def save_policy(policy: Policy, folder: Path) -> None:
     """Write model and tokenizer as a folder that transformers and vLLM load; atomic."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder) as target:
-        policy.model.save_pretrained(target)
+        policy.model.save_pretrained(target, state_dict=stored(policy.model))
         policy.tokenizer.save_pretrained(target)
+
+
+def stored(model: Any) -> dict[str, torch.Tensor]:
+    """What is on disk of a model, tied weights once; unlike its `state_dict`, also while FSDP holds it unsharded."""
+    tensors = {name: weight.detach() for name, weight in model.named_parameters()}
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(prefix, recurse=False):
+            if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
+                tensors[name] = buffer
+    return tensors

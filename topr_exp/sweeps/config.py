@@ -16,6 +16,13 @@ class Device(Enum):
     cuda = "cuda"
 
 
+class Parallel(Enum):
+    """How a model in training lies over the processes of a run."""
+
+    ddp = "ddp"  # whole on each of them
+    fsdp = "fsdp"  # sharded, with its gradient and the optimizer's state
+
+
 @dataclass(frozen=True)
 class ClusterConfig:
     """What every place has."""
@@ -23,22 +30,38 @@ class ClusterConfig:
     name: str
     device: Device
     threads: int | None
+    parallel: Parallel | None  # None: as suits the model's size
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads must be null or 1 or more; got {self.threads}")
+
+    @property
+    def world_size(self) -> int:
+        """How many processes a run has."""
+        raise NotImplementedError
+
+    def check_batch(self, batch_size: int) -> None:
+        """Refuse processes that can't have equal parts of a global batch."""
+        check_parts("cluster.processes", self.world_size, batch_size)
 
 
 @dataclass(frozen=True)
 class LocalCluster(ClusterConfig):
     """This machine."""
 
+    processes: int  # of a run, each on a GPU of its own where there are any
     jobs: int  # runs of a sweep at once
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.jobs < 1:
-            raise ValueError(f"jobs must be 1 or more; got {self.jobs}")
+        for field in ("processes", "jobs"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be 1 or more; got {getattr(self, field)}")
+
+    @property
+    def world_size(self) -> int:
+        return self.processes
 
 
 @dataclass(frozen=True)
@@ -72,16 +95,28 @@ class SlurmCluster(ClusterConfig):
                 f"signal_delay_s must be below timeout_min={self.timeout_min} minutes, or a run is told to "
                 f"stop as it starts; got {self.signal_delay_s}"
             )
-        if self.nodes > 1 or (self.gpus_per_node or 0) > 1:
-            raise ValueError(
-                f"nodes and gpus_per_node must be 1: a run trains in one process; got {self.nodes} nodes, "
-                f"{self.gpus_per_node} GPUs"
-            )
         for field in ("gpus_per_node", "cpus_per_task", "mem_gb"):
             if getattr(self, field) is not None and getattr(self, field) < 1:
                 raise ValueError(f"{field} must be null or 1 or more; got {getattr(self, field)}")
         if not isinstance(self.additional_parameters, Mapping | None):
             raise ValueError(f"additional_parameters must be null or {{NAME: VALUE}}; got {self.additional_parameters}")
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * (self.gpus_per_node or 1)
+
+    def check_batch(self, batch_size: int) -> None:
+        check_parts("cluster.nodes times cluster.gpus_per_node", self.world_size, batch_size)
+
+
+def check_parts(what: str, processes: int, batch_size: int) -> None:
+    """Raise ValueError unless a global batch can be divided evenly among processes."""
+    if batch_size % processes:
+        allowed = ", ".join(str(number) for number in range(1, batch_size + 1) if batch_size % number == 0)
+        raise ValueError(
+            f"{what} must divide optim.batch_size={batch_size}, of which every process takes an equal part "
+            f"({allowed}); got {processes}"
+        )
 
 
 SCHEMAS: dict[str, type[ClusterConfig]] = {"local": LocalCluster, "slurm": SlurmCluster}

@@ -18,6 +18,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from topr_exp import attempt, interrupts
+from topr_exp.sweeps import group
 from topr_exp.sweeps.sweep import LOG, Run, Sweep
 
 WARM = "topr_exp.sweeps.warm"
@@ -36,7 +37,8 @@ def run_here(
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WARM])
-    threads = threads or share_of_cores(min(jobs, len(runs)))
+    processes = max(run.settings["cluster"]["processes"] for run in runs)
+    threads = threads or share_of_cores(min(jobs, len(runs)) * processes)
     waiting, slots = list(reversed(runs)), list(reversed(range(jobs)))
     working: dict[ForkServerProcess, tuple[Run, connection.Connection, int]] = {}
     try:
@@ -99,13 +101,11 @@ def work(run: Run, folder: Path, threads: int | None, slot: int, messages: conne
     """One run, in a process of its own; sends "" or what went wrong."""
     write_into(folder / LOG)
     end_with_launcher()
-    choose_gpu(slot)
+    choose_gpus(slot, run.settings["cluster"]["processes"])
     if threads is not None:
         run.settings["cluster"]["threads"] = threads
     try:
-        from topr_exp.pipeline import run as run_pipeline
-
-        run_pipeline(run.enter())
+        group.start(run.enter(), folder / LOG)
         messages.send("")
     except interrupts.Interrupted as stopped:
         print(f"{stopped}", file=sys.stderr, flush=True)
@@ -116,15 +116,20 @@ def work(run: Run, folder: Path, threads: int | None, slot: int, messages: conne
 
 
 def write_into(log: Path) -> None:
-    """Append what this process and its children print to a file."""
+    """Append what this process and its children print to a file, which may hold earlier attempts."""
     log.parent.mkdir(parents=True, exist_ok=True)
+    redirect(log)
+    print(f"==== {attempt.now()}, process {os.getpid()}", flush=True)
+
+
+def redirect(log: Path) -> None:
+    """Append what this process and its children print to a file."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    print(f"==== {attempt.now()}, process {os.getpid()}", flush=True)
 
 
 def end_with_launcher() -> None:
@@ -139,11 +144,12 @@ def end_with_launcher() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def choose_gpu(slot: int) -> None:
-    """Spread the runs over the GPUs, before the first use of one."""
+def choose_gpus(slot: int, count: int) -> None:
+    """Spread the runs over the GPUs, `count` for each, before the first use of one."""
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
-    if len(names) > 1:
-        os.environ["CUDA_VISIBLE_DEVICES"] = names[slot % len(names)]
+    if len(names) > count:
+        first = slot % (len(names) // count) * count
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(names[first : first + count])

@@ -22,7 +22,7 @@ from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
 
 from topr_exp import attempt, interrupts
-from topr_exp.sweeps import queue
+from topr_exp.sweeps import group, queue
 from topr_exp.sweeps.config import SlurmCluster
 from topr_exp.sweeps.sweep import LOG, SUBMITIT, Run, Submission, Sweep
 from topr_exp.types import ConfigError, TOPRError
@@ -34,20 +34,25 @@ class Task(SlurmLauncher):
     """What Submitit pickles: one run of a sweep. `checkpoint` of the launcher queues it again as it is."""
 
     def __call__(self, run: Run, folder: str) -> None:
-        """The run, on its node; raises what the run raises, so that Slurm sees it failed."""
-        print(f"the run's output goes on in {folder}/{LOG}", flush=True)
-        from topr_exp.sweeps.local import write_into
+        """The run, on its nodes; raises what the run raises, so that Slurm sees it failed.
 
-        write_into(Path(folder) / LOG)
+        Every task of the job is a process of the run. What the others than the first print stays in Submitit's logs.
+        """
+        leads = announce() == 0
+        if leads:
+            print(f"the run's output goes on in {folder}/{LOG}", flush=True)
+            from topr_exp.sweeps.local import write_into
+
+            write_into(Path(folder) / LOG)
         cpus = os.environ.get("SLURM_CPUS_PER_TASK")
         if run.settings["cluster"]["threads"] is None and cpus:
             run.settings["cluster"]["threads"] = int(cpus)
         try:
-            from topr_exp.pipeline import run as run_pipeline
-
-            run_pipeline(run.enter())
+            group.start(run.enter())
         except interrupts.Interrupted as stop:
             print(f"{stop}", file=sys.stderr, flush=True)
+            if not leads:
+                return  # as done: a task that fails would end the first, which has the job queued again
             if stop.signal in TIME_SIGNALS:
                 self.queue_again(Path(folder))
             else:
@@ -70,6 +75,15 @@ class Task(SlurmLauncher):
             )
             attempt.record_error(folder, refused)
             raise refused from None
+
+
+def announce() -> int:
+    """Tell the tasks of a job who they are and where the first of them is, as torchrun would; returns the rank."""
+    from submitit.helpers import TorchDistributedEnvironment
+
+    place = TorchDistributedEnvironment()
+    place.export(set_cuda_visible_devices=False, overwrite=True)
+    return int(place.rank)
 
 
 def give_way() -> None:
@@ -119,7 +133,7 @@ def make_executor(sweep: Sweep, cluster: SlurmCluster, launcher: dict[str, Any],
     """Submitit's executor with the launcher's settings, mapped as the launcher maps them."""
     import submitit
 
-    own = {"_target_", "submitit_folder", "max_num_timeout", "name", "setup", "additional_parameters"}
+    own = {"_target_", "tasks_per_node", "submitit_folder", "max_num_timeout", "name", "setup", "additional_parameters"}
     common = set(BaseQueueConf.__dataclass_fields__)
     values = {key if key in common else f"slurm_{key}": value for key, value in launcher.items() if key not in own}
     setup = list(launcher["setup"] or [])
@@ -129,6 +143,11 @@ def make_executor(sweep: Sweep, cluster: SlurmCluster, launcher: dict[str, Any],
         folder=sweep.folder / SUBMITIT / "%j", cluster="slurm", slurm_max_num_timeout=launcher["max_num_timeout"]
     )
     # The cluster's null can't go through hydra.launcher, which demands a mapping there.
+    tasks = cluster.gpus_per_node or 1
+    if launcher["tasks_per_node"] not in (1, tasks):
+        raise ConfigError(
+            "hydra.launcher.tasks_per_node follows from cluster.gpus_per_node, a task for each; leave it out"
+        )
     more = {**launcher["additional_parameters"], **(cluster.additional_parameters or {})}
     try:
         with warnings.catch_warnings():
@@ -136,6 +155,8 @@ def make_executor(sweep: Sweep, cluster: SlurmCluster, launcher: dict[str, Any],
             executor.update_parameters(
                 **{key: value for key, value in values.items() if value is not None},
                 name=name,
+                tasks_per_node=tasks,
+                slurm_srun_args=["--kill-on-bad-exit=1"],  # the other tasks would wait for one that failed
                 slurm_setup=setup or None,
                 # Slurm may be set up never to queue a preempted job again unless the job asks for it.
                 slurm_additional_parameters={"requeue": True, **more},

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from topr_exp import world
 from topr_exp.config import Config
 from topr_exp.console import say, warn
 from topr_exp.interrupts import Interrupted
@@ -37,7 +38,7 @@ class Tracker:
         self._said: dict[str, Any] = {}  # the events of the mirror, by name
 
     def __enter__(self) -> Tracker:
-        if self.config.tracking.name == "wandb" and not (self.folder / "DONE").exists():
+        if world.leads() and self.config.tracking.name == "wandb" and not (self.folder / "DONE").exists():
             try:
                 self._start()
             except OSError as error:

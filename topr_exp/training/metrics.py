@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from topr_exp import world
 from topr_exp.training.logprobs import TokenScores
 from topr_exp.types import Batch, LossOutput, PairBatch
 
@@ -23,6 +26,7 @@ class Collector:
         self.ref_delta: list[Tensor] = []
         self.values: dict[str, list[Tensor]] = {}
         self.signs: list[Tensor] = []
+        self.paired = False
 
     def add(self, batch: Batch | PairBatch, out: LossOutput, scores: TokenScores) -> None:
         """Take in one micro-batch; nothing of its graph is kept."""
@@ -41,6 +45,22 @@ class Collector:
             self.values.setdefault(name, []).append(value)
         self.signs.append(sides[0].positive)
         self.paired = len(sides) == 2
+
+    def of_all(self) -> Collector:
+        """What all processes of the run gathered, in the order of their ranks."""
+        if world.size() == 1:
+            return self
+        merged = Collector()
+        for other in world.gather(on_cpu(vars(self))):
+            merged.tokens += other["tokens"]
+            merged.loss += other["loss"]
+            merged.entropy += other["entropy"]
+            merged.paired |= other["paired"]
+            for name in ("delta", "positive", "ref_delta", "signs"):
+                getattr(merged, name).extend(other[name])
+            for name, parts in other["values"].items():
+                merged.values.setdefault(name, []).extend(parts)
+        return merged
 
     def record(self, count: int) -> dict[str, float]:
         """The record of an update over `count` examples."""
@@ -64,6 +84,15 @@ class Collector:
                 if chosen.any():
                     record[f"{name}_{sign}"] = float(value[chosen].mean())
         return record
+
+
+def on_cpu(value: Any) -> Any:
+    """The same with every tensor in lists and dictionaries on the CPU."""
+    if isinstance(value, Tensor):
+        return value.cpu()
+    if isinstance(value, dict):
+        return {name: on_cpu(item) for name, item in value.items()}
+    return [on_cpu(item) for item in value] if isinstance(value, list) else value
 
 
 def ratio_statistics(delta: Tensor) -> dict[str, float]:

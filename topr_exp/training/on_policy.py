@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topr_exp import interrupts
+from topr_exp import interrupts, world
 from topr_exp.composition.candidates import generator
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.data.questions import Questions
@@ -120,11 +120,23 @@ class Rounds:
         return order[first : first + count - replayed], slots
 
     def complete(self, indices: np.ndarray, number: int) -> pa.Table:
+        """Completions of some problems, in shards as the store's: a process makes those that its rank falls on."""
+        size = self.sampler.config.prompts_per_shard
+        shards = [indices[start : start + size] for start in range(0, len(indices), size)]
+        with self.trainer.layout.whole():
+            mine = range(world.rank(), len(shards), world.size())
+            made = {shard: self.complete_shard(shards[shard], number, shard) for shard in mine}
+        by_shard = {shard: table for part in world.gather(made) for shard, table in part.items()}
+        columns = pa.concat_tables([by_shard[shard] for shard in range(len(shards))]).combine_chunks()
+        self.gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
+        return columns
+
+    def complete_shard(self, indices: np.ndarray, number: int, shard: int) -> pa.Table:
         """Completions of some problems with verdicts, log μ and, where it is needed, log π_ref."""
         policy, size = self.trainer.policy, self.trainer.config.score_batch_size
         prompts = [self.train.prompts[i] for i in indices]
         settings = self.sampler.config
-        seed = (settings.seed, self.iteration, number)
+        seed = (settings.seed, self.iteration, number, *([shard] if shard else []))
         now = dataclasses.replace(policy, fingerprint=f"iteration {self.iteration}, round {number}", folder=None)
         self.sampler.prepare(now, max(map(len, self.train.prompts)) + settings.max_new_tokens)
         columns = draw(self.sampler, now, prompts, self.n, seed, self.train.stop)
@@ -134,7 +146,6 @@ class Rounds:
         rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)
         verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)
         scored: dict[str, Any] = {"logp": log_probabilities(policy, rollouts, range(rollouts.rows), size)["logp"]}
-        self.gap = mismatch(Ragged(scored["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
         if self.reference is not None:
             scored["ref_logp"] = log_probabilities(self.reference, rollouts, range(rollouts.rows), size)["logp"]
         questions = pa.array(np.repeat(indices, self.n), pa.int32())

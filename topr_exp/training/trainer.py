@@ -1,7 +1,7 @@
 """One optimizer step over one global batch. It knows no algorithm by name: a loss maps a batch to per-example losses.
 
 The reduction is the sum over the global batch divided by its number of examples (the last batch of an epoch by its
-own, smaller number), so that micro-batches and padding can't change a result.
+own, smaller number), so that micro-batches, padding and the number of processes can't change a result.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topr_exp import interrupts
-from topr_exp.models.policy import Policy
+from topr_exp import interrupts, world
+from topr_exp.models.policy import Policy, save_policy
+from topr_exp.sweeps.config import Parallel
 from topr_exp.training import checkpoint
 from topr_exp.training.config import OptimConfig
 from topr_exp.training.examples import Examples
 from topr_exp.training.journal import Journal
-from topr_exp.training.logprobs import TokenScores, collate, score_tokens
+from topr_exp.training.logprobs import TokenScores, collate
 from topr_exp.training.metrics import Collector
 from topr_exp.training.optimizers import make_optimizer
+from topr_exp.training.parallel import spread
 from topr_exp.types import Batch, TOPRError
 
 GATE = 1e-3  # largest |Δ| in float32 before the first update after scoring
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A micro-batch of one process."""
+
+    positions: NDArray[np.int64]  # in the global batch
+    counts: bool  # False: computed because the other processes compute one, and left out of every sum
 
 
 class Trainer:
@@ -38,8 +49,17 @@ class Trainer:
     `reference` is the model whose whole distribution a loss needs (`vocab_kl`), else None.
     """
 
-    def __init__(self, policy: Policy, loss: Any, reference: Any, config: OptimConfig, folder: Path) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        loss: Any,
+        reference: Any,
+        config: OptimConfig,
+        folder: Path,
+        parallel: Parallel | None = None,
+    ) -> None:
         self.policy, self.loss, self.reference, self.config, self.folder = policy, loss, reference, config, folder
+        self.layout = spread(policy.model, parallel)
         self.optimizer = make_optimizer(policy.model.parameters(), config)
         state: dict[str, Any] = {}
         self.restored: Path | None = None  # the checkpoint that this run goes on from
@@ -55,11 +75,19 @@ class Trainer:
         state = {"step": self.step, "samples": self.samples, "skipped": self.skipped}
         checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, state, extra)
 
+    def save_policy(self, folder: Path) -> None:
+        """Write the trained model as a folder that transformers loads; every process of the run has to call it."""
+        with self.layout.whole():
+            if world.leads():
+                save_policy(self.policy, folder)
+        world.wait()
+
     def checkpoint(
         self, journal: Journal, steps: int, every: float, extra: Callable[[], dict[str, bytes]] | None = None
     ) -> None:
         """Save if `every` seconds have passed since the last time; save and stop if a signal asked for it."""
-        due = self.step < steps and time.monotonic() - self.saved >= every
+        interrupts.agree()
+        due = world.from_leader(self.step < steps and time.monotonic() - self.saved >= every)
         if interrupts.asked() or due:
             journal.before_checkpoint(self.step, steps)
             self.save(extra() if extra is not None else {})
@@ -75,20 +103,26 @@ class Trainer:
         began = time.monotonic()
         collector = Collector()
         parts = self.micro_batches(examples, chosen)
-        signals = self.first_pass(examples, chosen, parts) if len(parts) > 1 and "groups" in self.loss.needs else None
+        apart = len(parts) > 1 or world.size() > 1
+        signals = self.first_pass(examples, chosen, parts) if apart and "groups" in self.loss.needs else None
         self.optimizer.zero_grad(set_to_none=True)
         for part in parts:
-            rows = examples.rows(chosen[part])
-            scores, mask = self.forward(examples, rows)
-            batch = examples.batch(rows, scores.logp, mask, scores.vocab_kl)
-            if signals is not None and isinstance(batch, Batch):
-                batch = dataclasses.replace(batch, signals={name: value[part] for name, value in signals.items()})
-            elif "groups" in self.loss.needs and isinstance(batch, Batch):
-                batch = dataclasses.replace(batch, signals=self.loss.signals(batch))
-            out = self.loss(batch)
-            collector.add(batch, out, scores)
-            (out.loss.sum() / len(chosen)).backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.grad_clip)
+            with self.layout.accumulating(last=part is parts[-1]):
+                rows = examples.rows(chosen[part.positions])
+                scores, mask = self.forward(examples, rows)
+                batch = examples.batch(rows, scores.logp, mask, scores.vocab_kl)
+                if signals is not None and isinstance(batch, Batch):
+                    mine = {name: value[part.positions] for name, value in signals.items()}
+                    batch = dataclasses.replace(batch, signals=mine)
+                elif "groups" in self.loss.needs and isinstance(batch, Batch):
+                    batch = dataclasses.replace(batch, signals=self.loss.signals(batch))
+                out = self.loss(batch)
+                if part.counts:
+                    collector.add(batch, out, scores)
+                mean = out.loss.sum() / len(chosen)
+                (mean if part.counts else 0 * mean).backward()
+        norm = self.layout.clip(self.config.grad_clip)
+        collector = collector.of_all()
         if fresh:
             self.check_gate(torch.cat(collector.delta))
         self.samples += len(chosen)
@@ -96,7 +130,7 @@ class Trainer:
         if math.isfinite(collector.loss) and bool(norm.isfinite()):
             self.optimizer.step()
         else:
-            self.not_finite(collector, examples, chosen[np.concatenate(parts)])
+            self.not_finite(collector, examples, chosen)
         return {
             "step": self.step,
             "samples": self.samples,
@@ -108,23 +142,30 @@ class Trainer:
             "tokens_per_second": round(collector.tokens / (time.monotonic() - began), 1),
         }
 
-    def micro_batches(self, examples: Examples, chosen: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Positions in the global batch, in parts of similar length; the lengths decide the split, never the batch."""
-        size, positions = self.config.micro_batch_size, np.arange(len(chosen))
-        if size < len(chosen):
+    def micro_batches(self, examples: Examples, chosen: NDArray[np.int64]) -> list[Part]:
+        """What this process computes of a global batch, in parts of similar length that all processes work at together.
+
+        The lengths decide the split, never the batch. Every process has as many parts, since each of them ends in a
+        sum over the processes; where the examples don't suffice for a last one, it repeats one that does not count.
+        """
+        size = self.config.micro_batch_size * world.size()
+        positions = np.arange(len(chosen))
+        if size < len(chosen) or world.size() > 1:
             positions = np.argsort([examples.length(example) for example in chosen], kind="stable")
-        return [positions[start : start + size] for start in range(0, len(positions), size)]
+        parts = []
+        for start in range(0, len(positions), size):
+            mine = np.array_split(positions[start : start + size], world.size())[world.rank()]
+            parts.append(Part(mine, True) if len(mine) else Part(positions[:1], False))
+        return parts
 
     def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
         """The token scores of some completions and their mask."""
         inputs = collate(examples.sequences(rows), self.policy.device)
         reference = self.reference.model if self.reference is not None else None
         with self.policy.autocast():
-            return score_tokens(self.policy.model, inputs, entropy=True, reference=reference), inputs.mask
+            return self.layout.score(inputs, entropy=True, reference=reference), inputs.mask
 
-    def first_pass(
-        self, examples: Examples, chosen: NDArray[np.int64], parts: list[NDArray[np.int64]]
-    ) -> dict[str, Tensor]:
+    def first_pass(self, examples: Examples, chosen: NDArray[np.int64], parts: list[Part]) -> dict[str, Tensor]:
         """What the loss computes over complete groups with the current policy, without gradients, by position."""
         rows = examples.rows(chosen)
         lengths = [len(completion) for _, completion in examples.sequences(rows)]
@@ -132,10 +173,12 @@ class Trainer:
         mask = torch.arange(max(lengths), device=logp.device) < torch.tensor(lengths, device=logp.device)[:, None]
         with torch.no_grad():
             for part in parts:
-                inputs = collate(examples.sequences(rows[part]), self.policy.device)
+                inputs = collate(examples.sequences(rows[part.positions]), self.policy.device)
                 with self.policy.autocast():
-                    some = score_tokens(self.policy.model, inputs).logp
-                logp[torch.from_numpy(part).to(logp.device), : some.shape[1]] = some
+                    some = self.layout.score(inputs).logp
+                if part.counts:
+                    logp[torch.from_numpy(part.positions).to(logp.device), : some.shape[1]] = some
+            world.add_up(logp)
             signals: dict[str, Tensor] = self.loss.signals(examples.batch(rows, logp, mask, None))
         return signals
 

@@ -1,0 +1,151 @@
+"""How the model in training lies over the processes of a run: whole on each of them, or sharded.
+
+`replicated`: every process holds all weights; gradients are summed by torch's DistributedDataParallel.
+`sharded`: every process holds a part of each weight, of its gradient and of the optimizer's state; torch's FSDP2
+gathers a block's weights when it computes and sums the gradients by parts.
+
+Both sum over processes, where torch would average: the trainer has divided by the number of examples of the global
+batch, so the sum is the gradient that one process computes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from topr_exp import world
+from topr_exp.sweeps.config import Parallel
+from topr_exp.training.logprobs import Inputs, TokenScores, score_tokens
+from topr_exp.types import TOPRError
+
+LARGE = 1_000_000_000  # weights; in float32 with gradient and AdamW's state they take 16 GB
+
+
+class Scored(nn.Module):
+    """`score_tokens` of a model as a module with a forward pass: what torch's wrappers hang their work on."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Inputs | None, options: dict[str, Any]) -> tuple[Tensor | None, ...]:
+        """The fields of TokenScores, since the wrappers find tensors in tuples only; none without inputs."""
+        if inputs is None:
+            return ()
+        scores = score_tokens(self.model, inputs, **options)
+        return tuple(getattr(scores, field.name) for field in dataclasses.fields(scores))
+
+
+class Single:
+    """The model of a run of one process."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def score(self, inputs: Inputs, **options: Any) -> TokenScores:
+        """`score_tokens` of the model; every process has to call it as often as the others."""
+        return score_tokens(self.model, inputs, **options)
+
+    def accumulating(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
+        """Around the forward and backward pass of a micro-batch; the `last` one of an update sums over processes."""
+        return contextlib.nullcontext()
+
+    def clip(self, limit: float) -> Tensor:
+        """Clip the gradient to a norm of at most `limit`; returns the norm of the whole gradient before that."""
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """While the block runs, all weights are on this process: it may compute what the others don't."""
+        yield
+
+
+class Replicated(Single):
+    """The whole model on every process."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.wrapped = nn.parallel.DistributedDataParallel(Scored(model), gradient_as_bucket_view=True)
+        self.wrapped.register_comm_hook(None, lambda state, bucket: summed(bucket))
+
+    def score(self, inputs: Inputs, **options: Any) -> TokenScores:
+        if not torch.is_grad_enabled():
+            return super().score(inputs, **options)
+        return TokenScores(*self.wrapped(inputs, options))
+
+    def accumulating(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if last else self.wrapped.no_sync()
+
+
+def summed(bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
+    """The communication of DistributedDataParallel: a sum."""
+    work = torch.distributed.all_reduce(bucket.buffer(), async_op=True)
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+class Sharded(Single):
+    """A part of every weight on each process, by rows."""
+
+    def __init__(self, model: Any) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        super().__init__(model)
+        mesh = init_device_mesh(model.device.type, (world.size(),))
+        kinds = set(model._no_split_modules or ())
+        blocks = [module for module in model.modules() if type(module).__name__ in kinds]
+        if not blocks:
+            raise TOPRError(f"cluster.parallel=fsdp: {type(model).__name__} does not name its blocks; set ddp")
+        for block in blocks:
+            fully_shard(block, mesh=mesh)
+        # Embeddings, last norm and output layer stay together: the first and the last may be one tensor.
+        root: Any = fully_shard(Scored(model), mesh=mesh)
+        self.root = root
+        self.blocks: list[Any] = blocks
+        for part in (self.root, *self.blocks):
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+        with torch.no_grad():
+            self.root(None, {})  # FSDP wants to see the root before any block
+        self.root.reshard()
+
+    def score(self, inputs: Inputs, **options: Any) -> TokenScores:
+        return TokenScores(*self.root(inputs, options))
+
+    def clip(self, limit: float) -> Tensor:
+        norm: Any = super().clip(limit)
+        whole: Tensor = norm.full_tensor()
+        return whole
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        for block in self.blocks:
+            block.set_reshard_after_forward(False)
+        for part in (self.root, *self.blocks):
+            part.unshard()
+        try:
+            yield
+        finally:
+            for block in self.blocks:
+                block.set_reshard_after_forward(True)
+            for part in (self.root, *self.blocks):
+                part.reshard()
+            self.root.reset_iter_state()
+
+
+def spread(model: Any, parallel: Parallel | None) -> Single:
+    """Lay a model over the processes of this run, in one way or (None) the other by its size.
+
+    Its parameters are others from here on.
+    """
+    if world.size() == 1:
+        return Single(model)
+    if parallel is None:
+        large = sum(weight.numel() for weight in model.parameters()) >= LARGE
+        parallel = Parallel.fsdp if large else Parallel.ddp
+    return Sharded(model) if parallel is Parallel.fsdp else Replicated(model)

@@ -1,0 +1,136 @@
+"""The processes of a run, one a GPU: which of them this one is, and what all of them have to agree on.
+
+Every process runs the same program. Process 0 leads: it alone writes the run's folder and talks to the user. The
+variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who a process is, as torchrun sets them; our
+own launcher and Slurm's tasks set the same. Without them a run is one process, and nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from topr_exp.types import ConfigError, TOPRError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
+# Longer than any stage lets a process wait for the others: who ends early is noticed by those who started it.
+TIMEOUT = datetime.timedelta(hours=2)
+
+_rank, _size = 0, 1
+
+
+def announced() -> int:
+    """The number of processes of this run, by the environment."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+@contextlib.contextmanager
+def joined(device: str) -> Iterator[None]:
+    """Be one of the processes of a run while the block runs.
+
+    device: auto, cpu or cuda; each process takes the GPU of its local rank. Raises ConfigError where a process would
+    have none of its own.
+    """
+    global _rank, _size
+    if announced() == 1:
+        yield
+        return
+    import torch
+    from torch import distributed
+
+    on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    if on_gpu:
+        take_gpu(int(os.environ.get("LOCAL_RANK", "0")))
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TIMEOUT)
+    _rank, _size = distributed.get_rank(), distributed.get_world_size()
+    try:
+        yield
+        distributed.destroy_process_group()  # after an error it could wait for processes that are gone
+    finally:
+        _rank, _size = 0, 1
+
+
+def take_gpu(local_rank: int) -> None:
+    """Leave one GPU for this process to see, so that what it starts computes there too."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
+    if len(names) == 1 and "SLURM_LOCALID" in os.environ:
+        return  # Slurm chose one for each task
+    if local_rank >= len(names):
+        raise ConfigError(f"process {local_rank + 1} of this machine has no GPU of its own: torch sees {len(names)}")
+    os.environ["CUDA_VISIBLE_DEVICES"] = names[local_rank]
+
+
+def rank() -> int:
+    return _rank
+
+
+def size() -> int:
+    return _size
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes and talks."""
+    return _rank == 0
+
+
+def gather(value: T) -> list[T]:
+    """What every process has for `value`, by rank; whatever pickle takes, tensors on the CPU only."""
+    if _size == 1:
+        return [value]
+    from torch import distributed
+
+    values: list[Any] = [None] * _size
+    distributed.all_gather_object(values, value)
+    return values
+
+
+def total(value: int) -> int:
+    """The sum over all processes."""
+    return sum(gather(value))
+
+
+def add_up(values: Tensor) -> None:
+    """Replace a tensor by its sum over all processes."""
+    if _size > 1:
+        from torch import distributed
+
+        distributed.all_reduce(values)
+
+
+def from_leader(value: T) -> T:
+    """What process 0 has for `value`."""
+    if _size == 1:
+        return value
+    from torch import distributed
+
+    values = [value if _rank == 0 else None]
+    distributed.broadcast_object_list(values, src=0)
+    return values[0]  # type: ignore[return-value]
+
+
+def wait() -> None:
+    """Go on once every process got here: what process 0 wrote before is there for all."""
+    gather(None)
+
+
+def cause(error: BaseException) -> BaseException:
+    """The error, or in its place a plain line where it only says that another process is gone."""
+    text = str(error)
+    gone = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
+    if _size > 1 and isinstance(error, RuntimeError) and any(sign in text for sign in gone):
+        return Gone(f"process {_rank} of {_size} stopped because another one of the run ended")
+    return error
+
+
+class Gone(TOPRError):
+    """Another process of the run ended; its error, not this one, says why."""
