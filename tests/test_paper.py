@@ -1,0 +1,225 @@
+"""The papers' figures: the experiments behind them, what is read from runs, and how claims are decided."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import ROOT, config_of
+from topr_exp.jobs import LEARNING_RATES, plan
+from topr_exp.paper import records
+from topr_exp.paper.__main__ import main
+from topr_exp.paper.claims import Claim, above, below, verdict
+from topr_exp.paper.figure import Figure
+from topr_exp.paper.page import numbers, write_page
+from topr_exp.paper.registry import FIGURES
+from topr_exp.paper.selection import Interval, Runs, difference, interval
+from topr_exp.paper.training import LIMITS
+from topr_exp.paper.work import Request, arguments, jobs_of
+from topr_exp.types import ConfigError
+
+EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
+ALONE = {"smoke", "paper", "table2"}  # experiments that no figure of the registry is made of
+
+
+def request_for(*figures: Figure, full: bool = False, overrides: tuple[str, ...] = ()) -> Request:
+    return Request(figures, full, overrides, jobs=2, recorded=False, out=Path("nowhere"))
+
+
+def named(name: str) -> Figure:
+    return next(figure for figure in FIGURES if figure.name == name)
+
+
+# ---- the experiments
+
+
+def test_every_experiment_belongs_to_a_figure_and_the_issue_s_all_exist() -> None:
+    used = {experiment.split()[0] for figure in FIGURES for experiment in figure.experiments}
+    assert used | ALONE >= set(EXPERIMENTS)
+    assert used <= set(EXPERIMENTS)
+    assert {f"fig{i}" for i in range(1, 10)} | {"table1", "agro_fig1", "agro_kl", "related"} <= used
+
+
+def test_a_run_that_several_figures_need_is_one_run() -> None:
+    folders = {name: {job.config.folder for job in jobs_of(named(name), request_for(named(name)))[0].values()}
+               for name in ("fig1", "fig2", "fig3", "fig4", "fig7", "fig9", "table1", "related")}  # fmt: skip
+    assert len(folders["fig1"]) == 21
+    for name in ("fig2", "fig3", "fig9", "table1"):
+        assert folders[name] < folders["fig1"], name
+    for name, shared in (("fig4", 6), ("fig7", 6), ("related", 3)):
+        assert len(folders[name] & folders["fig1"]) == shared, name
+
+
+def test_each_seed_has_completions_of_its_own_and_all_algorithms_of_a_seed_share_them() -> None:
+    jobs = jobs_of(named("fig1"), request_for(named("fig1")))[0].values()
+    assert {(job.config.seed, job.config.sampler.seed) for job in jobs} == {(0, 0), (1, 1), (2, 2)}
+    assert {job.config.evaluation.seed for job in jobs} == {0}
+
+
+def test_the_paper_s_scale_is_the_same_file_with_its_model() -> None:
+    def composed(experiment: str, *more: str) -> Any:
+        return config_of(f"experiment={experiment}", "model=llama3_8b", "seed=0", *more)
+
+    figure_5 = composed("fig5", "compose.positive_share=0.1", "effective_positive=0.1")
+    assert (figure_5.compose.n_examples, figure_5.optim.lr, figure_5.data.source) == (50_000, 5e-7, "hub")
+    assert (figure_5.optim.batch_size, figure_5.data.n, figure_5.data.eval_n) == (8, 16, 64)
+    figure_8 = composed("fig8", "compose=anna_karenina")
+    assert (figure_8.data.n, figure_8.data.train_problems, figure_8.iterations) == (64, None, 5)
+    assert composed("fig9", "algo=topr").data.n == 128
+    figure_1 = composed("fig1", "algo=dpo")
+    assert (figure_1.evaluation.every, figure_1.compose.n_examples) == (500, 50_000)
+    with pytest.raises(ConfigError, match=r"learning rate|optim\.lr"):
+        config_of("experiment=fig1", "algo=topr", "seed=0", "model.name=another")
+
+
+def test_figure_7_adds_the_default_runs_and_the_command_line_wins() -> None:
+    figure = named("fig7")
+    request = request_for(figure, full=True, overrides=("seed=7",))
+    texts = arguments(figure.experiments[0], figure, request)
+    assert texts[:2] == ["experiment=fig1", "algo=is,topr"]
+    assert [text for text in texts if text.startswith("seed=")] == ["seed=7"]
+    assert "cluster.threads=1" in texts
+    assert not any(text.startswith("cluster.")
+                   for text in arguments("fig1", figure, request_for(overrides=("cluster=slurm",))))  # fmt: skip
+
+
+def test_every_setting_that_an_experiment_varies_is_in_its_records() -> None:
+    from hydra._internal.utils import get_args_parser
+
+    for name in EXPERIMENTS:
+        jobs = plan(get_args_parser().parse_args([f"experiment={name}", "seed=0"])).jobs
+        assert len({records.identity_of(job.config) for job in jobs}) == len(jobs), name
+
+
+def test_the_learning_rates_are_those_that_were_chosen() -> None:
+    """conf/learning_rates.json names every algorithm; where the choice is recorded it is that choice."""
+    from topr_exp.paper.beyond import choose
+
+    rates = json.loads(LEARNING_RATES.read_text())
+    algorithms = {path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}
+    assert set(rates["tiny"]) == set(rates["tiny_noise"]) == algorithms
+    recorded = ROOT / "docs" / "results" / "learning_rates.json"
+    if recorded.exists():
+        for model, chosen in choose(Runs(list(records.known(records.read(recorded)).values()))).items():
+            assert {name: rates[model][name] for name in chosen} == chosen
+
+
+def test_table_1_s_limits_are_those_of_the_yamls() -> None:
+    for name, limits in LIMITS.items():
+        algo = config_of(f"algo={name}").algo
+        assert (algo.a_pos, algo.b_pos, algo.a_neg, algo.b_neg) == limits
+
+
+# ---- intervals and claims
+
+
+def made_up(algo: str, seed: int, correct: np.ndarray, **settings: Any) -> dict[str, Any]:
+    """A record with so many correct completions of 8 for each problem."""
+
+    def results(correct: np.ndarray, invalid: np.ndarray, maj: np.ndarray) -> dict[str, Any]:
+        kinds = {"correct": correct, "invalid": invalid, "maj": maj}
+        return {"n": 8, "k": 8, "of_problems": {name: records.packed(each) for name, each in kinds.items()}}
+
+    base = results(*(np.full(len(correct), count) for count in (2, 1, 250)))
+    final = results(correct, 8 - correct, 1000 * (correct > 4))
+    names = {"algo.name": algo, "data.name": "gsm8k", "model.name": "tiny", "seed": seed, **settings}
+    return {"run": f"{algo}{seed}", "settings": names, "environment": {"git_commit": "abc"}, "base": base,
+            "final": final, "metrics": {"step": [1]}, "grad_norm_spread": 1.0}  # fmt: skip
+
+
+def test_the_interval_covers_seeds_and_problems() -> None:
+    """By simulation: 95 % intervals hold the true mean about that often where both seeds and problems vary."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(100):
+        values = 0.5 + 0.1 * rng.normal(size=(8, 1)) + 0.3 * rng.normal(size=(1, 50)) + 0.3 * rng.normal(size=(8, 50))
+        found = interval(values)
+        held += found.low <= 0.5 <= found.high
+    assert 88 <= held <= 100
+    alone = interval(values[:1])  # of a single seed: over problems
+    assert alone.high - alone.low == pytest.approx(2 * 1.96 * values[0].std() / np.sqrt(50), rel=0.15)
+
+
+def test_a_difference_is_paired_by_seed_and_problem() -> None:
+    rng = np.random.default_rng(1)
+    correct = rng.integers(0, 7, (3, 40))
+    lower = Runs([made_up("a", seed, row) for seed, row in enumerate(correct)])
+    higher = Runs([made_up("b", seed, row + 1) for seed, row in enumerate(correct)][1:])
+    found = difference(lower, higher)
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((1 / 8,) * 3)  # of every problem and seed
+    assert found.seeds == 2  # those that both have
+    assert difference(lower, Runs([])) is None
+
+
+def test_claims_are_decided_by_the_whole_interval() -> None:
+    assert above("", Interval(0.1, 0.05, 0.2, 3)).holds is True
+    assert above("", Interval(0.1, -0.05, 0.2, 3)).holds is None
+    assert above("", Interval(-0.1, -0.2, -0.05, 3)).holds is False
+    assert below("", Interval(-0.1, -0.2, -0.05, 3)).holds is True
+    assert above("", Interval(-0.01, -0.02, 0.0, 3), -0.03).holds is True
+    assert above("", None).word == "undecided"
+    shown, not_shown, open_ = (Claim("", holds, "") for holds in (True, False, None))
+    assert verdict([shown, shown]) == "shown"
+    assert verdict([shown, not_shown]) == verdict([open_, shown]) == "partly"
+    assert verdict([not_shown, open_]) == "not shown"
+
+
+def test_figure_1_s_verdict_follows_the_numbers() -> None:
+    """The paper's ordering is shown where it is there, and not where two algorithms change places."""
+
+    def runs(**levels: int) -> Runs:
+        rng = np.random.default_rng(0)
+        return Runs([made_up(algo, seed, np.clip(level + rng.integers(-1, 2, 60), 0, 8))
+                     for algo, level in levels.items() for seed in range(3)])  # fmt: skip
+
+    judge = named("fig1").judge
+    assert verdict(judge(runs(naive=0, ppo=3, dpo=5, topr=7), {})) == "shown"
+    claims = {claim.text: claim.holds for claim in judge(runs(naive=0, ppo=5, dpo=3, topr=7), {})}
+    assert claims["DPO ends above PPO"] is False
+    assert claims["naive REINFORCE collapses: it ends below the base"] is True
+
+
+# ---- files
+
+
+def test_records_come_back_and_differences_are_named(tmp_path: Path) -> None:
+    one, other = (made_up("topr", seed, np.arange(9)) for seed in (0, 1))
+    other = {**other, "environment": {"git_commit": "def"}}
+    records.write(tmp_path / "x.json", [other, one], {"number": 1.5})
+    stored = records.read(tmp_path / "x.json")
+    assert stored["extra"] == {"number": 1.5}
+    known = records.known(stored)
+    assert {record["environment"]["git_commit"] for record in known.values()} == {"abc", "def"}
+    again = known[json.dumps(one["settings"], sort_keys=True)]
+    assert records.differences(again, one) == []
+    changed = made_up("topr", 0, np.arange(9)[::-1])
+    assert records.differences(again, changed)[0].startswith("final.of_problems.correct: ")
+    assert records.read(tmp_path / "absent.json")["runs"] == []
+
+
+def test_the_page_has_a_section_for_every_figure_whatever_is_computed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    found = [made_up(algo, seed, rng.integers(0, 9, 20)) for algo in ("naive", "topr") for seed in range(3)]
+    records.write(tmp_path / "fig1.json", found, {})
+    text = write_page(FIGURES, tmp_path, {}).read_text()
+    for figure in FIGURES:
+        assert f"## {figure.title}\n" in text
+        assert figure.claim in text
+    assert text.count("Not computed yet: `python -m topr_exp.paper") == len(FIGURES) - 1
+    assert "commit abc" in text
+    assert "Seeds: 0, 1, 2." in text
+    assert "- DPO ends above PPO: *undecided* (no runs)" in text
+    lines = numbers(named("fig1"), Runs(found))
+    assert len(lines) == 2 + 1 + 2
+
+
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fig10"]) == 2
+    assert capsys.readouterr().err.startswith("error: fig10: no such figure; allowed: fig1, fig2")
+    assert main(["fig1", "seed=-1"]) == 2
+    assert "seed must be 0 or more" in capsys.readouterr().err

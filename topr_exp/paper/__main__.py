@@ -1,0 +1,87 @@
+"""`python -m topr_exp.paper [FIGURE ...] [KEY=VALUE ...]`: run what is missing of the papers' figures, draw, write.
+
+Without a figure: all of them. KEY=VALUE goes to every experiment, as in seed=0. The runs lie in outputs/paper, each is
+computed once for all figures, and the same command goes on where it was stopped. In FOLDER each figure leaves its
+numbers (JSON), its picture (PNG) and a section of README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from topr_exp.types import ConfigError, TOPRError
+
+
+def main(given: list[str] | None = None) -> int:
+    """The command; exit status 1 where runs failed or a check found a difference, 2 for a mistake in the settings."""
+    options = parser().parse_args(given)
+    try:
+        return work(options)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except TOPRError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    top = argparse.ArgumentParser(
+        prog="python -m topr_exp.paper", description=summary.split(": ", 1)[-1], epilog=details
+    )
+    top.add_argument("figures", nargs="*", metavar="FIGURE | KEY=VALUE", help="fig1 ... fig9, table1, agro_kl, ...")
+    top.add_argument("--full", action="store_true", help="both bases, more seeds, the questions beyond the papers")
+    top.add_argument("--recorded", action="store_true", help="keep what FOLDER records and run only what it lacks")
+    top.add_argument("--check", action="store_true", help="run again, compare with what FOLDER records, write nothing")
+    top.add_argument("--list", action="store_true", help="say what each figure needs, and start nothing")
+    top.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default: %(default)s)")
+    top.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER", help="default: %(default)s")
+    return top
+
+
+def work(options: argparse.Namespace) -> int:
+    from topr_exp.console import say
+    from topr_exp.paper.page import write_page
+    from topr_exp.paper.registry import FIGURES
+    from topr_exp.paper.work import Request, check, make, missing, run
+
+    began = time.monotonic()
+    names = [text for text in options.figures if "=" not in text]
+    known = {figure.name: figure for figure in FIGURES}
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(f"{unknown[0]}: no such figure; allowed: {', '.join(known)}")
+    figures = [
+        figure for figure in FIGURES if (figure.name in names if names else options.full or not figure.only_full)
+    ]
+    overrides = [text for text in options.figures if "=" in text]
+    if options.check:
+        overrides.insert(0, "output_dir=outputs/check")  # nothing that the first computation left
+    recorded = options.recorded and not options.check
+    request = Request(figures, options.full, overrides, options.jobs, recorded, options.out)
+    wanted, todo = missing(request)
+    for figure in figures:
+        say(f"{figure.name:16} {len(wanted[figure.name]):4} runs")
+    say(f"{len(todo.jobs) if todo else 0} different runs to do")
+    if options.list:
+        return 0
+    code = run(request, todo) if todo else 0
+    if code > 2:  # stopped by a signal
+        return code
+    if options.check:
+        lines = [line for figure in figures for line in check(figure, wanted[figure.name], options.out)]
+        say("\n".join(lines) or "every number of every run is the recorded one")
+        return int(bool(lines))
+    for figure in figures:
+        count = make(figure, wanted[figure.name].values(), request)
+        say(f"{figure.name}: {count} of {len(wanted[figure.name])} runs")
+    say(f"wrote {write_page(FIGURES, options.out, {})} in {(time.monotonic() - began) / 60:.1f} minutes")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

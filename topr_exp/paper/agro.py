@@ -1,0 +1,174 @@
+"""AGRO's comparisons: pass@1 against the KL to the reference, over β, on- and off-policy, and with replay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from topr_exp.paper import draw
+from topr_exp.paper.claims import Claim, above, below
+from topr_exp.paper.figure import Extra
+from topr_exp.paper.records import Record, rounded
+from topr_exp.paper.selection import Runs, difference
+from topr_exp.paper.training import algorithms, by_model
+from topr_exp.report.figures import MARKERS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BETA, REPLAY = "algo.beta", "schedule.replay"
+
+
+def distances(finished: Sequence[tuple[Record, Path]]) -> Extra:
+    """KL(π ‖ π_ref) of each run's final model, by its settings: the mean over its test completions of Δ to π_ref."""
+    return {json.dumps(record["settings"], sort_keys=True): rounded(distance(folder)) for record, folder in finished}
+
+
+def distance(folder: Path) -> float:
+    """KL(π ‖ π_ref) in nats a completion, estimated on completions that π itself sampled for the test problems."""
+    from omegaconf import OmegaConf
+
+    from topr_exp.config import load
+    from topr_exp.data.problems import load_problems
+    from topr_exp.data.prompts import build_prompter
+    from topr_exp.data.questions import ask
+    from topr_exp.models.policy import load_policy
+    from topr_exp.sampling.rollouts import Rollouts
+    from topr_exp.store import Store
+    from topr_exp.training.scoring import log_probabilities
+
+    config = load(OmegaConf.create(json.loads((folder / "config.json").read_text(encoding="utf-8"))["resolved"]))
+    place = Path(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["final"]["rollouts"])
+    policy = load_policy(config.model, config.cluster.device.name, folder / "model")
+    problems = load_problems(config.data).test
+    questions = ask(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens)
+    columns = Store(place.parent.parent).open(place).read()
+    rollouts = Rollouts(str(place), columns, questions.prompts, [0, len(columns)], 0)
+    size, totals = config.optim.score_batch_size, []
+    for model in (policy, load_policy(config.reference, config.cluster.device.name)):
+        lines = log_probabilities(model, rollouts, range(rollouts.rows), size)["logp"].to_pylist()
+        totals.append(np.array([sum(line) for line in lines]))
+    return float(np.mean(totals[0] - totals[1]))
+
+
+def kl(runs: Runs, extra: Extra) -> list[float]:
+    return [extra[json.dumps(each["settings"], sort_keys=True)] for each in runs]
+
+
+def draw_agro_kl(runs: Runs, extra: Extra) -> Figure:
+    models = by_model(runs)
+    figure, grid = draw.panels(2, len(models))
+    for row, (model, members) in zip(grid, models.items(), strict=True):
+        efficiency(row[0], plain(members), extra)
+        row[0].set_title(model)
+        for i, (name, group) in enumerate(plain(members).items()):
+            points = group.split(BETA)
+            found = [each.interval() for each in points.values()]
+            errors = [[100 * (one.value - one.low) for one in found], [100 * (one.high - one.value) for one in found]]
+            row[1].errorbar([*points], [100 * one.value for one in found], np.maximum(errors, 0), capsize=2,
+                            marker=MARKERS[i], ms=4, color=draw.look(i)["color"], label=draw.name_of(name))  # fmt: skip
+        row[1].set(xscale="log", xlabel="β", ylabel="pass@1 (%)")
+        row[1].legend(fontsize=7)
+    return figure
+
+
+def plain(runs: Runs) -> dict[str, Runs]:
+    """The runs by algorithm, those that replay left out: AGRO itself off-policy."""
+    return algorithms(Runs([each for each in runs if not each["settings"].get(REPLAY) and not replays(each)]))
+
+
+def replays(record: Record) -> bool:
+    """Whether a run belongs to the comparison of replay: AGRO's off-policy loss in rounds."""
+    return record["settings"]["algo.name"] == "agro" and "schedule.prompts" in record["settings"]
+
+
+def efficiency(ax: Axes, groups: Mapping[str, Runs], extra: Extra) -> None:
+    """pass@1 against KL: the mean over seeds for each β, every seed a dot."""
+    for i, (name, group) in enumerate(groups.items()):
+        points = [(float(np.mean(kl(each, extra))), float(each.values().mean())) for each in group.split(BETA).values()]
+        points.sort()
+        style = draw.look(i)
+        ax.plot([x for x, _ in points], [100 * y for _, y in points], marker=MARKERS[i], ms=4,
+                label=draw.name_of(name), **style)  # fmt: skip
+        ax.plot(kl(group, extra), 100 * np.array(group.each()), ".", ms=3, color=style["color"], alpha=0.6)
+    ax.set(xlabel="KL(π ‖ π_ref), nats a completion", ylabel="pass@1 (%)")
+
+
+def judge_agro_kl(runs: Runs, extra: Extra) -> list[Claim]:
+    groups = plain(runs)
+    none = Runs([])
+    agro, other, on = (groups.get(name, none) for name in ("agro", "kl_pg", "agro_on_policy"))
+    found = []
+    for beta in sorted(agro.split(BETA)):
+        pair = other.where(algo__beta=beta), agro.where(algo__beta=beta)
+        if len(pair[0]) and len(pair[1]):
+            distances_ = ", ".join(f"{draw.name_of(n)} {np.mean(kl(g, extra)):.2f}"
+                                   for n, g in zip(("kl_pg", "agro"), pair, strict=True))  # fmt: skip
+            claim = above(
+                f"off-policy, β = {beta:g}: AGRO above the KL-regularised policy gradient", difference(pair[0], pair[1])
+            )
+            found.append(Claim(claim.text, claim.holds, f"{claim.evidence}; KL {distances_}"))
+    if len(on) and len(agro):
+        efficiency_ = {name: best_ratio(group, extra) for name, group in (("agro", agro), ("agro_on_policy", on))}
+        text = "off-policy AGRO is as KL-efficient as on-policy (gain a nat at its best β at least 0.8 of the other's)"
+        shown = ", ".join(f"{draw.name_of(name)} {100 * value:.1f} points a nat" for name, value in efficiency_.items())
+        found.append(Claim(text, efficiency_["agro"] >= 0.8 * efficiency_["agro_on_policy"], shown))
+    for name, group in (("agro", agro), ("agro_on_policy", on)):
+        betas = group.split(BETA)
+        if len(betas) > 1:
+            strong, weak = betas[max(betas)], betas[min(betas)]
+            text = f"{draw.name_of(name)}: a strong β slows learning (pass@1 at the largest below the smallest)"
+            found.append(below(text, difference(weak, strong)))
+    return found
+
+
+def best_ratio(runs: Runs, extra: Extra) -> float:
+    """The largest gain in pass@1 by KL over β; β whose KL is below 0.01 nats are left out."""
+    ratios = []
+    for each in runs.split(BETA).values():
+        distance_ = float(np.mean(kl(each, extra)))
+        if distance_ > 0.01:
+            ratios.append(float((each.values() - each.values(part="base")).mean()) / distance_)
+    return max(ratios, default=0.0)
+
+
+def table_agro_kl(runs: Runs) -> Mapping[str, Runs]:
+    return {
+        f"{draw.name_of(name)}, β = {beta:g}": each
+        for name, group in plain(runs).items()
+        for beta, each in group.split(BETA).items()
+    }
+
+
+# ---- replay
+
+
+def draw_agro_replay(runs: Runs, extra: Extra) -> Figure:
+    models = by_model(runs)
+    figure, grid = draw.panels(2, len(models))
+    for row, (model, members) in zip(grid, models.items(), strict=True):
+        groups = table_agro_replay(members)
+        draw.metric(row[0], groups, "sampled_correct")
+        row[0].set(title=model, ylabel="correct among the new samples")
+        row[0].legend(fontsize=7)
+        draw.bars(row[1], groups)
+    return figure
+
+
+def table_agro_replay(runs: Runs) -> Mapping[str, Runs]:
+    return {f"replay {q:g}": each for q, each in runs.split(REPLAY).items()}
+
+
+def judge_agro_replay(runs: Runs, extra: Extra) -> list[Claim]:
+    groups = runs.split(REPLAY)
+    fresh = groups.get(0.0, Runs([]))
+    return [
+        above(f"with replay {q:g} AGRO ends at most 3 points below the run without", difference(fresh, group), -0.03)
+        for q, group in groups.items()
+        if q > 0
+    ]

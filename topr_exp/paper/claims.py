@@ -1,0 +1,48 @@
+"""What a figure shows of what the paper claims: each claim is decided by numbers and a stated rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from topr_exp.paper.selection import Interval
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A part of a paper's claim, as it came out here."""
+
+    text: str  # with the rule
+    holds: bool | None  # None: not decided, for lack of runs or since the interval holds 0
+    evidence: str
+
+    @property
+    def word(self) -> str:
+        return {True: "shown", False: "not shown", None: "undecided"}[self.holds]
+
+
+def above(text: str, found: Interval | None, least: float = 0.0) -> Claim:
+    """Shown where the whole interval lies above `least`, not shown where it lies below, else undecided."""
+    if found is None:
+        return Claim(text, None, "no runs")
+    holds = True if found.low > least else False if found.high < least else None
+    return Claim(text, holds, found.percent(sign=True))
+
+
+def below(text: str, found: Interval | None, most: float = 0.0) -> Claim:
+    """Shown where the whole interval lies below `most`."""
+    if found is None:
+        return Claim(text, None, "no runs")
+    holds = True if found.high < most else False if found.low > most else None
+    return Claim(text, holds, found.percent(sign=True))
+
+
+def verdict(claims: Sequence[Claim]) -> str:
+    """shown: all of it; not shown: nothing; partly: what lies between."""
+    if not claims:
+        return "nothing to decide"
+    shown = sum(claim.holds is True for claim in claims)
+    return "shown" if shown == len(claims) else "partly" if shown else "not shown"
+
+
+Judge = Callable[..., list[Claim]]

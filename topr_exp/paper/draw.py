@@ -1,0 +1,147 @@
+"""What the papers' figures are drawn with: curves, points against a setting, bars; every seed is there to be seen."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from topr_exp.paper.selection import Runs
+from topr_exp.report.figures import COLORS, DASHES, MARKERS, PERCENT, STYLE
+from topr_exp.report.series import band
+from topr_exp.store.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = {
+    "topr": "TOPR", "tis": "TIS", "is": "IS", "naive": "naive REINFORCE", "sft": "positives only", "ppo": "PPO",
+    "dpo": "DPO", "agro": "AGRO", "kl_pg": "KL-PG", "rloo": "RLOO", "agro_on_policy": "AGRO on-policy",
+    "grpo": "GRPO", "opmd": "OPMD", "asymre": "AsymRE", "rec": "REC", "base": "base",
+    "gsm8k": "GSM8K-like", "math": "MATH-like", "uniform": "uniform", "positives": "positives",
+    "anna_karenina": "Anna Karenina",
+}  # fmt: skip
+# An algorithm looks the same in every figure.
+ORDER = ("topr", "naive", "ppo", "dpo", "sft", "tis", "is")
+DOTS_PER_INCH = 110
+
+
+def name_of(key: Any) -> str:
+    return NAMES.get(str(key), str(key))
+
+
+def look(i: int) -> dict[str, Any]:
+    return {"color": COLORS[i % len(COLORS)], "dashes": DASHES[i % len(DASHES)]}
+
+
+def place(key: Any, keys: Sequence[Any]) -> int:
+    """The number of a line's style: an algorithm's own, else its place among the keys."""
+    return ORDER.index(key) if key in ORDER else list(keys).index(key)
+
+
+def panels(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[list[Axes]]]:
+    """A figure with a grid of plots, [rows][columns]."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as New
+
+    with mpl.rc_context(STYLE):
+        figure = New(figsize=(width * columns, height * rows))
+        grid = figure.subplots(rows, columns, squeeze=False)
+    return figure, [list(row) for row in grid]
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As a PNG without a date inside, so that the same numbers give the same file."""
+    import matplotlib as mpl
+
+    data = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(data, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, data.getvalue())
+
+
+def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
+    """A share on the first test problems while training: the mean, its 95 % t interval over seeds, every seed thin."""
+    for key, runs in groups.items():
+        style = look(place(key, [*groups]))
+        lines = [
+            (np.array(each["curve"]["step"], float), np.array(each["curve"][name], float))
+            for each in runs
+            if "curve" in each
+        ]
+        found = band(lines, share=True)
+        if found is None:
+            continue
+        for x, y in lines:
+            ax.plot(x, PERCENT * y, color=style["color"], lw=0.5, alpha=0.5)
+        ax.plot(found.x, PERCENT * found.mean, label=name_of(key), **style)
+        if found.curves > 1:
+            ax.fill_between(found.x, PERCENT * found.low, PERCENT * found.high, color=style["color"], alpha=0.1, lw=0)
+    ax.set(xlabel="updates", ylabel=f"{name} (%)")
+
+
+def metric(ax: Axes, groups: Mapping[Any, Runs], name: str) -> None:
+    """A metric of the updates: the mean over seeds, every seed thin."""
+    for key, runs in groups.items():
+        style = look(place(key, [*groups]))
+        lines = [
+            (np.array(each["metrics"]["step"], float), np.array(each["metrics"][name], float))
+            for each in runs
+            if name in each["metrics"]
+        ]
+        found = band(lines)
+        if found is None:
+            continue
+        for x, y in lines:
+            ax.plot(x, y, color=style["color"], lw=0.5, alpha=0.5)
+        ax.plot(found.x, found.mean, label=name_of(key), **style)
+    ax.set(xlabel="updates", ylabel=name)
+
+
+def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1", shift: float = 0.03) -> None:
+    """A final share against a setting on a log axis: interval over seeds and problems, every seed a dot."""
+    for i, (label, runs) in enumerate(groups.items()):
+        style = look(place(label, [*groups]))
+        points = runs.split(key)
+        if not points:
+            continue
+        xs = np.array([float(x) for x in points]) * (1 + shift * i)
+        found = [each.interval(name) for each in points.values()]
+        errors = PERCENT * np.array([[one.value - one.low, one.high - one.value] for one in found]).T
+        values = [PERCENT * one.value for one in found]
+        ax.plot(xs, values, label=name_of(label), **style)
+        ax.errorbar(xs, values, np.maximum(errors, 0), fmt=MARKERS[i], ms=4, color=style["color"], capsize=2, lw=1)
+        for x, each in zip(xs, points.values(), strict=True):
+            ax.plot([x] * len(each), PERCENT * np.array(each.each(name)), ".", ms=2.5, color=style["color"], alpha=0.6)
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.set(ylabel=f"{name} (%)")
+
+
+def bars(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1", base: bool = True) -> None:
+    """A final share by group, the base first: interval over seeds and problems, every seed a dot."""
+    shown = [(key, runs, "final") for key, runs in groups.items() if len(runs)]
+    if base and shown:
+        shown.insert(0, ("base", shown[0][1], "base"))
+    for i, (key, runs, part) in enumerate(shown):
+        found = runs.interval(name, part)
+        error = PERCENT * np.array([[found.value - found.low], [found.high - found.value]])
+        color = "0.6" if key == "base" else look(place(key, [*groups]))["color"]
+        ax.bar(i, PERCENT * found.value, color=color, width=0.7)
+        ax.errorbar(i, PERCENT * found.value, np.maximum(error, 0), color="black", capsize=2, lw=1)
+        if part == "final":
+            each = PERCENT * np.array(runs.each(name))
+            ax.plot(np.full(len(each), i + 0.2), each, "k.", ms=3)
+    ax.set_xticks(range(len(shown)), [name_of(key) for key, _, _ in shown], rotation=30, ha="right")
+    ax.set(ylabel=f"{name} (%)")
+
+
+def base_line(ax: Axes, runs: Runs, name: str = "pass@1") -> None:
+    """The base's share as a dotted line."""
+    if len(runs):
+        ax.axhline(PERCENT * float(runs.values(name, "base").mean()), color="0.45", ls=":", lw=1)

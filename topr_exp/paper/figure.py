@@ -1,0 +1,48 @@
+"""What the registry knows of a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topr_exp.paper.claims import Claim
+from topr_exp.paper.records import Record
+from topr_exp.paper.selection import Runs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Drawing
+
+Extra = dict[str, Any]  # numbers of a figure that no run's record holds
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure or table of a paper, or a question beyond them."""
+
+    name: str  # of its files, and the command's word for it
+    title: str
+    claim: str  # the paper's, in a sentence of ours; for a question beyond the papers: the question
+    experiments: tuple[str, ...]  # whose runs it is made of
+    draw: Callable[[Runs, Extra], Drawing]
+    judge: Callable[[Runs, Extra], list[Claim]]  # for one model
+    table: Callable[[Runs], Mapping[str, Runs]]  # rows of numbers, for one model
+    wider: tuple[str, ...] = ("seed=0,1,2,3,4", "model=tiny,tiny_noise")  # added to them in the full version
+    only_full: bool = False
+    extra: Callable[[Sequence[tuple[Record, Path]]], Extra] | None = None  # computed from finished runs
+    note: str = ""  # what a reader must know of how it was made
+    names: tuple[str, ...] = field(default=("pass@1", "maj", "invalid"))  # columns of the table
+
+
+def by_two(first: str, second: str) -> Callable[[Runs], Mapping[str, Runs]]:
+    """A table with a row for each pair of values."""
+
+    def rows(runs: Runs) -> Mapping[str, Runs]:
+        return {
+            f"{one}, {other}": each
+            for one, group in runs.split(first).items()
+            for other, each in group.split(second).items()
+        }
+
+    return rows

@@ -1,0 +1,115 @@
+"""docs/results/README.md: a section for each figure, written from the recorded numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from topr_exp.files import write_text
+from topr_exp.paper import records
+from topr_exp.paper.claims import Claim, verdict
+from topr_exp.paper.figure import Figure
+from topr_exp.paper.selection import Runs, interval
+
+HEAD = """# Results
+
+Written by `python -m topr_exp.paper`; nothing here is typed by hand. The models are the two that ship, `tiny` and
+`tiny_noise`, the problems are generated ([GSM8K-like and MATH-like](../../topr_exp/data)), and the papers' claims are
+about models ten thousand times larger: "not shown" says that a claim does not show at this size, no more.
+
+How to read it:
+- Percent, on test problems. Brackets: 95 % bootstrap interval over seeds and problems, both resampled; every seed is a
+  dot or a thin line. Each seed has completions of its own. Curves are on the first 50 test problems, their bands 95 %
+  t intervals over seeds.
+- A claim is *shown* where the 95 % interval lies wholly on its side, *not shown* where it lies wholly on the other,
+  *undecided* between. Differences are paired by seed and problem. A figure's verdict: *shown* if all its claims are,
+  *not shown* if none is, else *partly*.
+- Learning rates: the same grid for every algorithm, chosen by validation problems (section "Learning rates").
+"""
+ENVIRONMENT = ("git_commit", "python", "platform", "processor", "cores", "device")
+
+
+def write_page(figures: Sequence[Figure], out: Path, further: Mapping[str, str]) -> Path:
+    """Write the page from what `out` records; further: sections that are written elsewhere, by title."""
+    sections, rows, environments, seeds = [], [], [], set()
+    for figure in figures:
+        stored = records.read(out / f"{figure.name}.json")
+        found = Runs(list(records.known(stored).values()))
+        environments += [each for each in stored["environments"] if each not in environments]
+        seeds |= set(found.seeds)
+        judged = {model: figure.judge(group, stored["extra"]) for model, group in found.split("model.name").items()}
+        rows.append(summary_row(figure, judged))
+        sections.append(section(figure, found, judged))
+    for title, text in further.items():
+        sections.append(f"## {title}\n\n{text}\n")
+    table = ["| | tiny | tiny_noise |", "|---|---|---|", *rows]
+    text = "\n".join([HEAD, *origin(environments, sorted(seeds)), "", *table, "", *sections])
+    path = out / "README.md"
+    write_text(path, text.rstrip("\n") + "\n")
+    return path
+
+
+def origin(environments: Sequence[dict[str, Any]], seeds: Sequence[int]) -> list[str]:
+    """Where the numbers come from, a line for each commit, machine and set of versions."""
+    if not environments:
+        return ["Nothing was computed yet."]
+    lines = [f"Seeds: {', '.join(map(str, seeds))}. Computed by:"]
+    for each in environments:
+        known = [f"{key.replace('git_', '')} {each[key]}" for key in ENVIRONMENT if each.get(key)]
+        known += [f"GPU {gpu}" for gpu in each.get("gpus") or []]
+        known += [" ".join(pair) for pair in (each.get("versions") or {}).items()]
+        changed = " (with uncommitted changes)" if each.get("git_dirty") else ""
+        lines.append(f"- {', '.join(known)}{changed}")
+    return lines
+
+
+def anchor(title: str) -> str:
+    """The link to a heading, as GitHub makes it."""
+    kept = "".join(ch for ch in title.lower() if ch.isalnum() or ch in " -_")
+    return kept.replace(" ", "-")
+
+
+def summary_row(figure: Figure, judged: Mapping[str, list[Claim]]) -> str:
+    words = [verdict(judged[model]) if model in judged else "–" for model in ("tiny", "tiny_noise")]
+    return f"| [{figure.title}](#{anchor(figure.title)}) | {' | '.join(words)} |"
+
+
+def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]]) -> str:
+    """One figure: claim, picture, verdict with its reasons, numbers, command."""
+    lines = [f"## {figure.title}", "", figure.claim, ""]
+    full = " --full" if figure.only_full else ""
+    command = f"`python -m topr_exp.paper {figure.name}{full}`"
+    if not len(found):
+        return "\n".join([*lines, f"Not computed yet: {command}", ""])
+    lines += [f"![{figure.title}]({figure.name}.png)", ""]
+    if figure.note:
+        lines += [figure.note, ""]
+    for model, claims in judged.items():
+        lines += [f"**{model}: {verdict(claims)}**", ""]
+        lines += [f"- {claim.text}: *{claim.word}* ({claim.evidence})" for claim in claims]
+        lines.append("")
+    for model, group in found.split("model.name").items():
+        lines += ["<details>", f"<summary>{model}: the numbers ({len(group)} runs)</summary>", ""]
+        lines += [*numbers(figure, group), "", "</details>", ""]
+    return "\n".join([*lines, f"{command}; the same runs as a sweep: {sweeps(figure)}", ""])
+
+
+def sweeps(figure: Figure) -> str:
+    return ", ".join(f"`python -m topr_exp experiment={each}`" for each in figure.experiments)
+
+
+def numbers(figure: Figure, runs: Runs) -> list[str]:
+    """A table: the base, then a row a group; means with their intervals, then the pass@1 of every seed."""
+    k = runs[0]["final"]["k"]
+    titles = [f"maj@{k}" if name == "maj" else name for name in figure.names]
+    lines = [f"| | {' | '.join(titles)} | pass@1 of each seed |", "|---|" + "---|" * (len(titles) + 1)]
+    rows: dict[str, tuple[Runs, str]] = {}
+    for data, group in runs.split("data.name").items():
+        rows["base" if len(runs.split("data.name")) == 1 else f"base, {data}"] = (Runs(group[:1]), "base")
+    rows |= {label: (group, "final") for label, group in figure.table(runs).items() if len(group)}
+    for label, (group, part) in rows.items():
+        cells = [interval(group.values(name, part)).percent() for name in figure.names]
+        each = " ".join(f"{100 * value:.1f}" for value in group.each("pass@1", part)) if part == "final" else ""
+        lines.append(f"| {label} | {' | '.join(cells)} | {each} |")
+    return lines

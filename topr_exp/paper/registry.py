@@ -1,0 +1,137 @@
+"""Every figure: what the paper claims in it, whose runs it is made of, how it is drawn and judged."""
+
+from __future__ import annotations
+
+from topr_exp.paper import agro, beyond, iterations, proportions, tabular, training
+from topr_exp.paper.figure import Figure, by_two
+
+BOTH = "model=tiny,tiny_noise"
+THREE = (BOTH,)  # three seeds, where cost forbids five
+
+FIGURES = (
+    Figure(
+        "fig1", "Figure 1",
+        "Trained on completions of the base alone, naive REINFORCE collapses, PPO stalls, DPO does better, and TOPR "
+        "ends far above all of them.",
+        ("fig1",), training.draw_figure_1, training.judge_figure_1, training.algorithms,
+    ),
+    Figure(
+        "fig2", "Figure 2",
+        "Next to ratio 1 TOPR's objective is PPO's; farther off PPO is flat, so that it stops to learn, and TOPR is "
+        "not.",
+        ("fig2",), tabular.draw_figure_2, tabular.judge_figure_2, training.algorithms,
+        extra=tabular.objective_curves,
+        note="The curves are computed from the losses that train; the bars below are measured: where 90 % of the "
+        "ratios of the last updates' batches lie.",
+    ),
+    Figure(
+        "fig3", "Figure 3",
+        "Of naive REINFORCE, PPO, DPO and TOPR, only TOPR makes invalid answers much rarer.",
+        ("fig3",), training.draw_figure_3, training.judge_figure_3, training.algorithms,
+        note="The black lines are the seeds. 'Much rarer' is less than half of the base's share.",
+    ),
+    Figure(
+        "fig4", "Figure 4",
+        "Training on negatives as well as positives gives a higher pass@1 and maj@n, leaves fewer problems with few "
+        "correct answers, and almost doubles pass@1 on MATH.",
+        ("fig4",), training.draw_figure_4, training.judge_figure_4,
+        by_two("data.name", "algo.name"),
+    ),
+    Figure(
+        "fig5", "Figure 5",
+        "An effective proportion of positives of 10 to 20 % is best whether the training set holds 10 % or 50 % of "
+        "them, and it is slightly better reached by sampling than by a baseline.",
+        ("fig5",), proportions.draw_figure_5, proportions.judge_figure_5, proportions.table_5,
+    ),
+    Figure(
+        "fig6", "Figure 6",
+        "Where positives are few, TIS fails and TOPR does not; where they are many the two are alike; TIS has the "
+        "slightly higher peak.",
+        ("fig6",), proportions.draw_figure_6, proportions.judge_figure_6, proportions.table_6,
+    ),
+    Figure(
+        "fig7", "Figure 7",
+        "Plain importance sampling does as well as TOPR in the default setting although its gradients grow; with "
+        "60 % negatives and little clipping it harms the model, and TOPR does not.",
+        ("fig1 algo=is,topr", "fig7"), training.draw_figure_7, training.judge_figure_7, training.table_7,
+        note="Adam, which these runs use, rescales gradients, so that a clip matters less than with the paper's "
+        "Adafactor.",
+    ),
+    Figure(
+        "fig8", "Figure 8",
+        "Over several iterations training on all completions beats training on positives, and Anna Karenina sampling "
+        "beats both.",
+        ("fig8",), iterations.draw_figure_8, iterations.judge_figure_8, iterations.table_8, wider=THREE,
+    ),
+    Figure(
+        "fig9", "Figure 9",
+        "The smaller the effective proportion of positives, the more weight hard problems get.",
+        ("fig9",), iterations.draw_figure_9, iterations.judge_figure_9, training.algorithms,
+        extra=iterations.weights_by_difficulty,
+        note="Bands: from the lowest to the highest seed, each with completions of its own. No training is involved; "
+        "the table is that of the runs whose completions were counted.",
+    ),
+    Figure(
+        "table1", "Table 1",
+        "Of the choices of limits only TOPR uses negatives, is bounded, keeps the gradient's variance low and learns "
+        "fast from positives.",
+        ("table1",), training.draw_table_1, training.judge_table_1, training.algorithms,
+        names=("pass@1", "maj", "invalid"),
+    ),
+    Figure(
+        "agro_fig1", "AGRO, Figure 1",
+        "On fixed off-policy data AGRO finds the optimum of the KL-regularised reward; the KL-regularised policy "
+        "gradient ends elsewhere.",
+        ("agro_fig1",), tabular.draw_agro_figure_1, tabular.judge_agro_figure_1, training.algorithms,
+        extra=tabular.convergence,
+    ),
+    Figure(
+        "agro_kl", "AGRO, KL-efficiency and β",
+        "Off-policy AGRO gains as much for its distance from the reference as on-policy AGRO and more than the "
+        "KL-regularised policy gradient; a strong β slows learning.",
+        ("agro_kl", "agro_on_policy"), agro.draw_agro_kl, agro.judge_agro_kl, agro.table_agro_kl,
+        extra=agro.distances,
+        note="The paper's model had a supervised warm-up and its task was MATH; here it is the GSM8K-like one.",
+    ),
+    Figure(
+        "agro_replay", "AGRO, replay",
+        "AGRO goes on to learn when a part of its samples comes from earlier rounds.",
+        ("agro_replay",), agro.draw_agro_replay, agro.judge_agro_replay, agro.table_agro_replay,
+    ),
+    Figure(
+        "related", "Relatives of TOPR",
+        "No claim of the paper's: OPMD, AsymRE, REC and GRPO on the completions that TOPR is trained on.",
+        ("related",), training.draw_related, training.judge_related, training.algorithms,
+    ),
+    Figure(
+        "learning_rates", "Learning rates",
+        "One grid of learning rates for every algorithm; the choice is the highest mean pass@1 on validation "
+        "problems.",
+        ("learning_rates", "learning_rates_on_policy"), beyond.draw_learning_rates, beyond.judge_learning_rates,
+        beyond.table_learning_rates, wider=THREE, only_full=True,
+        note="`python -m topr_exp.paper.rates` writes the choice into conf/learning_rates.json.",
+    ),
+    Figure(
+        "ratio", "Beyond the papers: which ratio",
+        "Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
+        ("ratio",), beyond.draw_ratio, beyond.judge_ratio, by_two("algo.name", "algo.ratio"), only_full=True,
+    ),
+    Figure(
+        "mu", "Beyond the papers: whose log μ",
+        "Samplers report log-probabilities after top-k: what if these are taken for log μ?",
+        ("mu",), beyond.draw_mu, beyond.judge_mu, beyond.table_mu, only_full=True,
+        note="Completions are sampled, and the model is tested, with the top-k that is named.",
+    ),
+    Figure(
+        "staleness", "Beyond the papers: how stale",
+        "The same 128 updates on completions sampled anew after every 1 to 128 of them: which algorithms need fresh "
+        "ones?",
+        ("staleness",), beyond.draw_staleness, beyond.judge_staleness, beyond.table_staleness, wider=THREE,
+        only_full=True,
+    ),
+    Figure(
+        "map", "Beyond the papers: p̃ and the learning rate",
+        "Does TOPR, or TIS, need a well-chosen learning rate and effective proportion?",
+        ("map",), proportions.draw_map, proportions.judge_map, proportions.table_map, wider=THREE, only_full=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,319 @@
+"""Figures of single trainings on all completions: TOPR's Figures 1, 3, 4 and 7, its Table 1, and relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from topr_exp.paper import draw
+from topr_exp.paper.claims import Claim, above, below
+from topr_exp.paper.figure import Extra
+from topr_exp.paper.selection import Interval, Runs, contrast, difference, gain, interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PAPERS_FOUR = ("naive", "ppo", "dpo", "topr")
+
+
+def algorithms(runs: Runs) -> dict[str, Runs]:
+    """The runs by algorithm, the paper's first and in its order."""
+    found = runs.split("algo.name")
+    order = [*draw.ORDER, *found]
+    return {name: found[name] for name in sorted(found, key=order.index)}
+
+
+def by_model(runs: Runs) -> dict[str, Runs]:
+    return runs.split("model.name")
+
+
+# ---- Figure 1
+
+
+def draw_figure_1(runs: Runs, extra: Extra) -> Figure:
+    models = by_model(runs)
+    figure, grid = draw.panels(len(models))
+    for ax, (model, members) in zip(grid[0], models.items(), strict=True):
+        draw.curves(ax, algorithms(members))
+        draw.base_line(ax, members)
+        ax.set_title(model)
+    grid[0][0].legend(ncols=2, fontsize=7)
+    return figure
+
+
+def judge_figure_1(runs: Runs, extra: Extra) -> list[Claim]:
+    algos = algorithms(runs)
+    naive, ppo, dpo, topr = (algos.get(name, Runs([])) for name in PAPERS_FOUR)
+    others = [group for group in (naive, ppo, dpo) if len(group)]
+    second = max(others, key=lambda group: float(group.values().mean()), default=Runs([]))
+    return [
+        below("naive REINFORCE collapses: it ends below the base", gain(naive)),
+        above("PPO stalls: it gains less than half of what TOPR gains", half_of(ppo, topr)),
+        above("DPO ends above PPO", difference(ppo, dpo)),
+        above("TOPR ends above DPO", difference(dpo, topr)),
+        above("TOPR ends above the best of the other three", difference(second, topr)),
+    ]
+
+
+def half_of(less: Runs, more: Runs) -> Interval | None:
+    """Half of what `more` gained on the base, less what `less` gained."""
+    if not len(less) or not len(more):
+        return None
+    base = more.values(part="base")[0]
+    return contrast(lambda a, b: (b - base) / 2 - (a - base), less, more)
+
+
+# ---- Figure 3
+
+
+def draw_figure_3(runs: Runs, extra: Extra) -> Figure:
+    models = by_model(runs)
+    figure, grid = draw.panels(len(PAPERS_FOUR), len(models), width=2.7, height=2.6)
+    for row, (model, members) in zip(grid, models.items(), strict=True):
+        for ax, name in zip(row, PAPERS_FOUR, strict=True):
+            shares(ax, members.where(algo__name=name))
+            ax.set_title(f"{draw.name_of(name)}, {model}")
+    grid[0][0].legend(fontsize=7)
+    return figure
+
+
+def shares(ax: Axes, runs: Runs) -> None:
+    """Stacked shares of the three verdicts while training, the mean over seeds; each seed's invalid share as a line."""
+    lines = [each["curve"] for each in runs if "curve" in each]
+    if not lines:
+        return
+    names = ("correct", "incorrect", "invalid")
+    steps = lines[0]["step"]
+    means = [100 * np.mean([line[name] for line in lines], axis=0) for name in names]
+    ax.stackplot(steps, *means, labels=names, colors=("#009E73", "0.8", "#D55E00"))
+    for line in lines:
+        low = 100 * (1 - np.array(line["invalid"]))
+        ax.plot(steps, low, color="black", lw=0.5)
+    ax.set(xlabel="updates", ylabel="share (%)", ylim=(0, 100))
+
+
+def judge_figure_3(runs: Runs, extra: Extra) -> list[Claim]:
+    algos = algorithms(runs)
+    found = [halved(algos.get("topr", Runs([])), "TOPR leaves less than half of the base's invalid answers")]
+    for name in ("naive", "ppo", "dpo"):
+        claim = halved(algos.get(name, Runs([])), "")
+        other = None if claim.holds is None else not claim.holds
+        found.append(Claim(f"{draw.name_of(name)} does not", other, claim.evidence))
+    return found
+
+
+def halved(runs: Runs, text: str) -> Claim:
+    """Whether the share of invalid answers went below half of the base's."""
+    if not len(runs):
+        return Claim(text, None, "no runs")
+    found = below(text, interval(runs.values("invalid") - runs.values("invalid", "base") / 2))
+    now, before = runs.interval("invalid"), runs.interval("invalid", "base")
+    return Claim(text, found.holds, f"{before.percent()} → {now.percent()}")
+
+
+# ---- Figure 4
+
+
+def draw_figure_4(runs: Runs, extra: Extra) -> Figure:
+    models = by_model(runs)
+    figure, grid = draw.panels(4, len(models), width=3.0, height=2.7)
+    for row, (model, members) in zip(grid, models.items(), strict=True):
+        stories = algorithms(members.where(data__name="gsm8k"))
+        draw.curves(row[0], stories)
+        draw.base_line(row[0], members.where(data__name="gsm8k"))
+        row[0].legend(fontsize=7)
+        draw.bars(row[1], stories, "maj")
+        row[1].set(ylabel=majority(members))
+        histogram(row[2], stories)
+        draw.bars(row[3], algorithms(members.where(data__name="math")))
+        row[3].set(ylabel="MATH-like pass@1 (%)")
+        row[0].set_title(f"{model}, GSM8K-like")
+    return figure
+
+
+def majority(runs: Runs) -> str:
+    return f"maj@{runs[0]['final']['k']} (%)" if len(runs) else "maj"
+
+
+def histogram(ax: Axes, groups: Mapping[str, Runs]) -> None:
+    """The share of problems by their number of correct completions."""
+    from topr_exp.paper.records import unpacked
+
+    parts = [(name, runs, "final") for name, runs in groups.items() if len(runs)]
+    parts = [("base", parts[0][1], "base"), *parts] if parts else []
+    for name, runs, part in parts:
+        n = runs[0][part]["n"]
+        counts = [np.bincount(unpacked(each[part]["of_problems"]["correct"]).astype(int), minlength=n + 1)
+                  for each in runs]  # fmt: skip
+        mean = 100 * np.mean([count / count.sum() for count in counts], axis=0)
+        style = {"color": "0.5", "ls": ":"} if name == "base" else draw.look(draw.place(name, [*groups]))
+        ax.plot(range(n + 1), mean, marker=".", label=draw.name_of(name), **style)
+    ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
+    ax.legend(fontsize=7)
+
+
+FEW = 0.25  # of a problem's completions
+
+
+def judge_figure_4(runs: Runs, extra: Extra) -> list[Claim]:
+    stories, tasks = (algorithms(runs.where(data__name=name)) for name in ("gsm8k", "math"))
+    none = Runs([])
+    sft, topr = stories.get("sft", none), stories.get("topr", none)
+    fewer = contrast(lambda a, b: (b <= FEW).astype(float) - (a <= FEW), sft, topr)
+    on_math = tasks.get("topr", none)
+    doubled = interval(on_math.values() - 1.8 * on_math.values(part="base")) if len(on_math) else None
+    return [
+        above("negatives help: TOPR above positives only, pass@1", difference(sft, topr)),
+        above("and in maj@n", difference(sft, topr, "maj")),
+        below("fewer problems with at most a quarter of the completions correct", fewer),
+        above("MATH-like: pass@1 almost doubled (more than 1.8 times the base's)", doubled),
+        above("MATH-like: TOPR above positives only", difference(tasks.get("sft", none), on_math)),
+    ]
+
+
+# ---- Figure 7
+
+
+def settings_7(runs: Runs) -> dict[str, Runs]:
+    """The runs of Figure 7 by what it compares."""
+    skewed = runs.where(compose__name="proportion")
+    groups = {"default": runs.where(compose__name="uniform")}
+    groups |= {f"60 % negatives, clip {clip:g}": each for clip, each in skewed.split("optim.grad_clip").items()}
+    return groups
+
+
+def table_7(runs: Runs) -> Mapping[str, Runs]:
+    return {
+        f"{draw.name_of(algo)}, {setting}": members
+        for setting, group in settings_7(runs).items()
+        for algo, members in algorithms(group).items()
+    }
+
+
+def draw_figure_7(runs: Runs, extra: Extra) -> Figure:
+    models = by_model(runs)
+    figure, grid = draw.panels(4, len(models), width=3.0, height=2.7)
+    for row, (model, members) in zip(grid, models.items(), strict=True):
+        for ax, (setting, group) in zip(row, settings_7(members).items(), strict=False):
+            draw.curves(ax, algorithms(group))
+            draw.base_line(ax, members)
+            ax.set_title(f"{model}, {setting}", fontsize=8)
+            ax.legend(fontsize=7)
+        draw.metric(row[3], algorithms(settings_7(members)["default"]), "grad_norm")
+        row[3].set(yscale="log", title="gradient norm, default")
+    return figure
+
+
+def judge_figure_7(runs: Runs, extra: Extra) -> list[Claim]:
+    groups = settings_7(runs)
+    default = algorithms(groups["default"])
+    loose = algorithms(next((each for name, each in groups.items() if name.endswith("100")), Runs([])))
+    none = Runs([])
+    is_, topr = default.get("is", none), default.get("topr", none)
+    return [
+        above("default: IS at most 3 points below TOPR", difference(topr, is_), -0.03),
+        norms(is_, topr),
+        below("60 % negatives, clip 100: IS ends below the base", gain(loose.get("is", none))),
+        above("60 % negatives, clip 100: TOPR ends above the base", gain(loose.get("topr", none))),
+    ]
+
+
+def norms(is_: Runs, topr: Runs) -> Claim:
+    """Whether IS's gradient norm grows with training, compared with TOPR's."""
+    text = "default: IS's gradient norm, last fifth against first, grows more than TOPR's in every seed"
+    growth = {name: [last_over_first(each) for each in runs] for name, runs in (("IS", is_), ("TOPR", topr))}
+    pairs = list(zip(growth["IS"], growth["TOPR"], strict=False))
+    if not pairs:
+        return Claim(text, None, "no runs")
+    shown = "; ".join(f"{name} " + " ".join(f"{value:.2f}" for value in values) for name, values in growth.items())
+    return Claim(text, all(one > other for one, other in pairs), shown)
+
+
+def last_over_first(record: dict[str, dict[str, list[float]]]) -> float:
+    values = record["metrics"]["grad_norm"]
+    part = max(1, len(values) // 5)
+    return float(np.mean(values[-part:]) / np.mean(values[:part]))
+
+
+# ---- Table 1
+
+
+LIMITS = {  # of conf/algo, by name: a test holds them equal
+    "sft": (1, 1, 0, 0), "topr": (1, 1, 0, 1), "naive": (1, 1, 1, 1), "is": (0, float("inf"), 0, float("inf")),
+    "tis": (0, 1, 0, 1),
+}  # fmt: skip
+
+
+def draw_table_1(runs: Runs, extra: Extra) -> Figure:
+    models = by_model(runs)
+    figure, grid = draw.panels(2, len(models))
+    for row, (model, members) in zip(grid, models.items(), strict=True):
+        draw.metric(row[0], algorithms(members), "weight_neg")
+        row[0].set_title(f"{model}: weight of negatives")
+        row[0].legend(fontsize=7)
+        draw.metric(row[1], algorithms(members), "grad_norm")
+        row[1].set(yscale="log", title="gradient norm")
+    return figure
+
+
+def judge_table_1(runs: Runs, extra: Extra) -> list[Claim]:
+    algos = algorithms(runs)
+    found = []
+    for name, (_, _, a_neg, b_neg) in LIMITS.items():
+        group = algos.get(name, Runs([]))
+        if not len(group):
+            found.append(Claim(name, None, "no runs"))
+            continue
+        if b_neg > 0 and a_neg == 0:
+            found.append(above(f"{draw.name_of(name)}: bounded, uses negatives; ends above the base", gain(group)))
+        elif b_neg == 0:
+            weight = float(np.mean([each["metrics"]["weight_neg"][-1] for each in group]))
+            text = f"{draw.name_of(name)}: no weight on negatives"
+            found.append(Claim(text, weight == 0, f"weight of negatives at the end {weight:.2g}"))
+        else:
+            found.append(below(f"{draw.name_of(name)}: unbounded below; ends below the base", gain(group)))
+    spread = {name: float(np.mean([each["grad_norm_spread"] for each in algos[name]])) for name in algos}
+    if {"is", "topr"} <= set(spread):
+        text = "the gradient of IS varies more than TOPR's (std / mean of its norm, second half)"
+        evidence = ", ".join(f"{draw.name_of(name)} {value:.2f}" for name, value in spread.items())
+        found.append(Claim(text, spread["is"] > spread["topr"], evidence))
+    speed = {name: early(algos[name]) for name in algos}
+    if {"tis", "topr"} <= set(speed):
+        evidence = ", ".join(f"{draw.name_of(name)} {100 * value:.1f}" for name, value in speed.items())
+        text = "acceleration: after a quarter of the updates TOPR is ahead of TIS (pass@1 on the first test problems)"
+        found.append(Claim(text, speed["topr"] > speed["tis"], evidence))
+    return found
+
+
+def early(runs: Runs) -> float:
+    """pass@1 after a quarter of the updates, on the problems of the curve."""
+    values = [each["curve"]["pass@1"] for each in runs if "curve" in each]
+    return float(np.mean([line[len(line) // 4] for line in values])) if values else float("nan")
+
+
+# ---- relatives
+
+
+def draw_related(runs: Runs, extra: Extra) -> Figure:
+    models = by_model(runs)
+    figure, grid = draw.panels(2, len(models))
+    for row, (model, members) in zip(grid, models.items(), strict=True):
+        draw.curves(row[0], algorithms(members))
+        draw.base_line(row[0], members)
+        row[0].set_title(model)
+        row[0].legend(fontsize=7)
+        draw.bars(row[1], algorithms(members))
+    return figure
+
+
+def judge_related(runs: Runs, extra: Extra) -> list[Claim]:
+    algos = algorithms(runs)
+    topr = algos.get("topr", Runs([]))
+    return [
+        above(f"TOPR ends above {draw.name_of(name)}", difference(group, topr))
+        for name, group in algos.items()
+        if name != "topr"
+    ]

@@ -1,0 +1,139 @@
+"""From figures to their files: which runs are missing, running them as one sweep, reading and drawing what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topr_exp.jobs import Job, Plan, check_sweep, plan
+from topr_exp.paper import records
+from topr_exp.paper.draw import save
+from topr_exp.paper.figure import Figure
+from topr_exp.paper.records import Record
+from topr_exp.paper.selection import Runs
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    figures: Sequence[Figure]
+    full: bool  # both bases, more seeds
+    overrides: Sequence[str]  # of every experiment, last
+    jobs: int
+    recorded: bool  # what is recorded in `out` need not be computed again
+    out: Path
+
+
+def arguments(experiment: str, figure: Figure, request: Request) -> list[str]:
+    """The command line of an experiment, each key once: the last one counts."""
+    name, *own = experiment.split()
+    cluster = [f"cluster.jobs={request.jobs}", "cluster.threads=1"]
+    if any(text.startswith("cluster=") for text in request.overrides):
+        cluster = []
+    texts = [f"experiment={name}", *own, *(figure.wider if request.full else ()), *cluster, *request.overrides]
+    return list({text.split("=", 1)[0]: text for text in texts}.values())
+
+
+def jobs_of(figure: Figure, request: Request) -> tuple[dict[str, Job], Plan]:
+    """The runs of a figure by identity. ConfigError for what can't be composed."""
+    from hydra._internal.utils import get_args_parser
+
+    found: dict[str, Job] = {}
+    planned = None
+    for experiment in figure.experiments:
+        planned = plan(get_args_parser().parse_args(arguments(experiment, figure, request)))
+        for job in planned.jobs:
+            found.setdefault(records.identity_of(job.config), job)
+    assert planned is not None, figure.name
+    return found, planned
+
+
+def stored(figure: Figure, request: Request) -> tuple[dict[str, Record], dict[str, Any]]:
+    """What the figure's file records, and its extra numbers; nothing unless asked for."""
+    if not request.recorded:
+        return {}, {}
+    content = records.read(request.out / f"{figure.name}.json")
+    return records.known(content), content["extra"]
+
+
+def missing(request: Request) -> tuple[dict[str, dict[str, Job]], Plan | None]:
+    """Each figure's runs, and a plan of those that are neither recorded nor finished; None where there are none."""
+    wanted: dict[str, dict[str, Job]] = {}
+    todo: dict[Path, Job] = {}
+    planned = None
+    for figure in request.figures:
+        wanted[figure.name], planned = jobs_of(figure, request)
+        known, _ = stored(figure, request)
+        for key, job in wanted[figure.name].items():
+            if key not in known and not (job.config.folder / "DONE").exists():
+                todo.setdefault(job.config.folder, job)
+    if not todo:
+        return wanted, None
+    assert planned is not None
+    # A figure's runs of all seeds together would leave the rest for last if it is stopped: the first seeds first.
+    order = sorted(todo.values(), key=lambda job: job.config.seed)
+    check_sweep(order)
+    return wanted, Plan(order, True, planned.launcher)
+
+
+def run(request: Request, todo: Plan) -> int:
+    """Run them as one sweep; returns its exit code."""
+    from topr_exp.sweeps.launch import launch
+
+    first = request.figures[0]
+    return launch(todo, arguments(first.experiments[0], first, request))
+
+
+def collect(figure: Figure, jobs: Iterable[Job], request: Request) -> tuple[list[Record], dict[str, Any]]:
+    """The records of the figure's finished runs, beside those that are recorded and were not run again."""
+    known, extra = stored(figure, request)
+    finished: list[tuple[Record, Path]] = []
+    for job in jobs:
+        folder = job.config.folder
+        if (folder / "DONE").exists():
+            record = records.extract(folder) | {"environment": records.environment_of(folder)}
+            finished.append((record, folder))
+    if figure.extra is not None and (finished or not extra):
+        extra = {**extra, **figure.extra(finished)}
+    found = known | {records.identity(nested(record["settings"])): record for record, _ in finished}
+    return list(found.values()), extra
+
+
+def nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested groups."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        *groups, last = key.split(".")
+        place = found
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    return found
+
+
+def make(figure: Figure, jobs: Iterable[Job], request: Request) -> int:
+    """Write a figure's numbers and its picture; returns how many runs it rests on."""
+    found, extra = collect(figure, jobs, request)
+    if found:
+        records.write(request.out / f"{figure.name}.json", found, extra)
+        save(figure.draw(Runs(found), extra), request.out / f"{figure.name}.png")
+    return len(found)
+
+
+def check(figure: Figure, jobs: dict[str, Job], out: Path) -> list[str]:
+    """Compare finished runs with what is recorded of them: a line for each run that differs or is not recorded."""
+    known = records.known(records.read(out / f"{figure.name}.json"))
+    lines = []
+    for key, job in jobs.items():
+        name = job.config.folder.name
+        if key not in known:
+            lines.append(f"{name}: not recorded in {out / (figure.name + '.json')}")
+        elif not (job.config.folder / "DONE").exists():
+            lines.append(f"{name}: did not finish")
+        else:
+            differing = records.differences(known[key], records.extract(job.config.folder))
+            lines += [f"{name}: {'; '.join(differing[:3])}"] if differing else []
+    return lines
