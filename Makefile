@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow check-ordering lint clean
+.PHONY: demo test test-slow check-ordering paper paper-full lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -18,6 +18,14 @@ test-slow: $(VENV)/.installed-dev
 # Minutes: Figure 1's ordering, seven algorithms on two seeds.
 check-ordering: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -s -m slow tests/test_ordering.py
+
+# Under an hour on 2 idle cores: every figure of the papers with one base and three seeds, written to docs/results.
+paper: $(VENV)/.installed
+	$(BIN)/python -m topr_exp.paper
+
+# Hours; the same command goes on where it stopped: both bases, more seeds, learning rates, questions beyond the papers.
+paper-full: $(VENV)/.installed
+	$(BIN)/python -m topr_exp.paper --full
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

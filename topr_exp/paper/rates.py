@@ -1,0 +1,42 @@
+"""`python -m topr_exp.paper.rates [FOLDER]`: write the learning rates that validation problems chose into conf.
+
+FOLDER: what `python -m topr_exp.paper learning_rates --full` recorded (default: docs/results). Algorithms and models
+that were not tried keep what they have.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from topr_exp.files import write_text
+from topr_exp.jobs import LEARNING_RATES
+from topr_exp.paper import records
+from topr_exp.paper.beyond import choose
+from topr_exp.paper.selection import Runs
+from topr_exp.types import TOPRError
+
+
+def main(given: list[str]) -> int:
+    """The command; exit status 1, with one line, where nothing is recorded or the algorithms were tried unevenly."""
+    path = Path(given[0] if given else "docs/results") / "learning_rates.json"
+    try:
+        found = Runs(list(records.known(records.read(path)).values()))
+        if not len(found):
+            raise TOPRError(f"{path} records no runs; python -m topr_exp.paper learning_rates --full makes them")
+        chosen = choose(found)
+    except (TOPRError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    rates = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
+    for model, by_algorithm in chosen.items():
+        for name, rate in by_algorithm.items():
+            print(f"{model:12} {name:16} {rates[model][name]:g} -> {rate:g}")
+            rates[model][name] = rate
+    write_text(LEARNING_RATES, json.dumps(rates, indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
