@@ -73,8 +73,9 @@ class RunFolder:
             if error is None or not self._attempt:
                 return
             stopped = isinstance(error, (interrupts.Interrupted, KeyboardInterrupt))
-            if not stopped:
-                attempt.record_error(self.path, world.cause(error))
+            reason = world.cause(error)
+            if not stopped and not (isinstance(reason, world.Gone) and (self.path / attempt.ERROR).exists()):
+                attempt.record_error(self.path, reason)
             with contextlib.suppress(TOPRError):  # a full disk: the error on its way says so
                 self.save_state("stopped" if stopped else "failed")
 
@@ -237,7 +238,8 @@ class Onlooker(RunFolder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pass
+        if isinstance(error, Exception) and not isinstance(reason := world.cause(error), world.Gone):
+            attempt.record_error(self.path, reason)  # all that process 0 may learn is that this one is gone
 
     def finish(self, summary: dict[str, Any]) -> None:
         pass

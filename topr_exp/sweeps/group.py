@@ -45,15 +45,16 @@ def start(config: Config, log: Path | None = None) -> None:
     with interrupts.listening(), interrupts.deferred():
         endings = supervise(start_all(config, log))
     failed = [ending for ending in endings if isinstance(ending, Exception)]
-    if failed:
-        # One that says that another is gone explains nothing; a kill explains all that came after it.
-        error = min(failed, key=lambda one: (isinstance(one, world.Gone), not isinstance(one, Killed)))
-        attempt.record_error(config.folder, error)
-        raise error
-    stopped = [ending for ending in endings if isinstance(ending, interrupts.Interrupted)]
-    if stopped:
-        interrupts.check()  # by the signal that this process got, if it got one
-        raise stopped[0]
+    # One that says that another is gone explains nothing; a kill explains all that came after it.
+    failed.sort(key=lambda one: (isinstance(one, world.Gone), not isinstance(one, Killed)))
+    if failed and not (interrupts.asked() and isinstance(failed[0], Killed | world.Gone)):
+        if isinstance(failed[0], Killed):
+            attempt.record_error(config.folder, failed[0])  # the others wrote down their own
+        raise failed[0]
+    interrupts.check()  # names the signal that this process got, if it got one
+    for ending in endings:
+        if isinstance(ending, interrupts.Interrupted):
+            raise ending
 
 
 def check(config: Config) -> None:

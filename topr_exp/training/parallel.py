@@ -93,8 +93,10 @@ class Sharded(Single):
 
     def __init__(self, model: Any) -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import FSDPModule, fully_shard
 
+        if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+            raise TOPRError(f"cluster.parallel=fsdp needs a newer torch than {torch.__version__}; set ddp")
         super().__init__(model)
         mesh = init_device_mesh(model.device.type, (world.size(),))
         kinds = set(model._no_split_modules or ())
@@ -135,7 +137,6 @@ class Sharded(Single):
                 block.set_reshard_after_forward(True)
             for part in (self.root, *self.blocks):
                 part.reshard()
-            self.root.reset_iter_state()
 
 
 def spread(model: Any, parallel: Parallel | None) -> Single:
