@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topr_exp import world
 from topr_exp.config import Config, plain
 from topr_exp.data.config import Reward
 from topr_exp.verifier import table as verifier_table
@@ -21,13 +22,15 @@ REWARDS = {Reward.pm1: "1 and -1", Reward.zero_one: "1 and 0"}
 
 
 def say(text: str = "") -> None:
-    """A line for the user, at once also when piped."""
-    print(text, flush=True)
+    """A line for the user, at once also when piped; once for all processes of a run."""
+    if world.leads():
+        print(text, flush=True)
 
 
 def warn(text: str) -> None:
-    """A line that must not be lost among results."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    """A line that must not be lost among results; once for all processes of a run."""
+    if world.leads():
+        print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, test: Questions) -> str:
