@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
 from topr_exp.training.config import OptimConfig, Optimizer
 from topr_exp.training.examples import Examples
+from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
@@ -33,7 +35,8 @@ DPO_LOSS = DPO("dpo", 0.1)
 
 
 def optim(**changes: Any) -> OptimConfig:
-    values = {"lr": 1e-2, "grad_clip": 1.0, "batch_size": 8, "micro_batch_size": 8, "name": Optimizer.adamw} | changes
+    values = {"lr": 1e-2, "grad_clip": 1.0, "batch_size": 8, "micro_batch_size": 8, "name": Optimizer.adamw}
+    values |= {"gradient_checkpointing": False, **changes}
     return OptimConfig(
         betas=[0.9, 0.999] if values["name"] is Optimizer.adamw else None,
         weight_decay=0.0,
@@ -162,6 +165,69 @@ def test_a_gradient_that_is_not_finite_stops_the_run_or_is_skipped(
     else:
         with pytest.raises(TOPRError, match=r"not finite at step 1; .*completions \[0, 1, 2, 3, 4, 5, 6, 7\]"):
             trainer.update(examples, np.arange(8), fresh=False)
+
+
+def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path: Path, make_policy: Any) -> None:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, TOPR)
+    # Asks the system for more than there is: torch's own error, not one of ours.
+    hook = policy.model.base_model.layers[0].register_forward_hook(lambda *_: torch.empty(1 << 60, dtype=torch.uint8))
+    line = (
+        r"out of memory in an update with optim.micro_batch_size={} and optim.gradient_checkpointing={}, the longest "
+        r"sequence of \d+ tokens; {}; what was finished before is kept$"
+    )
+    for micro, recompute, advice in (
+        (8, False, "lower optim.micro_batch_size or set optim.gradient_checkpointing=true"),
+        (8, True, "lower optim.micro_batch_size"),
+        (1, True, "train on more or larger devices"),
+    ):
+        config = optim(micro_batch_size=micro, gradient_checkpointing=recompute)
+        with pytest.raises(TOPRError, match=line.format(micro, str(recompute).lower(), advice)):
+            Trainer(policy, TOPR, None, config, tmp_path).update(examples, np.arange(8), fresh=True)
+    with pytest.raises(TOPRError, match=r"scoring 5 completions .*; lower optim.score_batch_size; what"):
+        log_probabilities(policy, examples.rollouts, range(8), 5)
+    hook.remove()
+    Trainer(policy, TOPR, None, optim(), tmp_path).update(examples, np.arange(8), fresh=True)
+
+
+def test_gradient_checkpointing_changes_no_update(tmp_path: Path, make_policy: Any) -> None:
+    plain, _ = train(tmp_path / "a", make_policy, TOPR, 2)
+    again, _ = train(tmp_path / "b", make_policy, TOPR, 2, gradient_checkpointing=True)
+    assert torch.equal(weights(plain), weights(again))
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
+def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as_float64_says(
+    tmp_path: Path, make_policy: Any, optimizer: Optimizer
+) -> None:
+    """A step of 5e-7 is far below the spacing of bfloat16 numbers: weights kept in that would not move."""
+    changes = {"lr": 5e-7, "name": optimizer, "grad_clip": float("inf")}
+    policy = make_policy(make_model(11))
+    policy.compute = torch.bfloat16
+    examples = make_examples(policy, TOPR)
+    before = torch.cat([weight.detach().flatten() for weight in policy.model.parameters()]).clone()
+    trainer = Trainer(policy, TOPR, None, optim(**changes), tmp_path)
+    trainer.update(examples, np.arange(8), fresh=True)
+    moved = weights(trainer).double() - before.double()
+
+    exact = copy.deepcopy(policy.model).double()  # the same gradient, the optimizer's arithmetic in float64
+    with torch.no_grad():
+        start = 0
+        for weight, trained in zip(exact.parameters(), policy.model.parameters(), strict=True):
+            weight.copy_(before[start : start + weight.numel()].view_as(weight))
+            weight.grad = trained.grad.double()
+            start += weight.numel()
+    make_optimizer(exact.parameters(), trainer.config).step()
+    expected = torch.cat([weight.detach().flatten() for weight in exact.parameters()]) - before.double()
+    assert float(expected.abs().median()) > 1e-8
+    # A weight moves by multiples of its own spacing, so single ones are off by up to half of that.
+    spacing = 2.0 ** (before.double().abs().log2().floor() - 23)
+    assert ((moved - expected).abs() <= 0.51 * spacing + 1e-3 * expected.abs()).all()
+    assert float((moved - expected).norm() / expected.norm()) < 0.1
+
+    coarse = before.bfloat16()
+    unmoved = (coarse + expected.bfloat16()) == coarse
+    assert float(unmoved.double().mean()) > 0.95
 
 
 def test_adafactor_moves_a_weight_by_about_the_learning_rate(tmp_path: Path, make_policy: Any) -> None:

@@ -23,6 +23,7 @@ class OptimConfig:
     grad_clip: float  # largest norm of the whole gradient; .inf for none
     batch_size: int  # examples an update, over all devices
     micro_batch_size: int  # examples a forward pass with gradients, a device
+    gradient_checkpointing: bool  # layers keep their inputs only and compute the rest again in the backward pass
     score_batch_size: int  # examples a forward pass without gradients
     epochs: int
     skip_nonfinite: bool  # leave out an update whose loss or gradient is not finite, instead of stopping

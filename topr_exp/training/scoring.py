@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy
 from topr_exp.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
@@ -68,7 +69,9 @@ def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], b
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
         inputs = collate([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device)
-        with torch.inference_mode(), policy.autocast():
+        longest = max(len(prompt) + len(completion) for prompt, completion in inputs.sequences)
+        work = f"scoring {len(part)} completions at a time (optim.score_batch_size), the longest of {longest} tokens"
+        with memory_for(work, "lower optim.score_batch_size"), torch.inference_mode(), policy.autocast():
             logp = score_tokens(policy.model, inputs).logp.cpu().numpy()
         for i, line in zip(part, logp, strict=True):
             values[i] = line[: len(tokens[i])]

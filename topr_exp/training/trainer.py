@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topr_exp import interrupts, world
+from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.sweeps.config import Parallel
 from topr_exp.training import checkpoint
@@ -98,8 +99,20 @@ class Trainer:
         """One optimizer step on the chosen examples; returns its record.
 
         fresh: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does not, and,
-        unless optim.skip_nonfinite is set, when the loss or the gradient is not finite.
+        unless optim.skip_nonfinite is set, when the loss or the gradient is not finite; when memory runs out, too.
         """
+        config, longest = self.config, max(examples.length(example) for example in chosen)
+        work = (
+            f"in an update with optim.micro_batch_size={config.micro_batch_size} and optim.gradient_checkpointing="
+            f"{str(config.gradient_checkpointing).lower()}, the longest sequence of {longest} tokens"
+        )
+        more = "" if config.gradient_checkpointing else " or set optim.gradient_checkpointing=true"
+        smaller = "lower optim.micro_batch_size" if config.micro_batch_size > 1 else "train on more or larger devices"
+        with memory_for(work, smaller + more):
+            return self.optimize(examples, chosen, fresh=fresh)
+
+    def optimize(self, examples: Examples, chosen: NDArray[np.int64], *, fresh: bool) -> dict[str, float]:
+        """The work of `update`."""
         began = time.monotonic()
         collector = Collector()
         parts = self.micro_batches(examples, chosen)
@@ -163,7 +176,8 @@ class Trainer:
         inputs = collate(examples.sequences(rows), self.policy.device)
         reference = self.reference.model if self.reference is not None else None
         with self.policy.autocast():
-            return self.layout.score(inputs, entropy=True, reference=reference), inputs.mask
+            recompute = self.config.gradient_checkpointing
+            return self.layout.score(inputs, entropy=True, reference=reference, recompute=recompute), inputs.mask
 
     def first_pass(self, examples: Examples, chosen: NDArray[np.int64], parts: list[Part]) -> dict[str, Tensor]:
         """What the loss computes over complete groups with the current policy, without gradients, by position."""
