@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, config_of
+from tests.sweep_tools import command
 from topr_exp.jobs import LEARNING_RATES, plan
 from topr_exp.paper import records
 from topr_exp.paper.__main__ import main
 from topr_exp.paper.claims import Claim, above, below, verdict
+from topr_exp.paper.draw import drawing, save
 from topr_exp.paper.figure import Figure
 from topr_exp.paper.page import numbers, write_page
 from topr_exp.paper.registry import FIGURES
 from topr_exp.paper.selection import Interval, Runs, difference, interval
 from topr_exp.paper.training import LIMITS
 from topr_exp.paper.work import Request, arguments, jobs_of
+from topr_exp.tabular import objectives
 from topr_exp.types import ConfigError
 
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
@@ -206,7 +209,7 @@ def test_the_page_has_a_section_for_every_figure_whatever_is_computed(tmp_path: 
     rng = np.random.default_rng(0)
     found = [made_up(algo, seed, rng.integers(0, 9, 20)) for algo in ("naive", "topr") for seed in range(3)]
     records.write(tmp_path / "fig1.json", found, {})
-    text = write_page(FIGURES, tmp_path, {}).read_text()
+    text = write_page(FIGURES, tmp_path).read_text()
     for figure in FIGURES:
         assert f"## {figure.title}\n" in text
         assert figure.claim in text
@@ -216,6 +219,88 @@ def test_the_page_has_a_section_for_every_figure_whatever_is_computed(tmp_path: 
     assert "- DPO ends above PPO: *undecided* (no runs)" in text
     lines = numbers(named("fig1"), Runs(found))
     assert len(lines) == 2 + 1 + 2
+
+
+def as_if_run(settings: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    """A record of a run with these settings, its numbers made up."""
+    record = made_up(settings["algo.name"], settings["seed"], rng.integers(0, 9, 12))
+    record["settings"] = settings
+    record["metrics"] = {"step": [1, 2, 3], **{name: rng.uniform(0.1, 1, 3).tolist() for name in records.METRICS}}
+    if "evaluation.every" in settings:
+        shares = rng.dirichlet(np.ones(3), 4).T.tolist()
+        names = ("correct", "incorrect", "invalid")
+        record["curve"] = {"step": [0, 1, 2, 3], "pass@1": shares[0], **dict(zip(names, shares, strict=True))}
+    if settings["iterations"] > 1:
+        record["iterations"] = [record["base"], *[record["final"]] * settings["iterations"]]
+    return record
+
+
+def made_up_extra(figure: Figure, found: list[dict[str, Any]], rng: np.random.Generator) -> dict[str, Any]:
+    if figure.name == "fig2":
+        return objectives()
+    if figure.name == "fig9":
+        keys = {f"{one['settings']['model.name']} {one['settings']['seed']}" for one in found}
+        return {key: {"share": rng.dirichlet(np.ones(10), 6).tolist()} for key in keys}
+    if figure.name == "agro_fig1":
+        lines = {name: rng.uniform(1e-6, 1, (2, 5)).tolist() for name in ("agro", "kl_pg")}
+        final = {name: [line[-1] for line in each] for name, each in lines.items()}
+        return {"step": 10, "curves": lines, "final": final, "actions": 10}
+    if figure.name == "agro_kl":
+        return {json.dumps(one["settings"], sort_keys=True): float(rng.uniform(0, 2)) for one in found}
+    return {}
+
+
+@pytest.mark.parametrize("figure", [each for each in FIGURES if each.name != "table2"], ids=lambda each: each.name)
+def test_every_figure_is_drawn_and_judged_from_records_alone(figure: Figure, tmp_path: Path) -> None:
+    """With the settings of its own runs, both models; and with half of the runs, as when a sweep was stopped."""
+    jobs, _ = jobs_of(figure, request_for(figure, overrides=("seed=0,1",)))
+    rng = np.random.default_rng(0)
+    settings = [json.loads(key) for key in jobs]
+    settings += [{**each, "model.name": "tiny_noise"} for each in settings]
+    for name, some in (("all", settings), ("half", settings[: len(settings) // 2 : 2])):
+        found = [records.trimmed(as_if_run(each, rng), figure.metrics) for each in some]
+        extra = made_up_extra(figure, found, rng)
+        for model, group in Runs(found).split("model.name").items():
+            claims = figure.judge(group, extra)
+            assert all(claim.evidence for claim in claims), model
+            assert len(numbers(figure, group)) > 3 or name == "half"
+            if name == "all":
+                assert claims
+                assert sum(len(each) for each in figure.table(group).values()) >= len(group) // 2
+        with drawing():
+            save(figure.draw(Runs(found), extra), tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").stat().st_size < 400_000
+
+
+SMOKE = (
+    "data.train_problems=8", "data.test_problems=4", "data.n=4", "data.eval_n=4", "sampler.prompts_per_shard=4",
+    "optim.batch_size=16", "evaluation.every=1", "evaluation.problems=2", "seed=0", "algo=topr", "--jobs", "1",
+)  # fmt: skip
+
+
+def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path: Path) -> None:
+    """The real thing at the smallest size: one run for two figures; a second time nothing is run; a check."""
+    out = tmp_path / "results"
+    given = ["fig1", "fig9", *SMOKE, f"output_dir={tmp_path}", "--out", out]
+    first = command("topr_exp.paper", *given)
+    assert first.returncode == 0, first.stderr
+    assert "1 different runs to do" in first.stdout
+    assert {path.name for path in out.iterdir()} == {"README.md", "fig1.json", "fig1.png", "fig9.json", "fig9.png"}
+    text = (out / "README.md").read_text()
+    assert "![Figure 1](fig1.png)" in text
+    assert "tiny: the numbers (1 runs)" in text
+    assert len(list((tmp_path / "paper").glob("topr_*"))) == 1
+
+    again = command("topr_exp.paper", *given, "--check")
+    assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "every number of every run is the recorded one")
+    stored = json.loads((out / "fig1.json").read_text())
+    stored["runs"][0]["final"]["pass@1"] += 0.25
+    (out / "fig1.json").write_text(json.dumps(stored))
+    changed = command("topr_exp.paper", *given, "--check")
+    assert changed.returncode == 1
+    assert "final.pass@1: " in changed.stdout
+    recorded = command("topr_exp.paper", *given[:-1], out, f"output_dir={tmp_path / 'empty'}", "--recorded", "--list")
+    assert "0 different runs to do" in recorded.stdout
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

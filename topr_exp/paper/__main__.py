@@ -79,7 +79,7 @@ def work(options: argparse.Namespace) -> int:
     for figure in figures:
         count = make(figure, wanted[figure.name].values(), request)
         say(f"{figure.name}: {count} of {len(wanted[figure.name])} runs")
-    say(f"wrote {write_page(FIGURES, options.out, {})} in {(time.monotonic() - began) / 60:.1f} minutes")
+    say(f"wrote {write_page(FIGURES, options.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
     return code
 
 

@@ -30,7 +30,6 @@ def draw_ratio(runs: Runs, extra: Extra) -> Figure:
     for row, (model, members) in zip(grid, models.items(), strict=True):
         for ax, (name, group) in zip(row, algorithms(members).items(), strict=False):
             draw.curves(ax, group.split(RATIO))
-            draw.base_line(ax, group)
             ax.set_title(f"{model}, {draw.name_of(name)}")
             ax.legend(fontsize=7)
     return figure

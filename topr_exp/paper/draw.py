@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,24 +44,26 @@ def place(key: Any, keys: Sequence[Any]) -> int:
     return ORDER.index(key) if key in ORDER else list(keys).index(key)
 
 
+def drawing() -> AbstractContextManager[None]:
+    """The project's style, for all that is drawn within."""
+    import matplotlib as mpl
+
+    return mpl.rc_context(STYLE)
+
+
 def panels(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[list[Axes]]]:
     """A figure with a grid of plots, [rows][columns]."""
-    import matplotlib as mpl
     from matplotlib.figure import Figure as New
 
-    with mpl.rc_context(STYLE):
-        figure = New(figsize=(width * columns, height * rows))
-        grid = figure.subplots(rows, columns, squeeze=False)
+    figure = New(figsize=(width * columns, height * rows))
+    grid = figure.subplots(rows, columns, squeeze=False)
     return figure, [list(row) for row in grid]
 
 
 def save(figure: Figure, path: Path) -> None:
     """As a PNG without a date inside, so that the same numbers give the same file."""
-    import matplotlib as mpl
-
     data = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        figure.savefig(data, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    figure.savefig(data, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data.getvalue())
 
@@ -82,6 +85,8 @@ def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
         ax.plot(found.x, PERCENT * found.mean, label=name_of(key), **style)
         if found.curves > 1:
             ax.fill_between(found.x, PERCENT * found.low, PERCENT * found.high, color=style["color"], alpha=0.1, lw=0)
+        if key == next(iter(groups)):
+            ax.axhline(PERCENT * found.mean[0], color="0.45", ls=":", lw=1)  # the base, on the same problems
     ax.set(xlabel="updates", ylabel=f"{name} (%)")
 
 

@@ -31,6 +31,7 @@ class Figure:
     wider: tuple[str, ...] = ("seed=0,1,2,3,4", "model=tiny,tiny_noise")  # added to them in the full version
     only_full: bool = False
     extra: Callable[[Sequence[tuple[Record, Path]]], Extra] | None = None  # computed from finished runs
+    metrics: tuple[str, ...] = ()  # of the updates, by records.METRICS, that it needs
     note: str = ""  # what a reader must know of how it was made
     names: tuple[str, ...] = field(default=("pass@1", "maj", "invalid"))  # columns of the table
 

@@ -30,8 +30,8 @@ How to read it:
 ENVIRONMENT = ("git_commit", "python", "platform", "processor", "cores", "device")
 
 
-def write_page(figures: Sequence[Figure], out: Path, further: Mapping[str, str]) -> Path:
-    """Write the page from what `out` records; further: sections that are written elsewhere, by title."""
+def write_page(figures: Sequence[Figure], out: Path) -> Path:
+    """Write the page from what `out` records."""
     sections, rows, environments, seeds = [], [], [], set()
     for figure in figures:
         stored = records.read(out / f"{figure.name}.json")
@@ -41,9 +41,7 @@ def write_page(figures: Sequence[Figure], out: Path, further: Mapping[str, str])
         judged = {model: figure.judge(group, stored["extra"]) for model, group in found.split("model.name").items()}
         rows.append(summary_row(figure, judged))
         sections.append(section(figure, found, judged))
-    for title, text in further.items():
-        sections.append(f"## {title}\n\n{text}\n")
-    table = ["| | tiny | tiny_noise |", "|---|---|---|", *rows]
+    table = ["| | verdict |", "|---|---|", *rows]
     text = "\n".join([HEAD, *origin(environments, sorted(seeds)), "", *table, "", *sections])
     path = out / "README.md"
     write_text(path, text.rstrip("\n") + "\n")
@@ -71,8 +69,8 @@ def anchor(title: str) -> str:
 
 
 def summary_row(figure: Figure, judged: Mapping[str, list[Claim]]) -> str:
-    words = [verdict(judged[model]) if model in judged else "–" for model in ("tiny", "tiny_noise")]
-    return f"| [{figure.title}](#{anchor(figure.title)}) | {' | '.join(words)} |"
+    words = ", ".join(f"{model}: {verdict(claims)}" for model, claims in judged.items())
+    return f"| [{figure.title}](#{anchor(figure.title)}) | {words or 'not computed yet'} |"
 
 
 def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]]) -> str:

@@ -87,6 +87,14 @@ def extract(folder: Path) -> Record:
     return record
 
 
+def trimmed(record: Record, names: Iterable[str]) -> Record:
+    """The record with no other metrics than these, so that files stay small."""
+    return {
+        **record,
+        "metrics": {name: record["metrics"][name] for name in ("step", *names) if name in record["metrics"]},
+    }
+
+
 def results(record: dict[str, Any], n: int) -> Record:
     """An evaluation: its shares, and of each problem the correct and the invalid completions and maj@K."""
     verdicts = Path(record["verdicts"])

@@ -21,6 +21,7 @@ FIGURES = (
         "not.",
         ("fig2",), tabular.draw_figure_2, tabular.judge_figure_2, training.algorithms,
         extra=tabular.objective_curves,
+        metrics=tuple(f"log_ratio_q{q}_{sign}" for q in ("05", "50", "95") for sign in ("pos", "neg")),
         note="The curves are computed from the losses that train; the bars below are measured: where 90 % of the "
         "ratios of the last updates' batches lie.",
     ),
@@ -54,6 +55,7 @@ FIGURES = (
         "Plain importance sampling does as well as TOPR in the default setting although its gradients grow; with "
         "60 % negatives and little clipping it harms the model, and TOPR does not.",
         ("fig1 algo=is,topr", "fig7"), training.draw_figure_7, training.judge_figure_7, training.table_7,
+        metrics=("grad_norm",),
         note="Adam, which these runs use, rescales gradients, so that a clip matters less than with the paper's "
         "Adafactor.",
     ),
@@ -76,7 +78,7 @@ FIGURES = (
         "Of the choices of limits only TOPR uses negatives, is bounded, keeps the gradient's variance low and learns "
         "fast from positives.",
         ("table1",), training.draw_table_1, training.judge_table_1, training.algorithms,
-        names=("pass@1", "maj", "invalid"),
+        metrics=("grad_norm", "weight_neg"),
     ),
     Figure(
         "agro_fig1", "AGRO, Figure 1",
@@ -97,6 +99,7 @@ FIGURES = (
         "agro_replay", "AGRO, replay",
         "AGRO goes on to learn when a part of its samples comes from earlier rounds.",
         ("agro_replay",), agro.draw_agro_replay, agro.judge_agro_replay, agro.table_agro_replay,
+        metrics=("sampled_correct",),
     ),
     Figure(
         "related", "Relatives of TOPR",

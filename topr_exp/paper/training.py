@@ -38,7 +38,6 @@ def draw_figure_1(runs: Runs, extra: Extra) -> Figure:
     figure, grid = draw.panels(len(models))
     for ax, (model, members) in zip(grid[0], models.items(), strict=True):
         draw.curves(ax, algorithms(members))
-        draw.base_line(ax, members)
         ax.set_title(model)
     grid[0][0].legend(ncols=2, fontsize=7)
     return figure
@@ -123,7 +122,6 @@ def draw_figure_4(runs: Runs, extra: Extra) -> Figure:
     for row, (model, members) in zip(grid, models.items(), strict=True):
         stories = algorithms(members.where(data__name="gsm8k"))
         draw.curves(row[0], stories)
-        draw.base_line(row[0], members.where(data__name="gsm8k"))
         row[0].legend(fontsize=7)
         draw.bars(row[1], stories, "maj")
         row[1].set(ylabel=majority(members))
@@ -199,7 +197,6 @@ def draw_figure_7(runs: Runs, extra: Extra) -> Figure:
     for row, (model, members) in zip(grid, models.items(), strict=True):
         for ax, (setting, group) in zip(row, settings_7(members).items(), strict=False):
             draw.curves(ax, algorithms(group))
-            draw.base_line(ax, members)
             ax.set_title(f"{model}, {setting}", fontsize=8)
             ax.legend(fontsize=7)
         draw.metric(row[3], algorithms(settings_7(members)["default"]), "grad_norm")
@@ -302,7 +299,6 @@ def draw_related(runs: Runs, extra: Extra) -> Figure:
     figure, grid = draw.panels(2, len(models))
     for row, (model, members) in zip(grid, models.items(), strict=True):
         draw.curves(row[0], algorithms(members))
-        draw.base_line(row[0], members)
         row[0].set_title(model)
         row[0].legend(fontsize=7)
         draw.bars(row[1], algorithms(members))

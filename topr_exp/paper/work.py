@@ -9,7 +9,7 @@ from typing import Any
 
 from topr_exp.jobs import Job, Plan, check_sweep, plan
 from topr_exp.paper import records
-from topr_exp.paper.draw import save
+from topr_exp.paper.draw import drawing, save
 from topr_exp.paper.figure import Figure
 from topr_exp.paper.records import Record
 from topr_exp.paper.selection import Runs
@@ -94,7 +94,9 @@ def collect(figure: Figure, jobs: Iterable[Job], request: Request) -> tuple[list
     for job in jobs:
         folder = job.config.folder
         if (folder / "DONE").exists():
-            record = records.extract(folder) | {"environment": records.environment_of(folder)}
+            record = records.trimmed(records.extract(folder), figure.metrics) | {
+                "environment": records.environment_of(folder)
+            }
             finished.append((record, folder))
     if figure.extra is not None and (finished or not extra):
         extra = {**extra, **figure.extra(finished)}
@@ -119,7 +121,8 @@ def make(figure: Figure, jobs: Iterable[Job], request: Request) -> int:
     found, extra = collect(figure, jobs, request)
     if found:
         records.write(request.out / f"{figure.name}.json", found, extra)
-        save(figure.draw(Runs(found), extra), request.out / f"{figure.name}.png")
+        with drawing():
+            save(figure.draw(Runs(found), extra), request.out / f"{figure.name}.png")
     return len(found)
 
 
@@ -134,6 +137,8 @@ def check(figure: Figure, jobs: dict[str, Job], out: Path) -> list[str]:
         elif not (job.config.folder / "DONE").exists():
             lines.append(f"{name}: did not finish")
         else:
-            differing = records.differences(known[key], records.extract(job.config.folder))
+            differing = records.differences(
+                known[key], records.trimmed(records.extract(job.config.folder), figure.metrics)
+            )
             lines += [f"{name}: {'; '.join(differing[:3])}"] if differing else []
     return lines

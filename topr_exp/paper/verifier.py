@@ -1,0 +1,108 @@
+"""TOPR's Table 2: a generative verifier before and after training, and the answers that its approval selects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from topr_exp.paper import draw
+from topr_exp.paper.claims import Claim, above
+from topr_exp.paper.figure import Extra
+from topr_exp.paper.records import Record, rounded
+from topr_exp.paper.selection import Interval, Runs
+from topr_exp.paper.training import by_model
+from topr_exp.report.runs import Run
+from topr_exp.report.table2 import FILE, Row, Tested, rows_of
+from topr_exp.verifier.figures import Tally, difference
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = {"accuracy": "verifier accuracy", "invalid": "invalid", "weighted_sc": "weighted SC"}
+
+
+def tallies(finished: Sequence[tuple[Record, Path]]) -> Extra:
+    """What each run noted of its test problems before and after training, by its settings."""
+    found: Extra = {}
+    for record, folder in finished:
+        noted = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        steps = {int(iteration): values for iteration, values in noted["iterations"].items()}
+        kept = {
+            when: {name: [rounded(float(value)) for value in column] for name, column in steps[step].items()}
+            for when, step in (("before", 0), ("after", max(steps)))
+        }
+        sizes = {name: noted[name] for name in ("problems", "solutions", "verifications")}
+        found[json.dumps(record["settings"], sort_keys=True)] = kept | sizes
+    return found
+
+
+def rows(runs: Runs, extra: Extra) -> list[Row]:
+    """The rows of the table from what these runs noted."""
+    tested = []
+    for record in runs:
+        noted = extra[json.dumps(record["settings"], sort_keys=True)]
+        before, after = (
+            Tally({name: np.array(column, float) for name, column in noted[when].items()},
+                  noted["solutions"], noted["verifications"])
+            for when in ("before", "after")
+        )  # fmt: skip
+        settings: dict[str, Any] = {}
+        for key in ("model.name", "algo.name"):
+            group, name = key.split(".")
+            settings[group] = {name: record["settings"][key]}
+        tested.append(Tested(Run(Path(record["run"]), record["run"], settings), noted["problems"], before, after))
+    return rows_of(tested)
+
+
+def draw_table_2(runs: Runs, extra: Extra) -> Figure:
+    models = by_model(runs)
+    figure, grid = draw.panels(len(COLUMNS), len(models), width=3.0)
+    for line, (model, members) in zip(grid, models.items(), strict=True):
+        table = rows(members, extra)
+        for ax, (name, title) in zip(line, COLUMNS.items(), strict=True):
+            # Without a verifier there is nothing but the vote, and the oracle stands for a perfect one.
+            shown = [row for row in table if name == "weighted_sc" or row.selection == "weighted_sc"]
+            for i, row in enumerate(shown):
+                found = row.figures[row.selection if name == "weighted_sc" else name]
+                ax.bar(
+                    i, 100 * found["value"], color="0.6" if row.selection != "weighted_sc" else draw.look(0)["color"]
+                )
+                if found["low"] is not None:
+                    ends = [[100 * (found["value"] - found["low"])], [100 * (found["high"] - found["value"])]]
+                    ax.errorbar(i, 100 * found["value"], np.maximum(ends, 0), color="black", capsize=2)
+            ax.set_xticks(range(len(shown)), [row.kind for row in shown], rotation=30, ha="right")
+            ax.set(ylabel=f"{title} (%)", title=model)
+    return figure
+
+
+def judge_table_2(runs: Runs, extra: Extra) -> list[Claim]:
+    table = {row.kind: row for row in rows(runs, extra)}
+    none, base, topr = (table.get(kind) for kind in ("none", "base", "topr"))
+    if none is None or base is None or topr is None:
+        return []
+    shown = {name: [row.figures[name] for row in (base, topr)] for name in ("accuracy", "invalid")}
+    told = {name: " → ".join(percent(found) for found in pair) for name, pair in shown.items()}
+    better = shown["accuracy"][1]["low"] > shown["accuracy"][0]["high"]
+    rarer = shown["invalid"][1]["high"] < shown["invalid"][0]["low"] / 2
+    gained = difference(base.together.values["weighted_sc"], topr.together.values["weighted_sc"])
+    ahead = difference(none.together.values["maj"], topr.together.values["weighted_sc"])
+    return [
+        Claim("training makes the verifier more accurate (the intervals do not touch)", better, told["accuracy"]),
+        Claim("and leaves less than half of its invalid verdicts (the intervals say so)", rarer, told["invalid"]),
+        above("weighted self-consistency gains by the training", as_interval(gained, len(runs))),
+        above("and beats the vote without a verifier", as_interval(ahead, len(runs))),
+    ]
+
+
+def percent(found: dict[str, Any]) -> str:
+    return f"{100 * found['value']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
+
+
+def as_interval(found: dict[str, Any], seeds: int) -> Interval | None:
+    if found["low"] is None:
+        return None
+    return Interval(found["value"], found["low"], found["high"], seeds)
