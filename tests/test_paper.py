@@ -288,7 +288,7 @@ def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path
     assert {path.name for path in out.iterdir()} == {"README.md", "fig1.json", "fig1.png", "fig9.json", "fig9.png"}
     text = (out / "README.md").read_text()
     assert "![Figure 1](fig1.png)" in text
-    assert "tiny: the numbers (1 runs)" in text
+    assert "tiny: the numbers (1 run)" in text
     assert len(list((tmp_path / "paper").glob("topr_*"))) == 1
 
     again = command("topr_exp.paper", *given, "--check")

@@ -72,7 +72,8 @@ def draw_agro_kl(runs: Runs, extra: Extra) -> Figure:
             errors = [[100 * (one.value - one.low) for one in found], [100 * (one.high - one.value) for one in found]]
             row[1].errorbar([*points], [100 * one.value for one in found], np.maximum(errors, 0), capsize=2,
                             marker=MARKERS[i], ms=4, color=draw.look(i)["color"], label=draw.name_of(name))  # fmt: skip
-        row[1].set(xscale="log", xlabel="β", ylabel="pass@1 (%)")
+        draw.log_axis(row[1], "x")
+        row[1].set(xlabel="β", ylabel="pass@1 (%)")
         row[1].legend(fontsize=7)
     return figure
 

@@ -51,7 +51,7 @@ def judge_ratio(runs: Runs, extra: Extra) -> list[Claim]:
 
 def settings_mu(runs: Runs) -> dict[str, Runs]:
     return {
-        f"{mu}, {'whole vocabulary' if not k else f'top-k {k}'}": each
+        f"{mu}, {f'top-k {k}' if k else 'no top-k'}": each
         for k, group in runs.split(TOP_K).items()
         for mu, each in group.split("mu").items()
     }
@@ -82,7 +82,7 @@ def judge_mu(runs: Runs, extra: Extra) -> list[Claim]:
         for k, some in group.split(TOP_K).items():
             sources = some.split("mu")
             if {"scored", "sampler"} <= set(sources):
-                where = f"top-k {k}" if k else "the whole vocabulary"
+                where = f"top-k {k}" if k else "no top-k"
                 text = f"{draw.name_of(name)}, {where}: recomputing log μ ends above taking the sampler's"
                 found.append(above(text, difference(sources["sampler"], sources["scored"])))
     return found

@@ -68,6 +68,16 @@ def save(figure: Figure, path: Path) -> None:
     write_whole(path, data.getvalue())
 
 
+def log_axis(ax: Axes, which: str) -> None:
+    """A log axis whose labels are plain numbers, since the style has no mathematics in text."""
+    from matplotlib.ticker import NullFormatter
+
+    {"x": ax.set_xscale, "y": ax.set_yscale}[which]("log")
+    axis = {"x": ax.xaxis, "y": ax.yaxis}[which]
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
     """A share on the first test problems while training: the mean, its 95 % t interval over seeds, every seed thin."""
     for key, runs in groups.items():
@@ -123,8 +133,7 @@ def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1"
         ax.errorbar(xs, values, np.maximum(errors, 0), fmt=MARKERS[i], ms=4, color=style["color"], capsize=2, lw=1)
         for x, each in zip(xs, points.values(), strict=True):
             ax.plot([x] * len(each), PERCENT * np.array(each.each(name)), ".", ms=2.5, color=style["color"], alpha=0.6)
-    ax.set_xscale("log")
-    ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    log_axis(ax, "x")
     ax.set(ylabel=f"{name} (%)")
 
 

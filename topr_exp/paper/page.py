@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from topr_exp.console import plural
 from topr_exp.files import write_text
 from topr_exp.paper import records
 from topr_exp.paper.claims import Claim, verdict
@@ -88,7 +89,7 @@ def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]]) -> s
         lines += [f"- {claim.text}: *{claim.word}* ({claim.evidence})" for claim in claims]
         lines.append("")
     for model, group in found.split("model.name").items():
-        lines += ["<details>", f"<summary>{model}: the numbers ({len(group)} runs)</summary>", ""]
+        lines += ["<details>", f"<summary>{model}: the numbers ({plural(len(group), 'run')})</summary>", ""]
         lines += [*numbers(figure, group), "", "</details>", ""]
     return "\n".join([*lines, f"{command}; the same runs as a sweep: {sweeps(figure)}", ""])
 

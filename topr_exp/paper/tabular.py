@@ -97,7 +97,8 @@ def draw_agro_figure_1(runs: Runs, extra: Extra) -> Figure:
         for line in values:
             ax.plot(x, line, color=draw.look(i)["color"], lw=0.5, alpha=0.5)
         ax.plot(x, np.median(values, axis=0), label=draw.name_of(name), **draw.look(i))
-    ax.set(yscale="log", xlabel="updates", ylabel="KL(π ‖ π*)", title=f"softmax bandit, {extra['actions']} actions")
+    draw.log_axis(ax, "y")
+    ax.set(xlabel="updates", ylabel="KL(π ‖ π*)", title=f"softmax bandit, {extra['actions']} actions")
     ax.legend(fontsize=7)
     for ax, (model, members) in zip(grid[0][1:], models.items(), strict=True):
         draw.bars(ax, algorithms(members))

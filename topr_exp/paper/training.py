@@ -200,7 +200,8 @@ def draw_figure_7(runs: Runs, extra: Extra) -> Figure:
             ax.set_title(f"{model}, {setting}", fontsize=8)
             ax.legend(fontsize=7)
         draw.metric(row[3], algorithms(settings_7(members)["default"]), "grad_norm")
-        row[3].set(yscale="log", title="gradient norm, default")
+        draw.log_axis(row[3], "y")
+        row[3].set(title="gradient norm, default")
     return figure
 
 
@@ -252,7 +253,8 @@ def draw_table_1(runs: Runs, extra: Extra) -> Figure:
         row[0].set_title(f"{model}: weight of negatives")
         row[0].legend(fontsize=7)
         draw.metric(row[1], algorithms(members), "grad_norm")
-        row[1].set(yscale="log", title="gradient norm")
+        draw.log_axis(row[1], "y")
+        row[1].set(title="gradient norm")
     return figure
 
 
