@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import make_model
+from topr_exp.sampling import hf
 from topr_exp.sampling.config import SamplerConfig
 from topr_exp.sampling.hf import restrict, sample
 
@@ -88,6 +89,38 @@ def test_logprobs_are_the_models_own_without_restrictions() -> None:
             logp = model(torch.tensor([[*prompt, *one.tokens]])).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
             expected = logp.gather(-1, torch.tensor(one.tokens)[:, None]).squeeze(-1)
             torch.testing.assert_close(torch.tensor(one.logprobs), expected.detach(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rests", [[[4], [5, 6, 7], [8, 9]], [[4, 4], [5, 6], [8, 9]]], ids=["padded", "equally long"])
+def test_a_prefix_that_all_prompts_share_is_read_once(monkeypatch: pytest.MonkeyPatch, rests: list[list[int]]) -> None:
+    model = make_model(11)
+    shots = [3, 4, 5, 6, 7, 8] * 8
+    prompts = [[0, *shots, *rest] for rest in rests]
+    read: list[int] = []
+    handle = model.base_model.embed_tokens.register_forward_hook(lambda _, given, out: read.append(given[0].numel()))
+    config = settings(max_new_tokens=9)
+    shared = sample(model, prompts, 4, config, [EOS], generator())
+    assert sum(read[:2]) == 1 + len(shots) + len(prompts) * max(map(len, rests))
+    monkeypatch.setattr(hf, "WORTH_A_PASS", 1000)
+    apart = sample(model, prompts, 4, config, [EOS], generator())
+    handle.remove()
+    for a, b in zip((one for group in shared for one in group), (one for group in apart for one in group), strict=True):
+        assert (a.tokens, a.finish) == (b.tokens, b.finish)
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "length"),
+    [
+        ([list(range(40)), [*range(35), 9, 9]], 35),
+        ([list(range(40)), [*range(31), 9, 9]], 0),
+        ([list(range(40)), list(range(40))], 39),
+        ([list(range(40)), list(range(36))], 35),
+        ([list(range(40))], 0),
+    ],
+)
+def test_how_much_is_read_once(prompts: list[list[int]], length: int) -> None:
+    assert hf.shared_prefix(prompts) == length
 
 
 def test_the_same_seed_gives_the_same_completions_and_another_gives_others() -> None:

@@ -12,6 +12,8 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from topr_exp.sampling.config import SamplerConfig
 
+WORTH_A_PASS = 32  # tokens
+
 
 @dataclass(slots=True)
 class Sample:
@@ -57,26 +59,38 @@ class RoomyLayer(DynamicLayer):
 
 
 class Decoding:
-    """A batch of sequences with their cache: reads tokens, returns the logits of the next."""
+    """A batch of sequences with their cache: reads tokens, returns the logits of the next.
+
+    The cache's columns are what all prompts begin with (where that is long enough to be worth a pass of its own), the
+    rest of each prompt, padded on the left, and what was sampled. A mask hides the padding; positions leave it out.
+    """
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], room: int) -> None:
         self.model = model
         self.device = model.get_input_embeddings().weight.device
-        self.width = max(map(len, prompts))
+        shared = shared_prefix(prompts)
+        self.prefix, self.rests = prompts[0][:shared], [prompt[shared:] for prompt in prompts]
         self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
-        self.layers = [RoomyLayer(self.width + room) for _ in range(model.config.num_hidden_layers)]
+        rests = self.lengths - shared
+        self.width = int(rests.max())
+        columns = torch.arange(shared + self.width + room, device=self.device)
+        self.layers = [RoomyLayer(len(columns)) for _ in range(model.config.num_hidden_layers)]
         self.cache = Cache(layers=self.layers)
-        # Shorter prompts are padded on the left; the mask hides the padding, positions count from the first token.
-        columns = torch.arange(self.width + room, device=self.device)
-        self.mask = columns >= self.width - self.lengths[:, None]
-        self.padded = bool((self.lengths < self.width).any())
+        self.mask = (columns < shared) | (columns >= shared + self.width - rests[:, None])
+        self.padded = bool((rests < self.width).any())
 
-    def read_prompts(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        ids = torch.zeros((len(prompts), self.width), dtype=torch.int64)
-        for row, prompt in enumerate(prompts):
-            ids[row, self.width - len(prompt) :] = torch.tensor(prompt)
+    def read_prompts(self) -> Tensor:
+        shared = len(self.prefix)
+        if shared:
+            self.read(torch.tensor([self.prefix], device=self.device), torch.arange(shared, device=self.device)[None])
+            for layer in self.layers:
+                layer.take(torch.zeros(len(self.rests), dtype=torch.int64, device=self.device))
+        ids = torch.zeros((len(self.rests), self.width), dtype=torch.int64)
+        for row, rest in enumerate(self.rests):
+            ids[row, self.width - len(rest) :] = torch.tensor(rest)
         columns = torch.arange(self.width, device=self.device)
-        return self.read(ids.to(self.device), (columns - self.width + self.lengths[:, None]).clamp_min(0))
+        positions = shared + (columns - self.width + (self.lengths - shared)[:, None]).clamp_min(0)
+        return self.read(ids.to(self.device), positions)
 
     def read_next(self, tokens: Tensor) -> Tensor:
         logits = self.read(tokens[:, None], self.lengths[:, None])
@@ -84,7 +98,8 @@ class Decoding:
         return logits
 
     def read(self, ids: Tensor, positions: Tensor) -> Tensor:
-        mask = self.mask[:, : self.layers[0].length + ids.shape[1]].long() if self.padded else None
+        hides = self.padded and len(ids) == len(self.mask)  # the shared prefix, read alone, has no padding
+        mask = self.mask[:, : self.layers[0].length + ids.shape[1]].long() if hides else None
         out = self.model.base_model(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache, use_cache=True
         )
@@ -109,11 +124,12 @@ def sample(
 ) -> list[list[Sample]]:
     """n completions of each prompt, drawn token by token; a function of the arguments and the generator's state.
 
-    Every prompt is read once and its keys and values are repeated n times. Rows that ended leave the batch as soon
-    as they are an eighth of it. `stopped(tokens)` says whether a completion so far ends in a stop string.
+    What all prompts begin with and the rest of each are read once; keys and values are repeated for the n completions.
+    Rows that ended leave the batch as soon as they are an eighth of it. `stopped(tokens)` says whether a completion so
+    far ends in a stop string.
     """
     batch = Decoding(model, prompts, config.max_new_tokens)
-    logits = batch.read_prompts(prompts)
+    logits = batch.read_prompts()
     repeat = torch.arange(len(prompts), device=batch.device).repeat_interleave(n)
     batch.take(repeat)
     logits = logits[repeat]
@@ -143,6 +159,14 @@ def sample(
             tokens, rows = tokens[keep], [rows[i] for i in alive]
         logits = batch.read_next(tokens)
     return [samples[i : i + n] for i in range(0, len(samples), n)]
+
+
+def shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
+    """How many tokens to read once for all prompts: those they all begin with, 0 for too few to be worth a pass."""
+    shortest = min(map(len, prompts)) - 1  # something is left of each, so that each has logits of its own
+    first = prompts[0]
+    length = next((i for i in range(shortest) if any(prompt[i] != first[i] for prompt in prompts)), shortest)
+    return length if length >= WORTH_A_PASS and len(prompts) > 1 else 0
 
 
 def draw(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:

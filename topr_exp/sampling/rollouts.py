@@ -24,7 +24,7 @@ from topr_exp.store import Ragged, Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-VERSION = 1  # of the sampler's arithmetic and of what is stored; part of the key
+VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
 
 
