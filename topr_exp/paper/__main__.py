@@ -18,7 +18,7 @@ from topr_exp.types import ConfigError, TOPRError
 
 def main(given: list[str] | None = None) -> int:
     """The command; exit status 1 where runs failed or a check found a difference, 2 for a mistake in the settings."""
-    options = parser().parse_args(given)
+    options = parser().parse_intermixed_args(given)
     try:
         return work(options)
     except ConfigError as error:
