@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 ORDER = [
     "types", "store", "files", "progress", "data", "models", "sampling", "grading", "composition", "algorithms",
     "training", "config", "evaluation", "verifier", "console", "run_folder", "tracking", "pipeline",
-    "jobs", "report", "sweeps",
+    "jobs", "report", "sweeps", "paper",
 ]  # fmt: skip
 # `config` collects every stage's settings, and their settings are all that a stage shows it.
 SETTINGS = {

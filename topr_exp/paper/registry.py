@@ -6,6 +6,7 @@ from topr_exp.paper import agro, beyond, iterations, proportions, tabular, train
 from topr_exp.paper.figure import Figure, by_two
 
 BOTH = "model=tiny,tiny_noise"
+SEEDS = "seed=0,1,2,3,4"
 THREE = (BOTH,)  # three seeds, where cost forbids five
 
 FIGURES = (
@@ -92,6 +93,7 @@ FIGURES = (
         "Off-policy AGRO gains as much for its distance from the reference as on-policy AGRO and more than the "
         "KL-regularised policy gradient; a strong β slows learning.",
         ("agro_kl", "agro_on_policy"), agro.draw_agro_kl, agro.judge_agro_kl, agro.table_agro_kl,
+        wider=(SEEDS, BOTH, "algo.beta=0.01,0.05,0.2"),
         extra=agro.distances,
         note="The paper's model had a supervised warm-up and its task was MATH; here it is the GSM8K-like one.",
     ),
@@ -99,6 +101,7 @@ FIGURES = (
         "agro_replay", "AGRO, replay",
         "AGRO goes on to learn when a part of its samples comes from earlier rounds.",
         ("agro_replay",), agro.draw_agro_replay, agro.judge_agro_replay, agro.table_agro_replay,
+        wider=(SEEDS, BOTH, "schedule.replay=0.0,0.5,0.9"),
         metrics=("sampled_correct",),
     ),
     Figure(
