@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-slow check-ordering paper paper-full lint clean
+VLLM := .venv-vllm
+
+.PHONY: demo vllm test test-slow check-ordering paper paper-full lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -42,5 +44,14 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# Minutes, 2.4 GB: vLLM's CPU build in an environment of its own, for the tests marked vllm alone (docs/vllm.md).
+# --no-deps: constraints-vllm.txt is the whole environment; its packages ask for CUDA builds that break vLLM here.
+vllm: $(VLLM)/.installed
+
+$(VLLM)/.installed: constraints-vllm.txt
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-vllm.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) outputs/*
+	rm -rf $(VENV) $(VLLM) outputs/*
