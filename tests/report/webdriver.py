@@ -19,7 +19,7 @@ from typing import Any
 def missing() -> str | None:
     """Why no browser can be driven here; None where one can."""
     names = [name for name in ("chromedriver", "chromium") if shutil.which(name) is None]
-    return f"{' and '.join(names)} not installed (scripts/ci-packages.sh installs them)" if names else None
+    return f"{' and '.join(names)} not installed (see .ci/run)" if names else None
 
 
 @contextlib.contextmanager

@@ -181,22 +181,28 @@ def final_bars(ax: Axes, groups: dict[str, list[Run]], majority: str | None) -> 
     ax.set_ylim(top=1.22 * ax.get_ylim()[1])  # room for the legend
 
 
-def over_k(ax: Axes, groups: dict[str, list[Run]], kind: str) -> None:
-    """pass@K or maj@K against K, of the base and of every group."""
+def base_and_groups(ax: Axes, groups: dict[str, list[Run]], curve: Callable[[dict[str, Any]], Any]) -> None:
+    """What `curve` makes of an evaluation's figures (None: nothing), for the base and for every group."""
     every = [run for members in groups.values() for run in members]
     lines = [("base", every, "base"), *((label, members, "final") for label, members in groups.items())]
-    for i, (label, members, part) in enumerate(lines):
-        curves: list[Any] = []
-        for run in members:
-            if part == "base" and curves:
-                break  # it is the same for all
-            figures = run.summary.get(part)
-            points = figures.get(kind) if isinstance(figures, dict) else None
-            if isinstance(points, dict) and points:
-                found = [(int(k), number(point.get("value"))) for k, point in points.items() if k.isdigit()]
-                good = sorted((k, value) for k, value in found if value is not None)
-                curves.append((np.array([k for k, _ in good], float), np.array([value for _, value in good], float)))
-        band_line(ax, i - 1, label, curves, PERCENT)
+    for i, (label, members, part) in enumerate(lines, -1):
+        figures = [found for run in members if isinstance(found := run.summary.get(part), dict)]
+        curves = [one for found in figures if (one := curve(found)) is not None]
+        band_line(ax, i, label, curves[:1] if part == "base" else curves, PERCENT)  # the base is the same for all
+
+
+def over_k(ax: Axes, groups: dict[str, list[Run]], kind: str) -> None:
+    """pass@K or maj@K against K."""
+
+    def curve(figures: dict[str, Any]) -> Any:
+        points = figures.get(kind)
+        if not isinstance(points, dict) or not points:
+            return None
+        found = [(int(k), number(point.get("value"))) for k, point in points.items() if k.isdigit()]
+        good = sorted((k, value) for k, value in found if value is not None)
+        return np.array([k for k, _ in good], float), np.array([value for _, value in good], float)
+
+    base_and_groups(ax, groups, curve)
     ax.set_xscale("log", base=2)
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.set(xlabel="K", ylabel=f"{kind.replace('k', 'K')} (%)")
@@ -204,18 +210,14 @@ def over_k(ax: Axes, groups: dict[str, list[Run]], kind: str) -> None:
 
 def histogram(ax: Axes, groups: dict[str, list[Run]]) -> None:
     """The share of problems by their number of correct completions (TOPR, Figure 4)."""
-    every = [run for members in groups.values() for run in members]
-    lines = [("base", every, "base"), *((label, members, "final") for label, members in groups.items())]
-    for i, (label, members, part) in enumerate(lines):
-        curves: list[Any] = []
-        for run in members:
-            if part == "base" and curves:
-                break  # it is the same for all
-            figures = run.summary.get(part)
-            counts = figures.get("correct_histogram") if isinstance(figures, dict) else None
-            if isinstance(counts, list) and counts and sum(counts):
-                curves.append((np.arange(len(counts), dtype=float), np.array(counts, float) / sum(counts)))
-        band_line(ax, i - 1, label, curves, PERCENT)
+
+    def curve(figures: dict[str, Any]) -> Any:
+        counts = figures.get("correct_histogram")
+        if not isinstance(counts, list) or not sum(counts):
+            return None
+        return np.arange(len(counts), dtype=float), np.array(counts, float) / sum(counts)
+
+    base_and_groups(ax, groups, curve)
     ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
 
 

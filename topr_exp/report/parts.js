@@ -5,6 +5,7 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 const DASHES = ["", "7 3", "2 2", "9 3 2 3"];
 const SHOWN_AT_FIRST = 8;
+const ASIDE = 5; // pixels
 const T_95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131];
 
 // ---- the document
@@ -157,18 +158,22 @@ function draw(box, series, { xTitle, yTitle, yName, logX = false }) {
   svg.append(shape("path", { d: `M${edge.left} ${edge.top}V${height - edge.bottom}H${width - edge.right}`, fill: "none", stroke: "#8c959f" }));
   write(xTitle, (edge.left + width - edge.right) / 2, height - 8, "middle");
   write(yTitle, 0, 0, "middle", { transform: `translate(14 ${(edge.top + height - edge.bottom) / 2}) rotate(-90)` });
-  const line = (x, y) => x.map((value, j) => `${j ? "L" : "M"}${px(value).toFixed(1)} ${py(y[j]).toFixed(1)}`).join("");
+  const line = (x, y, aside = 0) => x.map((value, j) => `${j ? "L" : "M"}${(px(value) + aside).toFixed(1)} ${py(y[j]).toFixed(1)}`).join("");
+  // Lines with whiskers stand a little beside one another, so that all whiskers can be seen.
+  const whiskers = alive.filter((one) => one.marks && one.low && !one.ribbon);
   for (const one of alive) {
+    const aside = whiskers.includes(one) ? (whiskers.indexOf(one) - (whiskers.length - 1) / 2) * ASIDE : 0;
     const { color, dash } = style(one.i);
     if (one.low && (!one.marks || one.ribbon)) {
       const back = one.x.map((x, j) => `L${px(x).toFixed(1)} ${py(one.low[j]).toFixed(1)}`).reverse().join("");
       svg.append(shape("path", { d: line(one.x, one.high) + back + "Z", fill: color, opacity: 0.14, stroke: "none" }));
     }
-    svg.append(shape("path", { d: line(one.x, one.y), fill: "none", stroke: color, "stroke-width": 1.8, "stroke-dasharray": dash }));
+    svg.append(shape("path", { d: line(one.x, one.y, aside), fill: "none", stroke: color, "stroke-width": 1.8, "stroke-dasharray": dash }));
     if (one.marks || one.x.length === 1) {
-      one.x.forEach((x, j) => {
-        if (one.low && !one.ribbon && finite(one.low[j])) svg.append(shape("line", { x1: px(x), x2: px(x), y1: py(one.low[j]), y2: py(one.high[j]), stroke: color, "stroke-width": 1.4 }));
-        svg.append(mark(px(x), py(one.y[j]), one.i, color));
+      one.x.forEach((value, j) => {
+        const x = px(value) + aside;
+        if (one.low && !one.ribbon && finite(one.low[j])) svg.append(shape("line", { x1: x, x2: x, y1: py(one.low[j]), y2: py(one.high[j]), stroke: color, "stroke-width": 1.4 }));
+        svg.append(mark(x, py(one.y[j]), one.i, color));
       });
     }
   }
