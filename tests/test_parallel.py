@@ -14,7 +14,7 @@ from tests.conftest import make_model
 from tests.processes import together
 from tests.test_trainer import AGRO_LOSS, DPO_LOSS, TOPR, make_examples, optim
 from topr_exp import world
-from topr_exp.models.policy import Policy, stored
+from topr_exp.models.policy import Policy, save_model
 from topr_exp.sweeps.config import Parallel
 from topr_exp.training.config import Optimizer
 from topr_exp.training.scoring import log_probabilities
@@ -161,7 +161,7 @@ def used_in_between(folder: Path, parallel: Parallel) -> tuple[dict[str, torch.T
         with trainer.layout.whole():
             for _ in range(1 + world.rank()):
                 logp = log_probabilities(trainer.policy, rollouts, range(4), 3)["logp"].to_pylist()
-            trainer.policy.model.save_pretrained(folder / str(world.rank()), state_dict=stored(trainer.policy.model))
+            save_model(trainer.policy.model, folder / str(world.rank()))
         seen.append([sum(line) for line in logp])
     return weights(trainer), seen
 

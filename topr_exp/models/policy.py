@@ -135,8 +135,14 @@ def save_policy(policy: Policy, folder: Path) -> None:
     """Write model and tokenizer as a folder that transformers and vLLM load; atomic."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder) as target:
-        policy.model.save_pretrained(target, state_dict=stored(policy.model))
+        save_model(policy.model, target)
         policy.tokenizer.save_pretrained(target)
+
+
+def save_model(model: Any, folder: Path) -> None:
+    """Write a model, in whichever process of a run; transformers would do so in process 0 alone."""
+    model.should_save_on_this_rank = lambda is_main_process: True
+    model.save_pretrained(folder, state_dict=stored(model))
 
 
 def stored(model: Any) -> dict[str, torch.Tensor]:
