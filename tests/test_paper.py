@@ -90,6 +90,22 @@ def test_figure_7_adds_the_default_runs_and_the_command_line_wins() -> None:
                    for text in arguments("fig1", figure, request_for(overrides=("cluster=slurm",))))  # fmt: skip
 
 
+def test_a_sweep_can_be_narrowed_by_a_setting_that_only_some_algorithms_have() -> None:
+    from hydra._internal.utils import get_args_parser
+
+    def jobs(*more: str) -> Any:
+        return plan(get_args_parser().parse_args(["experiment=agro_kl", "seed=0", *more])).jobs
+
+    assert [(job.config.algo.name, job.config.algo.beta) for job in jobs("algo.beta=0.3")] == [
+        ("agro", 0.3),
+        ("kl_pg", 0.3),
+    ]
+    with pytest.raises(ConfigError, match=r"nothing reads algo\.betta"):
+        jobs("algo.betta=0.3")
+    with pytest.raises(ConfigError, match=r"nothing reads optim\.rate"):
+        jobs("optim.rate=0.3")
+
+
 def test_every_setting_that_an_experiment_varies_is_in_its_records() -> None:
     from hydra._internal.utils import get_args_parser
 

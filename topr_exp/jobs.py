@@ -180,7 +180,19 @@ class Composer:
 
     def base(self) -> DictConfig:
         """The config of what is not swept, the `hydra` node included."""
-        return self.compose(self.fixed())
+        fixed = self.fixed()
+        try:
+            return self.compose(fixed)
+        except ConfigError:
+            # With algo swept, algo.beta=0.1 may be a key that only the swept ones have: each run will say.
+            groups = {text: text.lstrip("+~").split("=", 1)[0].split(".")[0] for text in fixed if "." in text}
+            others = {*self.loader.list_groups("")} - {"cluster", "hydra"}  # what says where runs compute stays
+            base = self.compose([text for text in fixed if groups.get(text) not in others])
+            swept = {override.key_or_group for override in self.overrides if override.is_sweep_override()}
+            swept |= set(base.hydra.sweeper.params or {})
+            if not swept & set(groups.values()):
+                raise
+            return base
 
     def fixed(self) -> list[str]:
         return [override.input_line for override in self.overrides if not override.is_sweep_override()]

@@ -48,7 +48,7 @@ def work(options: argparse.Namespace) -> int:
     from topr_exp.console import say
     from topr_exp.paper.page import write_page
     from topr_exp.paper.registry import FIGURES
-    from topr_exp.paper.work import Request, check, make, missing, run
+    from topr_exp.paper.work import Request, check, make, needs, run
 
     began = time.monotonic()
     names = [text for text in options.figures if "=" not in text]
@@ -63,9 +63,9 @@ def work(options: argparse.Namespace) -> int:
         overrides.insert(0, "output_dir=outputs/check")  # nothing that the first computation left
     recorded = options.recorded and not options.check
     request = Request(figures, options.full, overrides, options.jobs, recorded, options.out)
-    wanted, todo = missing(request)
-    for figure in figures:
-        say(f"{figure.name:16} {len(wanted[figure.name]):4} runs")
+    found, todo = needs(request)
+    for need in found:
+        say(f"{need.figure.name:16} {len(need.jobs):4} runs")
     say(f"{len(todo.jobs) if todo else 0} different runs to do")
     if options.list:
         return 0
@@ -73,12 +73,11 @@ def work(options: argparse.Namespace) -> int:
     if code > 2:  # stopped by a signal
         return code
     if options.check:
-        lines = [line for figure in figures for line in check(figure, wanted[figure.name], options.out)]
+        lines = [line for need in found for line in check(need, options.out)]
         say("\n".join(lines) or "every number of every run is the recorded one")
         return int(bool(lines))
-    for figure in figures:
-        count = make(figure, wanted[figure.name].values(), request)
-        say(f"{figure.name}: {count} of {len(wanted[figure.name])} runs")
+    for need in found:
+        say(f"{need.figure.name}: {make(need, options.out)} of {len(need.jobs)} runs")
     say(f"wrote {write_page(FIGURES, options.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
     return code
 

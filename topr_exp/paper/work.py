@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,32 +52,48 @@ def jobs_of(figure: Figure, request: Request) -> tuple[dict[str, Job], Plan]:
     return found, planned
 
 
-def stored(figure: Figure, request: Request) -> tuple[dict[str, Record], dict[str, Any]]:
-    """What the figure's file records, and its extra numbers; nothing unless asked for."""
-    if not request.recorded:
-        return {}, {}
-    content = records.read(request.out / f"{figure.name}.json")
-    return records.known(content), content["extra"]
+@dataclass(frozen=True)
+class Need:
+    """A figure with its runs, and what is recorded of it and need not be computed again."""
+
+    figure: Figure
+    jobs: dict[str, Job]  # by identity
+    known: dict[str, Record]
+    extra: dict[str, Any]
 
 
-def missing(request: Request) -> tuple[dict[str, dict[str, Job]], Plan | None]:
-    """Each figure's runs, and a plan of those that are neither recorded nor finished; None where there are none."""
-    wanted: dict[str, dict[str, Job]] = {}
+def needs(request: Request) -> tuple[list[Need], Plan | None]:
+    """What each figure needs, and a plan of the runs that are neither recorded nor finished; None where none is."""
+    found = []
     todo: dict[Path, Job] = {}
     planned = None
     for figure in request.figures:
-        wanted[figure.name], planned = jobs_of(figure, request)
-        known, _ = stored(figure, request)
-        for key, job in wanted[figure.name].items():
+        jobs, planned = jobs_of(figure, request)
+        known, extra = stored(figure, request, jobs)
+        found.append(Need(figure, jobs, known, extra))
+        for key, job in jobs.items():
             if key not in known and not (job.config.folder / "DONE").exists():
                 todo.setdefault(job.config.folder, job)
     if not todo:
-        return wanted, None
+        return found, None
     assert planned is not None
     # A figure's runs of all seeds together would leave the rest for last if it is stopped: the first seeds first.
     order = sorted(todo.values(), key=lambda job: job.config.seed)
     check_sweep(order)
-    return wanted, Plan(order, True, planned.launcher)
+    return found, Plan(order, True, planned.launcher)
+
+
+def stored(figure: Figure, request: Request, jobs: dict[str, Job]) -> tuple[dict[str, Record], dict[str, Any]]:
+    """What the figure's file records, and its extra numbers; nothing unless asked for.
+
+    Runs with settings that the figure no longer has (another learning rate, say) are left out.
+    """
+    if not request.recorded:
+        return {}, {}
+    content = records.read(request.out / f"{figure.name}.json")
+    everything, _ = jobs_of(figure, dataclasses.replace(request, full=True, overrides=()))
+    known = {key: record for key, record in records.known(content).items() if key in jobs or key in everything}
+    return known, content["extra"]
 
 
 def run(request: Request, todo: Plan) -> int:
@@ -87,20 +104,18 @@ def run(request: Request, todo: Plan) -> int:
     return launch(todo, arguments(first.experiments[0], first, request))
 
 
-def collect(figure: Figure, jobs: Iterable[Job], request: Request) -> tuple[list[Record], dict[str, Any]]:
+def collect(need: Need) -> tuple[list[Record], dict[str, Any]]:
     """The records of the figure's finished runs, beside those that are recorded and were not run again."""
-    known, extra = stored(figure, request)
+    figure, extra = need.figure, need.extra
     finished: list[tuple[Record, Path]] = []
-    for job in jobs:
+    for job in need.jobs.values():
         folder = job.config.folder
         if (folder / "DONE").exists():
-            record = records.trimmed(records.extract(folder), figure.metrics) | {
-                "environment": records.environment_of(folder)
-            }
-            finished.append((record, folder))
+            record = records.trimmed(records.extract(folder), figure.metrics)
+            finished.append((record | {"environment": records.environment_of(folder)}, folder))
     if figure.extra is not None and (finished or not extra):
         extra = {**extra, **figure.extra(finished)}
-    found = known | {records.identity(nested(record["settings"])): record for record, _ in finished}
+    found = need.known | {records.identity(nested(record["settings"])): record for record, _ in finished}
     return list(found.values()), extra
 
 
@@ -116,21 +131,23 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def make(figure: Figure, jobs: Iterable[Job], request: Request) -> int:
+def make(need: Need, out: Path) -> int:
     """Write a figure's numbers and its picture; returns how many runs it rests on."""
-    found, extra = collect(figure, jobs, request)
+    found, extra = collect(need)
+    figure = need.figure
     if found:
-        records.write(request.out / f"{figure.name}.json", found, extra)
+        records.write(out / f"{figure.name}.json", found, extra)
         with drawing():
-            save(figure.draw(Runs(found), extra), request.out / f"{figure.name}.png")
+            save(figure.draw(Runs(found), extra), out / f"{figure.name}.png")
     return len(found)
 
 
-def check(figure: Figure, jobs: dict[str, Job], out: Path) -> list[str]:
+def check(need: Need, out: Path) -> list[str]:
     """Compare finished runs with what is recorded of them: a line for each run that differs or is not recorded."""
+    figure = need.figure
     known = records.known(records.read(out / f"{figure.name}.json"))
     lines = []
-    for key, job in jobs.items():
+    for key, job in need.jobs.items():
         name = job.config.folder.name
         if key not in known:
             lines.append(f"{name}: not recorded in {out / (figure.name + '.json')}")
