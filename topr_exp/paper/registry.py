@@ -18,7 +18,7 @@ FIGURES = (
     ),
     Figure(
         "fig2", "Figure 2",
-        "Next to ratio 1 TOPR's objective is PPO's; farther off PPO is flat, so that it stops to learn, and TOPR is "
+        "Next to ratio 1 TOPR's objective is PPO's; farther off PPO is flat, so that it stops learning, and TOPR is "
         "not.",
         ("fig2",), tabular.draw_figure_2, tabular.judge_figure_2, training.algorithms,
         extra=tabular.objective_curves,
