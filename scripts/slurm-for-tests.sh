@@ -6,7 +6,7 @@
 #   scripts/slurm-for-tests.sh stop FOLDER     end what was started below FOLDER
 #
 # Partitions: `main` (default), `low` (whose jobs give way to `high` and are queued again), `grace` (the same with 20
-# seconds' notice) and `high`. It runs as root, as Slurm's daemons do; 4 CPUs are pretended, whatever there are.
+# seconds' notice) and `high`. It runs as root, as Slurm's daemons do; 4 CPUs and 2 GPUs are pretended, whatever there are.
 set -euo pipefail
 
 start() {
@@ -15,7 +15,9 @@ start() {
     command -v "$daemon" >/dev/null || { echo "$daemon is missing: apt-get install $("$0" packages)" >&2; exit 1; }
   done
   host=$(hostname -s)
-  mkdir -p "$root"/{spool,state,log,run}
+  mkdir -p "$root"/{spool,state,log,run,gpu}
+  touch "$root"/gpu/nvidia{0,1}
+  printf 'AutoDetect=off\nName=gpu File=%s/gpu/nvidia[0-1]\n' "$root" >"$root/gres.conf"
   chmod 755 "$root" "$root/run"
   # The tests may run beside another Slurm: take two ports that nobody listens on.
   ports=$(python3 -c '
@@ -72,7 +74,8 @@ JobRequeue=1
 ReturnToService=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName=$host NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
+GresTypes=gpu
+NodeName=$host NodeAddr=127.0.0.1 CPUs=4 Gres=gpu:2 State=UNKNOWN
 PartitionName=DEFAULT Nodes=$host MaxTime=INFINITE State=UP
 PartitionName=main Default=YES PriorityTier=5 PreemptMode=OFF
 PartitionName=low PriorityTier=1 PreemptMode=REQUEUE

@@ -40,7 +40,8 @@ def train(
     folder: Path, loss: str, optimizer: Optimizer, parallel: Parallel, micro: int = 2, steps: int = 3
 ) -> tuple[Trainer, list[dict[str, float]]]:
     """Some updates, from the newest checkpoint below `folder` on."""
-    config = optim(name=optimizer, micro_batch_size=micro, lr=1e-3)
+    recompute = loss == "dpo"  # one of them with gradient checkpointing
+    config = optim(name=optimizer, micro_batch_size=micro, lr=1e-3, gradient_checkpointing=recompute)
     trainer = Trainer(policy(), LOSSES[loss], None, config, folder, parallel)
     return trainer, go_on(trainer, steps)
 

@@ -19,6 +19,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.sweep_tools import TINY, attempts, command, launch, manifest, result, results, start, steps, wait_for
+from tests.test_parallel_runs import assert_same_run
 
 SCRIPT = ROOT / "scripts" / "slurm-for-tests.sh"
 MISSING = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name) is None]
@@ -336,3 +337,41 @@ def test_a_slurm_that_does_not_answer_leaves_the_files_to_speak(tmp_path: Path) 
     refused = command("topr_exp.sweeps", "resume", sweep, SLURM_CONF=str(dead))
     assert refused.returncode == 1
     assert "some runs may be queued already" in refused.stderr
+
+
+def test_a_run_of_two_tasks_is_the_run_of_one(tmp_path: Path) -> None:
+    """On two GPUs that Slurm believes in and torch does not: the tasks compute on the CPU."""
+    alone = launch(tmp_path / "one", "cluster.threads=1")
+    assert alone.returncode == 0, alone.stderr
+    both = launch(tmp_path / "two", *SLURM, "cluster.gpus_per_node=2", "cluster.parallel=fsdp")
+    assert both.returncode == 0, both.stderr
+    (name,) = results(tmp_path / "one" / "runs")
+    folder = tmp_path / "two" / "runs" / name
+    (script,) = [path.read_text() for path in (tmp_path / "two" / "runs" / ".submitit").glob("*/*submission.sh")]
+    assert "#SBATCH --ntasks-per-node=2" in script
+    assert json.loads((folder / "environment.json").read_text())["processes"] == 2
+    assert_same_run(folder, tmp_path / "one" / "runs" / name)
+
+
+def test_a_task_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path) -> None:
+    sweep, _ = submit(tmp_path, LONG, "cluster.gpus_per_node=2")
+    folder = at_step(sweep, 2)
+    leader = json.loads((folder / "state.json").read_text())["attempt"]["pid"]
+    tasks = ask("pgrep", "-f", "submitit.core._submit").split()
+    others = [int(task) for task in tasks if int(task) != leader and is_task(int(task), tmp_path)]
+    assert len(others) == 1
+    os.kill(others[0], signal.SIGKILL)
+    finish()
+    assert not (folder / "DONE").exists()
+    assert "another one of the run ended" in (folder / "error.txt").read_text()
+    again = command("topr_exp.sweeps", "resume", sweep, "cluster.wait=true")
+    assert again.returncode == 0, again.stderr
+    alone = launch(tmp_path / "one", LONG, "cluster.threads=1")
+    assert alone.returncode == 0, alone.stderr
+    assert_same_run(folder, tmp_path / "one" / "runs" / folder.name)
+
+
+def is_task(pid: int, tmp_path: Path) -> bool:
+    """Whether a process is a task of this test's job, and no shell around one."""
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return b"python" in arguments[0] and str(tmp_path).encode() in b" ".join(arguments)
