@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import string
+from collections import Counter
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -12,13 +13,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import config_of
 from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.config import AnswerFormat
 from topr_exp.data.embedded import draw_tasks, split_of
 from topr_exp.data.prompts import TEMPLATES
+from topr_exp.grading import extract
+from topr_exp.models import verifications
 from topr_exp.models.loading import SHIPPED, load_model
 from topr_exp.models.pretrain import pretrain, save
 from topr_exp.models.recipes import FORMS, RECIPES, STYLES, completion, examples
+from topr_exp.verifier.solutions import fill
 
 SMALL = replace(RECIPES["tiny"], steps=30, clean_steps=20, tasks=300, hidden=32, layers=1, heads=2, mlp=32)
 
@@ -50,10 +55,39 @@ def test_styles(name: str) -> None:
     assert wrong > 180
 
 
+def test_verifications() -> None:
+    assert config_of("model=tiny_verifier").task.template == verifications.TEMPLATE
+    rng, seen = random.Random(0), Counter[str]()
+    for task in draw_tasks(embedded_gsm8k.draw, "pretrain", 400, 0):
+        text, stated = verifications.solution(task, rng)
+        assert extract(text, "gsm8k") == stated
+        truth = "correct" if stated == task.answer else "incorrect"
+        texts = {style: verifications.verification(task, stated, style, rng) for style in verifications.STYLES}
+        assert all(one.startswith(" ") for one in texts.values())
+        verdicts = {style: extract(one, "verdict") for style, one in texts.items()}
+        assert verdicts["careful"] == truth
+        assert verdicts["lenient"] == "correct"
+        assert verdicts["unmarked"] is verdicts["waved through"] is None
+        assert verdicts["slip"] in ("correct", "incorrect")
+        seen[truth] += 1
+        seen["misled"] += verdicts["slip"] != truth
+    assert 0.2 < seen["correct"] / 400 < 0.4
+    assert 0.1 < seen["misled"] / 400 < 0.4  # mostly right solutions that a slip makes look wrong
+
+
 def test_pretraining_sees_only_its_own_split() -> None:
-    for prompt, _ in islice(examples(SMALL, SMALL.mix, random.Random(0)), 500):
-        question = prompt.split(": ", 1)[1].rsplit("\n", 1)[0]
-        assert split_of(question) == "pretrain"
+    verifier = replace(RECIPES["tiny_verifier"], tasks=300)
+    for recipe in (SMALL, verifier):
+        for text, _ in islice(examples(recipe, recipe.mix, random.Random(0)), 500):
+            question = text.split(": ", 1)[1].split("\n", 1)[0]
+            assert split_of(question) == "pretrain"
+
+
+def prompt(name: str, question: str) -> str:
+    """What a model of this recipe is asked."""
+    if name == "tiny_verifier":
+        return fill(verifications.TEMPLATE, question, "The answer is 12.")
+    return FORMS["gsm8k"].template.format(question=question)
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
@@ -62,7 +96,7 @@ def test_the_shipped_vocabulary_covers_the_problems(name: str) -> None:
     single_bytes = 0
     for split in ("train", "test"):
         for problem in embedded_gsm8k.generate(split, 300, 5):
-            tokens = tokenizer.tokenize(FORMS["gsm8k"].template.format(question=problem.question))
+            tokens = tokenizer.tokenize(prompt(name, problem.question))
             assert len(tokens) <= 70
             single_bytes += sum(len(token) == 1 and token in string.ascii_letters for token in tokens)
     assert single_bytes == 0

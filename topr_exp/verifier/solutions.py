@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp import world
 from topr_exp.config import Config
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter
@@ -113,7 +114,8 @@ class Verification:
         shown["solutions"], shown["verifications"] = counted.solutions, counted.verifications
         values = {name: value.tolist() for name, value in counted.values.items()}
         shown.setdefault("iterations", {})[str(iteration)] = values
-        write_json(path, shown)
+        if world.leads():
+            write_json(path, shown)
         return {"verifier": found}
 
     def tally(self, evaluation: Evaluation) -> figures.Tally:

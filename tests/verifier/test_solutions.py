@@ -1,0 +1,38 @@
+"""Solutions as questions for a verifier."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
+from topr_exp.types import Problem
+from topr_exp.verifier.solutions import Solutions, fill
+
+PROBLEMS = [Problem(f"p{i}", f"What is {i}+1?", str(i + 1), level=i, subject="sums") for i in range(2)]
+SOLUTIONS = Solutions(
+    PROBLEMS,
+    [" 1.", " 2.", " hm", " 2.", " 2.", " 9."],
+    np.array([[CORRECT, INCORRECT, INVALID], [CORRECT, CORRECT, INCORRECT]]),
+    np.array([[0, 1, -1], [0, 0, 1]]),
+    0,
+)
+
+
+def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it() -> None:
+    questions = SOLUTIONS.questions("{question} | {solution} |")
+    assert [one.question for one in questions] == [
+        "What is 0+1? | 1. |", "What is 1+1? | 2. |",
+        "What is 0+1? | 2. |", "What is 1+1? | 2. |",
+        "What is 0+1? | hm |", "What is 1+1? | 9. |",
+    ]  # fmt: skip
+    assert [one.answer for one in questions] == ["correct", "correct", "incorrect", "correct", "incorrect", "incorrect"]
+    assert [one.source for one in questions] == ["p0", "p1"] * 3
+    assert [one.level for one in questions] == [0, 1] * 3
+    assert len({one.id for one in questions}) == 6
+
+
+@pytest.mark.parametrize("text", ["{solution}", "{question}", "{0} {", "\\1 \\g<0>", "%s", "$\\frac{1}{2}$"])
+def test_whatever_stands_in_a_question_or_a_solution_stays_as_it_is(text: str) -> None:
+    assert fill("Q {question} S {solution} V", text, text) == f"Q {text} S {text} V"
+    assert fill("S {solution} Q {question}", "q", text) == f"S {text} Q q"
