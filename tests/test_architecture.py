@@ -11,8 +11,8 @@ from tests.conftest import ROOT
 
 # In the order in which data flows; a package may import those before it and itself.
 ORDER = [
-    "types", "store", "files", "progress", "data", "models", "sampling", "grading", "composition", "algorithms",
-    "training", "config", "evaluation", "verifier", "console", "run_folder", "tracking", "pipeline",
+    "types", "world", "store", "files", "progress", "data", "models", "sampling", "grading", "composition",
+    "algorithms", "training", "config", "evaluation", "verifier", "console", "run_folder", "tracking", "pipeline",
     "jobs", "report", "sweeps", "paper",
 ]  # fmt: skip
 # `config` collects every stage's settings, and their settings are all that a stage shows it.
