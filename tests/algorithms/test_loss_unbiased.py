@@ -70,6 +70,18 @@ def test_on_policy_agro_is_unbiased(n, square_baseline, estimator):
     np.testing.assert_allclose(actual, variance_gradient(logits, ref) / BETA, atol=1e-10)
 
 
+@pytest.mark.parametrize("beta", [0.05, 0.2, 0.5])
+def test_where_on_policy_agro_starts_to_move(beta):
+    """At π = π_ref it ascends (1 − (1/2 − p)/β) times the accuracy p: downhill for a small β, as conf/algo says."""
+    logits, _ = policies(5)
+    case, weight = all_groups(logits, logits, 2, REWARD)
+    ascent = -expected_gradient(case, weight, load("agro_on_policy", beta=beta))
+    share, score = probability(logits), token_score(logits).sum(1)
+    accuracy = (share * REWARD).sum()
+    uphill = ((share * REWARD)[:, None] * score).sum(0)
+    np.testing.assert_allclose(ascent, (1 - (0.5 - accuracy) / beta) * uphill, atol=1e-10)
+
+
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_leave_one_out_square_shrinks_the_term(n):
     """The paper's biased option multiplies the likelihood-ratio term by 1 − 1/(n−1)²: by 0 for n = 2."""
