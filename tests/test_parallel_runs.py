@@ -50,7 +50,7 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
     for name, weight in weights[0].items():
         gap = (weight - weights[1][name]).abs()
         # AdamW moves a weight whose gradient is little more than rounding by up to the learning rate, 1e-4.
-        assert float(gap.max()) < 2e-5, name
+        assert float(gap.max()) < 1e-4, name
         assert float((gap > 1e-6).float().mean()) < 1e-3, name
 
 
