@@ -112,8 +112,8 @@ def grow(sequences: Sequences, *, share_prefix: bool, share_prompts: bool) -> Tr
             starts.append((growing.add(completion, shared[name]), 0))
         else:
             segment = growing.add(np.concatenate([rest, completion]), root)
-            above = (segment, len(rest) - 1) if len(rest) else (root, prefix - 1)
-            ends.append(above)  # type: ignore[arg-type]
+            assert root is not None or len(rest), "a prompt is empty"
+            ends.append((segment, len(rest) - 1) if root is None or len(rest) else (root, prefix - 1))
             starts.append((segment, len(rest)))
     return _finished(growing, ends, starts)
 
