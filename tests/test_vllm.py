@@ -103,11 +103,15 @@ def test_log_probabilities_are_those_of_transformers(vllm: VLLM, tiny: Policy) -
     assert made_by["vllm"]
 
 
-@pytest.mark.parametrize("changes", [{"top_k": 3, "temperature": 1.3}, {"top_p": 0.9, "temperature": 0.8}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [{"top_k": 3, "temperature": 1.3, "max_new_tokens": 3}, {"top_p": 0.9, "temperature": 1.5, "max_new_tokens": 2}],
+    ids=str,
+)
 def test_frequencies_follow_the_exact_probabilities(vllm: VLLM, tiny: Policy, changes: dict[str, Any]) -> None:
     draws = 2000
-    limits = {"top_p": 1.0, "top_k": 0, "max_new_tokens": 3} | changes
-    prompts, groups = draw(vllm, tiny, draws, **limits)
+    prompts, groups = draw(vllm, tiny, draws, **{"top_p": 1.0, "top_k": 0} | changes)
+    cells = 0
     assert tiny.eos_ids == [2]
     for prompt, group in zip(prompts, groups, strict=True):
         probabilities = exact(tiny.model, prompt, vllm.config, eos=2)
@@ -122,8 +126,9 @@ def test_frequencies_follow_the_exact_probabilities(vllm: VLLM, tiny: Policy, ch
         large = expected >= 5
         statistic = float(((observed - expected)[large] ** 2 / expected[large]).sum())
         k = int(large.sum())
-        assert k >= 3
         assert statistic < k + 5 * math.sqrt(2 * k)
+        cells += k
+    assert cells >= 5
     vllm.config = dataclasses.replace(vllm.config, top_p=1.0, top_k=0, temperature=1.0)
 
 
