@@ -1,0 +1,91 @@
+"""Tokens per second of sampler=hf against transformers' own `generate`, on the same prompts in the same run.
+
+    python benchmarks/sampling.py [--shots 900]
+
+Both draw n completions of each prompt at temperature 1 from the whole vocabulary with the shipped tiny model, float32,
+until the end-of-sequence token or 64 tokens. `generate` gets the prompts padded on the left, all at once, with
+`num_return_sequences=n`, as its documentation shows. The two take turns. What is counted is completion tokens up to
+and with the end of each sequence; on the CPU seconds are processor time, which other work disturbs least.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import measure
+import torch
+
+from topr_exp.data import embedded_gsm8k
+from topr_exp.models.loading import load_model
+from topr_exp.models.policy import Policy
+from topr_exp.sampling.config import SamplerConfig
+from topr_exp.sampling.hf import sample
+
+LIMIT = 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=32)
+    parser.add_argument("--n", type=int, default=16)
+    parser.add_argument("--shots", type=int, default=0, help="tokens of other problems before each prompt")
+    parser.add_argument("--rounds", type=int, default=3, help="timed rounds of each side, after one that is not")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    policy = Policy(*load_model("tiny"), "benchmark", torch.float32)
+    prompts = make_prompts(policy, options.prompts, options.shots)
+    rates: dict[str, list[float]] = {"ours": [], "generate": []}
+    for seed in range(options.rounds + 1):
+        for side, work in (("ours", ours), ("generate", generate)):
+            began = time.process_time()
+            tokens = work(policy, prompts, options.n, seed)
+            rates[side].append(tokens / (time.process_time() - began))
+    medians = {side: measure.median(values[1:]) for side, values in rates.items()}
+    ratio = medians["ours"] / medians["generate"]
+    print(f"{options.prompts} prompts of up to {max(map(len, prompts))} tokens, {options.n} completions of each")
+    print(f"  ours {medians['ours']:,.0f} tokens/s, generate {medians['generate']:,.0f}: {ratio:.2f} times as fast")
+    result = {"options": vars(options), "tokens_per_second": medians, "all": rates, "ratio": ratio}
+    measure.write(f"sampling-{options.shots}", result)
+
+
+def make_prompts(policy: Policy, count: int, shots: int) -> list[list[int]]:
+    texts = [f"Question: {p.question}\nAnswer:" for p in embedded_gsm8k.generate("train", count + 60, 0)]
+    before = [token for text in texts[count:] for token in policy.encode(text).tolist()[1:]][:shots]
+    assert len(before) == shots
+    rows = [policy.encode(text).tolist() for text in texts[:count]]
+    return [[row[0], *before, *row[1:]] for row in rows]
+
+
+def ours(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int:
+    config = SamplerConfig("hf", 0, 1.0, 1.0, 0, LIMIT, len(prompts))
+    generator = torch.Generator().manual_seed(seed)
+    groups = sample(policy.model, prompts, n, config, policy.eos_ids, generator)
+    return sum(len(one.tokens) for group in groups for one in group)
+
+
+def generate(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int:
+    torch.manual_seed(seed)
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in prompts])
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    options: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+    with torch.inference_mode():
+        out = policy.model.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=LIMIT,
+            num_return_sequences=n,
+            eos_token_id=policy.eos_ids,
+            pad_token_id=0,
+            **options,
+        )[:, width:]
+    ended = torch.isin(out, torch.tensor(policy.eos_ids))
+    lengths = torch.where(ended.any(1), ended.int().argmax(1) + 1, out.shape[1])
+    return int(lengths.sum())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,277 @@
+"""One update of the policy against one of TRL's: time and peak memory, on the same model, data, batch and precision.
+
+    python benchmarks/training.py                       CPU: the tiny model, short prompts and 8 shots of 900 tokens
+    python benchmarks/training.py --cases plain_8b      GPU: random Llamas of 0.6 and 8 billion weights in bfloat16
+
+TRL's side is `SFTTrainer` on completion tokens. Its loss, the mean of −log π over the batch's completion tokens, is
+what TOPR's becomes with all weights 1; no trainer of TRL takes completions made elsewhere with a reward. SFTTrainer
+does less than our update (no log-ratio, no weight by reward, none of the statistics by sign), so the comparison is in
+its favour. It runs with its own defaults but for what has to be equal: no checkpointing on the CPU, AdamW's settings,
+one thread count. The two take turns, update by update, and both times contain reading and collating the batch.
+
+MFU = operations / (seconds × peak), operations = 6 × (weights without the input embedding) × tokens
++ 6 × layers × heads × head size × Σ_sequences length² (causal attention, forward and backward); the recomputation of
+gradient checkpointing is not counted, padding neither. It is given for sequences that share nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import measure
+import numpy as np
+import pyarrow as pa
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
+
+from topr_exp.algorithms.tapered import Ratio, Tapered
+from topr_exp.composition.candidates import Candidates
+from topr_exp.composition.config import ComposeConfig, ComposeName
+from topr_exp.composition.training_set import compose
+from topr_exp.models.loading import load_model
+from topr_exp.models.policy import Policy
+from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.store import Ragged
+from topr_exp.training.config import OptimConfig, Optimizer
+from topr_exp.training.examples import Examples
+from topr_exp.training.scoring import log_probabilities
+from topr_exp.training.trainer import Trainer
+
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A setting; lengths in tokens."""
+
+    model: str  # tiny, or a key of LLAMAS
+    prefix: int  # that all prompts begin with
+    prompt: tuple[int, int]  # least and most of a prompt's own
+    completion: tuple[int, int]
+    batch: int
+    micro: int  # of ours and of TRL's
+    optimizer: Optimizer
+    target: str
+
+
+LLAMAS = {
+    "0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
+             "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True},
+    "8b": {"hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32, "num_attention_heads": 32,
+           "num_key_value_heads": 8, "vocab_size": 128_256, "tie_word_embeddings": False},
+}  # fmt: skip
+CASES = {
+    "short": Case("tiny", 0, (27, 51), (7, 34), 32, 32, Optimizer.adamw, "≥ 1.2 times TRL's samples/s"),
+    "few_shot": Case("tiny", 900, (27, 51), (7, 34), 32, 32, Optimizer.adamw, "≥ 4 times TRL's samples/s"),
+    "gsm8k_0.6b": Case("0.6b", 900, (40, 120), (80, 250), 64, 16, Optimizer.adafactor, "≥ 4 times TRL's samples/s"),
+    "plain_0.6b": Case("0.6b", 0, (40, 120), (200, 512), 64, 16, Optimizer.adafactor, "≥ 1.5 × tokens/s, MFU ≥ 45 %"),
+    "plain_8b": Case("8b", 0, (40, 120), (200, 512), 16, 8, Optimizer.adafactor, "≥ 1.5 × tokens/s, ≤ 72 GiB"),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=["short", "few_shot"])
+    parser.add_argument("--updates", type=int, default=8, help="timed updates of each side, after two that are not")
+    parser.add_argument("--threads", type=int, default=1, help="of both sides, on the CPU")
+    parser.add_argument("--peak-tflops", type=float, help="of the GPU in bfloat16, for MFU (H100, H200: 989)")
+    parser.add_argument("--ours-only", action="store_true", help="without TRL, which is an extra (pip install trl)")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    for name in options.cases:
+        measure.write(f"training-{name}", run(name, CASES[name], options))
+
+
+def run(name: str, case: Case, options: argparse.Namespace) -> dict[str, Any]:
+    """Both sides of one case."""
+    if case.model != "tiny" and not torch.cuda.is_available():
+        raise SystemExit(f"--cases {name} needs a GPU")
+    ours = Ours(case, (options.updates + 3) * case.batch)
+    theirs = None if options.ours_only else Theirs(case, ours)
+    seconds: dict[str, list[float]] = {"ours": [], "trl": []}
+
+    def turn() -> None:
+        seconds["ours"].append(timed(ours.update, ours.device))
+
+    if theirs is None:
+        for _ in range(options.updates + 2):
+            turn()
+    else:
+        theirs.train(options.updates + 2, turn, seconds["trl"])
+    result: dict[str, Any] = {"case": name, "batch": case.batch, "tokens_an_update": ours.tokens / ours.batches}
+    for side, values in seconds.items():
+        if values:
+            result[side] = {"seconds": measure.median(values[2:]), "all_seconds": values}
+    result["ours"]["peak_bytes"] = measure.peak_memory(ours.update, ours.device)
+    if theirs is not None:
+        result["trl"]["peak_bytes"] = theirs.peak
+    return report(result, case, ours, options)
+
+
+def report(result: dict[str, Any], case: Case, ours: Ours, options: argparse.Namespace) -> dict[str, Any]:
+    """Print the case and add rates and ratios."""
+    print(f"{result['case']}: batch {case.batch}, sequences of {ours.mean_length:.0f} tokens on average")
+    for side in ("ours", "trl"):
+        if side in result:
+            line = result[side]
+            line["samples_per_second"] = case.batch / line["seconds"]
+            line["tokens_per_second"] = result["tokens_an_update"] / line["seconds"]
+            print(f"  {side:<5} {line['seconds']:.3f} s an update, {line['samples_per_second']:,.1f} samples/s, "
+                  f"{line['tokens_per_second']:,.0f} tokens/s, peak {line['peak_bytes'] / 2**20:,.0f} MiB")  # fmt: skip
+    if "trl" in result:
+        result["speed_ratio"] = result["trl"]["seconds"] / result["ours"]["seconds"]
+        result["memory_ratio"] = result["ours"]["peak_bytes"] / result["trl"]["peak_bytes"]
+        print(
+            f"  ours: {result['speed_ratio']:.2f} times TRL's samples/s at {result['memory_ratio']:.2f} of its memory"
+        )
+        print(f"  (target: {case.target})")
+    if options.peak_tflops and not case.prefix:
+        result["mfu"] = ours.operations() / (result["ours"]["seconds"] * options.peak_tflops * 1e12)
+        print(f"  MFU {result['mfu']:.1%}")
+    return result
+
+
+def clock(device: torch.device) -> float:
+    """Seconds: wall time on a GPU, processor time on the CPU, which other work on the machine disturbs least."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def timed(work: Any, device: torch.device) -> float:
+    began = clock(device)
+    work()
+    return clock(device) - began
+
+
+def sequences(case: Case, count: int, vocabulary: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Random tokens of the case's lengths: what is computed does not depend on which tokens they are."""
+    rng = np.random.default_rng(0)
+    prefix = rng.integers(3, vocabulary, case.prefix)
+
+    def ids(bounds: tuple[int, int]) -> np.ndarray:
+        return rng.integers(3, vocabulary, rng.integers(bounds[0], bounds[1] + 1))
+
+    return [(np.concatenate([prefix, ids(case.prompt)]).astype(np.int32), ids(case.completion).astype(np.int32))
+            for _ in range(count)]  # fmt: skip
+
+
+def make_model(name: str) -> Any:
+    """The shipped model, or a random one on the GPU; weights are float32."""
+    if name == "tiny":
+        return load_model("tiny")[0]
+    with torch.device("cuda"):
+        return LlamaForCausalLM(LlamaConfig(**LLAMAS[name], max_position_embeddings=8192)).eval()
+
+
+class Ours:
+    """`Trainer.update` on a training set of its own."""
+
+    def __init__(self, case: Case, count: int) -> None:
+        model = make_model(case.model)
+        compute = torch.float32 if case.model == "tiny" else torch.bfloat16
+        self.policy = Policy(model, None, "benchmark", compute)
+        self.device, self.case, self.batches, self.next = self.policy.device, case, count // case.batch, 0
+        self.sequences = sequences(case, count, self.policy.vocabulary)
+        columns = pa.table({
+            "tokens": pa.array([tokens for _, tokens in self.sequences], pa.list_(pa.int32())),
+            "finish": ["stop"] * count, "problem": pa.array(range(count), pa.int32()),
+            "sample": pa.array([0] * count, pa.int16()),
+        })  # fmt: skip
+        rollouts = Rollouts("", columns, [prompt for prompt, _ in self.sequences], [0, count], 0)
+        mu = Ragged(log_probabilities(self.policy, rollouts, range(count), case.micro)["logp"])
+        chosen = ComposeConfig(ComposeName.uniform, None, None, 16, False)
+        candidates = Candidates(rollouts.problem, np.arange(count) % 3 == 0)
+        options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
+        self.examples = Examples(compose(candidates, -1.0, chosen, "examples", **options), rollouts, mu, None)
+        adamw = case.optimizer is Optimizer.adamw
+        config = OptimConfig(
+            name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if adamw else None, weight_decay=0.0, grad_clip=1.0,
+            batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.model != "tiny",
+            score_batch_size=case.micro, epochs=1, skip_nonfinite=False,
+        )  # fmt: skip
+        self.trainer = Trainer(self.policy, TOPR, None, config, Path(tempfile.mkdtemp()))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.array([len(prompt) + len(tokens) for prompt, tokens in self.sequences])
+
+    @property
+    def mean_length(self) -> float:
+        return float(self.lengths.mean())
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences, each counted as often as it occurs."""
+        return int(self.lengths.sum())
+
+    def update(self) -> None:
+        start = self.next * self.case.batch
+        self.trainer.update(self.examples, np.arange(start, start + self.case.batch), fresh=False)
+        self.next = (self.next + 1) % self.batches
+
+    def operations(self) -> float:
+        """Of an update, by the formula above."""
+        model = self.policy.model
+        embedding = 0 if model.config.tie_word_embeddings else model.get_input_embeddings().weight.numel()
+        weights = self.policy.parameters - embedding
+        width = model.config.num_hidden_layers * model.config.num_attention_heads * model.config.head_dim
+        return float(6 * weights * self.tokens + 6 * width * (self.lengths.astype(float) ** 2).sum()) / self.batches
+
+
+class Theirs:
+    """TRL's SFTTrainer on the same sequences."""
+
+    def __init__(self, case: Case, ours: Ours) -> None:
+        from datasets import Dataset
+        from trl import SFTConfig, SFTTrainer
+
+        self.device, self.peak = ours.device, 0
+        rows = [
+            {
+                "input_ids": [*prompt.tolist(), *tokens.tolist()],
+                "completion_mask": [0] * len(prompt) + [1] * len(tokens),
+            }
+            for prompt, tokens in ours.sequences
+        ]
+        small = case.model == "tiny"
+        arguments = {
+            "output_dir": tempfile.mkdtemp(), "per_device_train_batch_size": case.micro, "max_length": None,
+            "gradient_accumulation_steps": case.batch // case.micro, "learning_rate": 1e-5, "max_grad_norm": 1.0,
+            "lr_scheduler_type": "constant", "report_to": "none", "save_strategy": "no", "completion_only_loss": True,
+            "bf16": not small, "use_cpu": ours.device.type == "cpu", "gradient_checkpointing": not small,
+            "optim": "adamw_torch_fused" if case.optimizer is Optimizer.adamw else "adafactor", "disable_tqdm": True,
+        }  # fmt: skip
+        self.make = lambda steps, callback: SFTTrainer(
+            make_model(case.model), SFTConfig(**arguments, max_steps=steps), train_dataset=Dataset.from_list(rows),
+            processing_class=load_model("tiny")[1], callbacks=[callback],
+        )  # fmt: skip
+
+    def train(self, steps: int, turn: Any, seconds: list[float]) -> None:
+        """Train `steps` updates, each followed by a turn of ours; the last one's memory is measured besides."""
+        owner = self
+
+        class Turns(TrainerCallback):
+            began = 0.0
+
+            def on_train_begin(self, *_: Any, **__: Any) -> None:
+                self.began = clock(owner.device)
+
+            def on_step_end(self, args: Any, state: Any, *_: Any, **__: Any) -> None:
+                seconds.append(clock(owner.device) - self.began)
+                turn()
+                self.began = clock(owner.device)
+
+        self.make(steps, Turns()).train()
+        alone = self.make(2, TrainerCallback())
+        self.peak = measure.peak_memory(alone.train, self.device)
+
+
+if __name__ == "__main__":
+    main()
