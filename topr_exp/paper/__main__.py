@@ -66,10 +66,10 @@ def work(options: argparse.Namespace) -> int:
     found, todo = needs(request)
     for need in found:
         say(f"{need.figure.name:16} {len(need.jobs):4} runs")
-    say(f"{len(todo.jobs) if todo else 0} different runs to do")
+    say(f"{sum(len(planned.jobs) for planned in todo)} different runs to do")
     if options.list:
         return 0
-    code = run(request, todo) if todo else 0
+    code = run(request, todo)
     if code > 2:  # stopped by a signal
         return code
     if options.check:

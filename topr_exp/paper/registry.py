@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topr_exp.paper import agro, beyond, iterations, proportions, tabular, training
+from topr_exp.paper import agro, beyond, iterations, proportions, tabular, training, verifier
 from topr_exp.paper.figure import Figure, by_two
 
 BOTH = "model=tiny,tiny_noise"
@@ -82,6 +82,14 @@ FIGURES = (
         metrics=("grad_norm", "weight_neg"),
     ),
     Figure(
+        "table2", "Table 2",
+        "Trained with TOPR, a generative verifier becomes far more accurate, hardly ever leaves its verdict "
+        "unreadable, and weighs the votes of solutions so that more answers are right.",
+        ("table2",), verifier.draw_table_2, verifier.judge_table_2, training.algorithms, wider=(SEEDS,),
+        extra=verifier.tallies, names=("pass@1", "invalid"),
+        note="In the table of numbers pass@1 is the verifier's accuracy: a 'problem' there is a solution.",
+    ),
+    Figure(
         "agro_fig1", "AGRO, Figure 1",
         "On fixed off-policy data AGRO finds the optimum of the KL-regularised reward; the KL-regularised policy "
         "gradient ends elsewhere.",
@@ -93,9 +101,11 @@ FIGURES = (
         "Off-policy AGRO gains as much for its distance from the reference as on-policy AGRO and more than the "
         "KL-regularised policy gradient; a strong β slows learning.",
         ("agro_kl", "agro_on_policy"), agro.draw_agro_kl, agro.judge_agro_kl, agro.table_agro_kl,
-        wider=(SEEDS, BOTH, "algo.beta=0.01,0.05,0.2"),
+        wider=(SEEDS, BOTH, "algo.beta=0.05,0.2,0.5,1.0"),
         extra=agro.distances,
-        note="The paper's model had a supervised warm-up and its task was MATH; here it is the GSM8K-like one.",
+        note="The paper's model had a supervised warm-up and its task was MATH; here it is the GSM8K-like one. Where β "
+        "is below 1/2 − p (p: the base's accuracy) on-policy AGRO moves towards wrong answers, the other way to have "
+        "no variance (conf/algo/agro_on_policy.yaml): its smallest β is expected to fail.",
     ),
     Figure(
         "agro_replay", "AGRO, replay",

@@ -86,13 +86,18 @@ def judge_table_2(runs: Runs, extra: Extra) -> list[Claim]:
         return []
     shown = {name: [row.figures[name] for row in (base, topr)] for name in ("accuracy", "invalid")}
     told = {name: " → ".join(percent(found) for found in pair) for name, pair in shown.items()}
+    # Intervals that overlap decide nothing.
     better = shown["accuracy"][1]["low"] > shown["accuracy"][0]["high"]
     rarer = shown["invalid"][1]["high"] < shown["invalid"][0]["low"] / 2
     gained = difference(base.together.values["weighted_sc"], topr.together.values["weighted_sc"])
     ahead = difference(none.together.values["maj"], topr.together.values["weighted_sc"])
     return [
-        Claim("training makes the verifier more accurate (the intervals do not touch)", better, told["accuracy"]),
-        Claim("and leaves less than half of its invalid verdicts (the intervals say so)", rarer, told["invalid"]),
+        Claim(
+            "training makes the verifier more accurate (the intervals do not touch)", better or None, told["accuracy"]
+        ),
+        Claim(
+            "and leaves less than half of its invalid verdicts (the intervals say so)", rarer or None, told["invalid"]
+        ),
         above("weighted self-consistency gains by the training", as_interval(gained, len(runs))),
         above("and beats the vote without a verifier", as_interval(ahead, len(runs))),
     ]

@@ -62,25 +62,26 @@ class Need:
     extra: dict[str, Any]
 
 
-def needs(request: Request) -> tuple[list[Need], Plan | None]:
-    """What each figure needs, and a plan of the runs that are neither recorded nor finished; None where none is."""
+def needs(request: Request) -> tuple[list[Need], list[Plan]]:
+    """What each figure needs, and plans of the runs that are neither recorded nor finished, one a sweep's folder."""
     found = []
-    todo: dict[Path, Job] = {}
-    planned = None
+    todo: dict[Path, dict[Path, Job]] = {}
+    launcher: dict[str, Any] = {}
     for figure in request.figures:
         jobs, planned = jobs_of(figure, request)
         known, extra = stored(figure, request, jobs)
         found.append(Need(figure, jobs, known, extra))
         for key, job in jobs.items():
             if key not in known and not (job.config.folder / "DONE").exists():
-                todo.setdefault(job.config.folder, job)
-    if not todo:
-        return found, None
-    assert planned is not None
-    # A figure's runs of all seeds together would leave the rest for last if it is stopped: the first seeds first.
-    order = sorted(todo.values(), key=lambda job: job.config.seed)
-    check_sweep(order)
-    return found, Plan(order, True, planned.launcher)
+                todo.setdefault(job.config.folder.parent, {}).setdefault(job.config.folder, job)
+        launcher = planned.launcher
+    plans = []
+    for jobs_there in todo.values():
+        # A figure's runs of all seeds together would leave the rest for last if it is stopped: the first seeds first.
+        order = sorted(jobs_there.values(), key=lambda job: job.config.seed)
+        check_sweep(order)
+        plans.append(Plan(order, True, launcher))
+    return found, plans
 
 
 def stored(figure: Figure, request: Request, jobs: dict[str, Job]) -> tuple[dict[str, Record], dict[str, Any]]:
@@ -96,12 +97,16 @@ def stored(figure: Figure, request: Request, jobs: dict[str, Job]) -> tuple[dict
     return known, content["extra"]
 
 
-def run(request: Request, todo: Plan) -> int:
-    """Run them as one sweep; returns its exit code."""
+def run(request: Request, todo: list[Plan]) -> int:
+    """Run them, a sweep after the other; returns the largest exit code, at once where a signal stopped one."""
     from topr_exp.sweeps.launch import launch
 
-    first = request.figures[0]
-    return launch(todo, arguments(first.experiments[0], first, request))
+    first, worst = request.figures[0], 0
+    for planned in todo:
+        worst = max(worst, launch(planned, arguments(first.experiments[0], first, request)))
+        if worst > 2:
+            break
+    return worst
 
 
 def collect(need: Need) -> tuple[list[Record], dict[str, Any]]:
