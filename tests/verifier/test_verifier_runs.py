@@ -1,0 +1,225 @@
+"""Runs that train a verifier: what they leave behind, that kills change nothing, and Table 2 from their folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, config_of
+from topr_exp.config import Config
+from topr_exp.evaluate import main as evaluate_folder
+from topr_exp.pipeline import run
+from topr_exp.report.table2 import main as print_table
+from topr_exp.store import Store
+from topr_exp.types import TOPRError
+
+SMALL = [
+    "experiment=smoke", "model=tiny_verifier", "data.train_problems=8", "data.test_problems=6", "task.solutions=3",
+    "task.test_solutions=4", "data.n=2", "data.eval_n=2", "cluster.threads=1",
+]  # fmt: skip
+
+
+def settings(folder: Path, *more: str) -> Config:
+    return config_of(*SMALL, f"output_dir={folder}", *more)
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of this module share a store."""
+    return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.fixture(scope="module")
+def finished(outputs: Path) -> Config:
+    config = settings(outputs)
+    run(config)
+    return config
+
+
+def stored(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def test_a_verifier_is_trained_on_the_truth_about_solutions(finished: Config) -> None:
+    folder = finished.folder
+    summary, sources = stored(folder, "summary.json"), stored(folder, "iteration-1/sources.json")
+    assert summary["task"] == "verifier"
+    assert summary["problems"] == {"train": 8 * 3, "test": 6 * 4}
+    assert summary["n_train"] == 8 * 3 * 2
+    store = Store(Path(sources["store"]))
+    verdicts = store.open(store.root / sources["verdicts"])
+    assert set(verdicts.key["golds"]) == {"correct", "incorrect"}
+    assert verdicts.key["grader"] == "verdict"
+    answers, names = (verdicts.read([name])[name].to_pylist() for name in ("answer", "verdict"))
+    problems = store.open(store.root / sources["rollouts"]).read(["problem"])["problem"].to_pylist()
+    for problem, answer, name in zip(problems, answers, names, strict=True):
+        truth = verdicts.key["golds"][problem]
+        assert name == ("invalid" if answer is None else "correct" if answer == truth else "incorrect")
+    assert "invalid" in names
+
+
+def test_the_figures_are_those_of_the_verdicts(finished: Config) -> None:
+    folder = finished.folder
+    summary, counted = stored(folder, "summary.json"), stored(folder, "verification.json")
+    assert len(counted["problems"]) == 6
+    for part, iteration in (("base", "0"), ("final", "1")):
+        figures, values = summary[part]["verifier"], counted["iterations"][iteration]
+        assert figures["accuracy"]["value"] == pytest.approx(summary[part]["pass@1"])  # pass@1 of the derived problems
+        assert figures["invalid"]["value"] == pytest.approx(summary[part]["invalid"])
+        assert figures["accuracy"]["value"] == pytest.approx(sum(values["right"]) / (6 * 4 * 2))
+        assert figures["maj"]["value"] <= figures["oracle"]["value"]
+        assert figures["weighted_sc"]["value"] <= figures["oracle"]["value"]
+        assert figures["maj"] == summary["base"]["verifier"]["maj"]
+    base, final = (sum(counted["iterations"][i]["weighted_sc"]) / 6 for i in "01")
+    assert summary["final"]["verifier"]["weighted_sc - base"]["value"] == pytest.approx(final - base)
+    entries = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
+    assert all("\nSolution: " in entry["question"] for entry in entries)
+    assert {entry["gold"] for entry in entries} == {"correct", "incorrect"}
+
+
+def test_the_solver_writes_what_an_ordinary_run_of_it_writes(finished: Config, outputs: Path) -> None:
+    """Solutions are the solver's completions of the problems: another run of that model finds them in the store."""
+    solver = ["model=tiny", "data.n=3", "data.eval_n=4", "data.train_problems=8", "data.test_problems=6"]
+    more = [f"sampler.prompts_per_shard={finished.sampler.prompts_per_shard}"]
+    summary = run(config_of("experiment=smoke", *solver, *more, "cluster.threads=1", f"output_dir={outputs}"))
+    assert summary["tokens"]["tokens_sampled"] == 0
+    share = stored(finished.folder, "summary.json")["base"]["verifier"]["solved"]["value"]
+    assert summary["base"]["pass@1"] == pytest.approx(share)
+
+
+def test_another_algorithm_and_more_iterations_share_the_solutions(finished: Config, outputs: Path) -> None:
+    config = settings(outputs, "algo=grpo", "iterations=2", "evaluation.every=2", "evaluation.problems=6")
+    summary = run(config)
+    assert summary["tokens"]["tokens_of_solver"] == 0
+    assert set(stored(config.folder, "verification.json")["iterations"]) == {"0", "1", "2"}
+    assert summary["base"]["pass@1"] == stored(finished.folder, "summary.json")["base"]["pass@1"]
+
+
+def test_a_users_template_is_what_the_verifier_reads(outputs: Path) -> None:
+    config = settings(outputs, "task.template='Solution: {solution}\\nQuestion: {question}\\nVerification:'")
+    run(config)
+    entries = [json.loads(line) for line in (config.folder / "completions.jsonl").read_text().splitlines()]
+    assert all(entry["question"].startswith("Solution: ") for entry in entries)
+
+
+def test_solutions_that_leave_no_room_are_counted_and_approve_of_nothing(outputs: Path) -> None:
+    long = "{question}" + "1" * 1965 + "{solution}"  # a digit is a token; the context has 2048
+    config = settings(outputs, f"task.template='{long}'", "sampler.max_new_tokens=24")
+    summary = run(config)
+    left_out = summary["too_long"]["test"]
+    assert 0 < left_out < 24
+    counted = stored(config.folder, "verification.json")["iterations"]["0"]
+    assert sum(counted["verified"]) == 2 * (24 - left_out)
+
+
+def test_a_model_without_a_chat_template_is_one_line(outputs: Path) -> None:
+    with pytest.raises(TOPRError, match="has no chat template"):
+        run(settings(outputs, "task.chat=true"))
+
+
+def test_a_solver_that_is_not_there_is_one_line(outputs: Path) -> None:
+    with pytest.raises(TOPRError, match=r"nowhere: no such folder; shipped models are"):
+        run(settings(outputs, "task.solver=./nowhere"))
+
+
+def test_a_trained_verifier_is_evaluated_as_its_run_did(
+    finished: Config, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate_folder([f"model={finished.folder}", f"output_dir={tmp_path}", "cluster.threads=1"]) == 0
+    (path,) = tmp_path.glob("*/*/eval.json")
+    told, final = json.loads(path.read_text())["figures"], stored(finished.folder, "summary.json")["final"]
+    assert told["pass@1"] == final["pass@1"]
+    assert told["verifier"]["weighted_sc"] == final["verifier"]["weighted_sc"]
+    assert "oracle (pass@4)" in capsys.readouterr().out
+
+
+def test_table_2_from_run_folders(finished: Config, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    second = settings(outputs, "seed=1", "sampler.seed=1")
+    run(second)
+    capsys.readouterr()
+    assert print_table([str(finished.folder), str(second.folder)]) == 0
+    table = capsys.readouterr().out
+    rows = {line[:24].strip(): line for line in table.splitlines()}
+    assert "seeds 0, 1" in table
+    for name, theirs in (("none (maj@4)", "55.5"), ("tiny_verifier", "32.6   34.2   56.7"),
+                         ("tiny_verifier, topr", "70.9   0.90   61.5")):  # fmt: skip
+        row = next(line for start, line in rows.items() if start.startswith(name) and ":" not in line)
+        assert row.endswith(theirs)
+    trained = [stored(config.folder, "summary.json")["final"]["verifier"] for config in (finished, second)]
+    mean = 50 * sum(figures["weighted_sc"]["value"] for figures in trained)
+    assert f"{mean:.1f} [" in next(line for line in table.splitlines() if line.startswith("tiny_verifier, topr  "))
+    assert print_table([str(outputs / "store")]) == 1
+    assert "no runs below" in capsys.readouterr().err
+
+
+def test_table_2_refuses_runs_that_nothing_compares(
+    finished: Config, outputs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = settings(outputs, "task.test_solutions=2", "name=other")
+    run(other)
+    capsys.readouterr()
+    assert print_table([str(finished.folder), str(other.folder)]) == 1
+    assert "error: these runs can't stand in one table: task.test_solutions is 2 and 4" in capsys.readouterr().err
+
+
+PLACES = ("rollouts", "verdicts")  # paths, which begin with the output folder
+
+
+def weights_of(folder: Path) -> str:
+    return hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.mark.slow
+def test_killed_in_any_stage_and_started_again_it_ends_the_same(tmp_path: Path) -> None:
+    """SIGKILL as soon as each kind of table of the store, or a file of the run, appears."""
+    more = ["checkpoint.every_seconds=0", "name=killed", "optim.batch_size=8", "optim.micro_batch_size=8"]
+    undisturbed = settings(tmp_path / "a", *more)
+    run(undisturbed)
+    killed = settings(tmp_path / "b", *more)
+    command = [sys.executable, "-m", "topr_exp", *SMALL, *more, f"output_dir={tmp_path / 'b'}"]
+    store, folder = tmp_path / "b" / "store", killed.folder
+    rng = random.Random(0)
+    moments = {
+        "solving": lambda: count(store / "rollouts") >= 1,
+        "solving, the second set": lambda: count(store / "rollouts") >= 2,
+        "verifying": lambda: count(store / "rollouts") >= 3,
+        "sampling": lambda: count(store / "rollouts") >= 4,
+        "scoring": lambda: count(store / "logprobs") >= 1,
+        "training": lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size > 0,
+        "the last evaluation": lambda: count(folder / "store" / "rollouts") >= 1,
+    }
+    kills = []
+    for name, reached in moments.items():
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not reached():
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.1))
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills.append(name)
+        process.wait()
+        assert not (folder / "DONE").exists() or name == "the last evaluation"
+    assert len(kills) >= 6, kills
+    assert subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode == 0
+    assert weights_of(folder) == weights_of(undisturbed.folder)
+    assert (folder / "verification.json").read_text() == (undisturbed.folder / "verification.json").read_text()
+    for part in ("base", "final"):
+        ours, theirs = (stored(one, "summary.json")[part] for one in (folder, undisturbed.folder))
+        assert {k: v for k, v in ours.items() if k not in PLACES} == {
+            k: v for k, v in theirs.items() if k not in PLACES
+        }
+
+
+def count(folder: Path) -> int:
+    """Tables of a kind that were begun."""
+    return len(list(folder.glob("*/key.json"))) if folder.is_dir() else 0
