@@ -15,9 +15,9 @@ from topr_exp.paper.selection import Runs, interval
 
 HEAD = """# Results
 
-Written by `python -m topr_exp.paper`; nothing here is typed by hand. The models are the two that ship, `tiny` and
-`tiny_noise`, the problems are generated ([GSM8K-like and MATH-like](../../topr_exp/data)), and the papers' claims are
-about models ten thousand times larger: "not shown" says that a claim does not show at this size, no more.
+Written by `python -m topr_exp.paper`; nothing here is typed by hand. The models are `tiny` and `tiny_noise`, which ship
+(and `tiny_verifier`), the problems are generated ([GSM8K-like and MATH-like](../../topr_exp/data)), and the papers'
+claims are about models ten thousand times larger: "not shown" says that a claim does not show at this size, no more.
 
 How to read it:
 - Percent, on test problems. Brackets: 95 % bootstrap interval over seeds and problems, both resampled; every seed is a
