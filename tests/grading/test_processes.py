@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from topr_exp.grading import Grader
+from topr_exp.grading import Grader, pool
+from topr_exp.types import TOPRError
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIR = (r"\boxed{\frac{\sqrt{2}}{2}}", r"\frac{1}{\sqrt{2}}")
@@ -133,7 +134,8 @@ def alive(pid: int) -> bool:
 PARENT = f"""
 import sys, time, os
 sys.path.insert(0, {str(ROOT)!r})
-from topr_exp.grading import Grader
+from topr_exp.grading import Grader, pool
+from topr_exp.types import TOPRError
 grader = Grader("math", workers=2, deadline=60.0)
 list(grader.grade([({PAIR[0]!r}, {PAIR[1]!r})]))
 if "fork" in sys.argv and os.fork() == 0:
@@ -232,3 +234,9 @@ def test_beside_torch_and_its_threads() -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_processes_that_start_too_late_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "START_SECONDS", 1e-4)
+    with pytest.raises(TOPRError, match="did not answer"), Grader("math", workers=1) as grader:
+        verdicts(grader)

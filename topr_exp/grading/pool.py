@@ -24,7 +24,8 @@ from typing import Any
 from topr_exp.types import TOPRError
 
 MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: under 1 GiB in all
-START_SECONDS = 120.0  # of patience with a slow disk; it takes 1 to 2 seconds
+START_SECONDS = 600.0  # of patience with a slow disk or a crowded machine; it takes 1 to 2 seconds
+LATE = f"the grading processes did not answer within {START_SECONDS:g} s; give the command again on a freer machine"
 _HEADER = struct.Struct("!I")
 
 
@@ -84,7 +85,7 @@ class Pool:
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         self._workers: list[_Worker] = []
         try:
-            self._ask_server({"op": "ready"}, START_SECONDS)
+            self._ask_server({"op": "ready"})
             for _ in range(workers):
                 self._add_worker()
         except BaseException:
@@ -207,31 +208,36 @@ class Pool:
         worker.channel.close()
         with self._lock:
             self._workers.remove(worker)
-        self._ask_server({"op": "reap", "pid": worker.pid}, START_SECONDS)
+        self._ask_server({"op": "reap", "pid": worker.pid})
         self._add_worker()
 
     def _add_worker(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            reply = self._ask_server({"op": "fork", "memory": MEMORY_BYTES}, START_SECONDS, theirs)
+            reply = self._ask_server({"op": "fork", "memory": MEMORY_BYTES}, theirs)
         ours.settimeout(START_SECONDS)
-        if receive(ours) is None:
+        try:
+            ready = receive(ours)
+        except TimeoutError:
+            raise TOPRError(LATE) from None
+        if ready is None:
             raise TOPRError("a worker process ended before its first task (its message is on standard error)")
         worker = _Worker(reply["pid"], ours)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         with self._lock:
             self._workers.append(worker)
 
-    def _ask_server(
-        self, request: dict[str, Any], seconds: float, pass_on: socket.socket | None = None
-    ) -> dict[str, Any]:
-        self._control.settimeout(seconds)
-        if pass_on is None:
-            send(self._control, request)
-        else:
-            data = json.dumps(request).encode()
-            socket.send_fds(self._control, [_HEADER.pack(len(data)) + data], [pass_on.fileno()])
-        reply = receive(self._control)
+    def _ask_server(self, request: dict[str, Any], pass_on: socket.socket | None = None) -> dict[str, Any]:
+        self._control.settimeout(START_SECONDS)
+        try:
+            if pass_on is None:
+                send(self._control, request)
+            else:
+                data = json.dumps(request).encode()
+                socket.send_fds(self._control, [_HEADER.pack(len(data)) + data], [pass_on.fileno()])
+            reply = receive(self._control)
+        except TimeoutError:
+            raise TOPRError(LATE) from None
         if reply is None:
             raise TOPRError("the grading server ended unexpectedly")
         if "error" in reply:
