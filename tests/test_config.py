@@ -144,7 +144,7 @@ def run_child(*arguments: str) -> tuple[subprocess.CompletedProcess[str], float]
 
 DRY_RUN_SECONDS = 3.0
 HYDRA = "import hydra._internal.config_loader_impl, hydra._internal.core_plugins.basic_sweeper"
-HYDRA_SECONDS = 0.4  # of processor to import this on 2 cores that nobody else uses; more is another's work beside
+HYDRA_SECONDS = 0.2  # of processor to import this on 2 cores that nobody else uses; more is another's work beside
 
 
 def command(*arguments: str, bound: float) -> tuple[subprocess.CompletedProcess[str], float]:

@@ -128,7 +128,10 @@ def test_a_grader_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--format", "mmlu"], "error: grader must be one of gsm8k, math, final or package.module:function; got mmlu"),
+        (
+            ["--format", "mmlu"],
+            "error: grader must be one of gsm8k, math, final, verdict or package.module:function; got mmlu",
+        ),
         (["--format", "math", "--in", "/absent"], "error: --in /absent: No such file or directory"),
         (["--format", "math", "--out", "/absent/x"], "error: --out /absent/x: No such file or directory"),
         (["--format", "math", "--workers", "0"], "error: workers must be at least 1; got 0"),

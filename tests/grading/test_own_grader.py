@@ -68,7 +68,7 @@ def test_bad_names_are_refused_in_one_line(name: str) -> None:
     with pytest.raises(ConfigError) as error:
         Grader(name)
     assert "\n" not in str(error.value)
-    assert "gsm8k, math, final or package.module:function" in str(error.value)
+    assert "gsm8k, math, final, verdict or package.module:function" in str(error.value)
     with pytest.raises(ConfigError):
         check_name(name)
 
