@@ -217,6 +217,7 @@ def test_the_root_is_a_file(tmp_path: Path) -> None:
 
 def test_termination_by_signal_leaves_a_table_that_goes_on(tmp_path: Path) -> None:
     """Ctrl-C in the middle of a shard: the claim is given back at once."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start without it
     table = open_table(tmp_path)
 
     def interrupted(index: int) -> Any:

@@ -170,7 +170,7 @@ class Experiment:
             mu = given if given is not None else self.score(self.policy, rollouts, "scoring μ")
             reference = self.reference()
             ref_logp = self.score(reference, rollouts, "scoring ref") if reference is not None else None
-            if given is None:
+            if given is None and data.completions is None:
                 found = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
                 say(describe(found))
                 summary |= {"sampler_mismatch": found}

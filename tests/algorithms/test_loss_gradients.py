@@ -46,9 +46,9 @@ def agro(c: Case) -> np.ndarray:  # AGRO Eq. 4
 
 
 def agro_on_policy(c: Case) -> np.ndarray:  # AGRO Eq. 6
-    S = c.reward - 0.05 * c.ref_delta_t.sum(1)
+    S = c.reward - 0.5 * c.ref_delta_t.sum(1)
     A = S - c.others_mean(S)
-    return mean_of(-(A - A**2 / (2 * 0.05)), c.score)
+    return mean_of(-(A - A**2 / (2 * 0.5)), c.score)
 
 
 def rloo(c: Case) -> np.ndarray:  # AGRO Section 5.2, the KL in the reward of the sampling policy

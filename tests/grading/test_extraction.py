@@ -87,7 +87,7 @@ def test_final(text: str, answer: str | None) -> None:
 
 
 def test_unknown_format() -> None:
-    with pytest.raises(ConfigError, match="gsm8k, math, final; got mmlu"):
+    with pytest.raises(ConfigError, match="gsm8k, math, final, verdict; got mmlu"):
         extract("", "mmlu")
 
 
