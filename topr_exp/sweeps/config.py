@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -24,7 +25,7 @@ class Parallel(Enum):
 
 
 @dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(ABC):
     """What every place has."""
 
     name: str
@@ -37,9 +38,9 @@ class ClusterConfig:
             raise ValueError(f"threads must be null or 1 or more; got {self.threads}")
 
     @property
+    @abstractmethod
     def world_size(self) -> int:
         """How many processes a run has."""
-        raise NotImplementedError
 
     def check_batch(self, batch_size: int) -> None:
         """Refuse processes that can't have equal parts of a global batch."""
