@@ -181,7 +181,7 @@ def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, 
             deadline = time.monotonic() + 60
             while not killed.folder.exists() and process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
-            time.sleep(rng.uniform(0.2, 3.0))
+            time.sleep(rng.uniform(0.1, 1.5))
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
                 kills += 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import config_of
-from tests.sweep_tools import TINY, attempts, command, launch, manifest, result, results, start, steps, wait_for
+from tests.sweep_tools import SLOW, TINY, attempts, command, launch, manifest, result, results, start, steps, wait_for
 from topr_exp.pipeline import run as run_pipeline
 
 
@@ -87,7 +87,7 @@ def test_status_and_logs(sweep: Path) -> None:
 
 
 def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_path: Path) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", "cluster.jobs=2", "seed=0,1", "optim.epochs=6"]
+    arguments = [*TINY, f"output_dir={tmp_path}", *SLOW, "cluster.jobs=2", "seed=0,1", "optim.epochs=6"]
     launcher = start("topr_exp", "-m", *arguments, "name=killed")
     sweep = tmp_path / "killed"
     folders = wait_for(lambda: [sweep / run["folder"] for run in manifest(sweep)["runs"]])

@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.sweep_tools import TINY, attempts, command, launch, manifest, result, results, start, steps, wait_for
+from tests.sweep_tools import SLOW, TINY, attempts, command, launch, manifest, result, results, start, steps, wait_for
 from tests.test_parallel_runs import assert_same_run
 
 SCRIPT = ROOT / "scripts" / "slurm-for-tests.sh"
 MISSING = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name) is None]
 LONG = "optim.epochs=30"  # 60 updates
+SLOWLY = [LONG, *SLOW]  # for runs that a test disturbs
 SLURM = ["cluster=slurm", "cluster.cpus_per_task=1"]
 
 pytestmark = [
@@ -143,7 +144,7 @@ def test_a_sweep_of_six_is_one_array_and_gives_what_a_local_sweep_gives(tmp_path
 def test_a_single_run_is_submitted_too_and_a_second_launch_joins_it(
     tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", LONG, "seed=0", *SLURM]
+    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, "seed=0", *SLURM]
     first = command("topr_exp", *arguments, "cluster.wait=false")
     assert first.returncode == 0, first.stderr
     second = command("topr_exp", *arguments)
@@ -155,7 +156,7 @@ def test_a_single_run_is_submitted_too_and_a_second_launch_joins_it(
 
 
 def test_requeue(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    sweep, job = submit(tmp_path, LONG, "seed=1")
+    sweep, job = submit(tmp_path, *SLOWLY, "seed=1")
     for number in (1, 2):
         folder = at_step(sweep, 5 * number)
         subprocess.run(["scontrol", "requeue", job], check=True)
@@ -167,7 +168,7 @@ def test_requeue(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("partition", ["low", "grace"])
 def test_preemption(tmp_path: Path, undisturbed: dict[str, Any], partition: str) -> None:
-    sweep, _ = submit(tmp_path, LONG, "seed=2", f"cluster.partition={partition}", "cluster.cpus_per_task=4",
+    sweep, _ = submit(tmp_path, *SLOWLY, "seed=2", f"cluster.partition={partition}", "cluster.cpus_per_task=4",
                         "cluster.threads=1")  # fmt: skip
     folder = at_step(sweep, 5)
     subprocess.run(["sbatch", "-p", "high", "-c", "4", "-o", "/dev/null", "--wrap", "sleep 1"], check=True)
@@ -194,7 +195,7 @@ def test_preemption_that_ends_in_sigkill_goes_on_from_the_last_checkpoint(
 
 
 def test_the_time_limit_with_several_restarts(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    sweep, job = submit(tmp_path, LONG, "seed=0")
+    sweep, job = submit(tmp_path, *SLOWLY, "seed=0")
     for number in (1, 2, 3):
         folder = at_step(sweep, 5 * number)
         subprocess.run(["scancel", "--signal=USR2", job], check=True)  # what Slurm sends before the time limit
@@ -220,7 +221,7 @@ def test_the_time_limit_itself(tmp_path: Path) -> None:
 def test_the_time_limit_once_too_often_is_an_error_that_resume_mends(
     tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
-    sweep, job = submit(tmp_path, LONG, "seed=0", "cluster.max_num_timeout=0", "cluster.timeout_min=5")
+    sweep, job = submit(tmp_path, *SLOWLY, "seed=0", "cluster.max_num_timeout=0", "cluster.timeout_min=5")
     folder = at_step(sweep, 1)
     subprocess.run(["scancel", "--signal=USR2", job], check=True)
     finish()
@@ -233,7 +234,7 @@ def test_the_time_limit_once_too_often_is_an_error_that_resume_mends(
 
 
 def test_one_cancelled_and_one_that_raises_hide_no_other(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", LONG, "seed=0,1", "optim.lr=1e-4,1e30", *SLURM]
+    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, "seed=0,1", "optim.lr=1e-4,1e30", *SLURM]
     launcher = start("topr_exp", "-m", *arguments)
     sweep = tmp_path / "runs"
     runs = wait_for(lambda: manifest(sweep)["runs"])
@@ -258,7 +259,7 @@ def test_one_cancelled_and_one_that_raises_hide_no_other(tmp_path: Path, undistu
 
 
 def test_a_killed_launcher_leaves_its_jobs_to_resume(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", LONG, "seed=0,1,2", *SLURM, "cluster.array_parallelism=1"]
+    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, "seed=0,1,2", *SLURM, "cluster.array_parallelism=1"]
     launcher = start("topr_exp", "-m", *arguments)
     sweep = tmp_path / "runs"
     wait_for(lambda: manifest(sweep)["submissions"][0]["slurm"])
@@ -305,7 +306,7 @@ def test_twenty_jobs_share_one_empty_store(tmp_path: Path) -> None:
 
 
 def test_cancel_stops_the_runs_and_frees_the_queue(tmp_path: Path) -> None:
-    sweep, job = submit(tmp_path, LONG, "seed=0,1", "cluster.array_parallelism=1")
+    sweep, job = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.array_parallelism=1")
     at_step(sweep, 1)
     done = command("topr_exp.sweeps", "cancel", sweep)
     assert done.returncode == 0, done.stderr
@@ -354,7 +355,7 @@ def test_a_run_of_two_tasks_is_the_run_of_one(tmp_path: Path) -> None:
 
 
 def test_a_task_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path) -> None:
-    sweep, _ = submit(tmp_path, LONG, "cluster.gpus_per_node=2")
+    sweep, _ = submit(tmp_path, *SLOWLY, "cluster.gpus_per_node=2")
     folder = at_step(sweep, 2)
     leader = json.loads((folder / "state.json").read_text())["attempt"]["pid"]
     tasks = ask("pgrep", "-f", "submitit.core._submit").split()

@@ -13,7 +13,7 @@ from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
 from topr_exp.paper.records import Record, rounded
-from topr_exp.paper.selection import Runs, difference
+from topr_exp.paper.selection import Runs, crossed, difference
 from topr_exp.paper.training import algorithms, by_model
 from topr_exp.report.figures import MARKERS
 
@@ -139,11 +139,7 @@ def best_ratio(runs: Runs, extra: Extra) -> float:
 
 
 def table_agro_kl(runs: Runs) -> Mapping[str, Runs]:
-    return {
-        f"{draw.name_of(name)}, β = {beta:g}": each
-        for name, group in plain(runs).items()
-        for beta, each in group.split(BETA).items()
-    }
+    return crossed(runs, (plain, draw.name_of), (BETA, "β = {:g}".format))
 
 
 # ---- replay
@@ -162,7 +158,7 @@ def draw_agro_replay(runs: Runs, extra: Extra) -> Figure:
 
 
 def table_agro_replay(runs: Runs) -> Mapping[str, Runs]:
-    return {f"replay {q:g}": each for q, each in runs.split(REPLAY).items()}
+    return crossed(runs, (REPLAY, "replay {:g}".format))
 
 
 def judge_agro_replay(runs: Runs, extra: Extra) -> list[Claim]:

@@ -11,7 +11,7 @@ import numpy as np
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.selection import Runs, difference
+from topr_exp.paper.selection import Runs, crossed, difference
 from topr_exp.paper.training import algorithms, by_model
 
 if TYPE_CHECKING:
@@ -58,11 +58,7 @@ def settings_mu(runs: Runs) -> dict[str, Runs]:
 
 
 def table_mu(runs: Runs) -> Mapping[str, Runs]:
-    return {
-        f"{draw.name_of(name)}: {setting}": each
-        for name, group in algorithms(runs).items()
-        for setting, each in settings_mu(group).items()
-    }
+    return crossed(runs, (algorithms, draw.name_of), (settings_mu, str))
 
 
 def draw_mu(runs: Runs, extra: Extra) -> Figure:
@@ -115,11 +111,7 @@ def judge_staleness(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def table_staleness(runs: Runs) -> Mapping[str, Runs]:
-    return {
-        f"{draw.name_of(name)}, {updates} updates": each
-        for name, group in algorithms(runs).items()
-        for updates, each in group.split(UPDATES).items()
-    }
+    return crossed(runs, (algorithms, draw.name_of), (UPDATES, "{} updates".format))
 
 
 # ---- learning rates
@@ -178,8 +170,4 @@ def judge_learning_rates(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def table_learning_rates(runs: Runs) -> Mapping[str, Runs]:
-    return {
-        f"{draw.name_of(name)}, {rate:g}": each
-        for name, group in algorithms(runs).items()
-        for rate, each in group.split(RATE).items()
-    }
+    return crossed(runs, (algorithms, draw.name_of), (RATE, "{:g}".format))

@@ -10,7 +10,7 @@ import numpy as np
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.selection import Runs, contrast, difference
+from topr_exp.paper.selection import Runs, contrast, crossed, difference
 from topr_exp.paper.training import algorithms, by_model
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ def draw_figure_5(runs: Runs, extra: Extra) -> Figure:
         ax.set(xlabel="effective proportion of positives p̃", title=model)
         ax.legend(fontsize=7)
     return figure
+
+
+def told(effective: float) -> str:
+    return f"p̃ = {100 * effective:g} %"
 
 
 def shares(runs: Runs) -> dict[str, Runs]:
@@ -74,11 +78,7 @@ def judge_figure_5(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def table_5(runs: Runs) -> Mapping[str, Runs]:
-    return {
-        f"{label}, p̃ = {100 * effective:g} %": each
-        for label, group in shares(runs).items()
-        for effective, each in group.split(EFFECTIVE).items()
-    }
+    return crossed(runs, (shares, str), (EFFECTIVE, told))
 
 
 # ---- Figure 6
@@ -111,7 +111,7 @@ def judge_figure_6(runs: Runs, extra: Extra) -> list[Claim]:
         high = [p for p in group.split(EFFECTIVE) if p >= 0.5]
         even = [difference(topr.where(effective_positive=p), tis.where(effective_positive=p)) for p in high]
         close = [one for one in even if one is not None]
-        shown = "; ".join(f"p̃ = {100 * p:g} %: {one.percent(sign=True)}" for p, one in zip(high, close, strict=False))
+        shown = "; ".join(f"{told(p)}: {one.percent(sign=True)}" for p, one in zip(high, close, strict=False))
         text = f"{name}: no difference of more than 3 points from p̃ = 50 % on"
         found.append(Claim(text, all(abs(one.value) <= 0.03 for one in close) if close else None, shown))
         peaks = best(tis), best(topr)
@@ -122,12 +122,7 @@ def judge_figure_6(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def table_6(runs: Runs) -> Mapping[str, Runs]:
-    return {
-        f"{draw.name_of(data)}, {draw.name_of(algo)}, p̃ = {100 * effective:g} %": each
-        for data, group in runs.split("data.name").items()
-        for algo, members in algorithms(group).items()
-        for effective, each in members.split(EFFECTIVE).items()
-    }
+    return crossed(runs, ("data.name", draw.name_of), (algorithms, draw.name_of), (EFFECTIVE, told))
 
 
 # ---- the map
@@ -180,9 +175,4 @@ def judge_map(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def table_map(runs: Runs) -> Mapping[str, Runs]:
-    return {
-        f"{draw.name_of(algo)}, lr {rate:g}, p̃ = {100 * p:g} %": each
-        for algo, group in algorithms(runs).items()
-        for rate, some in group.split("optim.lr").items()
-        for p, each in some.split(EFFECTIVE).items()
-    }
+    return crossed(runs, (algorithms, draw.name_of), ("optim.lr", "lr {:g}".format), (EFFECTIVE, told))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,25 @@ class Runs(Sequence[Record]):
     def each(self, name: str = "pass@1", part: str = "final") -> list[float]:
         """The mean of each seed."""
         return [float(row.mean()) for row in self.values(name, part)]
+
+
+Level = tuple[str | Callable[["Runs"], Mapping[Any, "Runs"]], Callable[[Any], str]]
+
+
+def crossed(runs: Runs, *levels: Level, between: str = ", ") -> dict[str, Runs]:
+    """The groups of runs by several things at once, as in {"TOPR, β = 0.1": ...}, in order.
+
+    levels: of each a setting, or a function that splits runs, and how one of its values is written.
+    """
+    found = {"": runs}
+    for what, text in levels:
+        split = (lambda group, key=what: group.split(key)) if isinstance(what, str) else what
+        found = {
+            between.join(filter(None, (label, text(value)))): each
+            for label, group in found.items()
+            for value, each in split(group).items()
+        }
+    return found
 
 
 def of_problems(results: Record, name: str) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import numpy as np
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.selection import Interval, Runs, contrast, difference, gain, interval
+from topr_exp.paper.selection import Interval, Runs, contrast, crossed, difference, gain, interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -184,11 +184,7 @@ def settings_7(runs: Runs) -> dict[str, Runs]:
 
 
 def table_7(runs: Runs) -> Mapping[str, Runs]:
-    return {
-        f"{draw.name_of(algo)}, {setting}": members
-        for setting, group in settings_7(runs).items()
-        for algo, members in algorithms(group).items()
-    }
+    return crossed(runs, (settings_7, str), (algorithms, draw.name_of))
 
 
 def draw_figure_7(runs: Runs, extra: Extra) -> Figure:

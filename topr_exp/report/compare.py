@@ -38,7 +38,7 @@ class Comparison:
     differing: list[str]  # keys with more than one value, seeds and what does not matter left out
     keys: list[str]  # those that tell the groups apart; the others follow from them
     labels: list[str]  # of each run's group
-    groups: dict[str, list[int]]  # label -> runs, in order of appearance
+    groups: dict[str, list[int]]  # label -> runs, in the order of their settings
 
 
 def compare(runs: list[Run]) -> Comparison:
@@ -54,8 +54,8 @@ def compare(runs: list[Run]) -> Comparison:
             keys.append(key)
     labels = [label(run, one, keys) for run, one in zip(runs, settings, strict=True)]
     groups: dict[str, list[int]] = {}
-    for i, name in enumerate(labels):
-        groups.setdefault(name, []).append(i)
+    for i in sorted(range(len(runs)), key=lambda i: [order(settings[i].get(key)) for key in keys]):
+        groups.setdefault(labels[i], []).append(i)
     return Comparison(settings, [key for key in differing if key not in SEEDS], keys, labels, groups)
 
 
@@ -85,6 +85,13 @@ def follows(key: str, others: list[str], settings: list[dict[str, Any]]) -> bool
         if decided.setdefault(given, text(one.get(key))) != text(one.get(key)):
             return False
     return True
+
+
+def order(value: Any) -> tuple[int, float, str]:
+    """A key to sort settings by: nothing first, then numbers by their size, then texts."""
+    if value is None:
+        return (0, 0.0, "")
+    return (1, float(value), "") if isinstance(value, (int, float)) else (2, 0.0, text(value))
 
 
 def label(run: Run, settings: dict[str, Any], keys: list[str]) -> str:

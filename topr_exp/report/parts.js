@@ -39,9 +39,12 @@ function choice(title, options, chosen, change) {
 const isShare = (name) => /(pass@|maj@|correct|incorrect|invalid|share|clipped|sampled_correct)/.test(name) && !/reward/.test(name);
 const finite = (value) => typeof value === "number" && Number.isFinite(value);
 
+// Of a tie the even digit, as in the console: 93.25 is 93.2. With one digit only quarters tie.
+const tenths = (value) => (Math.abs(value % 1) === 0.25 ? value - 0.01 * Math.sign(value) : value).toFixed(1);
+
 function shown(value, name) {
   if (!finite(value)) return "–";
-  if (isShare(name)) return (100 * value).toFixed(1);
+  if (isShare(name)) return tenths(100 * value);
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   const size = Math.abs(value);
   return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(+value.toPrecision(4));
