@@ -16,7 +16,7 @@ from tests.conftest import ROOT
 
 # A run of a second or two, with a checkpoint after every update.
 TINY = ["experiment=smoke", "data.train_problems=8", "data.test_problems=4", "checkpoint.every_seconds=0"]
-SLOW = ["algo._target_=tests.slow.Slow", "+algo.seconds=0.2"]  # a fifth of a second for each update
+SLOW = ["algo._target_=tests.slow.Slow", "+algo.seconds=0.1"]  # a tenth of a second for each update
 PLACES = ("rollouts", "verdicts")  # where an evaluation's tables are
 SPEED = ("tokens_per_second",)  # the one record of an update that a clock decides
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,15 @@ def submit(output: Path, *arguments: object) -> tuple[Path, str]:
 
 
 def jobs() -> list[list[str]]:
-    """Id, state and reason of every job, after sparing those that were queued again the two minutes that Slurm sets."""
-    found = [line.split(" ", 2) for line in ask("squeue", "--noheader", "--array", "--format=%i %T %r").splitlines()]
-    for job, state, reason in found:
-        if state == "PENDING" and reason == "BeginTime":
-            subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], capture_output=True)
+    """Id, state, start and reason of every job, after sparing those that were queued again the two minutes of Slurm.
+
+    Not all of them: a job that starts again in the second in which it ended is lost ("Job credential revoked").
+    """
+    found = [line.split(" ", 3) for line in ask("squeue", "--noheader", "--array", "--format=%i %T %S %r").splitlines()]
+    for job, state, begin, reason in found:
+        waits = state == "PENDING" and reason == "BeginTime" and begin != "N/A"
+        if waits and datetime.fromisoformat(begin) - datetime.now() > timedelta(seconds=10):
+            subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now+3"], capture_output=True)
     return found
 
 
