@@ -28,13 +28,25 @@ def open_table(root: Path, shards: int = SHARDS, stale: float = 60.0) -> Table:
     return Store(root, stale=stale).table("rollouts", KEY, shards)
 
 
-def fill_slowly(root: Path, log: Path, seconds: float, parallel: bool, stale: float, ready: Any) -> None:
-    """A worker that takes its time for each shard and notes which it begins."""
+def hold(log: Path, index: int) -> Path:
+    """As long as this file exists, workers don't finish that shard."""
+    return log.with_name(f"hold-{index}")
+
+
+def fill_slowly(
+    root: Path, log: Path, seconds: float, parallel: bool, stale: float, ready: Any, most: int = SHARDS
+) -> None:
+    """A worker that takes its time for each shard, notes which it begins, and hangs in the one after `most`."""
+    begun = 0
 
     def make(index: int) -> pa.Table:
+        nonlocal begun
         with open(log, "a") as file:
             file.write(f"{index} {os.getpid()}\n")
-        time.sleep(seconds)
+        begun += 1
+        time.sleep(seconds if begun <= most else 3600)
+        while hold(log, index).exists():
+            time.sleep(0.005)
         return shard(index)
 
     if ready is not None:
