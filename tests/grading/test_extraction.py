@@ -103,10 +103,10 @@ def test_time_is_linear(unit: str, format: str) -> None:
     """A million characters of anything; a quadratic scanner would need hours."""
     text = unit * (1_000_000 // len(unit))
     best = min(_seconds(text, format) for _ in range(2))
-    assert best < 3.0
+    assert best < 10.0
 
 
 def _seconds(text: str, format: str) -> float:
-    start = time.perf_counter()
+    start = time.process_time()  # of this process alone: others may be at work
     extract(text, format)
-    return time.perf_counter() - start
+    return time.process_time() - start

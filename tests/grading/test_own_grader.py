@@ -10,21 +10,21 @@ from topr_exp.types import ConfigError, TOPRError
 
 
 def test_a_function_by_name() -> None:
-    with Grader("own_graders:contains", workers=2) as grader:
+    with Grader("own_graders:contains", workers=2, deadline=60) as grader:
         pairs = [("a 5", "5"), ("a 6", "5"), ("", "5")] * 20
         assert [o.verdict for o in grader.grade(pairs)] == ["correct", "incorrect", "incorrect"] * 20
         assert grader.counters["user"] == 60
 
 
 def test_a_function_may_tell_the_answer() -> None:
-    with Grader("own_graders:with_answer", workers=1) as grader:
+    with Grader("own_graders:with_answer", workers=1, deadline=60) as grader:
         outcomes = list(grader.grade([("a 5", "5"), ("", "5")]))
         assert outcomes == [Outcome("correct", "5", "user"), Outcome("invalid", None, "user")]
         assert grader.classes(["5", "5.0", "x", None]) == [0, 0, 1, -1]
 
 
 def test_it_has_the_deadline_and_is_replaced() -> None:
-    with Grader("own_graders:endless", workers=1, deadline=0.3) as grader:
+    with Grader("own_graders:endless", workers=1, deadline=3.0) as grader:
         outcomes = list(grader.grade([("go", ""), ("wait", ""), ("go", "")]))
         assert [(o.verdict, o.path) for o in outcomes] == [
             ("correct", "user"),
@@ -35,7 +35,7 @@ def test_it_has_the_deadline_and_is_replaced() -> None:
 
 @pytest.mark.parametrize("name", ["dying", "greedy"])
 def test_a_worker_that_ends_is_replaced(name: str) -> None:
-    with Grader(f"own_graders:{name}", workers=1, deadline=20) as grader:
+    with Grader(f"own_graders:{name}", workers=1, deadline=60) as grader:
         assert [(o.verdict, o.path) for o in grader.grade([("", "")] * 3)] == [("incorrect", "died")] * 3
 
 
@@ -47,14 +47,20 @@ def test_a_worker_that_ends_is_replaced(name: str) -> None:
     ],
 )
 def test_its_mistakes_are_not_scored(name: str, message: str) -> None:
-    with Grader(f"own_graders:{name}", workers=1) as grader, pytest.raises(TOPRError, match=message) as error:
+    with (
+        Grader(f"own_graders:{name}", workers=1, deadline=60) as grader,
+        pytest.raises(TOPRError, match=message) as error,
+    ):
         list(grader.grade([("", "")]))
     assert "\n" not in str(error.value)
 
 
 def test_it_writes_no_files(tmp_path: Path) -> None:
     target = tmp_path / "file"
-    with Grader("own_graders:writing", workers=1) as grader, pytest.raises(TOPRError, match="File too large"):
+    with (
+        Grader("own_graders:writing", workers=1, deadline=60) as grader,
+        pytest.raises(TOPRError, match="File too large"),
+    ):
         list(grader.grade([(str(target), "")]))
     assert not target.exists() or target.stat().st_size == 0
 
@@ -80,7 +86,7 @@ def test_bad_settings_are_refused(workers: int, deadline: float) -> None:
 
 
 def test_a_copy_starts_its_own_workers() -> None:
-    with Grader("own_graders:contains", workers=1) as grader:
+    with Grader("own_graders:contains", workers=1, deadline=60) as grader:
         list(grader.grade([("5", "5")]))
         with pickle.loads(pickle.dumps(grader)) as copy:
             assert [o.verdict for o in copy.grade([("5", "5")])] == ["correct"]
