@@ -14,12 +14,12 @@ from tests.sweep_tools import command
 from topr_exp.jobs import LEARNING_RATES, plan
 from topr_exp.paper import records
 from topr_exp.paper.__main__ import main
-from topr_exp.paper.claims import Claim, above, below, verdict
+from topr_exp.paper.claims import Claim, above, below, between, verdict
 from topr_exp.paper.draw import drawing, save
 from topr_exp.paper.figure import Figure
 from topr_exp.paper.page import numbers, write_page
 from topr_exp.paper.registry import FIGURES
-from topr_exp.paper.selection import Interval, Runs, difference, interval
+from topr_exp.paper.selection import Interval, Runs, difference, interval, t_95
 from topr_exp.paper.training import LIMITS
 from topr_exp.paper.work import Request, arguments, jobs_of
 from topr_exp.tabular import objectives
@@ -159,8 +159,30 @@ def test_the_interval_covers_seeds_and_problems() -> None:
         found = interval(values)
         held += found.low <= 0.5 <= found.high
     assert 88 <= held <= 100
-    alone = interval(values[:1])  # of a single seed: over problems
-    assert alone.high - alone.low == pytest.approx(2 * 1.96 * values[0].std() / np.sqrt(50), rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "of_seed", "of_problem"), [(3, 0.2, 0.1), (3, 0.02, 0.3), (3, 0.0, 0.3), (5, 0.1, 0)]
+)
+def test_the_interval_holds_with_few_seeds(seeds: int, of_seed: float, of_problem: float) -> None:
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(400):
+        rest = 0.3 * rng.normal(size=(seeds, 40))
+        found = interval(of_seed * rng.normal(size=(seeds, 1)) + of_problem * rng.normal(size=(1, 40)) + rest - 5)
+        held += found.low <= -5 <= found.high
+    assert 0.91 <= held / 400 <= 0.985
+
+
+def test_the_interval_of_one_seed_is_over_problems_and_shares_stay_shares() -> None:
+    rng = np.random.default_rng(2)
+    values = 0.5 + 0.3 * rng.normal(size=(8, 50))
+    alone = interval(values[:1])
+    assert alone.high - alone.low == pytest.approx(2 * 2.01 * values[0].std(ddof=1) / np.sqrt(50), rel=0.01)
+    assert interval(np.zeros((3, 9))) == Interval(0.0, 0.0, 0.0, 3)
+    rare = interval((rng.random((2, 30)) < 0.02).astype(float))
+    assert rare.low == 0.0
+    assert [round(t_95(freedom), 2) for freedom in (1, 2, 10, 1e6)] == [12.71, 4.30, 2.23, 1.96]
 
 
 def test_a_difference_is_paired_by_seed_and_problem() -> None:
@@ -182,6 +204,11 @@ def test_claims_are_decided_by_the_whole_interval() -> None:
     assert below("", Interval(-0.1, -0.2, -0.05, 3)).holds is True
     assert above("", Interval(-0.01, -0.02, 0.0, 3), -0.03).holds is True
     assert above("", None).word == "undecided"
+    within, wide, apart = Interval(0.0, -0.02, 0.02, 3), Interval(0.02, -0.03, 0.07, 3), Interval(0.1, 0.04, 0.2, 3)
+    assert between("", [("a", within), ("b", within)], 0.03).holds is True
+    assert between("", [("a", within), ("b", wide)], 0.03).holds is None
+    assert between("", [("a", wide), ("b", apart)], 0.03).holds is False
+    assert between("", [("a", None)], 0.03).evidence == "no runs"
     shown, not_shown, open_ = (Claim("", holds, "") for holds in (True, False, None))
     assert verdict([shown, shown]) == "shown"
     assert verdict([shown, not_shown]) == verdict([open_, shown]) == "partly"

@@ -18,7 +18,9 @@ def main() -> None:
     """The command line: exit code 2 for a mistake in the settings, 1 for a run that failed, one line for each."""
     from hydra._internal.utils import get_args_parser
 
-    args = get_args_parser().parse_args()
+    parser = get_args_parser()
+    parser.prog = "python -m topr_exp"
+    args = parser.parse_args()
     try:
         if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
             show(args)
@@ -60,8 +62,10 @@ def show(args: Namespace) -> None:
     """Hydra's own answers: help, the composed settings, completion."""
     import hydra
 
-    from topr_exp.jobs import CONF
+    from topr_exp.jobs import CONF, Composer
 
+    if args.help or args.cfg:
+        Composer(args).base()  # refuses in one line what Hydra would refuse in seventy
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then passes errors on, and they are reported by `main`
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda composed: None)()
 

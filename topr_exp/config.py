@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import importlib
 import json
 import math
 import types
@@ -26,6 +27,7 @@ from topr_exp.composition.config import ComposeConfig, ComposeName, unit_of
 from topr_exp.data.config import DataConfig, Reward
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.config import ModelConfig
+from topr_exp.models.loading import find_folder
 from topr_exp.sampling.config import SamplerConfig, sampler_schema, sampler_with
 from topr_exp.sweeps.config import ClusterConfig, cluster_schema, cluster_with
 from topr_exp.tracking.config import TrackingConfig
@@ -112,6 +114,11 @@ class Config:
                 f"effective_positive={self.effective_positive:g} can't be reached with compose=positives, "
                 "whose share of positives is 1 whatever the baseline; set baseline instead"
             )
+        if self.effective_positive is not None and self.reward is Reward.zero_one:
+            raise ValueError(
+                f"effective_positive={self.effective_positive:g} is of rewards 1 and -1 (Eq. 12), and data.reward is "
+                "zero_one; set baseline instead"
+            )
         if self.mu is Mu.sampler and (self.data.completions is not None or self.schedule.prompts is not None):
             raise ValueError(
                 "mu must be scored where data.completions is set (those bring their own) and on-policy; got sampler"
@@ -150,6 +157,25 @@ class Config:
                 f"schedule.prompts must be at most data.train_problems={self.data.train_problems}; "
                 f"got {schedule.prompts}"
             )
+        if schedule.prompts is not None and unit_of(self.algo.needs) == "pairs":
+            raise ValueError(
+                f"algo={self.algo.name} trains on pairs of a correct and an incorrect completion, which a round may "
+                "not have; it needs schedule=offline"
+            )
+        if schedule.prompts is not None and self.compose.name is not ComposeName.uniform:
+            raise ValueError(
+                f"compose={self.compose.name.name} may find nothing in a round's few completions; compose must be "
+                "uniform where schedule.prompts is set"
+            )
+        if schedule.prompts is not None and self.compose.n_examples is None:
+            assert schedule.updates is not None
+            sampled = schedule.prompts * self.data.n
+            if schedule.updates * self.optim.batch_size < sampled:
+                raise ValueError(
+                    f"optim.batch_size must be {-(-sampled // schedule.updates)} or more, so that schedule.updates="
+                    f"{schedule.updates} train on the {sampled} completions of a round (schedule.prompts="
+                    f"{schedule.prompts} times data.n={self.data.n}); got {self.optim.batch_size}"
+                )
         if self.data.completions is not None and (schedule.prompts is not None or self.iterations > 1):
             raise ValueError(
                 f"data.completions={self.data.completions} is trained on instead of sampling; it goes with "
@@ -244,7 +270,12 @@ def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
         return ConfigError(f"nothing reads {key} here; cluster={other} does")
     if other := sampler_with(key):
         return ConfigError(f"nothing reads {key} here; sampler={other} does")
+    if key in {f"tracking.{field.name}" for field in dataclasses.fields(TrackingConfig)}:
+        return ConfigError(f"nothing reads {key} here; tracking=wandb does")
     names = list(known)
+    own = [name for name in names if name.startswith("algo.") and name not in ("algo.name", "algo._target_")]
+    if key.startswith("algo.") and own and not difflib.get_close_matches(key, own, n=1, cutoff=0.8):
+        return ConfigError(f"nothing reads {key} here; the algorithm has {', '.join(own)}")
     # Keys of the same depth first: "algorithm" is nearer to "algo" than to "algo.ratio".
     level = [name for name in names if name.count(".") == key.count(".")]
     near = difflib.get_close_matches(key, level, n=1, cutoff=0.5) or difflib.get_close_matches(key, names, n=1)
@@ -290,10 +321,32 @@ def load(composed: DictConfig) -> Config:
         else:
             sections[key] = value
     config: Config = build(Config, sections, "")
-    if config.data.source not in ("embedded", "hub") and not Path(config.data.source).is_dir():
-        raise ConfigError(f"data.source={config.data.source}: no such folder; allowed: embedded, hub or a folder")
-    build_prompter(config.data)  # refuses worked examples that are not there
+    check_files(config)
     return config
+
+
+def check_files(config: Config) -> None:
+    """Refuse files, folders and functions that are named and not there; what is on the hub shows when it is loaded."""
+    data = config.data
+    if data.source not in ("embedded", "hub") and not Path(data.source).is_dir():
+        raise ConfigError(f"data.source={data.source}: no such folder; allowed: embedded, hub or a folder")
+    store = Path(config.output_dir) / "store"
+    if data.completions is not None:
+        places = (Path(data.completions), store / data.completions / "key.json")
+        if not any(place.is_file() for place in places):
+            raise ConfigError(f"data.completions={data.completions}: neither a file nor a table of {store} (kind/hash)")
+    for key, path in (
+        ("model.path", config.model.path),
+        ("model.reference", config.model.reference),
+        ("task.solver", config.task.solver),
+    ):
+        if path is not None:
+            find_folder(path, key)
+    build_prompter(data)  # refuses worked examples that are not there
+    if data.grader is not None:
+        from topr_exp.grading.grader import check_name
+
+        check_name(data.grader)
 
 
 def build_algorithm(values: Any) -> Any:
@@ -301,12 +354,11 @@ def build_algorithm(values: Any) -> Any:
     target = values.get("_target_") if isinstance(values, dict) else None
     if not isinstance(target, str):
         raise ConfigError(f"algo._target_ must name a class, as in package.module.Class; got {target}")
-    from hydra.utils import get_class
-
+    module, _, name = target.rpartition(".")
     try:
-        schema = get_class(target)
-    except Exception as error:
-        raise ConfigError(f"algo._target_={target}: {first_line(error)}") from None
+        schema = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the user's module raises
+        raise ConfigError(f"algo._target_={target}: {type(error).__name__}: {first_line(error)}") from None
     if not (dataclasses.is_dataclass(schema) and hasattr(schema, "needs") and hasattr(schema, "uses_baseline")):
         raise ConfigError(f"algo._target_={target}: not a loss (a dataclass with `needs` and `uses_baseline`)")
     return build(schema, {key: value for key, value in values.items() if key != "_target_"}, "algo.")
@@ -367,7 +419,7 @@ def describe(option: Any) -> str:
     if isinstance(option, type) and issubclass(option, Enum):
         return "one of " + ", ".join(option.__members__)
     if typing.get_origin(option) is list:
-        return "a list, as in [1, 2]"
+        return "a list of texts, as in [a, b]" if typing.get_args(option) == (str,) else "a list, as in [1, 2]"
     return words.get(option, str(option))
 
 

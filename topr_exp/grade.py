@@ -184,12 +184,15 @@ def _row(line: bytes) -> tuple[dict[str, Any], str | None]:
 
 def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
     """Numbered lines, read by a thread so that results never wait for input; None when no further line has come yet."""
-    lines: queue.Queue[bytes | None] = queue.Queue(LINES_AHEAD)
+    lines: queue.Queue[bytes | OSError | None] = queue.Queue(LINES_AHEAD)
 
     def read() -> None:
-        for line in source:
-            lines.put(line)
-        lines.put(None)
+        try:
+            for line in source:
+                lines.put(line)
+            lines.put(None)
+        except OSError as error:
+            lines.put(error)
 
     threading.Thread(target=read, name="grade-input", daemon=True).start()
     for number in itertools.count(1):
@@ -200,6 +203,8 @@ def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
             line = lines.get()
         if line is None:
             return
+        if isinstance(line, OSError):
+            raise TOPRError(f"the input can't be read: {line.strerror}")
         yield number, line
 
 

@@ -166,6 +166,8 @@ class Composer:
         self.loader = ConfigLoaderImpl(config_search_path=search_path)
         self.parser = OverridesParser.create(config_loader=self.loader)
         self.name = args.config_name or "config"
+        if self.loader.repository.load_config(self.name) is None:
+            raise ConfigError(f"--config-name {self.name}: no such file; leave it out for conf/config.yaml")
         self.multirun = bool(args.multirun)
         self.overrides = [self.parse(text) for text in args.overrides]
 
@@ -174,9 +176,14 @@ class Composer:
         from hydra.errors import HydraException
 
         try:
-            return self.parser.parse_overrides([text])[0]
-        except HydraException as error:
-            raise ConfigError(f"{text}: {first_line(error)}; expected KEY=VALUE") from None
+            override = self.parser.parse_overrides([text])[0]
+        except HydraException:
+            raise ConfigError(
+                f"{text}: expected KEY=VALUE; a value with any of =~[]{{}}() needs quotes, as in 'KEY=\"VALUE\"'"
+            ) from None
+        if not override.key_or_group:
+            raise ConfigError(f"{text}: expected KEY=VALUE")
+        return override
 
     def base(self) -> DictConfig:
         """The config of what is not swept, the `hydra` node included."""
@@ -261,11 +268,15 @@ class Composer:
         if isinstance(error, ValueError):  # a group set to null or to a number
             pairs = (override.split("=", 1) for override in overrides if "=" in override)
             text = next((f"Could not find '{k}/{v}'" for k, v in pairs if k in self.loader.list_groups("")), text)
-        if missing := re.search(r"Could not (?:find|load) '([^']+)/([^/']+)'", text):
+        if missing := re.search(r"Could not (?:find|load) '([^']+)/([^/']*)'", text):
             group, choice = missing.groups()
             return ConfigError(
                 f"{group}={choice}: no such choice; allowed: {', '.join(self.loader.get_group_options(group))}"
             )
+        if twice := re.search(r"Multiple values for (\S+?)\. ", text):
+            return ConfigError(f"{twice.group(1)} is set already; write {twice.group(1)}=CHOICE without +")
+        if removed := re.search(r"Could not delete from config\. '([^']+)' does not exist", text):
+            return ConfigError(f"~{removed.group(1)}: no key can be left out; set it, to null where it allows that")
         if unknown := re.search(r"Could not (?:override|append to|delete) '([^'@=]+)", text):
             full = re.search(r"full_key: (\S+)", text)
             return unknown_key(

@@ -27,7 +27,7 @@ from topr_exp.console import header, results, say, warn
 from topr_exp.data.config import Reward
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.questions import ask
+from topr_exp.data.questions import Questions, ask
 from topr_exp.evaluation.curve import Curve
 from topr_exp.evaluation.evaluate import evaluate, first
 from topr_exp.evaluation.showcase import Showcase
@@ -94,10 +94,11 @@ class Experiment:
         base = final = self.measure(0)
         iterations = range(1, self.config.iterations + 1)
         finished = [iteration for iteration in iterations if self.model_folder(iteration).exists()]
-        for iteration in iterations[max(finished, default=1) - 1 :]:
+        for iteration in iterations[max(finished, default=1) - 1 :]:  # the weights of those before may be gone
             if iteration not in finished:
-                self.improve(iteration).save_policy(self.model_folder(iteration))
-                self.tidy(iteration)
+                trainer = self.improve(iteration)
+                trainer.save_policy(self.model_folder(iteration))
+            self.tidy(iteration)
             self.policy = load_policy(self.config.model, self.config.cluster.device.name, self.model_folder(iteration))
             self.store = Store(self.folder.path / "store")  # from here on all depends on weights only this run has
             final = self.measure(iteration)
@@ -126,7 +127,8 @@ class Experiment:
         questions = first(self.test, self.config.evaluation.problems)
         store = Store(self.folder.path / "store")
 
-        def measure(step: int, samples: int) -> None:
+        def look(step: int, samples: int) -> None:
+            trainer.optimizer.zero_grad(set_to_none=True)  # their memory is the sampler's now
             with self.folder.aside("evaluation"), trainer.layout.whole():
                 now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
                 policy = dataclasses.replace(self.policy, fingerprint=now)
@@ -136,55 +138,68 @@ class Experiment:
                 place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
                 self.folder.add_evaluation({**place, **evaluation.figures()})
 
-        curve = Curve(self.folder, self.config.evaluation.every, measure)
+        curve = Curve(self.folder, self.config.evaluation.every, look)
         curve.reach(trainer.step, trainer.samples)
         return curve
 
     def improve(self, iteration: int) -> Trainer:
         """Train the policy in place: on completions of its own, on ones made elsewhere, or in rounds."""
-        data = self.config.data
         if self.config.schedule.prompts is not None:
             return self.train_in_rounds(iteration)
         with self.folder.stage("sampling"):
-            train, given = self.train, None
-            if data.completions is None:
-                rollouts = collect(self.sampler, self.policy, train, data.n, self.config.sampler.seed, self.store)
-                self.folder.count("tokens_sampled", rollouts.sampled)
-            else:
-                rollouts, train, given = load_imported(
-                    data.completions, train.problems, self.prompter, self.policy, self.store
-                )
+            rollouts, train, imported = self.completions()
             self.before_training()
         with self.folder.stage("grading"):
             verdicts = judge(rollouts, train.problems, self.config.grader_name, self.store)
         with self.folder.stage("composition"):
-            training_set = self.compose(rollouts, verdicts, train.problems, iteration)
-            sources = {"store": str(self.store.root), "rollouts": rollouts.name, "verdicts": verdicts.name}
-            summary = {**training_set.summary(), "sampler": rollouts.made_by}
-            self.folder.save_training_set(iteration, training_set.examples, summary, sources)
-            if training_set.description.note:
-                warn(training_set.description.note)
-        if self.config.mu is Mu.sampler:
-            given = Ragged(rollouts.columns["sampler_logp"])
+            training_set = self.composed(rollouts, verdicts, train.problems, iteration)
         with self.folder.stage("scoring"):
-            mu = given if given is not None else self.score(self.policy, rollouts, "scoring μ")
+            mu = self.log_mu(rollouts, imported)
             reference = self.reference()
-            ref_logp = self.score(reference, rollouts, "scoring ref") if reference is not None else None
-            if given is None and data.completions is None:
-                found = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
-                say(describe(found))
-                summary |= {"sampler_mismatch": found}
-                self.folder.save_training_set(iteration, training_set.examples, summary, sources)
+            ref_logp = self.scored(reference, rollouts, "scoring ref") if reference is not None else None
+            if "vocab_kl" not in self.config.algo.needs:
+                reference = None  # what it was needed for is computed
+            self.record(iteration, training_set, rollouts, verdicts, mu)
         with self.folder.stage("training"):
             trainer = self.trainer(reference, iteration)
             examples = Examples(training_set, rollouts, mu, ref_logp)
             every = self.config.checkpoint.every_seconds
-            journal = self.curve(iteration, trainer)
-            train_offline(trainer, examples, journal, self.config.seed, iteration, every, mu_is_start=given is None)
+            ours = self.config.mu is Mu.scored and imported is None  # so that the first update can be checked
+            train_offline(
+                trainer, examples, self.curve(iteration, trainer), self.config.seed, iteration, every, mu_is_start=ours
+            )
             with trainer.layout.whole():
                 chosen = training_set.examples
                 self.showcase.trained(iteration, self.policy, rollouts, verdicts, train.problems, mu, chosen)
         return trainer
+
+    def completions(self) -> tuple[Rollouts, Questions, Ragged | None]:
+        """What is trained on: completions, what they answer, and log μ where it came with them."""
+        data = self.config.data
+        if data.completions is not None:
+            return load_imported(data.completions, self.train.problems, self.prompter, self.policy, self.store)
+        rollouts = collect(self.sampler, self.policy, self.train, data.n, self.config.sampler.seed, self.store)
+        self.folder.count("tokens_sampled", rollouts.sampled)
+        return rollouts, self.train, None
+
+    def log_mu(self, rollouts: Rollouts, imported: Ragged | None) -> Ragged:
+        """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training."""
+        if self.config.mu is Mu.sampler:
+            return Ragged(rollouts.columns["sampler_logp"])
+        return imported if imported is not None else self.scored(self.policy, rollouts, "scoring μ")
+
+    def record(
+        self, iteration: int, training_set: TrainingSet, rollouts: Rollouts, verdicts: Verdicts, mu: Ragged
+    ) -> None:
+        """Write down what an iteration trains on, and how far μ is from what the sampler drew with."""
+        if training_set.description.note:
+            warn(training_set.description.note)
+        sources = {"store": str(self.store.root), "rollouts": rollouts.name, "verdicts": verdicts.name}
+        summary = {**training_set.summary(), "sampler": rollouts.made_by}
+        if self.config.mu is Mu.scored and self.config.data.completions is None:
+            summary["sampler_mismatch"] = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
+            say(describe(summary["sampler_mismatch"]))
+        self.folder.save_training_set(iteration, training_set.examples, summary, sources)
 
     def train_in_rounds(self, iteration: int) -> Trainer:
         """Train the policy in place on completions that it samples anew every few updates."""
@@ -200,7 +215,7 @@ class Experiment:
                 config.data.n,
                 grader,
                 reference,
-                lambda rollouts, verdicts, problems: self.compose(rollouts, verdicts, problems, iteration),
+                lambda rollouts, verdicts, problems: self.composed(rollouts, verdicts, problems, iteration),
                 config.seed,
                 iteration,
             )
@@ -216,7 +231,7 @@ class Experiment:
         else:
             self.sampler.rest()
 
-    def compose(
+    def composed(
         self, rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem], iteration: int
     ) -> TrainingSet:
         """The training set that the settings ask for, out of graded completions."""
@@ -231,7 +246,7 @@ class Experiment:
             effective=self.config.effective_positive,
         )
 
-    def score(self, policy: Policy, rollouts: Rollouts, label: str) -> Ragged:
+    def scored(self, policy: Policy, rollouts: Rollouts, label: str) -> Ragged:
         """log-probabilities of all completions under a policy, from the store as far as they are there."""
         logp, scored = score(policy, rollouts, self.store, self.config.optim.score_batch_size, label)
         self.folder.count("tokens_scored", scored)
@@ -245,7 +260,7 @@ class Experiment:
 
     def trainer(self, reference: Policy | None, iteration: int) -> Trainer:
         """A trainer that goes on from the iteration's newest checkpoint, its metrics cut back to that."""
-        self.policy.folder = None  # its weights change from here on
+        self.policy.begin_training(f"{self.folder.path.name}, iteration {iteration}, in training")
         whole = reference if "vocab_kl" in self.config.algo.needs else None
         folder = self.folder.path / "checkpoints" / str(iteration)
         parallel = self.config.cluster.parallel

@@ -69,6 +69,9 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         progress.listener = None
+        if self._metrics is not None:
+            with contextlib.suppress(OSError):  # each line was flushed when it was written
+                self._metrics.close()
         with self._held:
             if error is None or not self._attempt:
                 return
@@ -168,6 +171,8 @@ class RunFolder:
                     kept.append(line)
         write_text(path, "".join(line + "\n" for line in kept))
         with disk_errors(f"write {path}"):
+            if self._metrics is not None:
+                self._metrics.close()
             self._metrics = path.open("a", encoding="utf-8")
 
     def log(self, record: dict[str, float]) -> None:

@@ -63,7 +63,7 @@ def take_gpu(local_rank: int) -> None:
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
-    if len(names) == 1 and "SLURM_LOCALID" in os.environ:
+    if len(names) == 1 and os.environ.get("SLURM_LOCALID") == str(local_rank):
         return  # Slurm chose one for each task
     if local_rank >= len(names):
         raise ConfigError(f"process {local_rank + 1} of this machine has no GPU of its own: torch sees {len(names)}")

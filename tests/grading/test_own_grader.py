@@ -3,10 +3,13 @@
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from topr_exp.evaluation.statistics import measure
 from topr_exp.grading import Grader, Outcome, check_name
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.grading.verdicts import grade
+from topr_exp.types import ConfigError, Problem, TOPRError
 
 
 def test_a_function_by_name() -> None:
@@ -21,6 +24,17 @@ def test_a_function_may_tell_the_answer() -> None:
         outcomes = list(grader.grade([("a 5", "5"), ("", "5")]))
         assert outcomes == [Outcome("correct", "5", "user"), Outcome("invalid", None, "user")]
         assert grader.classes(["5", "5.0", "x", None]) == [0, 0, 1, -1]
+
+
+def test_correct_completions_without_an_answer_count_as_one_answer() -> None:
+    """Else maj@K of a grader that gives verdicts alone would have correct completions that vote for nothing."""
+    with Grader("own_graders:contains", workers=1, deadline=60) as grader:
+        problem = np.array([0, 0, 0, 1, 1])
+        problems = [Problem("a", "?", "5"), Problem("b", "?", "6")]
+        graded = grade(grader, ["a 5", "b 5", "c", "d", "6"], problem, problems)
+    assert graded["class"].to_pylist() == [0, 0, -1, -1, 0]
+    verdicts = np.array([[0, 0, 1]])
+    measure(verdicts, np.array([[0, 0, -1]]))
 
 
 def test_it_has_the_deadline_and_is_replaced() -> None:

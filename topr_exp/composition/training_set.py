@@ -91,7 +91,7 @@ def compose(
         examples, description = selection.rows[:, None], selection.description
     p = description.positive_share
     c = baseline_for(p, effective) if effective is not None else baseline or 0.0
-    reached = effective_positive(p, c) if unit == "examples" else None
+    reached = effective_positive(p, c) if unit == "examples" and wrong == -1.0 else None  # Eq. 12 is of those rewards
     reward = np.where(candidates.positive, 1.0, wrong).astype(np.float32)
     groups = group_statistics(candidates.problem, reward)
     return TrainingSet(examples, unit, reward, candidates, groups, description, c, reached)

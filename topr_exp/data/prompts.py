@@ -75,6 +75,8 @@ def build_prompter(config: DataConfig) -> Prompter:
 
     Raises ConfigError when more worked examples are asked for than there are, TOPRError for a bad file of them.
     """
+    if config.fewshot_file is not None and not Path(config.fewshot_file).is_file():
+        raise ConfigError(f"data.fewshot_file={config.fewshot_file}: no such file")
     available = load_shots(Path(config.fewshot_file)) if config.fewshot_file else own_shots(config.answer_format)
     if config.shots > len(available):
         origin = config.fewshot_file or f"the {config.answer_format.name} examples"

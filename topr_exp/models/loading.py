@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.types import TOPRError
+from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
     import torch
@@ -22,31 +22,41 @@ def model_folder(path_or_name: str, revision: str | None = None) -> Path:
 
     Raises TOPRError for a folder that is missing or incomplete, and for a hub that can't be reached.
     """
+    if (folder := find_folder(path_or_name)) is not None:
+        return folder
+    folder = _download(path_or_name, revision)
+    _check(folder, path_or_name)
+    return folder
+
+
+def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:
+    """The folder of a model that is on this machine; None for a name on the hub.
+
+    Raises ConfigError, which names the setting `key`, for a folder that is missing or incomplete.
+    """
     shipped = SHIPPED / path_or_name
     if "/" not in path_or_name and (shipped / "config.json").is_file():
         return shipped
     folder = Path(path_or_name).expanduser()
     if folder.is_dir():
-        _check(folder)
+        _check(folder, f"{key}={path_or_name}")
         return folder
     # A name on the hub is "owner/name"; anything else was meant as a folder.
     if path_or_name.count("/") != 1 or path_or_name.startswith((".", "/", "~")):
         names = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/config.json")))
-        raise TOPRError(f"model.path={path_or_name}: no such folder; shipped models are {names}")
-    folder = _download(path_or_name, revision)
-    _check(folder)
-    return folder
+        raise ConfigError(f"{key}={path_or_name}: no such folder; shipped models are {names}")
+    return None
 
 
-def _check(folder: Path) -> None:
+def _check(folder: Path, what: str) -> None:
     if not (folder / "config.json").is_file():
-        raise TOPRError(f"model folder {folder} has no config.json")
+        raise ConfigError(f"{what}: the folder has no config.json")
     if not any(folder.glob("*.safetensors")):
         others = any(folder.glob("*.bin")) or any(folder.glob("*.pt")) or any(folder.glob("*.pth"))
         hint = "; its weights are pickled, which can run code: convert them to safetensors" if others else ""
-        raise TOPRError(f"model folder {folder} has no weights (*.safetensors){hint}")
+        raise ConfigError(f"{what}: the folder has no weights (*.safetensors){hint}")
     if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        raise TOPRError(f"model folder {folder} has no tokenizer ({', '.join(TOKENIZER_FILES)})")
+        raise ConfigError(f"{what}: the folder has no tokenizer ({', '.join(TOKENIZER_FILES)})")
 
 
 def _download(name: str, revision: str | None) -> Path:

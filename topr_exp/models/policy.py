@@ -81,11 +81,19 @@ class Policy:
             return f"{torch.cuda.get_device_name(self.device)}, {self.precision}{several}"
         return f"{self.device.type} with {torch.get_num_threads()} threads, {self.precision}{several}"
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """The context in which forward passes compute in `compute`."""
+    def begin_training(self, name: str) -> None:
+        """From here on the weights change: no folder holds them, and what they compute must be known by `name`."""
+        self.folder, self.fingerprint = None, name
+
+    def autocast(self, *, keep: bool = True) -> contextlib.AbstractContextManager[Any]:
+        """The context in which forward passes compute in `compute`.
+
+        keep: hold the weights that were cast for a second use in the pass. Without it a sharded model's gathered
+        weights are gone as soon as its block is done.
+        """
         if self.full_precision:
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=self.compute)
+        return torch.autocast(self.device.type, dtype=self.compute, cache_enabled=keep)
 
     def encode(self, text: str) -> NDArray[np.int32]:
         """Token ids of a prompt, with one beginning-of-sequence token where the model has one."""

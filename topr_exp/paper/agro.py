@@ -13,7 +13,7 @@ from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
 from topr_exp.paper.records import Record, rounded
-from topr_exp.paper.selection import Runs, crossed, difference
+from topr_exp.paper.selection import Runs, crossed, difference, over_seeds
 from topr_exp.paper.training import algorithms, by_model
 from topr_exp.report.figures import MARKERS
 
@@ -115,10 +115,7 @@ def judge_agro_kl(runs: Runs, extra: Extra) -> list[Claim]:
             )
             found.append(Claim(claim.text, claim.holds, f"{claim.evidence}; KL {distances_}"))
     if len(on) and len(agro):
-        efficiency_ = {name: best_ratio(group, extra) for name, group in (("agro", agro), ("agro_on_policy", on))}
-        text = "off-policy AGRO is as KL-efficient as on-policy (gain a nat at its best β at least 0.8 of the other's)"
-        shown = ", ".join(f"{draw.name_of(name)} {100 * value:.1f} points a nat" for name, value in efficiency_.items())
-        found.append(Claim(text, efficiency_["agro"] >= 0.8 * efficiency_["agro_on_policy"], shown))
+        found.append(as_efficient(best_ratios(agro, extra), best_ratios(on, extra)))
     for name, group in (("agro", agro), ("agro_on_policy", on)):
         betas = group.split(BETA)
         if len(betas) > 1:
@@ -128,14 +125,29 @@ def judge_agro_kl(runs: Runs, extra: Extra) -> list[Claim]:
     return found
 
 
-def best_ratio(runs: Runs, extra: Extra) -> float:
-    """The largest gain in pass@1 by KL over β; β whose KL is below 0.01 nats are left out."""
-    ratios = []
+def best_ratios(runs: Runs, extra: Extra) -> dict[int, float]:
+    """By seed: the gain in pass@1 by KL at the β where it is largest; β whose KL is below 0.01 nats are left out."""
+    found = []
     for each in runs.split(BETA).values():
-        distance_ = float(np.mean(kl(each, extra)))
-        if distance_ > 0.01:
-            ratios.append(float((each.values() - each.values(part="base")).mean()) / distance_)
-    return max(ratios, default=0.0)
+        if min(kl(each, extra)) > 0.01:
+            gains = (each.values() - each.values(part="base")).mean(axis=1)
+            found.append(dict(zip(each.seeds, (gains / np.array(kl(each, extra))).tolist(), strict=True)))
+    return max(found, key=lambda ratios: float(np.mean([*ratios.values()])), default={})
+
+
+def as_efficient(off: Mapping[int, float], on: Mapping[int, float]) -> Claim:
+    """Whether off-policy AGRO gains as much a nat as on-policy, by the interval over the seeds that both have."""
+    text = "off-policy AGRO is as KL-efficient as on-policy (gain a nat at its best β at least 0.8 of the other's)"
+    shared = sorted(off.keys() & on.keys())
+    shown = "; ".join(
+        f"{name} {' '.join(f'{100 * ratios[seed]:.1f}' for seed in shared)} points a nat"
+        for name, ratios in (("off-policy", off), ("on-policy", on))
+    )
+    if not shared or float(np.mean([on[seed] for seed in shared])) <= 0:
+        return Claim(text, None, shown if shared else "no runs")
+    found = over_seeds([off[seed] - 0.8 * on[seed] for seed in shared])
+    holds = None if found is None else True if found.low > 0 else False if found.high < 0 else None
+    return Claim(text, holds, shown)
 
 
 def table_agro_kl(runs: Runs) -> Mapping[str, Runs]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from topr_exp.paper.selection import Interval
@@ -37,12 +37,19 @@ def below(text: str, found: Interval | None, most: float = 0.0) -> Claim:
     return Claim(text, holds, found.percent(sign=True))
 
 
+def between(text: str, found: Sequence[tuple[str, Interval | None]], most: float) -> Claim:
+    """Shown where every interval lies within ± `most`, not shown where one lies wholly outside, else undecided."""
+    known = [(label, one) for label, one in found if one is not None]
+    if not known:
+        return Claim(text, None, "no runs")
+    outside = any(one.low > most or one.high < -most for _, one in known)
+    holds = False if outside else True if all(-most < one.low and one.high < most for _, one in known) else None
+    return Claim(text, holds, "; ".join(f"{label}: {one.percent(sign=True)}" for label, one in known))
+
+
 def verdict(claims: Sequence[Claim]) -> str:
     """shown: all of it; not shown: nothing; partly: what lies between."""
     if not claims:
         return "nothing to decide"
     shown = sum(claim.holds is True for claim in claims)
     return "shown" if shown == len(claims) else "partly" if shown else "not shown"
-
-
-Judge = Callable[..., list[Claim]]

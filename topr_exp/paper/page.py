@@ -20,9 +20,9 @@ Written by `python -m topr_exp.paper`; nothing here is typed by hand. The models
 claims are about models ten thousand times larger: "not shown" says that a claim does not show at this size, no more.
 
 How to read it:
-- Percent, on test problems. Brackets: 95 % bootstrap interval over seeds and problems, both resampled; every seed is a
-  dot or a thin line. Each seed has completions of its own. Curves are on the first 50 test problems, their bands 95 %
-  t intervals over seeds.
+- Percent, on test problems. Brackets: 95 % t interval over seeds and problems, as samples of more of both (crossed
+  random effects; with few seeds that differ it is wide); every seed is a dot or a thin line. Each seed has completions
+  of its own. Curves are on the first 50 test problems, their bands 95 % t intervals over seeds.
 - A claim is *shown* where the 95 % interval lies wholly on its side, *not shown* where it lies wholly on the other,
   *undecided* between. Differences are paired by seed and problem. A figure's verdict: *shown* if all its claims are,
   *not shown* if none is, else *partly*.

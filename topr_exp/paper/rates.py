@@ -31,9 +31,10 @@ def main(given: list[str]) -> int:
         return 1
     rates = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
     for model, by_algorithm in chosen.items():
+        known = rates.setdefault(model, {})
         for name, rate in by_algorithm.items():
-            print(f"{model:12} {name:16} {rates[model][name]:g} -> {rate:g}")
-            rates[model][name] = rate
+            print(f"{model:12} {name:16} {known.get(name, 'none')} -> {rate:g}")
+            known[name] = rate
     write_text(LEARNING_RATES, json.dumps(rates, indent=2) + "\n")
     return 0
 

@@ -67,6 +67,9 @@ def extract(folder: Path) -> Record:
         raise TOPRError(f"{folder}: not finished")
     eval_n = int(run.config["data"]["eval_n"])
     evaluations = [results(record, eval_n) for record in run.evaluations]
+    task = run.config.get("task") or {}
+    if task.get("test_solutions"):  # of each problem, one after the other
+        evaluations = [{**each, "solutions": int(task["test_solutions"])} for each in evaluations]
     record: Record = {
         "run": run.name,
         "settings": chosen(run.config),

@@ -87,7 +87,7 @@ FIGURES = (
         "unreadable, and weighs the votes of solutions so that more answers are right.",
         ("table2",), verifier.draw_table_2, verifier.judge_table_2, training.algorithms, wider=(SEEDS,),
         extra=verifier.tallies, names=("pass@1", "invalid"),
-        note="In the table of numbers pass@1 is the verifier's accuracy: a 'problem' there is a solution.",
+        note="In the table of numbers pass@1 is the verifier's accuracy, the mean over a problem's solutions.",
     ),
     Figure(
         "agro_fig1", "AGRO, Figure 1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.paper.records import Record, unpacked
+from topr_exp.report.series import T_95
 
-RESAMPLES = 4000
 Matrix = NDArray[np.float64]  # [seeds, problems]
 
 
@@ -24,14 +25,6 @@ class Interval:
     high: float
     seeds: int
 
-    @property
-    def above(self) -> bool:
-        return self.low > 0
-
-    @property
-    def below(self) -> bool:
-        return self.high < 0
-
     def percent(self, *, sign: bool = False) -> str:
         """As it is printed: 12.3 [10.1, 14.2]."""
         mark = "+" if sign else ""
@@ -39,18 +32,42 @@ class Interval:
 
 
 def interval(values: Matrix) -> Interval:
-    """The mean over seeds and problems, both resampled, each on its own (the pigeonhole bootstrap; Owen 2007).
+    """The mean over seeds and problems with its 95 % t interval, both being samples of more.
 
-    values: [S, P]. With a single seed only problems are resampled. With few seeds the part of the seeds is too small
-    by about a factor (S − 1) / S; figures show every seed.
+    x_sp = m + seed_s + problem_p + rest_sp, crossed random effects: the mean's variance is
+    (MS_seed + MS_problem − MS_rest) / (S P) with no component below 0, its degrees of freedom Satterthwaite's (1946).
+    values: [S, P]. With a single seed it holds over problems alone. Of shares it stays within 0 and 1.
     """
     seeds, problems = values.shape
-    rng = np.random.default_rng(0)
-    by_seed = rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES).astype(np.float64)
-    by_problem = rng.multinomial(problems, np.full(problems, 1 / problems), RESAMPLES).astype(np.float64)
-    means = ((by_seed @ values) * by_problem).sum(axis=1) / (seeds * problems)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Interval(float(values.mean()), float(low), float(high), seeds)
+    mean, by_seed, by_problem = float(values.mean()), values.mean(axis=1), values.mean(axis=0)
+    rest, freedom = 0.0, 1
+    if seeds > 1 and problems > 1:
+        freedom = (seeds - 1) * (problems - 1)
+        rest = float(((values - by_seed[:, None] - by_problem + mean) ** 2).sum()) / freedom
+    of_seeds = problems * float(by_seed.var(ddof=1)) if seeds > 1 else 0.0
+    of_problems = seeds * float(by_problem.var(ddof=1)) if problems > 1 else 0.0
+    variance = max(of_seeds, rest) + max(of_problems, rest) - rest
+    parts = [(square, n - 1) for square, n in ((of_seeds, seeds), (of_problems, problems)) if square > rest]
+    if len(parts) != 1:
+        parts.append((rest, freedom))
+    half = 0.0
+    if variance > 0:
+        half = t_95(variance**2 / sum(square**2 / count for square, count in parts))
+        half *= math.sqrt(variance / values.size)
+    low = max(mean - half, 0.0) if values.min() >= 0 else mean - half
+    high = min(mean + half, 1.0) if values.max() <= 1 else mean + half
+    return Interval(mean, low, high, seeds)
+
+
+def t_95(freedom: float) -> float:
+    """The 97.5 % quantile of Student's t; between whole degrees of freedom linear in their inverse (a little large)."""
+    known = np.arange(len(T_95), 0, -1)
+    return float(np.interp(1 / freedom, [0.0, *(1 / known)], [1.96, *T_95[::-1]]))
+
+
+def over_seeds(values: Sequence[float]) -> Interval | None:
+    """The mean of a number for each seed, with its interval; None for fewer than two."""
+    return interval(np.array(values, dtype=np.float64)[:, None]) if len(values) > 1 else None
 
 
 class Runs(Sequence[Record]):
@@ -115,11 +132,12 @@ def crossed(runs: Runs, *levels: Level, between: str = ", ") -> dict[str, Runs]:
 
 
 def of_problems(results: Record, name: str) -> NDArray[np.float64]:
-    """A share of each problem's completions."""
+    """A share of each problem's completions; of a verifier's, which reads several solutions to it, their mean."""
     kinds = results["of_problems"]
     if name == "maj":
         return unpacked(kinds["maj"]) / 1000
-    return unpacked(kinds[{"pass@1": "correct"}.get(name, name)]) / results["n"]
+    shares = unpacked(kinds[{"pass@1": "correct"}.get(name, name)]) / results["n"]
+    return np.asarray(shares.reshape(-1, results.get("solutions", 1)).mean(axis=1))
 
 
 def contrast(combine: Callable[..., Matrix], *groups: Matrix | Runs, name: str = "pass@1") -> Interval | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,8 @@ import numpy as np
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.selection import Interval, Runs, contrast, crossed, difference, gain, interval
+from topr_exp.paper.records import Record
+from topr_exp.paper.selection import Interval, Runs, contrast, crossed, difference, gain, interval, over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -217,13 +218,24 @@ def judge_figure_7(runs: Runs, extra: Extra) -> list[Claim]:
 
 def norms(is_: Runs, topr: Runs) -> Claim:
     """Whether IS's gradient norm grows with training, compared with TOPR's."""
-    text = "default: IS's gradient norm, last fifth against first, grows more than TOPR's in every seed"
-    growth = {name: [last_over_first(each) for each in runs] for name, runs in (("IS", is_), ("TOPR", topr))}
-    pairs = list(zip(growth["IS"], growth["TOPR"], strict=False))
-    if not pairs:
-        return Claim(text, None, "no runs")
-    shown = "; ".join(f"{name} " + " ".join(f"{value:.2f}" for value in values) for name, values in growth.items())
-    return Claim(text, all(one > other for one, other in pairs), shown)
+    text = "default: IS's gradient norm, last fifth against first, grows more than TOPR's"
+    return higher(text, "IS", is_, "TOPR", topr, last_over_first)
+
+
+def higher(text: str, name: str, first: Runs, other_name: str, other: Runs, number: Callable[[Record], float]) -> Claim:
+    """Whether a number of each run is higher in `first` than in `other`, by the interval over seeds that both have."""
+    pairs = [(number(one), number(two)) for one in first for two in other if seed_of(one) == seed_of(two)]
+    shown = "; ".join(
+        f"{name} {' '.join(f'{pair[i]:.2f}' for pair in pairs)}" for i, name in enumerate((name, other_name))
+    )
+    found = over_seeds([one - two for one, two in pairs])
+    if found is None:
+        return Claim(text, None, shown if pairs else "no runs")
+    return Claim(text, True if found.low > 0 else False if found.high < 0 else None, shown)
+
+
+def seed_of(record: Record) -> int:
+    return int(record["settings"]["seed"])
 
 
 def last_over_first(record: dict[str, dict[str, list[float]]]) -> float:
@@ -270,23 +282,19 @@ def judge_table_1(runs: Runs, extra: Extra) -> list[Claim]:
             found.append(Claim(text, weight == 0, f"weight of negatives at the end {weight:.2g}"))
         else:
             found.append(below(f"{draw.name_of(name)}: unbounded below; ends below the base", gain(group)))
-    spread = {name: float(np.mean([each["grad_norm_spread"] for each in algos[name]])) for name in algos}
-    if {"is", "topr"} <= set(spread):
-        text = "the gradient of IS varies more than TOPR's (std / mean of its norm, second half)"
-        evidence = ", ".join(f"{draw.name_of(name)} {value:.2f}" for name, value in spread.items())
-        found.append(Claim(text, spread["is"] > spread["topr"], evidence))
-    speed = {name: early(algos[name]) for name in algos}
-    if {"tis", "topr"} <= set(speed):
-        evidence = ", ".join(f"{draw.name_of(name)} {100 * value:.1f}" for name, value in speed.items())
-        text = "acceleration: after a quarter of the updates TOPR is ahead of TIS (pass@1 on the first test problems)"
-        found.append(Claim(text, speed["topr"] > speed["tis"], evidence))
+    is_, topr, tis = (algos.get(name, Runs([])) for name in ("is", "topr", "tis"))
+    text = "the gradient of IS varies more than TOPR's (std / mean of its norm, second half)"
+    found.append(higher(text, "IS", is_, "TOPR", topr, lambda run: float(run["grad_norm_spread"])))
+    text = "acceleration: after a quarter of the updates TOPR is ahead of TIS (pass@1 on the first test problems, %)"
+    curves = [Runs([each for each in group if "curve" in each]) for group in (topr, tis)]
+    found.append(higher(text, "TOPR", curves[0], "TIS", curves[1], early))
     return found
 
 
-def early(runs: Runs) -> float:
-    """pass@1 after a quarter of the updates, on the problems of the curve."""
-    values = [each["curve"]["pass@1"] for each in runs if "curve" in each]
-    return float(np.mean([line[len(line) // 4] for line in values])) if values else float("nan")
+def early(record: Record) -> float:
+    """pass@1, in percent, after a quarter of the updates, on the problems of the curve."""
+    line = record["curve"]["pass@1"]
+    return 100 * float(line[len(line) // 4])
 
 
 # ---- relatives

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topr_exp.paper import draw
-from topr_exp.paper.claims import Claim, above
+from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
 from topr_exp.paper.records import Record, rounded
-from topr_exp.paper.selection import Interval, Runs
+from topr_exp.paper.selection import Matrix, Runs, interval
 from topr_exp.paper.training import by_model
 from topr_exp.report.runs import Run
 from topr_exp.report.table2 import FILE, Row, Tested, rows_of
-from topr_exp.verifier.figures import Tally, difference
+from topr_exp.verifier.figures import Tally
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Counts of each problem and what they are shares of; selections are scores already.
+SHARES = {"right": "verified", "unparsable": "verified", "weighted_sc": None, "maj": None}
 COLUMNS = {"accuracy": "verifier accuracy", "invalid": "invalid", "weighted_sc": "weighted SC"}
 
 
@@ -80,34 +82,25 @@ def draw_table_2(runs: Runs, extra: Extra) -> Figure:
 
 
 def judge_table_2(runs: Runs, extra: Extra) -> list[Claim]:
-    table = {row.kind: row for row in rows(runs, extra)}
-    none, base, topr = (table.get(kind) for kind in ("none", "base", "topr"))
-    if none is None or base is None or topr is None:
+    if not len(runs):
         return []
-    shown = {name: [row.figures[name] for row in (base, topr)] for name in ("accuracy", "invalid")}
-    told = {name: " → ".join(percent(found) for found in pair) for name, pair in shown.items()}
-    # Intervals that overlap decide nothing.
-    better = shown["accuracy"][1]["low"] > shown["accuracy"][0]["high"]
-    rarer = shown["invalid"][1]["high"] < shown["invalid"][0]["low"] / 2
-    gained = difference(base.together.values["weighted_sc"], topr.together.values["weighted_sc"])
-    ahead = difference(none.together.values["maj"], topr.together.values["weighted_sc"])
+    before, after = ({name: of_problems(runs, extra, when, name) for name in SHARES} for when in ("before", "after"))
     return [
-        Claim(
-            "training makes the verifier more accurate (the intervals do not touch)", better or None, told["accuracy"]
+        above("training makes the verifier more accurate", interval(after["right"] - before["right"])),
+        below(
+            "and leaves less than half of its invalid verdicts (after − half of before)",
+            interval(after["unparsable"] - before["unparsable"] / 2),
         ),
-        Claim(
-            "and leaves less than half of its invalid verdicts (the intervals say so)", rarer or None, told["invalid"]
+        above(
+            "weighted self-consistency gains by the training", interval(after["weighted_sc"] - before["weighted_sc"])
         ),
-        above("weighted self-consistency gains by the training", as_interval(gained, len(runs))),
-        above("and beats the vote without a verifier", as_interval(ahead, len(runs))),
+        above("and beats the vote without a verifier", interval(after["weighted_sc"] - before["maj"])),
     ]
 
 
-def percent(found: dict[str, Any]) -> str:
-    return f"{100 * found['value']:.1f} [{100 * found['low']:.1f}, {100 * found['high']:.1f}]"
-
-
-def as_interval(found: dict[str, Any], seeds: int) -> Interval | None:
-    if found["low"] is None:
-        return None
-    return Interval(found["value"], found["low"], found["high"], seeds)
+def of_problems(runs: Runs, extra: Extra, when: str, name: str) -> Matrix:
+    """[seeds, problems] of the original problems: a share of their verifications, or the score of a selection."""
+    noted = [extra[json.dumps(record["settings"], sort_keys=True)] for record in runs]
+    values = np.array([each[when][name] for each in noted], dtype=np.float64)
+    whole = SHARES[name]
+    return values if whole is None else values / np.array([each[when][whole] for each in noted])

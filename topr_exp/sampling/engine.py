@@ -20,7 +20,7 @@ WORKER = Path(__file__).with_name("vllm_worker.py")
 LOG_LINES = 200  # of the log's end are searched for why an engine ended
 END_SECONDS = 15.0
 # Of the process that asks, and wrong for an engine: which process of a distributed run it is.
-DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")  # how their names begin
 
 
 class Engine:
@@ -32,7 +32,7 @@ class Engine:
     def __init__(self, python: str, log: Path, threads: int, gpus: Sequence[str]) -> None:
         """gpus: as in CUDA_VISIBLE_DEVICES; none leaves that as it is."""
         ours, theirs = socket.socketpair()
-        environment = {name: value for name, value in os.environ.items() if name not in DISTRIBUTED}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(DISTRIBUTED)}
         environment |= {
             # In one process, requests are scheduled in the same order every time.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

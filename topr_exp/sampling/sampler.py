@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 import transformers
 
+from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.config import SamplerConfig, VLLMConfig
 from topr_exp.sampling.hf import Sample, sample
@@ -66,7 +67,8 @@ class Transformers:
     ) -> list[list[Sample]]:
         generator = torch.Generator(device=policy.device).manual_seed(seed_of(*seed))
         stopped = policy.stopper(stop) if stop else None
-        with policy.autocast():
+        work = f"sampling {len(prompts) * n} completions at a time"
+        with policy.autocast(), memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"):
             return sample(policy.model, prompts, n, self.config, policy.eos_ids, generator, stopped)
 
     def made_by(self) -> dict[str, str]:

@@ -6,6 +6,7 @@ of weights its log-probabilities are compared with transformers'.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import queue
@@ -106,6 +107,7 @@ class VLLM:
             self.start(lane, policy)
         assert lane.engine is not None
         if lane.asleep:
+            release()
             lane.engine.ask("wake")
             lane.asleep = False
         if lane.weights != self.weights:
@@ -119,6 +121,7 @@ class VLLM:
     def start(self, lane: Lane, policy: Policy) -> None:
         """Start a lane's engine with the folder of the weights at hand."""
         config = self.config
+        release()
         log = self.scratch / f"engine-{lane.number}.log"
         lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus)
         lane.length, lane.shape, lane.weights, lane.asleep = self.length, shape_of(policy), "", False
@@ -191,6 +194,13 @@ def shape_of(policy: Policy) -> str:
     """Names and shapes of a model's weights: engines take others of the same shape."""
     shapes = {name: tuple(weight.shape) for name, weight in policy.model.named_parameters()}
     return f"{policy.model.config.model_type} {shapes}"
+
+
+def release() -> None:
+    """Give back the GPU memory that torch keeps in this process for later: an engine asks for its share of all."""
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def visible_gpus() -> list[str]:

@@ -74,8 +74,6 @@ class Killed(TOPRError):
 
 def start_all(config: Config, log: Path | None) -> dict[ForkServerProcess, connection.Connection]:
     """The processes of a run, and where each will say how it ended."""
-    # Libraries that ask for GPUs when imported must not start CUDA in the process that others are forked from.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WARM])
     size = config.cluster.world_size

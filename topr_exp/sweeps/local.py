@@ -33,8 +33,6 @@ def run_here(
 
     When a signal stops the sweep the runs are told to stop too; Interrupted is raised once they have saved and ended.
     """
-    # Libraries that ask for GPUs when imported must not start CUDA in the process that runs are forked from.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WARM])
     processes = max(run.settings["cluster"]["processes"] for run in runs)

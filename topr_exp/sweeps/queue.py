@@ -65,10 +65,10 @@ def ask(ids: Iterable[str]) -> Queue:
     return queue
 
 
-def find(name: str) -> str | None:
-    """The id of the job with this name, if Slurm knows one."""
-    rows, _ = table(["squeue", "-h", "-t", "all", "-n", name, "-o", "%F"])
-    return rows[0][0] if rows else None
+def find(name: str) -> tuple[str | None, str]:
+    """The id of the job with this name, if Slurm knows one, and why it could not be asked ("" when it answered)."""
+    rows, problem = table(["squeue", "-h", "-t", "all", "-n", name, "-o", "%F"])
+    return (rows[0][0] if rows else None), problem
 
 
 def partitions() -> list[str]:

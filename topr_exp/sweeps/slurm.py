@@ -172,10 +172,15 @@ def name_of(submission: Submission) -> str:
 
 
 def recover(sweep: Sweep) -> None:
-    """Find the jobs of submissions whose id was not noted, because the launcher was killed right then."""
+    """Find the jobs of submissions whose id was not noted, because the launcher was killed right then.
+
+    Raises TOPRError where Slurm does not answer: to take its silence for a no would submit the runs twice.
+    """
     lost = [submission for submission in sweep.submissions if submission.slurm is None]
     for submission in lost:
-        submission.slurm = queue.find(name_of(submission))
+        submission.slurm, problem = queue.find(name_of(submission))
+        if problem:
+            raise TOPRError(f"{problem}: some runs may be queued already; try again when Slurm answers")
         if submission.slurm is None:
             sweep.submissions.remove(submission)
     if lost:

@@ -59,7 +59,8 @@ def listen(stream: IO[str]) -> queue.Queue[dict[str, Any] | None]:
 
     def read() -> None:
         for line in stream:
-            messages.put(json.loads(line))
+            with contextlib.suppress(ValueError):  # half a line of a run that was killed
+                messages.put(json.loads(line))
         messages.put(None)
 
     threading.Thread(target=read, daemon=True).start()

@@ -115,6 +115,12 @@ class Tracker:
                 self._listener.join(1.0)
                 self._warn(f"its client ended with code {code} (see {self.folder / 'wandb' / 'client.log'})")
         self._listener.join(1.0)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError):  # of what could not be told any more
+            self._process.stdin.close()
+        if not self._listener.is_alive():
+            self._process.stdout.close()
 
 
 def overrides(folder: Path) -> list[str]:

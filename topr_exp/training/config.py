@@ -58,12 +58,16 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         if self.prompts is None:
             if (self.updates, self.rounds, self.replay) != (None, None, 0.0):
-                raise ValueError("prompts must be set where updates, rounds or replay are; got null")
+                raise ValueError(
+                    "prompts must be set where updates, rounds or replay are (schedule=on_policy); got null"
+                )
             return
         for field in ("prompts", "updates", "rounds"):
             value = getattr(self, field)
             if value is None or value < 1:
-                raise ValueError(f"{field} must be 1 or more for an on-policy schedule; got {value or 'null'}")
+                raise ValueError(
+                    f"{field} must be 1 or more for an on-policy schedule; got {str(value).replace('None', 'null')}"
+                )
         if not 0 <= self.replay < 1:
             raise ValueError(f"replay must be in [0, 1); got {self.replay:g}")
 

@@ -33,7 +33,7 @@ from topr_exp.training.examples import Examples
 from topr_exp.training.journal import Journal
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
-from topr_exp.types import Problem
+from topr_exp.types import Problem, TOPRError
 
 BUFFER = "buffer.arrow"
 
@@ -60,6 +60,9 @@ class Rounds:
         """Every remaining round, with a checkpoint after a round every `save_every` seconds and on a signal."""
         assert self.schedule.updates is not None
         assert self.schedule.rounds is not None
+        assert self.schedule.prompts is not None
+        if self.schedule.prompts > (there := len(self.train.prompts)):
+            raise TOPRError(f"schedule.prompts={self.schedule.prompts}: there are {there} problems to sample")
         if self.trainer.restored is not None and self.schedule.replay > 0:
             self.restore()
         steps = self.schedule.rounds * self.schedule.updates

@@ -7,6 +7,7 @@ own, smaller number), so that micro-batches, padding and the number of processes
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -32,6 +33,8 @@ from topr_exp.training.metrics import Collector
 from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.parallel import spread
 from topr_exp.types import Batch, TOPRError
+
+log = logging.getLogger(__name__)
 
 GATE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
@@ -175,7 +178,7 @@ class Trainer:
         """The token scores of some completions and their mask."""
         inputs = collate(examples.sequences(rows), self.policy.device)
         reference = self.reference.model if self.reference is not None else None
-        with self.policy.autocast():
+        with self.policy.autocast(keep=self.layout.keeps_casts):
             recompute = self.config.gradient_checkpointing
             return self.layout.score(inputs, entropy=True, reference=reference, recompute=recompute), inputs.mask
 
@@ -188,7 +191,7 @@ class Trainer:
         with torch.no_grad():
             for part in parts:
                 inputs = collate(examples.sequences(rows[part.positions]), self.policy.device)
-                with self.policy.autocast():
+                with self.policy.autocast(keep=self.layout.keeps_casts):
                     some = self.layout.score(inputs).logp
                 if part.counts:
                     logp[torch.from_numpy(part.positions).to(logp.device), : some.shape[1]] = some
@@ -197,8 +200,17 @@ class Trainer:
         return signals
 
     def check_gate(self, delta: Tensor) -> None:
-        """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently."""
+        """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.
+
+        In bfloat16 batches of another shape round otherwise, so that no bound can be set: how far it is from 0 is said.
+        """
         worst = float(delta.abs().max())
+        if not self.policy.full_precision and self.step == 0 and world.leads():
+            median, high = delta.abs().float().quantile(torch.tensor([0.5, 0.99], device=delta.device)).tolist()
+            log.warning(
+                f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
+                f"{median:.2g} (median), {high:.2g} (99 %), {worst:.2g} (largest)"
+            )
         if self.policy.full_precision and not worst <= GATE:
             raise TOPRError(
                 f"log π − log μ is {worst:.2g} before the first update (at most {GATE:g} is rounding): μ was not "
@@ -215,5 +227,5 @@ class Trainer:
         raise TOPRError(
             f"the loss or its gradient is not finite at step {self.step}; loss {collector.loss / len(chosen):.4g}, "
             f"largest |log-ratio| {worst:.4g}, completions {examples.rows(chosen).tolist()}; the last checkpoint is "
-            "kept (lower optim.lr, bound the weights by algo.b_pos and algo.b_neg, or set optim.skip_nonfinite=true)"
+            "kept (lower optim.lr, or set optim.skip_nonfinite=true)"
         )

@@ -1,0 +1,56 @@
+"""Which GPU a process of a run takes, and what an engine of its own must not inherit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from topr_exp import world
+from topr_exp.sampling.engine import DISTRIBUTED
+from topr_exp.types import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("SLURM_LOCALID", raising=False)
+
+
+def test_each_process_sees_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # so that it is set back
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    world.take_gpu(2)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    world.take_gpu(1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "7"
+
+
+def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("SLURM_LOCALID", "0")
+    with pytest.raises(ConfigError, match="process 2 of this machine has no GPU of its own: torch sees 1"):
+        world.take_gpu(1)  # two processes started in a shell of one GPU
+
+
+def test_slurm_s_choice_for_a_task_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("SLURM_LOCALID", "1")
+    world.take_gpu(1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT",
+                                  "TORCHELASTIC_USE_AGENT_STORE", "WORLD_SIZE"])  # fmt: skip
+def test_an_engine_does_not_take_itself_for_a_process_of_the_run(name: str) -> None:
+    assert name.startswith(DISTRIBUTED)
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "PATH", "HF_HOME", "LD_LIBRARY_PATH"])
+def test_an_engine_keeps_the_rest(name: str) -> None:
+    assert not name.startswith(DISTRIBUTED)
