@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp import world
-from topr_exp.config import Config, plain
+from topr_exp.composition.config import ComposeName
+from topr_exp.config import Config, Mu, plain
 from topr_exp.data.config import Reward
 from topr_exp.verifier import table as verifier_table
 
@@ -47,7 +48,8 @@ def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, 
         weighting = f", effective positive proportion p~ = {config.effective_positive:g}"
     else:
         weighting = ""
-    top_k = f", top-k {sampler.top_k}" if sampler.top_k else ""
+    cut = f", top-k {sampler.top_k}" if sampler.top_k else ""
+    cut += f", top-p {sampler.top_p:g}" if sampler.top_p < 1 else ""
     task = config.task
     nouns, noun = ("solutions", "solution") if task.verifies else ("problems", "problem")
     data = "; ".join(
@@ -60,22 +62,50 @@ def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, 
         ("model", f"{config.model.name}, {policy.parameters / 1e6:,.2f} M parameters, {policy.place}"),
         (
             "sampling",
-            f"{config.data.n} completions a {noun} ({config.data.eval_n} to evaluate), temperature "
-            f"{sampler.temperature:g}{top_k}, at most {sampler.max_new_tokens} tokens, sampler.seed {sampler.seed}",
+            f"{sampler.name}, {config.data.n} completions a {noun} ({config.data.eval_n} to evaluate), temperature "
+            f"{sampler.temperature:g}{cut}, at most {sampler.max_new_tokens} tokens, sampler.seed {sampler.seed}",
         ),
         (
             "training",
             f"{optim.name.name}, learning rate {optim.lr:g}, {optim.batch_size} examples an update, gradient clip "
-            f"{optim.grad_clip:g}, {plural(optim.epochs, 'epoch')}, seed {config.seed}",
+            f"{optim.grad_clip:g}, {how_long(config)}, seed {config.seed}",
         ),
         ("folder", str(config.folder)),
     ]
+    if (chosen := choice(config)) != "all completions":
+        rows.insert(-2, ("examples", chosen))
+    if config.mu is Mu.sampler:
+        rows.insert(-2, ("log μ", "what the sampler drew with"))
     if task.verifies:
         each = f"{task.solutions} a training problem, {task.test_solutions} a test problem"
         rows.insert(1, ("task", f"verify solutions by {task.solver}: {each}"))
     if config.iterations > 1:
         rows.insert(-1, ("iterations", str(config.iterations)))
     return "\n".join(f"{name:<11} {text}" for name, text in rows)
+
+
+def how_long(config: Config) -> str:
+    """Epochs over a fixed training set, or rounds."""
+    schedule = config.schedule
+    if schedule.prompts is None:
+        return plural(config.optim.epochs, "epoch")
+    assert schedule.rounds is not None
+    assert schedule.updates is not None
+    replay = f", replay {schedule.replay:g}" if schedule.replay else ""
+    problems, updates = plural(schedule.prompts, "problem"), plural(schedule.updates, "update")
+    return f"{plural(schedule.rounds, 'round')} of {problems} and {updates}{replay}"
+
+
+def choice(config: Config) -> str:
+    """Which of the sampled completions are trained on."""
+    compose = config.compose
+    if config.data.completions is not None:
+        return f"from {config.data.completions}"
+    count = "all" if compose.n_examples is None else f"{compose.n_examples:,}"
+    share = f", {100 * compose.positive_share:g} % of them correct" if compose.positive_share is not None else ""
+    kind = "" if compose.name is ComposeName.uniform else f" by {compose.name.name}"
+    cut = ", truncated ones left out" if compose.drop_truncated else ""
+    return f"{count} completions{kind}{share}{cut}"
 
 
 def results(summary: dict[str, Any], folder: Path) -> str:

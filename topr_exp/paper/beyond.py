@@ -147,7 +147,7 @@ def draw_learning_rates(runs: Runs, extra: Extra) -> Figure:
             draw.against(ax, some, RATE)
             draw.base_line(ax, members)
             ax.set(xlabel="learning rate", ylabel="pass@1 on validation problems (%)", title=model)
-            ax.legend(fontsize=7, ncols=2)
+            ax.legend(fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     return figure
 
 
@@ -164,8 +164,13 @@ def judge_learning_rates(runs: Runs, extra: Extra) -> list[Claim]:
         other = [
             f"{name} {rates[name]:g} (used {used[name]:g})" for name in rates if not np.isclose(rates[name], used[name])
         ]
-        text = "the learning rates that the other figures use are these (conf/learning_rates.json)"
-        found.append(Claim(text, not other, "; ".join(other) or "all of them"))
+        grid = sorted(float(rate) for rate in runs.where(model__name=model).split(RATE))
+        edge = [f"{name} {rate:g}" for name, rate in rates.items() if rate in (grid[0], grid[-1])]
+        text = "the other figures use the best of the grid (conf/learning_rates.json)"
+        evidence = "; ".join(other) or "all algorithms"
+        if edge:
+            evidence += f"; best at the grid's edge, so that a better one may lie beyond: {', '.join(edge)}"
+        found.append(Claim(text, not other, evidence))
     return found
 
 

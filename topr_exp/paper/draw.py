@@ -134,6 +134,9 @@ def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1"
         for x, each in zip(xs, points.values(), strict=True):
             ax.plot([x] * len(each), PERCENT * np.array(each.each(name)), ".", ms=2.5, color=style["color"], alpha=0.6)
     log_axis(ax, "x")
+    if known := sorted({float(x) for runs in groups.values() for x in runs.split(key)}):
+        ax.set_xticks(known, [f"{x:g}" for x in known], minor=False)
+        ax.set_xticks([], minor=True)
     ax.set(ylabel=f"{name} (%)")
 
 

@@ -107,7 +107,7 @@ def check_python(python: str | None) -> str:
     if python is None:
         if importlib.util.find_spec("vllm") is None:
             raise ConfigError(
-                "sampler=vllm: there is no vLLM in this environment; pip install 'topr-exp[vllm]' (on a GPU), or "
+                "sampler=vllm: there is no vLLM in this environment; pip install -e '.[vllm]' (on a GPU), or "
                 "sampler.python=PYTHON of an environment that has it (docs/vllm.md)"
             )
         return sys.executable
