@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Verdict = Literal["correct", "incorrect", "invalid"]
-FinishReason = Literal["stop", "length", "stop_string"]
 
 
 class TOPRError(Exception):

@@ -5,11 +5,10 @@ import pytest
 from synthetic import evaluation
 
 from topr_exp.evaluation import intervals as module
-from topr_exp.evaluation.intervals import align, bootstrap_means, intervals, paired_difference, standard_error
+from topr_exp.evaluation.intervals import bootstrap_means, intervals, paired_difference, standard_error
 from topr_exp.evaluation.majority import ballots, count_votes, majority_score
 from topr_exp.evaluation.passk import pass_at_k
 from topr_exp.evaluation.verdicts import CORRECT
-from topr_exp.types import TOPRError
 
 N = 8
 
@@ -81,15 +80,3 @@ def test_a_single_problem_has_no_uncertainty_to_give():
     assert intervals(np.array([[0.25]]), np.random.default_rng(0))[0].as_dict() == {
         "value": 0.25, "se": None, "low": None, "high": None
     }  # fmt: skip
-
-
-def test_align_pairs_by_problem():
-    values = np.array([10, 20, 30])
-    assert values[align(["a", "b", "c"], ["c", "a", "b"])].tolist() == [20, 30, 10]
-
-
-@pytest.mark.parametrize("second", [["a", "b"], ["a", "b", "c", "d"], ["a", "b", "x"]])
-def test_runs_on_different_problems_are_not_paired(second):
-    shared = len({"a", "b", "c"} & set(second))
-    with pytest.raises(TOPRError, match=f"3 and {len(second)} test problems, {shared} in common"):
-        align(["a", "b", "c"], second)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from topr_exp.evaluation.majority import Ballots, count_votes, majority_score
 
 TRIALS = 100  # as in the paper
-SAMPLING_ONLY_LABEL = "sampling only (paper)"
 
 
 @dataclass(frozen=True, slots=True)

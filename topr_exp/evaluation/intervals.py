@@ -7,13 +7,10 @@ these intervals, and where every problem scores the same (all 0, say) they have 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from topr_exp.types import TOPRError
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -100,22 +97,7 @@ def paired_difference(
 ) -> Interval:
     """The mean of second - first over the problems that both runs were tested on, with its interval.
 
-    first, second: [P] the same statistic of two runs, problem by problem (`align` brings them into one order).
+    first, second: [P] the same statistic of two runs, problem by problem.
     """
     assert first.shape == second.shape, (first.shape, second.shape)
     return intervals((second - first)[:, None], rng, resamples, level)[0]
-
-
-def align(first: Sequence[str], second: Sequence[str]) -> NDArray[np.int64]:
-    """The positions in `second` of the problem ids of `first`, so that values[align(first, second)] are paired.
-
-    Raises TOPRError when the two are not the same set of problems.
-    """
-    position = {problem: i for i, problem in enumerate(second)}
-    assert len(position) == len(second), "a problem occurs twice"
-    shared = sum(problem in position for problem in first)
-    if shared != len(first) or len(first) != len(second):
-        raise TOPRError(
-            f"the two runs cannot be paired: {len(first)} and {len(second)} test problems, {shared} in common"
-        )
-    return np.array([position[problem] for problem in first], dtype=np.int64)

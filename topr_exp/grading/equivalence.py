@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 from topr_exp.grading.latex import Tokens, TooComplex, number_like, words
 from topr_exp.grading.numeric import different
@@ -177,16 +176,6 @@ def _key(node: Node) -> Key:
         return ("number", number)
     text = textual(node.tokens)
     return ("text", text) if text is not None else ("tokens", *node.tokens)
-
-
-def rational_value(text: str) -> Fraction | None:
-    """The exact rational that an answer spells, None if it spells none."""
-    try:
-        node = parse(text)
-    except TooComplex:
-        return None
-    node = node.value if isinstance(node, Named) else node
-    return value(node.tokens) if isinstance(node, Leaf) else None
 
 
 MAX_SYMBOLIC_TOKENS = 400

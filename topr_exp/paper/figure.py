@@ -34,16 +34,3 @@ class Figure:
     metrics: tuple[str, ...] = ()  # of the updates, by records.METRICS, that it needs
     note: str = ""  # what a reader must know of how it was made
     names: tuple[str, ...] = field(default=("pass@1", "maj", "invalid"))  # columns of the table
-
-
-def by_two(first: str, second: str) -> Callable[[Runs], Mapping[str, Runs]]:
-    """A table with a row for each pair of values."""
-
-    def rows(runs: Runs) -> Mapping[str, Runs]:
-        return {
-            f"{one}, {other}": each
-            for one, group in runs.split(first).items()
-            for other, each in group.split(second).items()
-        }
-
-    return rows

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from topr_exp.paper import agro, beyond, iterations, proportions, tabular, training, verifier
-from topr_exp.paper.figure import Figure, by_two
+from topr_exp.paper import agro, beyond, draw, iterations, proportions, tabular, training, verifier
+from topr_exp.paper.figure import Figure
+from topr_exp.paper.selection import crossed
 
 BOTH = "model=tiny,tiny_noise"
 SEEDS = "seed=0,1,2,3,4"
@@ -37,7 +38,7 @@ FIGURES = (
         "Training on negatives as well as positives gives a higher pass@1 and maj@n, leaves fewer problems with few "
         "correct answers, and almost doubles pass@1 on MATH.",
         ("fig4",), training.draw_figure_4, training.judge_figure_4,
-        by_two("data.name", "algo.name"),
+        lambda runs: crossed(runs, ("data.name", draw.name_of), (training.algorithms, draw.name_of)),
     ),
     Figure(
         "fig5", "Figure 5",
@@ -130,7 +131,8 @@ FIGURES = (
     Figure(
         "ratio", "Beyond the papers: which ratio",
         "Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
-        ("ratio",), beyond.draw_ratio, beyond.judge_ratio, by_two("algo.name", "algo.ratio"), only_full=True,
+        ("ratio",), beyond.draw_ratio, beyond.judge_ratio,
+        lambda runs: crossed(runs, (training.algorithms, draw.name_of), ("algo.ratio", str)), only_full=True,
     ),
     Figure(
         "mu", "Beyond the papers: whose log μ",

@@ -187,7 +187,7 @@ class Mirror:
         """Some completions of an evaluation on the whole test set; their text stays text."""
         import wandb
 
-        rows = list(sample_rows(self.folder, record)) if kind == "eval" else []
+        rows = list(sample_rows(record)) if kind == "eval" else []
         return {"completions": wandb.Table(columns=list(COLUMNS), data=rows)} if rows else {}
 
     # ---- closing

@@ -14,7 +14,7 @@ LONGEST = 4000  # characters of a completion
 COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")
 
 
-def sample_rows(folder: Path, record: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+def sample_rows(record: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     """Rows of COLUMNS: the first completions of each verdict; none where the store's tables are gone.
 
     record: an evaluation of eval.jsonl, whose `rollouts` and `verdicts` are folders of the store.
