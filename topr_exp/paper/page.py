@@ -10,6 +10,7 @@ from topr_exp.console import plural
 from topr_exp.files import write_text
 from topr_exp.paper import records
 from topr_exp.paper.claims import Claim, verdict
+from topr_exp.paper.draw import name_of
 from topr_exp.paper.figure import Figure
 from topr_exp.paper.selection import Runs, interval
 
@@ -110,5 +111,5 @@ def numbers(figure: Figure, runs: Runs) -> list[str]:
     for label, (group, part) in rows.items():
         cells = [interval(group.values(name, part)).percent() for name in figure.names]
         each = " ".join(f"{100 * value:.1f}" for value in group.each("pass@1", part)) if part == "final" else ""
-        lines.append(f"| {label} | {' | '.join(cells)} | {each} |")
+        lines.append(f"| {name_of(label)} | {' | '.join(cells)} | {each} |")
     return lines

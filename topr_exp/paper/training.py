@@ -76,7 +76,7 @@ def draw_figure_3(runs: Runs, extra: Extra) -> Figure:
         for ax, name in zip(row, PAPERS_FOUR, strict=True):
             shares(ax, members.where(algo__name=name))
             ax.set_title(f"{draw.name_of(name)}, {model}")
-    grid[0][0].legend(fontsize=7)
+    grid[0][0].legend(fontsize=7, frameon=True, facecolor="white", framealpha=1.0)
     return figure
 
 
