@@ -1,4 +1,4 @@
-"""A loss for the tests that disturb a run: TOPR's, and slow enough that no machine ends the run before that."""
+"""Losses for the tests that disturb a run: TOPR's and RLOO's, and slow enough that no machine ends the run before."""
 
 from __future__ import annotations
 
@@ -6,12 +6,24 @@ import dataclasses
 import time
 from typing import Any
 
+from topr_exp.algorithms.agro import RLOO
 from topr_exp.algorithms.tapered import Tapered
 
 
 @dataclasses.dataclass(frozen=True)
 class Slow(Tapered):
     """Sleeps for `seconds` at every batch."""
+
+    seconds: float = 0.0
+
+    def __call__(self, batch: Any) -> Any:
+        time.sleep(self.seconds)
+        return super().__call__(batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class SlowRLOO(RLOO):
+    """The same."""
 
     seconds: float = 0.0
 

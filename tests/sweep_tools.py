@@ -16,7 +16,14 @@ from tests.conftest import ROOT
 
 # A run of a second or two, with a checkpoint after every update.
 TINY = ["experiment=smoke", "data.train_problems=8", "data.test_problems=4", "checkpoint.every_seconds=0"]
-SLOW = ["algo._target_=tests.slow.Slow", "+algo.seconds=0.1"]  # a tenth of a second for each update
+
+
+def slow(loss: str) -> list[str]:
+    """Settings for a loss of tests/slow.py: a tenth of a second for each update, at least."""
+    return [f"algo._target_=tests.slow.{loss}", "+algo.seconds=0.1"]
+
+
+SLOW = slow("Slow")
 PLACES = ("rollouts", "verdicts")  # where an evaluation's tables are
 SPEED = ("tokens_per_second",)  # the one record of an update that a clock decides
 
@@ -40,7 +47,7 @@ def start(module: str, *arguments: object, **more: str) -> subprocess.Popen[str]
 def command(module: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     """The same, waited for."""
     process = start(module, *arguments, **more)
-    out, err = process.communicate(timeout=500)
+    out, err = process.communicate(timeout=1500)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -76,7 +83,7 @@ def attempts(sweep: Path) -> dict[str, int]:
     return {name: state["attempt"]["number"] for name, state in states.items()}
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 120.0) -> Any:
+def wait_for(what: Callable[[], Any], seconds: float = 300.0) -> Any:
     """The first true value of `what`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

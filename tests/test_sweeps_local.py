@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import config_of
+from tests.conftest import ROOT, config_of
 from tests.sweep_tools import SLOW, TINY, attempts, command, launch, manifest, result, results, start, steps, wait_for
 from topr_exp.pipeline import run as run_pipeline
 
@@ -70,9 +71,7 @@ def test_the_same_sweep_again_starts_only_what_failed(sweep: Path) -> None:
 
 
 def test_status_and_logs(sweep: Path) -> None:
-    began = time.monotonic()
     done = command("topr_exp.sweeps", "status", sweep)
-    assert time.monotonic() - began < 2
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["run", "state", "stage", "left", "pass@1", "folder"]
     assert [line.split()[:2] for line in lines[1:5]] == [["1", "done"], ["2", "done"], ["3", "failed"], ["4", "failed"]]
@@ -86,24 +85,35 @@ def test_status_and_logs(sweep: Path) -> None:
     assert "no run of" in missing.stderr
 
 
+def test_status_loads_nothing_heavy(sweep: Path) -> None:
+    """So that it answers within a second even beside runs at work."""
+    heavy = ["torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib", "hydra"]
+    code = (
+        f"import sys; from topr_exp.sweeps.__main__ import main; code = main(['status', {str(sweep)!r}]);"
+        f"print(code, [name for name in {heavy} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
 def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_path: Path) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", *SLOW, "cluster.jobs=2", "seed=0,1", "optim.epochs=6"]
+    arguments = [*TINY, f"output_dir={tmp_path}", *SLOW, "cluster.jobs=2", "seed=0,1", "optim.epochs=20"]
     launcher = start("topr_exp", "-m", *arguments, "name=killed")
     sweep = tmp_path / "killed"
     folders = wait_for(lambda: [sweep / run["folder"] for run in manifest(sweep)["runs"]])
-    wait_for(lambda: all(steps(folder) >= 2 for folder in folders))
     refused = command("topr_exp", "-m", *arguments, "name=killed")
     assert refused.returncode == 1
     assert "is being launched by process" in refused.stderr
     assert refused.stderr.count("\n") == 1
+    wait_for(lambda: all(steps(folder) >= 2 for folder in folders))
     launcher.send_signal(signal.SIGKILL)
-    launcher.communicate()
+    launcher.communicate(timeout=300)
     wait_for(lambda: all(json.loads((f / "state.json").read_text())["status"] == "stopped" for f in folders))
     assert not list(sweep.glob("*/DONE"))
     done = command("topr_exp.sweeps", "resume", sweep)
     assert done.returncode == 0, done.stderr
     assert set(attempts(sweep).values()) == {2}
-    assert all([record["step"] for record in each["updates"]] == list(range(1, 13)) for each in results(sweep).values())
+    assert all([record["step"] for record in each["updates"]] == list(range(1, 41)) for each in results(sweep).values())
 
 
 REFUSED = {
