@@ -105,7 +105,7 @@ function sweep() {
         return [x, band.y[0], band.low[0], band.high[0]];
       });
       return { name, i, marks: true, x: found.map((one) => one[0]), y: found.map((one) => one[1]), low: found.map((one) => one[2]), high: found.map((one) => one[3]) };
-    });
+    }).sort((a, b) => b.x.length - a.x.length); // those with most points are shown at first
     return { series, options: { xTitle: state.x, yTitle: `final ${unit(state.y)}`, yName: state.y } };
   });
 }
