@@ -15,10 +15,12 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.conftest import ROOT, config_of, overrides
+from tests.sweep_tools import SLOW
 from topr_exp.pipeline import run
 from topr_exp.types import ConfigError
 
-LONG = ["optim.epochs=6", "checkpoint.every_seconds=0"]  # 24 updates
+pytestmark = pytest.mark.timeout(1800)
+LONG = ["optim.epochs=10", "checkpoint.every_seconds=0", *SLOW]  # 40 updates, four seconds at least
 ON_POLICY = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=8", "schedule.replay=0.3", "evaluation.every=2"]
 
 
@@ -121,7 +123,7 @@ def test_a_run_that_lost_a_process_or_was_stopped_goes_on_as_if_nothing_was(tmp_
         os.kill(other, signal.SIGKILL)
     else:
         process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=200)
+    _, said = process.communicate(timeout=500)
     last = said.splitlines()[-1]
     if blow == "kill one":
         assert process.returncode == 1
