@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
+from tests.sweep_tools import slow, steps, wait_for
 from topr_exp.pipeline import run
 from topr_exp.types import TOPRError
 
@@ -159,36 +161,47 @@ def test_a_folder_that_holds_another_experiment_is_refused(outputs: Path) -> Non
 def test_an_error_of_a_run_is_one_line_and_exit_code_1(outputs: Path) -> None:
     asked = ["compose=proportion", "compose.positive_share=0.9", "compose.n_examples=60"]
     done = subprocess.run(
-        [sys.executable, "-m", "topr_exp", *overrides(outputs, *asked)], capture_output=True, text=True, cwd=ROOT
+        [sys.executable, "-m", "topr_exp", *overrides(outputs, *asked)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=300,
     )
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: compose.positive_share=0.9")
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("more", [[], ["algo=rloo", "schedule.rounds=8", "schedule.prompts=4"]], ids=["topr", "rloo"])
+ROUNDS = ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["optim.epochs=6", *slow("Slow")], [*ROUNDS, *slow("SlowRLOO")]],
+    ids=["topr", "rloo"],
+)
 def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, more: list[str]) -> None:
     arguments = [*more, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]
     undisturbed = config_of(*overrides(tmp_path / "a", *arguments))
     run(undisturbed)
     killed = config_of(*overrides(tmp_path / "b", *arguments))
     command = [sys.executable, "-m", "topr_exp", *overrides(tmp_path / "b", *arguments)]
+    moments: list[Callable[[], bool]] = [
+        killed.folder.exists,  # in one of the first stages, or in training
+        lambda: steps(killed.folder) >= 2,
+        lambda: steps(killed.folder) >= 4,
+    ]
     rng = random.Random(0)
-    kills = 0
-    for attempt in range(8):
+    for reached in moments:
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        if attempt < 3:
-            deadline = time.monotonic() + 60
-            while not killed.folder.exists() and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.05)
-            time.sleep(rng.uniform(0.1, 1.5))
-            if process.poll() is None:
-                os.kill(process.pid, signal.SIGKILL)
-                kills += 1
-        process.wait()
-        if (killed.folder / "DONE").exists():
-            break
-    assert kills >= 1
+        wait_for(lambda reached=reached, process=process: reached() or process.poll() is not None)
+        time.sleep(rng.uniform(0.0, 0.3))
+        assert process.poll() is None, "was done before it could be killed"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(60)
+        assert not (killed.folder / "DONE").exists()
+    assert subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=500).returncode == 0
+    assert len(records(killed.folder)) == len(records(undisturbed.folder)) >= 20
     assert weights_of(killed.folder) == weights_of(undisturbed.folder)
     timing = ("tokens_per_second",)
     strip = lambda lines: [{k: v for k, v in line.items() if k not in timing} for line in lines]
