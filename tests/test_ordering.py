@@ -22,7 +22,7 @@ OPEN = {"DPO ends between PPO and TOPR"}  # 34 % with one seed, 64 % with the ot
 def test_figure_1(tmp_path: Path) -> None:
     """Naive collapses into invalid answers, PPO stalls, DPO ends between PPO and TOPR, TOPR far above SFT and PPO."""
     settings = [f"algo={','.join(ALGORITHMS)}", "seed=0,1", "cluster.jobs=2", f"output_dir={tmp_path}"]
-    subprocess.run([sys.executable, "-m", "topr_exp", "-m", *settings], check=True)
+    subprocess.run([sys.executable, "-m", "topr_exp", "-m", *settings], check=True, timeout=7000)
     summaries = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/summary.json")]
     assert len(summaries) == 2 * len(ALGORITHMS)
     runs = defaultdict(list, base=[summaries[0]["base"]])

@@ -160,7 +160,7 @@ def test_help_is_fast_and_needs_no_arrow() -> None:
     code = (
         "import sys, topr_exp.store.__main__ as m; m.parser(); print({'pyarrow', 'numpy', 'torch'} & set(sys.modules))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert out.stdout == "set()\n"
 
 

@@ -119,12 +119,12 @@ def test_file_size_limit(tmp_path: Path) -> None:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 96 KiB."""
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96k", "none", str(tmp_path)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=96k", "none", str(tmp_path)], capture_output=True, check=False, timeout=60
     )
     if mounted.returncode != 0:
         pytest.skip("may not mount a small file system")
     yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
+    subprocess.run(["umount", str(tmp_path)], check=True, timeout=60)
 
 
 def test_full_disk(small_disk: Path) -> None:
@@ -133,7 +133,7 @@ def test_full_disk(small_disk: Path) -> None:
         table.fill(shard)
     assert 1 < len(table.missing()) < SHARDS
     assert not list(table.folder.glob("*.tmp"))
-    subprocess.run(["mount", "-o", "remount,size=10m", str(small_disk)], check=True)
+    subprocess.run(["mount", "-o", "remount,size=10m", str(small_disk)], check=True, timeout=60)
     assert table.fill(shard) > 0
     assert table.complete()
 

@@ -70,7 +70,7 @@ def test_a_controller_that_is_down_leaves_it_open_what_runs(fake: Any) -> None:
 
 
 def test_a_controller_that_is_slow_counts_as_down(fake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 5\n")
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 600\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setattr(queue, "SECONDS", 0.2)
     assert ask(["17"]).notes == ["Slurm does not answer (no answer within 0.2 s); going on by the runs' files"]
