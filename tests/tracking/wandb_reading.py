@@ -20,7 +20,7 @@ def inspect(folder: Path) -> list[dict[str, Any]]:
     (log,) = offline.glob("*.wandb")
     program = Path(wandb.__file__).parent / "bin" / "wandb-core"
     command = [program, "leet", "inspect", "-json", "-no-observability", "-run-file", log, offline.parent]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.splitlines()
     return [json.loads(line) for line in lines]
 
 
