@@ -73,7 +73,11 @@ MEASURE = Path(__file__).parent / "store_memory.py"
 def measure(tmp_path: Path, completions: int) -> dict[str, Any]:
     """What `store_memory.py` prints, in a process of its own: peak memory has to start from nothing."""
     out = subprocess.run(
-        [sys.executable, str(MEASURE), str(tmp_path), str(completions)], capture_output=True, text=True, check=False
+        [sys.executable, str(MEASURE), str(tmp_path), str(completions)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
     )
     assert out.returncode == 0, out.stderr
     return {name: float(value) for name, value in (line.split() for line in out.stdout.splitlines())}

@@ -35,7 +35,12 @@ def project(tmp_path, monkeypatch):
 
 def command(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "topr_exp", *arguments], cwd=project, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "topr_exp", *arguments],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
     )
 
 
