@@ -68,7 +68,7 @@ SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1,sched_min
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
-KillWait=3
+KillWait=10
 MinJobAge=300
 JobRequeue=1
 ReturnToService=2
