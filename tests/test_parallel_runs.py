@@ -21,7 +21,8 @@ from topr_exp.types import ConfigError
 
 pytestmark = pytest.mark.timeout(1800)
 LONG = ["optim.epochs=10", "checkpoint.every_seconds=0", *SLOW]  # 40 updates, four seconds at least
-ON_POLICY = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=8", "schedule.replay=0.3", "evaluation.every=2"]
+ON_POLICY = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=8", "schedule.replay=0.3", "evaluation.every=2",
+             "optim.batch_size=32"]  # fmt: skip
 
 
 def command(*arguments: str, launcher: tuple[str, ...] = ("-m",)) -> list[str]:

@@ -375,7 +375,7 @@ def test_a_task_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path) ->
     assert "another one of the run ended" in (folder / "error.txt").read_text()
     again = command("topr_exp.sweeps", "resume", sweep, "cluster.wait=true")
     assert again.returncode == 0, again.stderr
-    alone = launch(tmp_path / "one", LONG, "cluster.threads=1")
+    alone = launch(tmp_path / "one", *SLOWLY, "cluster.threads=1")
     assert alone.returncode == 0, alone.stderr
     assert_same_run(folder, tmp_path / "one" / "runs" / folder.name)
 
