@@ -19,7 +19,7 @@ import measure
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
-from training import CASES, Ours, clock
+from training import CASES, Ours, clock, timed
 
 KINDS = {
     "matrix products": ("mm", "bmm", "addmm", "matmul", "linear", "baddbmm"),
@@ -45,11 +45,7 @@ def anatomy(name: str, updates: int) -> dict[str, Any]:
     ours = Ours(case, (updates + 3) * case.batch)
     for _ in range(3):
         ours.update()
-    seconds = []
-    for _ in range(updates):
-        began = clock(ours.device)
-        ours.update()
-        seconds.append(clock(ours.device) - began)
+    seconds = [timed(ours.update, ours.device) for _ in range(updates)]
     whole = measure.median(seconds)
     operations = counted(ours)
     limit = best_product(ours)

@@ -15,7 +15,7 @@ from typing import Any
 
 import measure
 import torch
-from training import Case, Ours, clock
+from training import Case, Ours, timed
 
 from topr_exp.training.config import Optimizer
 
@@ -47,11 +47,7 @@ def curve(name: str, cases: dict[int, Case], repeats: int) -> list[dict[str, Any
     for size, each in cases.items():
         ours = Ours(each, 2 * each.batch)
         ours.update()
-        seconds = []
-        for _ in range(repeats):
-            began = clock(ours.device)
-            ours.update()
-            seconds.append(clock(ours.device) - began)
+        seconds = [timed(ours.update, ours.device) for _ in range(repeats)]
         row = {"size": size, "seconds": measure.median(seconds), "bytes": measure.peak_memory(ours.update, ours.device)}
         before = rows[-1] if rows else None
         grows = [f"{exponent(before, row, key):6.2f}" if before else 6 * " " for key in ("seconds", "bytes")]

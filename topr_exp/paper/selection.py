@@ -36,7 +36,8 @@ def interval(values: Matrix) -> Interval:
 
     x_sp = m + seed_s + problem_p + rest_sp, crossed random effects: the mean's variance is
     (MS_seed + MS_problem − MS_rest) / (S P) with no component below 0, its degrees of freedom Satterthwaite's (1946).
-    values: [S, P]. With a single seed it holds over problems alone. Of shares it stays within 0 and 1.
+    values: [S, P]. With a single seed it holds over problems alone. Of shares it stays within 0 and 1, of their
+    differences within -1 and 1.
     """
     seeds, problems = values.shape
     mean, by_seed, by_problem = float(values.mean()), values.mean(axis=1), values.mean(axis=0)
@@ -54,8 +55,9 @@ def interval(values: Matrix) -> Interval:
     if variance > 0:
         half = t_95(variance**2 / sum(square**2 / count for square, count in parts))
         half *= math.sqrt(variance / values.size)
-    low = max(mean - half, 0.0) if values.min() >= 0 else mean - half
-    high = min(mean + half, 1.0) if values.max() <= 1 else mean + half
+    low, high = mean - half, mean + half
+    if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
+        low, high = max(low, 0.0 if values.min() >= 0 else -1.0), min(high, 1.0)
     return Interval(mean, low, high, seeds)
 
 
