@@ -33,7 +33,7 @@ def make_run(
 
 
 def config_json(config: Config) -> Any:
-    from topr_exp.config import plain
+    from topr_exp.schema import plain
 
     return plain(config)
 

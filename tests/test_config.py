@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, config_of
-from topr_exp.config import plain
 from topr_exp.jobs import plan
+from topr_exp.schema import plain
 from topr_exp.types import ConfigError
 
 GROUPS = {

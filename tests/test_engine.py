@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, config_of, make_model, overrides
-from topr_exp.config import plain
 from topr_exp.data.questions import Questions
 from topr_exp.evaluate import settings_of
 from topr_exp.sampling import engine as engine_module
@@ -23,6 +22,7 @@ from topr_exp.sampling.hf import Sample
 from topr_exp.sampling.rollouts import collect
 from topr_exp.sampling.sampler import Transformers, open_sampler
 from topr_exp.sampling.vllm import groups
+from topr_exp.schema import plain
 from topr_exp.store import Store
 from topr_exp.types import ConfigError, Problem, TOPRError
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.conftest import config_of, make_model
 from topr_exp import attempt, interrupts
-from topr_exp.config import plain
 from topr_exp.jobs import Composer, Job, recompose, without_hydra
+from topr_exp.schema import plain
 from topr_exp.store import claims
 from topr_exp.sweeps import queue
 from topr_exp.sweeps.queue import Entry, Queue, ask

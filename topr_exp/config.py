@@ -1,4 +1,4 @@
-"""The schema of a run's settings and every check that can be made before a model loads or a job is submitted.
+"""A run's settings and every check that can be made before a model loads or a job is submitted.
 
 YAML holds values, the dataclasses hold names, types and ranges. Hydra composes; `load` refuses. A mistake raises
 `ConfigError` with one line: the key, what was given, what is allowed. Nothing heavy is imported here.
@@ -11,10 +11,8 @@ import difflib
 import hashlib
 import importlib
 import json
-import math
-import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -29,11 +27,14 @@ from topr_exp.data.prompts import build_prompter
 from topr_exp.models.config import ModelConfig
 from topr_exp.models.loading import find_folder
 from topr_exp.sampling.config import SamplerConfig, sampler_schema, sampler_with
+from topr_exp.schema import build, first_line, plain, show
 from topr_exp.sweeps.config import ClusterConfig, cluster_schema, cluster_with
 from topr_exp.tracking.config import TrackingConfig
 from topr_exp.training.config import CheckpointConfig, OptimConfig, ScheduleConfig
 from topr_exp.types import ConfigError
 from topr_exp.verifier.config import TaskConfig
+
+CHOSEN = {"cluster": cluster_schema, "sampler": sampler_schema}  # groups whose choices have different settings
 
 
 class Mu(Enum):
@@ -246,33 +247,15 @@ class Config:
         return Path(self.output_dir) / self.name / f"{safe}_{digest}"
 
 
-def plain(value: Any) -> Any:
-    """A config object as JSON-ready values; infinities become the strings ".inf" and "-.inf", as in YAML."""
-    if isinstance(value, Enum):
-        return value.name
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        values = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if type(value).__module__ != __name__ and hasattr(type(value), "needs"):
-            values = {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **values}
-        return values
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and math.isinf(value):
-        return ".inf" if value > 0 else "-.inf"
-    return value
-
-
-def unknown_key(key: str, known: Iterable[str]) -> ConfigError:
-    """The error for a key that nothing reads, with the nearest one that something does."""
+def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
+    """The error for a key that nothing reads, with the nearest of `known` or of all that something reads."""
     if other := cluster_with(key):
         return ConfigError(f"nothing reads {key} here; cluster={other} does")
     if other := sampler_with(key):
         return ConfigError(f"nothing reads {key} here; sampler={other} does")
     if key in {f"tracking.{field.name}" for field in dataclasses.fields(TrackingConfig)}:
         return ConfigError(f"nothing reads {key} here; tracking=wandb does")
-    names = list(known)
+    names = [*known, *known_keys()]
     own = [name for name in names if name.startswith("algo.") and name not in ("algo.name", "algo._target_")]
     if key.startswith("algo.") and own and not difflib.get_close_matches(key, own, n=1, cutoff=0.8):
         return ConfigError(f"nothing reads {key} here; the algorithm has {', '.join(own)}")
@@ -309,18 +292,15 @@ def load(composed: DictConfig) -> Config:
     sections: dict[str, Any] = {}
     for key, value in values.items():
         if key not in hints:
-            raise unknown_key(str(key), known_keys())
+            raise unknown_key(str(key))
+        schema = CHOSEN[key](value) if key in CHOSEN else hints[key]
         if key == "algo":
             sections[key] = build_algorithm(value)
-        elif key == "cluster":
-            sections[key] = build(cluster_schema(value), value, "cluster.")
-        elif key == "sampler":
-            sections[key] = build(sampler_schema(value), value, "sampler.")
-        elif isinstance(hints[key], type) and dataclasses.is_dataclass(hints[key]):
-            sections[key] = build(hints[key], value, f"{key}.")
+        elif isinstance(schema, type) and dataclasses.is_dataclass(schema):
+            sections[key] = build(schema, value, f"{key}.", unknown_key)
         else:
             sections[key] = value
-    config: Config = build(Config, sections, "")
+    config: Config = build(Config, sections, "", unknown_key)
     check_files(config)
     return config
 
@@ -361,73 +341,4 @@ def build_algorithm(values: Any) -> Any:
         raise ConfigError(f"algo._target_={target}: {type(error).__name__}: {first_line(error)}") from None
     if not (dataclasses.is_dataclass(schema) and hasattr(schema, "needs") and hasattr(schema, "uses_baseline")):
         raise ConfigError(f"algo._target_={target}: not a loss (a dataclass with `needs` and `uses_baseline`)")
-    return build(schema, {key: value for key, value in values.items() if key != "_target_"}, "algo.")
-
-
-def build(schema: Any, values: Any, prefix: str) -> Any:
-    """An instance of the dataclass `schema` from `values`, each checked against its annotation."""
-    if not isinstance(values, dict):
-        raise ConfigError(f"{prefix.rstrip('.')}={values}: expected a group of settings, such as {prefix}name=...")
-    hints = typing.get_type_hints(schema)
-    fields = {field.name: field for field in dataclasses.fields(schema) if field.init}
-    for key in values:
-        if key not in fields:
-            raise unknown_key(f"{prefix}{key}", [f"{prefix}{name}" for name in fields] + known_keys())
-    checked = {key: convert(f"{prefix}{key}", value, hints[key]) for key, value in values.items()}
-    for name, field in fields.items():
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and name not in checked:
-            raise ConfigError(f"{prefix}{name} is not set")
-    try:
-        return schema(**checked)
-    except ValueError as error:
-        raise ConfigError(f"{prefix}{first_line(error)}") from None
-
-
-def convert(key: str, value: Any, hint: Any) -> Any:
-    """`value` as the annotation `hint` asks; whole numbers pass as numbers, nothing else is converted."""
-    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    options = typing.get_args(hint) if is_union else (hint,)
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    for option in options:
-        if option is Any:
-            return value
-        if dataclasses.is_dataclass(option) and isinstance(option, type) and isinstance(value, option):
-            return value
-        if option is type(None) and value is None:
-            return None
-        if option is bool and isinstance(value, bool):
-            return value
-        if option is int and number and isinstance(value, int):
-            return value
-        if option is float and number and not math.isnan(value):
-            return float(value)
-        if option is float and value == ".inf":  # what YAML calls infinity is text on Hydra's command line
-            return math.inf
-        if option is str and (number or isinstance(value, str)):
-            return str(value)
-        if isinstance(option, type) and issubclass(option, Enum) and value in option.__members__:
-            return option[value]
-        if typing.get_origin(option) is list and isinstance(value, list):
-            return [convert(f"{key}[{i}]", item, typing.get_args(option)[0]) for i, item in enumerate(value)]
-    raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}")
-
-
-def describe(option: Any) -> str:
-    """A type in a user's words."""
-    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
-    if isinstance(option, type) and issubclass(option, Enum):
-        return "one of " + ", ".join(option.__members__)
-    if typing.get_origin(option) is list:
-        return "a list of texts, as in [a, b]" if typing.get_args(option) == (str,) else "a list, as in [1, 2]"
-    return words.get(option, str(option))
-
-
-def show(value: Any) -> str:
-    """A value as it is written on the command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return build(schema, {key: value for key, value in values.items() if key != "_target_"}, "algo.", unknown_key)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp import world
 from topr_exp.composition.config import ComposeName
-from topr_exp.config import Config, Mu, plain
+from topr_exp.config import Config, Mu
 from topr_exp.data.config import Reward
+from topr_exp.schema import plain
 from topr_exp.verifier import table as verifier_table
 
 if TYPE_CHECKING:

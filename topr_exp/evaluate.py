@@ -142,7 +142,6 @@ def evaluate_folder(config: Config) -> dict[str, Any]:
     import torch
 
     from topr_exp import interrupts
-    from topr_exp.config import plain
     from topr_exp.console import say
     from topr_exp.data.problems import load_problems
     from topr_exp.data.prompts import build_prompter
@@ -153,6 +152,7 @@ def evaluate_folder(config: Config) -> dict[str, Any]:
     from topr_exp.models.policy import load_policy
     from topr_exp.run_folder import environment
     from topr_exp.sampling.sampler import open_sampler
+    from topr_exp.schema import plain
     from topr_exp.store import Store
     from topr_exp.store.files import disk_errors
     from topr_exp.verifier.solutions import Verification

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
-from topr_exp.config import Config, build, first_line, known_keys, load, unknown_key
+from topr_exp.config import Config, load, unknown_key
+from topr_exp.schema import build, first_line
 from topr_exp.sweeps.config import ClusterConfig, cluster_schema
 from topr_exp.types import ConfigError
 
@@ -111,7 +112,7 @@ def belongs_to_cluster(override: str) -> bool:
 
 def cluster_of(base: DictConfig) -> ClusterConfig:
     values = OmegaConf.to_container(base.cluster, resolve=True)
-    checked: ClusterConfig = build(cluster_schema(values), values, "cluster.")
+    checked: ClusterConfig = build(cluster_schema(values), values, "cluster.", unknown_key)
     return checked
 
 
@@ -285,15 +286,15 @@ class Composer:
         return ConfigError(first_line(error.__cause__ or error))
 
     def candidates(self, refused: str, overrides: list[str]) -> list[str]:
-        """Every key that could have been meant: those of the config without the refused override."""
+        """Keys that could have been meant: those of the config without the refused override."""
         rest = [text for text in overrides if text.lstrip("+~").split("=", 1)[0].split("@", 1)[0] != refused]
         if len(rest) == len(overrides):
-            return known_keys()
+            return []
         try:
             values: Any = OmegaConf.to_container(self.compose(rest))
-            return list(dotted(values)) + known_keys()
+            return list(dotted(values))
         except ConfigError:
-            return known_keys()
+            return []
 
 
 def without_hydra(composed: DictConfig) -> DictConfig:

@@ -17,8 +17,9 @@ from types import TracebackType
 from typing import IO, Any
 
 from topr_exp import attempt, interrupts, progress, world
-from topr_exp.config import Config, plain
+from topr_exp.config import Config
 from topr_exp.files import write_json, write_text
+from topr_exp.schema import plain
 from topr_exp.store.files import disk_errors, write_whole
 from topr_exp.types import TOPRError
 

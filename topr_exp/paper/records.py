@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from topr_exp.config import Config, plain
+from topr_exp.config import Config
 from topr_exp.evaluation.statistics import headline_k, measure
 from topr_exp.evaluation.verdicts import INVALID, encode
 from topr_exp.files import write_text
 from topr_exp.report.compare import flatten
 from topr_exp.report.runs import Run, read_run
+from topr_exp.schema import plain
 from topr_exp.store import Store
 from topr_exp.types import TOPRError
 
@@ -85,8 +86,6 @@ def extract(folder: Path) -> Record:
             name: [rounded(each.get(name)) for each in run.curve] for name in SHARES
         }
     record["metrics"] = metrics(run)
-    late = [update["grad_norm"] for update in run.updates[len(run.updates) // 2 :]]
-    record["grad_norm_spread"] = rounded(float(np.std(late) / np.mean(late)))
     return record
 
 

@@ -77,8 +77,8 @@ def show(sweep: Sweep) -> int:
 
 def resume(sweep: Sweep, settings: Sequence[str]) -> int:
     """`resume`"""
-    from topr_exp.config import plain
     from topr_exp.jobs import recompose
+    from topr_exp.schema import plain
     from topr_exp.sweeps import slurm
     from topr_exp.sweeps.launch import drive
 

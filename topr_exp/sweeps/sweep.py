@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp import attempt
-from topr_exp.config import Config, load, plain
+from topr_exp.config import Config, load
 from topr_exp.files import write_json
 from topr_exp.jobs import Job
+from topr_exp.schema import plain
 from topr_exp.store.files import disk_errors
 from topr_exp.types import TOPRError
 
