@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import ROOT, config_of
 from tests.sweep_tools import command
-from topr_exp.jobs import LEARNING_RATES, plan
+from topr_exp.jobs import plan
 from topr_exp.paper import records
 from topr_exp.paper.__main__ import main
 from topr_exp.paper.claims import Claim, above, below, between, verdict
@@ -22,6 +22,7 @@ from topr_exp.paper.registry import FIGURES
 from topr_exp.paper.selection import Interval, Runs, difference, interval, t_95
 from topr_exp.paper.training import LIMITS
 from topr_exp.paper.work import Request, arguments, jobs_of
+from topr_exp.resolvers import LEARNING_RATES
 from topr_exp.tabular import objectives
 from topr_exp.types import ConfigError
 

@@ -15,7 +15,8 @@ import pytest
 
 from tests.conftest import config_of, make_model
 from topr_exp import attempt, interrupts
-from topr_exp.jobs import Composer, Job, recompose, without_hydra
+from topr_exp.jobs import Job, recompose
+from topr_exp.overrides import Composer, without_hydra
 from topr_exp.schema import plain
 from topr_exp.store import claims
 from topr_exp.sweeps import queue

@@ -62,7 +62,8 @@ def show(args: Namespace) -> None:
     """Hydra's own answers: help, the composed settings, completion."""
     import hydra
 
-    from topr_exp.jobs import CONF, Composer
+    from topr_exp.overrides import Composer
+    from topr_exp.resolvers import CONF
 
     if args.help or args.cfg:
         Composer(args).base()  # refuses in one line what Hydra would refuse in seventy

@@ -71,7 +71,7 @@ def settings(args: Namespace) -> Config:
 
 def expand(text: str, overrides: list[str]) -> Iterator[str]:
     """An override, with model=FOLDER replaced by what stands for the folder."""
-    from topr_exp.jobs import CONF
+    from topr_exp.resolvers import CONF
 
     choice = text.removeprefix("model=")
     if choice == text or (CONF / "model" / f"{choice}.yaml").exists():

@@ -152,7 +152,7 @@ def draw_learning_rates(runs: Runs, extra: Extra) -> Figure:
 
 
 def judge_learning_rates(runs: Runs, extra: Extra) -> list[Claim]:
-    from topr_exp.jobs import learning_rate
+    from topr_exp.resolvers import learning_rate
 
     try:
         chosen = choose(runs)

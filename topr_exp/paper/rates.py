@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from topr_exp.files import write_text
-from topr_exp.jobs import LEARNING_RATES
 from topr_exp.paper import records
 from topr_exp.paper.beyond import choose
 from topr_exp.paper.selection import Runs
+from topr_exp.resolvers import LEARNING_RATES
 from topr_exp.types import TOPRError
 
 
