@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, config_of, overrides
+from tests.test_parallel_runs import assert_same_run, launch
 from tests.test_sampler import exact
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.pipeline import run
@@ -176,6 +177,7 @@ def test_an_engine_that_can_not_start_is_one_line(tmp_path: Path) -> None:
     assert f"its log is {log}" in str(caught.value)
 
 
+ROUNDS = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=4", "optim.lr=1e-3"]
 SHARDS = ["sampler.prompts_per_shard=1"]  # 8 of the evaluation and 16 to train on: a kill finds some of them to go
 
 
@@ -243,6 +245,43 @@ def test_a_run_killed_while_it_samples_goes_on_to_the_same_bits(
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+def test_two_engines_at_once_make_the_run_that_one_makes(
+    finished: tuple[Any, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a machine with two GPUs, but that both engines compute on the CPU.
+    monkeypatch.setattr("topr_exp.sampling.vllm.groups", lambda gpus, size: [[], []])
+    answered: dict[int, int] = {}
+    ask = Engine.ask
+
+    def spy(self: Engine, do: str, **values: Any) -> dict[str, Any]:
+        answer = ask(self, do, **values)
+        answered[self.process.pid] = answered.get(self.process.pid, 0) + (do == "generate")
+        return answer
+
+    monkeypatch.setattr(Engine, "ask", spy)
+    config = config_of(*overrides(tmp_path, *settings(*SHARDS)))
+    run(config)
+    # Two before training, two after it; an engine's first request is the check of its weights.
+    assert len([number for number in answered.values() if number > 1]) == 4
+    assert shards(tmp_path / "store") == shards(Path(finished[0].output_dir) / "store")
+    weights = [folder / "model" / "model.safetensors" for folder in (config.folder, finished[0].folder)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert not engines_of(config.folder)
+
+
+def test_two_processes_with_an_engine_each_make_the_rounds_that_one_makes(tmp_path: Path) -> None:
+    arguments = settings("sampler.prompts_per_shard=2", *ROUNDS)
+    alone = config_of(*overrides(tmp_path / "one", *arguments))
+    run(alone)
+    done = launch(tmp_path / "two", *arguments, "cluster.processes=2")
+    assert done.returncode == 0, done.stderr
+    both = config_of(*overrides(tmp_path / "two", *arguments))
+    assert shards(tmp_path / "two" / "store") == shards(tmp_path / "one" / "store")
+    assert_same_run(both.folder, alone.folder)
+    assert len(list(both.folder.glob("sampler/*/engine-0.log"))) == 2
+    assert not engines_of(both.folder)
+
+
 def test_rounds_keep_one_engine_and_reload_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     ask = Engine.ask
@@ -252,8 +291,7 @@ def test_rounds_keep_one_engine_and_reload_its_weights(tmp_path: Path, monkeypat
         return ask(self, do, **values)
 
     monkeypatch.setattr(Engine, "ask", spy)
-    few = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=4", "optim.lr=1e-3"]
-    config = config_of(*overrides(tmp_path, *settings(*few)))
+    config = config_of(*overrides(tmp_path, *settings(*ROUNDS)))
     run(config)
     assert asked.count("start") == 1
     assert asked.count("reload") == 4  # three rounds and the trained model
