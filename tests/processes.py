@@ -5,47 +5,46 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import socket
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+from topr_exp.sweeps.group import meeting
 
 
 def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `function(*arguments)` returns in each of `size` processes, by rank."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["topr_exp.sweeps.warm"])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     pairs = [context.Pipe(duplex=False) for _ in range(size)]
-    workers = [
-        context.Process(target=work, args=(rank, size, port, theirs, function, arguments), daemon=True)
-        for rank, (_, theirs) in enumerate(pairs)
-    ]
-    for worker in workers:
-        worker.start()
-    for _, theirs in pairs:
-        theirs.close()
-    try:
-        answers = [pickle.loads(ours.recv_bytes()) for ours, _ in pairs]
-    finally:
+    with meeting() as place:
+        workers = [
+            context.Process(target=work, args=(rank, size, place, theirs, function, arguments), daemon=True)
+            for rank, (_, theirs) in enumerate(pairs)
+        ]
         for worker in workers:
-            worker.kill()
-            worker.join()
+            worker.start()
+        for _, theirs in pairs:
+            theirs.close()
+        try:
+            answers = [pickle.loads(ours.recv_bytes()) for ours, _ in pairs]
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.join()
     for answer in answers:
         assert not isinstance(answer, str) or not answer.startswith("Traceback"), answer
     return answers
 
 
-def work(rank: int, size: int, port: int, answer: Any, function: Callable[..., Any], arguments: Any) -> None:
+def work(
+    rank: int, size: int, place: dict[str, str], answer: Any, function: Callable[..., Any], arguments: Any
+) -> None:
     import torch
 
     from topr_exp import world
 
     torch.set_num_threads(1)
-    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.update({**place, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)})
     try:
         with world.joined("cpu"):
             result = function(*arguments)

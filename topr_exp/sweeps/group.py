@@ -6,15 +6,16 @@ raises what the run raises. Under torchrun and Slurm, which start the processes 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 import traceback
-from multiprocessing import connection
+from collections.abc import Iterator
+from multiprocessing import connection, forkserver
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,8 @@ def start(config: Config, log: Path | None = None) -> None:
 
         run(config)
         return
-    with interrupts.listening(), interrupts.deferred():
-        endings = supervise(start_all(config, log))
+    with interrupts.listening(), interrupts.deferred(), meeting() as place:
+        endings = supervise(start_all(config, place, log))
     failed = [ending for ending in endings if isinstance(ending, Exception)]
     # One that says that another is gone explains nothing; a kill explains all that came after it.
     failed.sort(key=lambda one: (isinstance(one, world.Gone), not isinstance(one, Killed)))
@@ -72,15 +73,27 @@ class Killed(TOPRError):
     """A process of a run ended without a word."""
 
 
-def start_all(config: Config, log: Path | None) -> dict[ForkServerProcess, connection.Connection]:
+@contextlib.contextmanager
+def meeting() -> Iterator[dict[str, str]]:
+    """Where processes of this machine find each other while the block runs, as the variables that torch reads.
+
+    As under torchrun, torch's store is in the process that starts the others, so that nobody can take its port.
+    """
+    forkserver.set_forkserver_preload([WARM])
+    forkserver.ensure_running()  # it imports torch at the same time
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    yield {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+
+def start_all(
+    config: Config, place: dict[str, str], log: Path | None
+) -> dict[ForkServerProcess, connection.Connection]:
     """The processes of a run, and where each will say how it ended."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([WARM])
     size = config.cluster.world_size
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {**place, "WORLD_SIZE": str(size)}
     if "CUDA_VISIBLE_DEVICES" in os.environ:  # theirs is the fork server's environment, as it was when that started
         common["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
     working = {}
