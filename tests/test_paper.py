@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.conftest import ROOT, config_of
 from tests.sweep_tools import command
@@ -20,7 +21,7 @@ from topr_exp.paper.figure import Figure
 from topr_exp.paper.page import numbers, write_page
 from topr_exp.paper.registry import FIGURES
 from topr_exp.paper.selection import Interval, Runs, difference, interval, t_95
-from topr_exp.paper.training import LIMITS
+from topr_exp.paper.variance import LIMITS, coefficients, moments
 from topr_exp.paper.work import Request, arguments, jobs_of
 from topr_exp.resolvers import LEARNING_RATES
 from topr_exp.tabular import objectives
@@ -134,6 +135,30 @@ def test_table_1_s_limits_are_those_of_the_yamls() -> None:
         assert (algo.a_pos, algo.b_pos, algo.a_neg, algo.b_neg) == limits
 
 
+def test_the_moments_of_gradients_are_those_of_the_whole_matrix() -> None:
+    rng = np.random.default_rng(3)
+    each = rng.normal(0.1, 1, (70, 11))  # more than two blocks
+    factors = {name: rng.normal(size=70) for name in ("one", "other")}
+    found = moments([torch.tensor(row) for row in each], factors)
+    for name, (trace, signal) in found.items():
+        weighed = factors[name][:, None] * each
+        assert trace == pytest.approx(np.trace(np.cov(weighed.T)), rel=1e-9)
+        pairs = weighed @ weighed.T  # of different examples: unbiased for the squared norm of the mean
+        assert signal == pytest.approx((pairs.sum() - np.trace(pairs)) / (70 * 69), rel=1e-6)
+
+
+def test_at_the_start_only_positives_only_differs_and_later_each_limit_does_what_it_says() -> None:
+    positive = np.array([True, True, False, False])
+    start = coefficients(np.zeros(4), positive)
+    assert start.pop("sft").tolist() == [1, 1, 0, 0]
+    assert all(each.tolist() == [1, 1, -1, -1] for each in start.values())
+    later = coefficients(np.log([4, 0.5, 4, 0.5]), positive)
+    assert later["topr"].tolist() == pytest.approx([1, 1, -1, -0.5])
+    assert later["tis"].tolist() == pytest.approx([1, 0.5, -1, -0.5])
+    assert later["is"].tolist() == pytest.approx([4, 0.5, -4, -0.5])
+    assert later["naive"].tolist() == [1, 1, -1, -1]
+
+
 # ---- intervals and claims
 
 
@@ -148,7 +173,7 @@ def made_up(algo: str, seed: int, correct: np.ndarray, **settings: Any) -> dict[
     final = results(correct, 8 - correct, 1000 * (correct > 4))
     names = {"algo.name": algo, "data.name": "gsm8k", "model.name": "tiny", "seed": seed, **settings}
     return {"run": f"{algo}{seed}", "settings": names, "environment": {"git_commit": "abc"}, "base": base,
-            "final": final, "metrics": {"step": [1]}, "grad_norm_spread": 1.0}  # fmt: skip
+            "final": final, "metrics": {"step": [1]}}  # fmt: skip
 
 
 def test_the_interval_covers_seeds_and_problems() -> None:
@@ -285,6 +310,9 @@ def made_up_extra(figure: Figure, found: list[dict[str, Any]], rng: np.random.Ge
     if figure.name == "fig9":
         keys = {f"{one['settings']['model.name']} {one['settings']['seed']}" for one in found}
         return {key: {"share": rng.dirichlet(np.ones(10), 6).tolist()} for key in keys}
+    if figure.name == "table1":
+        keys = {f"{one['settings']['model.name']} {one['settings']['seed']}" for one in found}
+        return {key: {name: rng.uniform(1, 2, 2).tolist() for name in LIMITS} for key in keys}
     if figure.name == "agro_fig1":
         lines = {name: rng.uniform(1e-6, 1, (2, 5)).tolist() for name in ("agro", "kl_pg")}
         final = {name: [line[-1] for line in each] for name, each in lines.items()}

@@ -31,28 +31,17 @@ def distances(finished: Sequence[tuple[Record, Path]]) -> Extra:
 
 def distance(folder: Path) -> float:
     """KL(π ‖ π_ref) in nats a completion, estimated on completions that π itself sampled for the test problems."""
-    from omegaconf import OmegaConf
-
-    from topr_exp.config import load
     from topr_exp.data.problems import load_problems
-    from topr_exp.data.prompts import build_prompter
-    from topr_exp.data.questions import ask
     from topr_exp.models.policy import load_policy
-    from topr_exp.sampling.rollouts import Rollouts
-    from topr_exp.store import Store
-    from topr_exp.training.scoring import log_probabilities
+    from topr_exp.paper import finished
 
-    config = load(OmegaConf.create(json.loads((folder / "config.json").read_text(encoding="utf-8"))["resolved"]))
+    config = finished.settings(folder)
     place = Path(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["final"]["rollouts"])
     policy = load_policy(config.model, config.cluster.device.name, folder / "model")
-    problems = load_problems(config.data).test
-    questions = ask(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens)
-    columns = Store(place.parent.parent).open(place).read()
-    rollouts = Rollouts(str(place), columns, questions.prompts, [0, len(columns)], 0)
-    size, totals = config.optim.score_batch_size, []
-    for model in (policy, load_policy(config.reference, config.cluster.device.name)):
-        lines = log_probabilities(model, rollouts, range(rollouts.rows), size)["logp"].to_pylist()
-        totals.append(np.array([sum(line) for line in lines]))
+    rollouts = finished.completions(config, policy, load_problems(config.data).test, place)
+    policies = (policy, load_policy(config.reference, config.cluster.device.name))
+    size = config.optim.score_batch_size
+    totals = [np.array(finished.log_likelihoods(each, rollouts, range(rollouts.rows), size)) for each in policies]
     return float(np.mean(totals[0] - totals[1]))
 
 

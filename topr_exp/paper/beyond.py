@@ -120,19 +120,21 @@ def table_staleness(runs: Runs) -> Mapping[str, Runs]:
 def choose(runs: Runs) -> dict[str, dict[str, float]]:
     """The learning rate with the highest mean pass@1 on validation problems, by model and algorithm; of two, the lower.
 
-    Raises ValueError unless every algorithm was tried with the same rates and seeds: no one gets more tuning.
+    Raises ValueError unless on each model every algorithm was tried with the same rates and seeds.
     """
     chosen: dict[str, dict[str, float]] = {}
-    tried: dict[str, set[tuple[Any, ...]]] = {}
     for model, members in by_model(runs).items():
+        tried: dict[str, set[tuple[Any, ...]]] = {}
         for name, group in algorithms(members).items():
             rates = group.split(RATE)
-            tried[f"{model} {name}"] = {(rate, seed) for rate, each in rates.items() for seed in each.seeds}
+            tried[name] = {(rate, seed) for rate, each in rates.items() for seed in each.seeds}
             means = {rate: float(each.values().mean()) for rate, each in rates.items()}
             chosen.setdefault(model, {})[name] = min(rates, key=lambda rate: (-means[rate], rate))
-    if len({json.dumps(sorted(each)) for each in tried.values()}) > 1:
-        uneven = ", ".join(f"{name} {len(each)}" for name, each in tried.items())
-        raise ValueError(f"the algorithms were not tried with the same learning rates and seeds ({uneven} runs)")
+        if len({json.dumps(sorted(each)) for each in tried.values()}) > 1:
+            uneven = ", ".join(f"{name} {len(each)}" for name, each in tried.items())
+            raise ValueError(
+                f"{model}: the algorithms were not tried with the same learning rates and seeds ({uneven} runs)"
+            )
     return chosen
 
 

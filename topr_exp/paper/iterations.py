@@ -13,7 +13,7 @@ from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above
 from topr_exp.paper.figure import Extra
 from topr_exp.paper.records import Record
-from topr_exp.paper.selection import Runs, difference, interval, of_problems
+from topr_exp.paper.selection import Runs, difference, interval, of_model, of_problems
 from topr_exp.paper.training import by_model
 
 if TYPE_CHECKING:
@@ -80,11 +80,6 @@ def weights_by_difficulty(finished: Sequence[tuple[Record, Path]]) -> Extra:
         settings = record["settings"]
         found[f"{settings['model.name']} {settings['seed']}"] = of_run(folder, 1, list(DEFAULT))
     return found
-
-
-def of_model(runs: Runs, extra: Extra) -> list[Extra]:
-    """The weights of each seed of the model that these runs are of."""
-    return [extra[key] for key in sorted(extra) if key.split(" ")[0] in runs.split("model.name")]
 
 
 def draw_figure_9(runs: Runs, extra: Extra) -> Figure:

@@ -142,6 +142,11 @@ def of_problems(results: Record, name: str) -> NDArray[np.float64]:
     return np.asarray(shares.reshape(-1, results.get("solutions", 1)).mean(axis=1))
 
 
+def of_model(runs: Runs, extra: Mapping[str, Any]) -> list[Any]:
+    """What extra numbers by "MODEL SEED" say of each seed of the model that these runs are of."""
+    return [extra[key] for key in sorted(extra) if key.split(" ")[0] in runs.split("model.name")]
+
+
 def contrast(combine: Callable[..., Matrix], *groups: Matrix | Runs, name: str = "pass@1") -> Interval | None:
     """An interval of a combination of several groups' values, problem by problem, over the seeds that all have.
 

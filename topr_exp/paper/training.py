@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,18 @@ from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
 from topr_exp.paper.records import Record
-from topr_exp.paper.selection import Interval, Runs, contrast, crossed, difference, gain, interval, over_seeds
+from topr_exp.paper.selection import (
+    Interval,
+    Runs,
+    contrast,
+    crossed,
+    difference,
+    gain,
+    interval,
+    of_model,
+    over_seeds,
+)
+from topr_exp.paper.variance import LIMITS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -247,15 +258,9 @@ def last_over_first(record: dict[str, dict[str, list[float]]]) -> float:
 # ---- Table 1
 
 
-LIMITS = {  # of conf/algo, by name: a test holds them equal
-    "sft": (1, 1, 0, 0), "topr": (1, 1, 0, 1), "naive": (1, 1, 1, 1), "is": (0, float("inf"), 0, float("inf")),
-    "tis": (0, 1, 0, 1),
-}  # fmt: skip
-
-
 def draw_table_1(runs: Runs, extra: Extra) -> Figure:
     models = by_model(runs)
-    figure, grid = draw.panels(2, len(models))
+    figure, grid = draw.panels(3, len(models))
     for row, (model, members) in zip(grid, models.items(), strict=True):
         draw.metric(row[0], algorithms(members), "weight_neg")
         row[0].set_title(f"{model}: weight of negatives")
@@ -263,7 +268,20 @@ def draw_table_1(runs: Runs, extra: Extra) -> Figure:
         draw.metric(row[1], algorithms(members), "grad_norm")
         draw.log_axis(row[1], "y")
         row[1].set(title="gradient norm")
+        noise(row[2], [name for name in algorithms(members) if name in LIMITS], of_model(members, extra))
     return figure
+
+
+def noise(ax: Axes, names: Sequence[str], seeds: Sequence[Extra]) -> None:
+    """The variance of an example's gradient by choice of limits at the weights where TOPR ended; every seed a dot."""
+    for i, name in enumerate(names):
+        values = np.array([each[name][0] for each in seeds])
+        if len(values):
+            ax.bar(i, float(np.exp(np.log(values).mean())), color=draw.look(draw.place(name, names))["color"])
+            ax.plot(np.full(len(values), i), values, "k.", ms=3)
+    draw.log_axis(ax, "y")
+    ax.set_xticks(range(len(names)), [draw.name_of(name) for name in names], rotation=30, ha="right")
+    ax.set(title="variance of a gradient, same weights", ylabel="trace of the covariance")
 
 
 def judge_table_1(runs: Runs, extra: Extra) -> list[Claim]:
@@ -282,13 +300,25 @@ def judge_table_1(runs: Runs, extra: Extra) -> list[Claim]:
             found.append(Claim(text, weight == 0, f"weight of negatives at the end {weight:.2g}"))
         else:
             found.append(below(f"{draw.name_of(name)}: unbounded below; ends below the base", gain(group)))
-    is_, topr, tis = (algos.get(name, Runs([])) for name in ("is", "topr", "tis"))
-    text = "the gradient of IS varies more than TOPR's (std / mean of its norm, second half)"
-    found.append(higher(text, "IS", is_, "TOPR", topr, lambda run: float(run["grad_norm_spread"])))
+    topr, tis = (algos.get(name, Runs([])) for name in ("topr", "tis"))
+    seeds = of_model(runs, extra)
+    found += [varies_more(f"at the same weights a gradient of {draw.name_of(name)}", name, seeds)
+              for name in ("is", "naive")]  # fmt: skip
     text = "acceleration: after a quarter of the updates TOPR is ahead of TIS (pass@1 on the first test problems, %)"
     curves = [Runs([each for each in group if "curve" in each]) for group in (topr, tis)]
     found.append(higher(text, "TOPR", curves[0], "TIS", curves[1], early))
     return found
+
+
+def varies_more(text: str, name: str, seeds: Sequence[Extra]) -> Claim:
+    """Whether a gradient varies more than with TOPR's limits, by the interval over seeds of the log of the ratio."""
+    text += " varies more than with TOPR's limits (trace of the covariance, times TOPR's)"
+    times = [each[name][0] / each["topr"][0] for each in seeds]
+    shown = " ".join(f"{value:.3g}" for value in times) or "no runs"
+    found = over_seeds([float(np.log(value)) for value in times])
+    if found is None:
+        return Claim(text, None, shown)
+    return Claim(text, True if found.low > 0 else False if found.high < 0 else None, shown)
 
 
 def early(record: Record) -> float:
