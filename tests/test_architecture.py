@@ -11,9 +11,10 @@ from tests.conftest import ROOT
 
 # In the order in which data flows; a package may import those before it and itself.
 ORDER = [
-    "types", "world", "interrupts", "store", "files", "attempt", "progress", "data", "models", "sampling", "grading",
-    "composition", "algorithms", "training", "schema", "config", "evaluation", "verifier", "console", "run_folder",
-    "tracking", "pipeline", "resolvers", "overrides", "jobs", "report", "sweeps", "paper",
+    "types", "world", "interrupts", "exit_status", "store", "files", "attempt", "progress",
+    "data", "models", "sampling", "grading", "composition", "algorithms", "training",
+    "schema", "config", "evaluation", "verifier", "console", "run_folder", "tracking", "pipeline",
+    "resolvers", "overrides", "jobs", "report", "sweeps", "paper",
 ]  # fmt: skip
 # Programs of their own, which may import everything; `paper` alone imports some of them.
 COMMANDS = {"__main__", "evaluate", "grade", "difficulty", "tabular"}

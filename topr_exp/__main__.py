@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from topr_exp import world
-from topr_exp.interrupts import Interrupted
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.exit_status import exit_status
+from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
 
-def main() -> None:
-    """The command line: exit code 2 for a mistake in the settings, 1 for a run that failed, one line for each."""
+def main() -> int:
+    """The command line; returns the exit status."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
     parser.prog = "python -m topr_exp"
     args = parser.parse_args()
-    try:
-        if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion:
-            show(args)
-        else:
-            sys.exit(start(args))
-    except ConfigError as error:
-        fail(error, 2)
-    except TOPRError as error:
-        fail(error, 1)
-    except Interrupted as stop:
-        fail(stop, 128 + stop.signal)
-    except KeyboardInterrupt:
-        fail("interrupted; the same command goes on where this one stopped", 130)
+    asks = args.help or args.hydra_help or args.cfg or args.info or args.shell_completion
+    return exit_status(partial(show if asks else start, args), resumes=True)
 
 
 def start(args: Namespace) -> int:
@@ -58,7 +48,7 @@ def start(args: Namespace) -> int:
     return 0
 
 
-def show(args: Namespace) -> None:
+def show(args: Namespace) -> int:
     """Hydra's own answers: help, the composed settings, completion."""
     import hydra
 
@@ -69,13 +59,8 @@ def show(args: Namespace) -> None:
         Composer(args).base()  # refuses in one line what Hydra would refuse in seventy
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then passes errors on, and they are reported by `main`
     hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda composed: None)()
-
-
-def fail(error: object, code: int) -> None:
-    """One line on standard error, then exit."""
-    print(f"error: {error}", file=sys.stderr, flush=True)
-    sys.exit(code)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from topr_exp.exit_status import exit_status
 from topr_exp.types import TOPRError
 
 DEFAULT = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8)
@@ -27,11 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if not all(0 <= p <= 1 for p in args.effective_positive):
         parser.error("--effective-positive must lie in [0, 1]")
-    try:
-        found = of_run(args.run, args.iteration, list(args.effective_positive))
-    except TOPRError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return exit_status(partial(show, args))
+
+
+def show(args: argparse.Namespace) -> int:
+    found = of_run(args.run, args.iteration, list(args.effective_positive))
     print(json.dumps(found, indent=2) if args.json else table(found))
     return 0
 

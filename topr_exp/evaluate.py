@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.interrupts import Interrupted
+from topr_exp.exit_status import exit_status
 from topr_exp.sampling.config import SCHEMAS
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.types import ConfigError
 from topr_exp.verifier.config import TaskName
 
 if TYPE_CHECKING:
@@ -31,22 +31,20 @@ OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit status: 2 for a mistake in the settings, 1 for an evaluation that failed."""
+    """The command; returns the exit status."""
     from hydra._internal.utils import get_args_parser
 
     words = sys.argv[1:] if arguments is None else arguments
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    try:
-        evaluate_folder(settings(get_args_parser().parse_args(words)))
-    except TOPRError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
-    except (Interrupted, KeyboardInterrupt):
-        print("error: interrupted; the same command goes on where this one stopped", file=sys.stderr)
-        return 130
-    return 0
+    args = get_args_parser().parse_args(words)
+
+    def work() -> int:
+        evaluate_folder(settings(args))
+        return 0
+
+    return exit_status(work, resumes=True)
 
 
 # ---- settings

@@ -19,9 +19,11 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from topr_exp.exit_status import exit_status, reader_may_leave
 from topr_exp.grading import Grader, Outcome
 from topr_exp.grading.extraction import FORMATS
 from topr_exp.types import ConfigError, TOPRError
@@ -31,24 +33,20 @@ LINES_AHEAD = 1024
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _options(arguments)
-    try:
-        with contextlib.ExitStack() as stack:
-            grader = stack.enter_context(Grader(options.format, options.workers, options.deadline))
-            source = stack.enter_context(_source(options.input))
-            sink = stack.enter_context(_sink(options.output))
-            started = time.monotonic()
-            job = _Job(grader, source, sink)
-            job.run()
-            print(job.summary(time.monotonic() - started), file=sys.stderr)
-    except BrokenPipeError:  # the reader has had enough (| head)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except TOPRError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
+    return exit_status(partial(_grade, _options(arguments)))
+
+
+def _grade(options: argparse.Namespace) -> int:
+    with (
+        reader_may_leave(),
+        Grader(options.format, options.workers, options.deadline) as grader,
+        _source(options.input) as source,
+        _sink(options.output) as sink,
+    ):
+        started = time.monotonic()
+        job = _Job(grader, source, sink)
+        job.run()
+        print(job.summary(time.monotonic() - started), file=sys.stderr)
     return 1 if job.malformed else 0
 
 

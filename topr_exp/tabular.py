@@ -13,14 +13,16 @@ import json
 import math
 import statistics
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.algorithms.agro import AGRO, KLPG, Estimator
 from topr_exp.algorithms.ppo import clipped_objective
 from topr_exp.algorithms.tapered import taper
+from topr_exp.exit_status import exit_status
 from topr_exp.store.files import disk_errors, write_whole
-from topr_exp.types import Batch, TOPRError
+from topr_exp.types import Batch, ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -202,19 +204,23 @@ def write(folder: Path, convergence: dict[str, Any], curves: dict[str, Any]) -> 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw, write, say what came out; 2 if the folder can't be written."""
+    """The command; returns the exit status."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(prog="python -m topr_exp.tabular", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--out", type=Path, default=Path("outputs/tabular"), metavar="FOLDER", help="default: %(default)s"
     )
-    folder = parser.parse_args(arguments).out
-    convergence = agro_convergence()
+    return exit_status(partial(draw, parser.parse_args(arguments).out))
+
+
+def draw(folder: Path) -> int:
+    """Draw, write, say what came out."""
     try:
-        files = write(folder, convergence, objectives())
-    except TOPRError as error:
-        print(error, file=sys.stderr)
-        return 2
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {folder}: {error.strerror}") from None
+    convergence = agro_convergence()
+    files = write(folder, convergence, objectives())
     for name, values in convergence["final_kl"].items():
         print(f"{name}: KL to the optimal policy after {UPDATES} updates: {min(values):.2g} to {max(values):.2g}")
     print("\n".join(str(path) for path in files))

@@ -11,22 +11,16 @@ import argparse
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.exit_status import exit_status
+from topr_exp.types import ConfigError
 
 
 def main(given: list[str] | None = None) -> int:
     """The command; exit status 1 where runs failed or a check found a difference, 2 for a mistake in the settings."""
-    options = parser().parse_intermixed_args(given)
-    try:
-        return work(options)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except TOPRError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return exit_status(partial(work, parser().parse_intermixed_args(given)), resumes=True)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
+from topr_exp.exit_status import exit_status
 from topr_exp.files import write_text
 from topr_exp.paper import records
 from topr_exp.paper.beyond import choose
@@ -21,14 +23,17 @@ from topr_exp.types import TOPRError
 def main(given: list[str]) -> int:
     """The command; exit status 1, with one line, where nothing is recorded or the algorithms were tried unevenly."""
     path = Path(given[0] if given else "docs/results") / "learning_rates.json"
+    return exit_status(partial(write_rates, path))
+
+
+def write_rates(path: Path) -> int:
+    found = Runs(list(records.known(records.read(path)).values()))
+    if not len(found):
+        raise TOPRError(f"{path} records no runs; python -m topr_exp.paper learning_rates --full makes them")
     try:
-        found = Runs(list(records.known(records.read(path)).values()))
-        if not len(found):
-            raise TOPRError(f"{path} records no runs; python -m topr_exp.paper learning_rates --full makes them")
         chosen = choose(found)
-    except (TOPRError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except ValueError as error:
+        raise TOPRError(str(error)) from None
     rates = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
     for model, by_algorithm in chosen.items():
         known = rates.setdefault(model, {})

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
-from topr_exp.types import TOPRError
+from topr_exp.exit_status import exit_status
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,15 +22,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report/ in the first)")
-    options = parser.parse_args(arguments)
+    return exit_status(partial(report, parser.parse_args(arguments)))
+
+
+def report(options: argparse.Namespace) -> int:
     from topr_exp.report.write import write_report
 
-    try:
-        page = write_report(options.folders, options.out)
-    except TOPRError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(f"report: {page} (figures/ and tables/ beside it)")
+    print(f"report: {write_report(options.folders, options.out)} (figures/ and tables/ beside it)")
     return 0
 
 

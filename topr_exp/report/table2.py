@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from topr_exp.exit_status import exit_status
 from topr_exp.report.runs import Run, read_runs
 from topr_exp.report.series import half_width
 from topr_exp.types import TOPRError
@@ -58,12 +59,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m topr_exp.report.table2", description=__doc__.split("\n\n")[-1])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
     options = parser.parse_args(arguments)
-    try:
+
+    def work() -> int:
         print(table2(read_runs(options.folders)))
-    except TOPRError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return 0
+
+    return exit_status(work)
 
 
 def verifiers(runs: Sequence[Run]) -> list[Run]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import sys
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
+from topr_exp.exit_status import exit_status, reader_may_leave
 from topr_exp.store import catalog
 from topr_exp.store.table import MISSING, Store
 from topr_exp.types import TOPRError
@@ -23,18 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    try:
-        status: int = options.run(Store(options.root), options)
-        sys.stdout.flush()
-        return status
-    except BrokenPipeError:  # the reader has had enough (| head)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    except TOPRError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    with reader_may_leave():
+        return exit_status(lambda: int(options.run(Store(options.root), options)))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,37 +12,33 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from topr_exp import attempt
 from topr_exp.console import say, warn
+from topr_exp.exit_status import exit_status
 from topr_exp.store import claims
 from topr_exp.sweeps.config import SlurmCluster
 from topr_exp.sweeps.status import ACTIVE, RUNNING, Status, look, table
 from topr_exp.sweeps.sweep import CLAIM, LOG, SUBMITIT, Run, Sweep, hold
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.types import TOPRError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
-    options = parser().parse_args(arguments)
-    try:
-        sweep = Sweep.read(options.folder)
-        if options.command == "status":
-            return show(sweep)
-        if options.command == "resume":
-            return resume(sweep, options.settings)
-        if options.command == "cancel":
-            return cancel(sweep, options.run)
-        return logs(sweep, options.run, options.lines, options.follow)
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except TOPRError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    """The command line; returns the exit status."""
+    return exit_status(partial(work, parser().parse_args(arguments)))
+
+
+def work(options: argparse.Namespace) -> int:
+    sweep = Sweep.read(options.folder)
+    if options.command == "status":
+        return show(sweep)
+    if options.command == "resume":
+        return resume(sweep, options.settings)
+    if options.command == "cancel":
+        return cancel(sweep, options.run)
+    return logs(sweep, options.run, options.lines, options.follow)
 
 
 def parser() -> argparse.ArgumentParser:

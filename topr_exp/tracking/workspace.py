@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from topr_exp.exit_status import exit_status
 from topr_exp.types import TOPRError
 
 STEPS, SAMPLES = "optimizer_step", "samples"
@@ -45,16 +47,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--entity", default="", help="the account or team (default: the one that is logged in)")
     parser.add_argument("--group", help="only the runs of this sweep (the `name` of its runs)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the specification, create nothing")
-    options = parser.parse_args(arguments)
-    try:
-        if options.save is not None:
-            save(build(options.entity, options.project, options.group), options.save)
-            print(f"specification: {options.save}")
-        else:
-            print(f"workspace: {create(options.entity, options.project, options.group)}")
-    except TOPRError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    return exit_status(partial(make, parser.parse_args(arguments)))
+
+
+def make(options: argparse.Namespace) -> int:
+    if options.save is not None:
+        save(build(options.entity, options.project, options.group), options.save)
+        print(f"specification: {options.save}")
+    else:
+        print(f"workspace: {create(options.entity, options.project, options.group)}")
     return 0
 
 
