@@ -65,7 +65,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 @contextlib.contextmanager
 def _source(name: str | None) -> Iterator[BinaryIO]:
     if name is None:
-        yield sys.stdin.buffer
+        # Not sys.stdin, and never closed: after Ctrl-C the thread of `_lines` still waits in it, and closing would too.
+        yield open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
         return
     with contextlib.ExitStack() as stack:
         try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -104,6 +105,21 @@ def test_a_result_does_not_wait_for_further_input() -> None:
         assert process.wait(300) == 1
         process.stdout.close()
         guard.cancel()
+
+
+def test_ctrl_c_while_it_waits_for_input() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--format", "final"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.write(lines({"completion": "5", "gold": "5"}).encode())
+    process.stdin.flush()
+    assert process.stdout.readline()  # it is up, and waits for more
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert process.stderr.read() == b""
 
 
 def test_files(tmp_path: Path) -> None:
