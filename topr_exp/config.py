@@ -12,7 +12,7 @@ import hashlib
 import importlib
 import json
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -235,16 +235,26 @@ class Config:
 
     @property
     def folder(self) -> Path:
-        """The run's folder: the same for the same experiment, however it is started; short and safe."""
-        digest = hashlib.sha256(json.dumps(self.experiment, sort_keys=True).encode()).hexdigest()[:10]
+        """The run's folder: the same for the same experiment, however it is started."""
         parts = [self.algo.name, self.data.name, self.model.name]
         if self.baseline is not None:
             parts.append(f"c{self.baseline:g}")
         if self.effective_positive is not None:
             parts.append(f"pe{self.effective_positive:g}")
         parts.append(f"s{self.seed}")
-        safe = "_".join("".join(ch if ch.isalnum() or ch in ".-" else "-" for ch in part)[:24] for part in parts)
-        return Path(self.output_dir) / self.name / f"{safe}_{digest}"
+        return Path(self.output_dir) / self.name / folder_name(parts, self.experiment)
+
+    @property
+    def store(self) -> Path:
+        """The folder of the store that all runs share."""
+        return Path(self.output_dir) / "store"
+
+
+def folder_name(parts: Sequence[str], decides: Any) -> str:
+    """A folder's name, short and safe: the parts for the eye, and a hash of all that decides what is in the folder."""
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:10]
+    safe = "_".join("".join(ch if ch.isalnum() or ch in ".-" else "-" for ch in part)[:24] for part in parts)
+    return f"{safe}_{digest}"
 
 
 def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
@@ -310,11 +320,12 @@ def check_files(config: Config) -> None:
     data = config.data
     if data.source not in ("embedded", "hub") and not Path(data.source).is_dir():
         raise ConfigError(f"data.source={data.source}: no such folder; allowed: embedded, hub or a folder")
-    store = Path(config.output_dir) / "store"
     if data.completions is not None:
-        places = (Path(data.completions), store / data.completions / "key.json")
+        places = (Path(data.completions), config.store / data.completions / "key.json")
         if not any(place.is_file() for place in places):
-            raise ConfigError(f"data.completions={data.completions}: neither a file nor a table of {store} (kind/hash)")
+            raise ConfigError(
+                f"data.completions={data.completions}: neither a file nor a table of {config.store} (kind/hash)"
+            )
     for key, path in (
         ("model.path", config.model.path),
         ("model.reference", config.model.reference),

@@ -8,12 +8,12 @@ sampled lies in the store: the same command again computes the figures without s
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import re
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,8 @@ from topr_exp.verifier.config import TaskName
 if TYPE_CHECKING:
     from topr_exp.config import Config
 
-READ = ("model", "task", "data", "sampler", "evaluation", "name", "output_dir", "cluster", "experiment")
+DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
+READ = (*DECIDE, "name", "output_dir", "cluster", "experiment")
 NOT_ASKED = ("name", "path", "reference", "every", "problems", "completions", "reward")  # a run's, not of its answers
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
@@ -38,13 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    args = get_args_parser().parse_args(words)
+    return exit_status(partial(work, get_args_parser().parse_args(words)), resumes=True)
 
-    def work() -> int:
-        evaluate_folder(settings(args))
-        return 0
 
-    return exit_status(work, resumes=True)
+def work(args: Namespace) -> int:
+    evaluate_folder(settings(args))
+    return 0
 
 
 # ---- settings
@@ -135,8 +135,8 @@ def quoted(value: Any) -> str:
 # ---- the evaluation
 
 
-def evaluate_folder(config: Config) -> dict[str, Any]:
-    """Evaluate, print the table, write `eval.json` with everything that it rests on; returns what it holds."""
+def evaluate_folder(config: Config) -> None:
+    """Evaluate, print the table, write `eval.json` with everything that it rests on."""
     import torch
 
     from topr_exp import interrupts
@@ -150,7 +150,6 @@ def evaluate_folder(config: Config) -> dict[str, Any]:
     from topr_exp.models.policy import load_policy
     from topr_exp.run_folder import environment
     from topr_exp.sampling.sampler import open_sampler
-    from topr_exp.schema import plain
     from topr_exp.store import Store
     from topr_exp.store.files import disk_errors
     from topr_exp.verifier.solutions import Verification
@@ -160,12 +159,9 @@ def evaluate_folder(config: Config) -> dict[str, Any]:
         torch.set_num_threads(config.cluster.threads)
     with interrupts.listening():
         sets, prompter = load_problems(config.data), build_prompter(config.data)
-        store = Store(Path(config.output_dir) / "store")
+        store = Store(config.store)
         policy = load_policy(config.model, config.cluster.device.name)
-        groups = ("model", "data", "sampler", "evaluation", *(["task"] if config.task.verifies else []))
-        asked = {name: plain(getattr(config, name)) for name in groups}
-        for key in config.sampler.PLACE:
-            del asked["sampler"][key]
+        asked = {name: value for name, value in config.experiment.items() if name in DECIDE}
         folder = folder_of(config, asked, policy.fingerprint)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -187,20 +183,18 @@ def evaluate_folder(config: Config) -> dict[str, Any]:
             figures |= verification.tested(folder, 0, evaluation)
         Showcase(folder, config.optim.score_batch_size).tested(0, policy, evaluation)
         write_json(folder / "environment.json", environment(config))
-        found = {**asked, "weights": policy.fingerprint, "figures": figures}
-        write_json(folder / "eval.json", found)
+        write_json(folder / "eval.json", {**asked, "weights": policy.fingerprint, "figures": figures})
     shown = of_evaluation(figures["verifier"]) if verification else table(figures)
     say(f"\n{shown}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
-    return found
 
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
     """Where the results go: the same for the same question to the same weights."""
+    from topr_exp.config import folder_name
+
     decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}
-    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:10]
-    parts = ("eval", config.model.name, config.data.name, digest)
-    safe = "_".join("".join(ch if ch.isalnum() or ch in ".-" else "-" for ch in part)[:24] for part in parts)
-    return Path(config.output_dir) / config.name / safe
+    parts = ("eval", config.model.name, config.data.name)
+    return Path(config.output_dir) / config.name / folder_name(parts, decides)
 
 
 def table(figures: dict[str, Any]) -> str:
