@@ -73,7 +73,7 @@ class Experiment:
 
     def __init__(self, config: Config, folder: RunFolder, sampler: Sampler) -> None:
         self.config, self.folder, self.sampler = config, folder, sampler
-        self.store = Store(Path(config.output_dir) / "store")
+        self.shared, self.own = Store(config.store), Store(folder.path / "store")
         self.showcase = Showcase(folder.path, config.optim.score_batch_size)
         with folder.stage("problems"):
             sets = load_problems(config.data)
@@ -81,7 +81,7 @@ class Experiment:
         self.verification: Verification | None = None
         if config.task.verifies:  # the problems are now solutions to them, the answer is whether one is correct
             with folder.stage("sampling"):
-                self.verification = Verification(config, sets, self.prompter, self.store, sampler)
+                self.verification = Verification(config, sets, self.prompter, self.shared, sampler)
                 sets, self.prompter = self.verification.sets, self.verification.prompter
                 self.folder.count("tokens_of_solver", self.verification.sampled)
         with folder.stage("problems"):
@@ -100,17 +100,20 @@ class Experiment:
                 trainer.save_policy(self.model_folder(iteration))
             self.tidy(iteration)
             self.policy = load_policy(self.config.model, self.config.cluster.device.name, self.model_folder(iteration))
-            self.store = Store(self.folder.path / "store")  # from here on all depends on weights only this run has
             final = self.measure(iteration)
         summary = world.from_leader(self.summary(base, final) if world.leads() else {})
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
 
+    def store(self, iteration: int) -> Store:
+        """Where what depends on an iteration's weights lies: all runs have the base's (0), only this run the others."""
+        return self.shared if iteration == 0 else self.own
+
     def measure(self, iteration: int) -> dict[str, Any]:
         """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
         with self.folder.stage("evaluation"):
-            evaluation = evaluate(self.sampler, self.policy, self.test, self.config, self.store)
+            evaluation = evaluate(self.sampler, self.policy, self.test, self.config, self.store(iteration))
             self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
             self.showcase.tested(iteration, self.policy, evaluation)
             if self.config.evaluation.every is not None:  # where the curve of this iteration ends
@@ -125,14 +128,13 @@ class Experiment:
     def curve(self, iteration: int, trainer: Trainer) -> Curve:
         """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
         questions = first(self.test, self.config.evaluation.problems)
-        store = Store(self.folder.path / "store")
 
         def look(step: int, samples: int) -> None:
             trainer.optimizer.zero_grad(set_to_none=True)  # their memory is the sampler's now
             with self.folder.aside("evaluation"), trainer.layout.whole():
                 now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
                 policy = dataclasses.replace(self.policy, fingerprint=now)
-                evaluation = evaluate(self.sampler, policy, questions, self.config, store)
+                evaluation = evaluate(self.sampler, policy, questions, self.config, self.own)
                 self.before_training()
                 self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
                 place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
@@ -146,17 +148,18 @@ class Experiment:
         """Train the policy in place: on completions of its own, on ones made elsewhere, or in rounds."""
         if self.config.schedule.prompts is not None:
             return self.train_in_rounds(iteration)
+        store = self.store(iteration - 1)
         with self.folder.stage("sampling"):
-            rollouts, train, imported = self.completions()
+            rollouts, train, imported = self.completions(store)
             self.before_training()
         with self.folder.stage("grading"):
-            verdicts = judge(rollouts, train.problems, self.config.grader_name, self.store)
+            verdicts = judge(rollouts, train.problems, self.config.grader_name, store)
         with self.folder.stage("composition"):
             training_set = self.composed(rollouts, verdicts, train.problems, iteration)
         with self.folder.stage("scoring"):
-            mu = self.log_mu(rollouts, imported)
+            mu = self.log_mu(rollouts, imported, store)
             reference = self.reference()
-            ref_logp = self.scored(reference, rollouts, "scoring ref") if reference is not None else None
+            ref_logp = self.scored(reference, rollouts, store, "scoring ref") if reference is not None else None
             if "vocab_kl" not in self.config.algo.needs:
                 reference = None  # what it was needed for is computed
             self.record(iteration, training_set, rollouts, verdicts, mu)
@@ -173,20 +176,20 @@ class Experiment:
                 self.showcase.trained(iteration, self.policy, rollouts, verdicts, train.problems, mu, chosen)
         return trainer
 
-    def completions(self) -> tuple[Rollouts, Questions, Ragged | None]:
+    def completions(self, store: Store) -> tuple[Rollouts, Questions, Ragged | None]:
         """What is trained on: completions, what they answer, and log μ where it came with them."""
         data = self.config.data
         if data.completions is not None:
-            return load_imported(data.completions, self.train.problems, self.prompter, self.policy, self.store)
-        rollouts = collect(self.sampler, self.policy, self.train, data.n, self.config.sampler.seed, self.store)
+            return load_imported(data.completions, self.train.problems, self.prompter, self.policy, store)
+        rollouts = collect(self.sampler, self.policy, self.train, data.n, self.config.sampler.seed, store)
         self.folder.count("tokens_sampled", rollouts.sampled)
         return rollouts, self.train, None
 
-    def log_mu(self, rollouts: Rollouts, imported: Ragged | None) -> Ragged:
+    def log_mu(self, rollouts: Rollouts, imported: Ragged | None, store: Store) -> Ragged:
         """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training."""
         if self.config.mu is Mu.sampler:
             return Ragged(rollouts.columns["sampler_logp"])
-        return imported if imported is not None else self.scored(self.policy, rollouts, "scoring μ")
+        return imported if imported is not None else self.scored(self.policy, rollouts, store, "scoring μ")
 
     def record(
         self, iteration: int, training_set: TrainingSet, rollouts: Rollouts, verdicts: Verdicts, mu: Ragged
@@ -194,7 +197,8 @@ class Experiment:
         """Write down what an iteration trains on, and how far μ is from what the sampler drew with."""
         if training_set.description.note:
             warn(training_set.description.note)
-        sources = {"store": str(self.store.root), "rollouts": rollouts.name, "verdicts": verdicts.name}
+        store = str(self.store(iteration - 1).root)
+        sources = {"store": store, "rollouts": rollouts.name, "verdicts": verdicts.name}
         summary = {**training_set.summary(), "sampler": rollouts.made_by}
         if self.config.mu is Mu.scored and self.config.data.completions is None:
             summary["sampler_mismatch"] = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
@@ -246,9 +250,9 @@ class Experiment:
             effective=self.config.effective_positive,
         )
 
-    def scored(self, policy: Policy, rollouts: Rollouts, label: str) -> Ragged:
+    def scored(self, policy: Policy, rollouts: Rollouts, store: Store, label: str) -> Ragged:
         """log-probabilities of all completions under a policy, from the store as far as they are there."""
-        logp, scored = score(policy, rollouts, self.store, self.config.optim.score_batch_size, label)
+        logp, scored = score(policy, rollouts, store, self.config.optim.score_batch_size, label)
         self.folder.count("tokens_scored", scored)
         return logp
 
