@@ -12,6 +12,7 @@ from topr_exp.composition.config import ComposeName
 from topr_exp.config import Config, Mu
 from topr_exp.data.config import Reward
 from topr_exp.schema import plain
+from topr_exp.types import VERDICTS
 from topr_exp.verifier import table as verifier_table
 
 if TYPE_CHECKING:
@@ -139,10 +140,10 @@ def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
         error = figures["pass@1_se"]
         interval = f" ± {200 * error:.1f}" if error is not None else ""
         cells = [f"{100 * figures['pass@1']:.1f}{interval}"]
-        cells += [f"{100 * figures[key]:.1f}" for key in (majority, "correct", "incorrect", "invalid")]
+        cells += [f"{100 * figures[key]:.1f}" for key in (majority, *VERDICTS)]
         return f"{name:<9}" + "".join(f"{cell:>13}" for cell in cells)
 
-    titles = "".join(f"{title:>13}" for title in ("pass@1", majority, "correct", "incorrect", "invalid"))
+    titles = "".join(f"{title:>13}" for title in ("pass@1", majority, *VERDICTS))
     return [
         f"{'%':<9}{titles}",
         row("base", base),

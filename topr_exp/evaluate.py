@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.exit_status import exit_status
 from topr_exp.sampling.config import SCHEMAS
-from topr_exp.types import ConfigError
+from topr_exp.types import VERDICTS, ConfigError
 from topr_exp.verifier.config import TaskName
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def table(figures: dict[str, Any]) -> str:
             interval = f"{cell(point['low'])} to {cell(point['high'])}"
             error = point["sampling_only_se"]
             lines.append(f"{curve[:-1] + k:<8}{cell(point['value']):>8}{interval:>30}{cell(error):>26}")
-    lines.append(", ".join(f"{name} {cell(figures[name])} %" for name in ("correct", "incorrect", "invalid")))
+    lines.append(", ".join(f"{name} {cell(figures[name])} %" for name in VERDICTS))
     histogram = " ".join(str(count) for count in figures["correct_histogram"])
     lines.append(f"problems with 0 to {figures['samples']} correct completions: {histogram}")
     for title, key in (("level", "levels"), ("subject", "subjects")):

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, TextIO
 from topr_exp.exit_status import exit_status, reader_may_leave
 from topr_exp.grading import Grader, Outcome
 from topr_exp.grading.extraction import FORMATS
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.types import VERDICTS, ConfigError, TOPRError
 
 LINES_AHEAD = 1024
 
@@ -123,8 +123,8 @@ class _Job:
 
     def summary(self, seconds: float) -> str:
         """One line for standard error: verdicts, paths, malformed lines, speed."""
-        total = sum(self.graded[verdict] for verdict in ("correct", "incorrect", "invalid"))
-        verdicts = ", ".join(f"{self.graded[name]} {name}" for name in ("correct", "incorrect", "invalid"))
+        total = sum(self.graded[verdict] for verdict in VERDICTS)
+        verdicts = ", ".join(f"{self.graded[name]} {name}" for name in VERDICTS)
         paths = ("string", "rational", "symbolic", "timeout", "died", "user")
         by_path = ", ".join(f"{self.graded[name]} {name}" for name in paths if self.graded[name])
         return (

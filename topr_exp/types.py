@@ -6,12 +6,13 @@ Nothing here computes. torch is imported for annotations only, so that config ch
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Verdict = Literal["correct", "incorrect", "invalid"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class TOPRError(Exception):

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from topr_exp import world
 from topr_exp.evaluation.evaluate import Evaluation
-from topr_exp.evaluation.verdicts import VERDICTS
 from topr_exp.files import write_text
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.training.scoring import log_probabilities
-from topr_exp.types import Problem
+from topr_exp.types import VERDICTS, Problem
 
 PER_VERDICT = 12
 FILE = "completions.jsonl"

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.types import Verdict
+from topr_exp.types import VERDICTS
 
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-CORRECT, INCORRECT, INVALID = (VERDICTS.index(name) for name in ("correct", "incorrect", "invalid"))
+CORRECT, INCORRECT, INVALID = range(len(VERDICTS))  # the codes, in the order of VERDICTS
 
 
 def encode(verdicts: Iterable[str]) -> NDArray[np.int8]:

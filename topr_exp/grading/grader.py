@@ -15,12 +15,11 @@ from typing import Any
 from topr_exp.grading.equivalence import key, quick
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import Pool, Ticket
-from topr_exp.types import ConfigError, TOPRError, Verdict
+from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
 GRADER_VERSION = "1"  # part of store keys: raise it with every change that can change a verdict
 
 SYMBOLIC_TARGET = "topr_exp.grading.symbolic:equal"
-VERDICTS: tuple[Verdict, ...] = ("correct", "incorrect", "invalid")
 CACHED = 1 << 14  # verdicts of identical (gold, answer) pairs that are kept
 CACHED_CHARS = 1000  # a longer pair is not kept
 AHEAD = 64  # completions read ahead of the oldest open one, for each worker

@@ -22,7 +22,7 @@ from topr_exp.report.compare import flatten
 from topr_exp.report.runs import Run, read_run
 from topr_exp.schema import plain
 from topr_exp.store import Store
-from topr_exp.types import TOPRError
+from topr_exp.types import VERDICTS, TOPRError
 
 Record = dict[str, Any]
 
@@ -40,7 +40,7 @@ METRICS = (
     "log_ratio_q05_pos", "log_ratio_q50_pos", "log_ratio_q95_pos", "log_ratio_q05_neg", "log_ratio_q50_neg",
     "log_ratio_q95_neg",
 )  # fmt: skip
-SHARES = ("pass@1", "correct", "incorrect", "invalid")
+SHARES = ("pass@1", *VERDICTS)
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
 DIGITS = 6  # of what is written; a second machine has to agree in all of them
 

@@ -23,6 +23,7 @@ from topr_exp.paper.selection import (
     over_seeds,
 )
 from topr_exp.paper.variance import LIMITS
+from topr_exp.types import VERDICTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,10 +97,9 @@ def shares(ax: Axes, runs: Runs) -> None:
     lines = [each["curve"] for each in runs if "curve" in each]
     if not lines:
         return
-    names = ("correct", "incorrect", "invalid")
     steps = lines[0]["step"]
-    means = [100 * np.mean([line[name] for line in lines], axis=0) for name in names]
-    ax.stackplot(steps, *means, labels=names, colors=("#009E73", "0.8", "#D55E00"))
+    means = [100 * np.mean([line[name] for line in lines], axis=0) for name in VERDICTS]
+    ax.stackplot(steps, *means, labels=VERDICTS, colors=("#009E73", "0.8", "#D55E00"))
     for line in lines:
         low = 100 * (1 - np.array(line["invalid"]))
         ax.plot(steps, low, color="black", lw=0.5)

@@ -24,6 +24,7 @@ from topr_exp.report.runs import Run
 from topr_exp.report.series import estimate, eval_values, majority_name
 from topr_exp.report.thinning import Values, number
 from topr_exp.tracking.records import Record
+from topr_exp.types import VERDICTS
 
 HERE = Path(__file__).parent
 COMPLETIONS_BYTES = 8_000_000  # of all runs' completions together
@@ -33,7 +34,7 @@ SHOWN_OF_COMPLETION = (
     "trained_on", "logp",
 )  # fmt: skip
 OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train")
-MEASURES = ("pass@1", "correct", "incorrect", "invalid")
+MEASURES = ("pass@1", *VERDICTS)
 
 
 def page(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequence[str]) -> str:

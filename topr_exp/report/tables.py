@@ -10,6 +10,7 @@ from typing import Any
 from topr_exp.report.compare import Comparison, text
 from topr_exp.report.runs import Run
 from topr_exp.report.series import Estimate, estimate, majority_name
+from topr_exp.types import VERDICTS
 
 OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train")
 TEX = {
@@ -21,7 +22,7 @@ TEX = {
 def measures(runs: Sequence[Run]) -> list[str]:
     """The figures that tables hold."""
     majority = majority_name(runs)
-    return ["pass@1", *([majority] if majority else []), "correct", "incorrect", "invalid"]
+    return ["pass@1", *([majority] if majority else []), *VERDICTS]
 
 
 def runs_csv(runs: Sequence[Run], comparison: Comparison) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.store import Store
-from topr_exp.types import TOPRError
+from topr_exp.types import VERDICTS, TOPRError
 
 PER_VERDICT = 8
 LONGEST = 4000  # characters of a completion
@@ -30,7 +30,7 @@ def sample_rows(record: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         return
     golds = judged.key["golds"]
     names = marks["verdict"].to_pylist()
-    for verdict in ("correct", "incorrect", "invalid"):
+    for verdict in VERDICTS:
         chosen = pa.array([row for row, name in enumerate(names) if name == verdict][:PER_VERDICT], pa.int64())
         for one, mark in zip(completions.take(chosen).to_pylist(), marks.take(chosen).to_pylist(), strict=True):
             problem = one["problem"]
