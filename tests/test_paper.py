@@ -173,7 +173,7 @@ def made_up(algo: str, seed: int, correct: np.ndarray, **settings: Any) -> dict[
     final = results(correct, 8 - correct, 1000 * (correct > 4))
     names = {"algo.name": algo, "data.name": "gsm8k", "model.name": "tiny", "seed": seed, **settings}
     return {"run": f"{algo}{seed}", "settings": names, "environment": {"git_commit": "abc"}, "base": base,
-            "final": final, "metrics": {"step": [1]}}  # fmt: skip
+            "final": final, "metrics": {"step": [1]}, "summary": {"n_train": 40}}  # fmt: skip
 
 
 def test_the_interval_covers_seeds_and_problems() -> None:
@@ -238,7 +238,8 @@ def test_claims_are_decided_by_the_whole_interval() -> None:
     shown, not_shown, open_ = (Claim("", holds, "") for holds in (True, False, None))
     assert verdict([shown, shown]) == "shown"
     assert verdict([shown, not_shown]) == verdict([open_, shown]) == "partly"
-    assert verdict([not_shown, open_]) == "not shown"
+    assert verdict([not_shown, open_]) == "undecided"
+    assert verdict([not_shown, not_shown]) == "not shown"
 
 
 def test_figure_1_s_verdict_follows_the_numbers() -> None:
@@ -284,7 +285,7 @@ def test_the_page_has_a_section_for_every_figure_whatever_is_computed(tmp_path: 
         assert figure.claim in text
     assert text.count("Not computed yet: `python -m topr_exp.paper") == len(FIGURES) - 1
     assert "commit abc" in text
-    assert "Seeds: 0, 1, 2." in text
+    assert "6 runs, seeds 0 1 2" in text
     assert "- DPO ends above PPO: *undecided* (no runs)" in text
     lines = numbers(named("fig1"), Runs(found))
     assert len(lines) == 2 + 1 + 2
@@ -317,7 +318,7 @@ def made_up_extra(figure: Figure, found: list[dict[str, Any]], rng: np.random.Ge
         lines = {name: rng.uniform(1e-6, 1, (2, 5)).tolist() for name in ("agro", "kl_pg")}
         final = {name: [line[-1] for line in each] for name, each in lines.items()}
         return {"step": 10, "curves": lines, "final": final, "actions": 10}
-    if figure.name == "agro_kl":
+    if figure.name in ("agro_kl", "agro_replay"):
         return {json.dumps(one["settings"], sort_keys=True): float(rng.uniform(0, 2)) for one in found}
     if figure.name == "table2":
         counts = {name: rng.integers(0, 4, 12).tolist() for name in TALLIED}
@@ -372,7 +373,7 @@ def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path
     assert {path.name for path in out.iterdir()} == {"README.md", "fig1.json", "fig1.png", "fig9.json", "fig9.png"}
     text = (out / "README.md").read_text()
     assert "![Figure 1](fig1.png)" in text
-    assert "tiny: the numbers (1 run)" in text
+    assert "tiny: the numbers (1 run, seeds 0)" in text
     assert len(list((tmp_path / "paper").glob("topr_*"))) == 1
 
     again = command("topr_exp.paper", *given, "--check")

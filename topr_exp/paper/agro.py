@@ -13,7 +13,7 @@ from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
 from topr_exp.paper.records import Record, rounded
-from topr_exp.paper.selection import Runs, crossed, difference, over_seeds
+from topr_exp.paper.selection import Runs, crossed, difference, gain, over_seeds
 from topr_exp.paper.training import algorithms, by_model
 from topr_exp.report.figures import MARKERS
 
@@ -55,13 +55,14 @@ def draw_agro_kl(runs: Runs, extra: Extra) -> Figure:
     for row, (model, members) in zip(grid, models.items(), strict=True):
         efficiency(row[0], plain(members), extra)
         row[0].set_title(model)
+        row[0].legend(fontsize=7)
         for i, (name, group) in enumerate(plain(members).items()):
             points = group.split(BETA)
             found = [each.interval() for each in points.values()]
             errors = [[100 * (one.value - one.low) for one in found], [100 * (one.high - one.value) for one in found]]
             row[1].errorbar([*points], [100 * one.value for one in found], np.maximum(errors, 0), capsize=2,
                             marker=MARKERS[i], ms=4, color=draw.look(i)["color"], label=draw.name_of(name))  # fmt: skip
-        draw.log_axis(row[1], "x")
+        draw.log_ticks(row[1], {float(beta) for beta in members.split(BETA)})
         row[1].set(xlabel="β", ylabel="pass@1 (%)")
         row[1].legend(fontsize=7)
     return figure
@@ -103,40 +104,47 @@ def judge_agro_kl(runs: Runs, extra: Extra) -> list[Claim]:
                 f"off-policy, β = {beta:g}: AGRO above the KL-regularised policy gradient", difference(pair[0], pair[1])
             )
             found.append(Claim(claim.text, claim.holds, f"{claim.evidence}; KL {distances_}"))
-    if len(on) and len(agro):
-        found.append(as_efficient(best_ratios(agro, extra), best_ratios(on, extra)))
+    best_on, best_rloo = best(on), best(groups.get("rloo", none))
+    found.append(above("on-policy, each at its best β: AGRO above RLOO", difference(best_rloo, best_on)))
     for name, group in (("agro", agro), ("agro_on_policy", on)):
         betas = group.split(BETA)
         if len(betas) > 1:
             strong, weak = betas[max(betas)], betas[min(betas)]
             text = f"{draw.name_of(name)}: a strong β slows learning (pass@1 at the largest below the smallest)"
             found.append(below(text, difference(weak, strong)))
+            text = f"{draw.name_of(name)}: the largest β gains more a nat of KL than the smallest"
+            found.append(as_efficient(text, "strong", a_nat(strong, extra), "weak", a_nat(weak, extra), 1.0))
     return found
 
 
-def best_ratios(runs: Runs, extra: Extra) -> dict[int, float]:
-    """By seed: the gain in pass@1 by KL at the β where it is largest; β whose KL is below 0.01 nats are left out."""
-    found = []
-    for each in runs.split(BETA).values():
-        if min(kl(each, extra)) > 0.01:
-            gains = (each.values() - each.values(part="base")).mean(axis=1)
-            found.append(dict(zip(each.seeds, (gains / np.array(kl(each, extra))).tolist(), strict=True)))
-    return max(found, key=lambda ratios: float(np.mean([*ratios.values()])), default={})
+def best(runs: Runs) -> Runs:
+    """The runs at the β whose mean pass@1 is highest."""
+    return max(runs.split(BETA).values(), key=lambda each: float(each.values().mean()), default=Runs([]))
 
 
-def as_efficient(off: Mapping[int, float], on: Mapping[int, float]) -> Claim:
-    """Whether off-policy AGRO gains as much a nat as on-policy, by the interval over the seeds that both have."""
-    text = "off-policy AGRO is as KL-efficient as on-policy (gain a nat at its best β at least 0.8 of the other's)"
-    shared = sorted(off.keys() & on.keys())
+def a_nat(runs: Runs, extra: Extra) -> dict[int, float]:
+    """By seed: what a run gained in pass@1, divided by its KL to the reference."""
+    gains = (each_gain(record) for record in runs)
+    return {seed: gain / distance for seed, gain, distance in zip(runs.seeds, gains, kl(runs, extra), strict=True)}
+
+
+def each_gain(record: Record) -> float:
+    one = Runs([record])
+    return float((one.values() - one.values(part="base")).mean())
+
+
+def as_efficient(
+    text: str, name: str, first: Mapping[int, float], other_name: str, other: Mapping[int, float], least: float
+) -> Claim:
+    """Whether the first gains at least `least` times as much a nat as the other, by the interval over shared seeds."""
+    shared = sorted(first.keys() & other.keys())
     shown = "; ".join(
-        f"{name} {' '.join(f'{100 * ratios[seed]:.1f}' for seed in shared)} points a nat"
-        for name, ratios in (("off-policy", off), ("on-policy", on))
+        f"{label} {' '.join(f'{100 * ratios[seed]:.1f}' for seed in shared)} points a nat"
+        for label, ratios in ((name, first), (other_name, other))
     )
-    if not shared or float(np.mean([on[seed] for seed in shared])) <= 0:
-        return Claim(text, None, shown if shared else "no runs")
-    found = over_seeds([off[seed] - 0.8 * on[seed] for seed in shared])
+    found = over_seeds([first[seed] - least * other[seed] for seed in shared])
     holds = None if found is None else True if found.low > 0 else False if found.high < 0 else None
-    return Claim(text, holds, shown)
+    return Claim(text, holds, shown if shared else "no runs")
 
 
 def table_agro_kl(runs: Runs) -> Mapping[str, Runs]:
@@ -148,13 +156,18 @@ def table_agro_kl(runs: Runs) -> Mapping[str, Runs]:
 
 def draw_agro_replay(runs: Runs, extra: Extra) -> Figure:
     models = by_model(runs)
-    figure, grid = draw.panels(2, len(models))
+    figure, grid = draw.panels(3, len(models))
     for row, (model, members) in zip(grid, models.items(), strict=True):
         groups = table_agro_replay(members)
         draw.metric(row[0], groups, "sampled_correct")
         row[0].set(title=model, ylabel="correct among the new samples")
         row[0].legend(fontsize=7)
         draw.bars(row[1], groups)
+        for i, (label, group) in enumerate(groups.items()):
+            values = 100 * np.array(group.each())
+            row[2].plot(kl(group, extra), values, MARKERS[i], color=draw.look(i)["color"], ms=4, label=label)
+        row[2].set(xlabel="KL(π ‖ π_ref), nats a completion", ylabel="pass@1 (%)", xlim=(0, None))
+        row[2].legend(fontsize=7)
     return figure
 
 
@@ -165,8 +178,14 @@ def table_agro_replay(runs: Runs) -> Mapping[str, Runs]:
 def judge_agro_replay(runs: Runs, extra: Extra) -> list[Claim]:
     groups = runs.split(REPLAY)
     fresh = groups.get(0.0, Runs([]))
-    return [
-        above(f"with replay {q:g} AGRO ends at most 3 points below the run without", difference(fresh, group), -0.03)
-        for q, group in groups.items()
-        if q > 0
-    ]
+    found = []
+    for q, group in groups.items():
+        if q > 0:
+            where = f"replay {q:g}"
+            text = f"{where}: as KL-efficient as without (gain a nat at least 0.8 of the other's)"
+            found += [
+                above(f"{where}: AGRO ends above the base", gain(group)),
+                above(f"{where}: at most 3 points below the run without", difference(fresh, group), -0.03),
+                as_efficient(text, where, a_nat(group, extra), "without", a_nat(fresh, extra), 0.8),
+            ]
+    return found

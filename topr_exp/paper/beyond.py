@@ -29,21 +29,31 @@ def draw_ratio(runs: Runs, extra: Extra) -> Figure:
     figure, grid = draw.panels(columns, len(models), width=3.2)
     for row, (model, members) in zip(grid, models.items(), strict=True):
         for ax, (name, group) in zip(row, algorithms(members).items(), strict=False):
-            draw.curves(ax, group.split(RATIO))
-            ax.set_title(f"{model}, {draw.name_of(name)}")
+            draw.against(ax, group.split(RATIO), RATE)
+            draw.base_line(ax, group)
+            ax.set(xlabel="learning rate", title=f"{model}, {draw.name_of(name)}")
             ax.legend(fontsize=7)
     return figure
+
+
+def best_rate(runs: Runs) -> Runs:
+    """The runs with the learning rate whose mean pass@1 is highest."""
+    return max(runs.split(RATE).values(), key=lambda each: float(each.values().mean()), default=Runs([]))
 
 
 def judge_ratio(runs: Runs, extra: Extra) -> list[Claim]:
     found = []
     for name, group in algorithms(runs).items():
-        by_ratio = group.split(RATIO)
+        by_ratio = {ratio: best_rate(each) for ratio, each in group.split(RATIO).items()}
         for other in ("token", "geometric"):
             if {"sequence", other} <= set(by_ratio):
-                text = f"{draw.name_of(name)}: the ratio of the sequence ends above the {other} one"
+                text = f"{draw.name_of(name)}, each at its best rate: the sequence's ratio ends above the {other} one"
                 found.append(above(text, difference(by_ratio[other], by_ratio["sequence"])))
     return found
+
+
+def table_ratio(runs: Runs) -> Mapping[str, Runs]:
+    return crossed(runs, (algorithms, draw.name_of), (RATIO, str), (RATE, "lr {:g}".format))
 
 
 # ---- whose log μ

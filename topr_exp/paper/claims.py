@@ -48,8 +48,10 @@ def between(text: str, found: Sequence[tuple[str, Interval | None]], most: float
 
 
 def verdict(claims: Sequence[Claim]) -> str:
-    """shown: all of it; not shown: nothing; partly: what lies between."""
+    """shown: all claims are; partly: some are; else undecided where any claim is, and not shown where none is."""
     if not claims:
         return "nothing to decide"
     shown = sum(claim.holds is True for claim in claims)
-    return "shown" if shown == len(claims) else "partly" if shown else "not shown"
+    if shown:
+        return "shown" if shown == len(claims) else "partly"
+    return "undecided" if any(claim.holds is None for claim in claims) else "not shown"

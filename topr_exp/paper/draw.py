@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +23,12 @@ NAMES = {
     "topr": "TOPR", "tis": "TIS", "is": "IS", "naive": "naive REINFORCE", "sft": "positives only", "ppo": "PPO",
     "dpo": "DPO", "agro": "AGRO", "kl_pg": "KL-PG", "rloo": "RLOO", "agro_on_policy": "AGRO on-policy",
     "grpo": "GRPO", "opmd": "OPMD", "asymre": "AsymRE", "rec": "REC", "base": "base",
-    "gsm8k": "GSM8K-like", "math": "MATH-like", "uniform": "uniform", "positives": "positives",
-    "anna_karenina": "Anna Karenina",
+    "gsm8k": "GSM8K-like", "math": "MATH-like", "uniform": "uniform", "positives": "TOPR on positives",
+    "anna_karenina": "Anna Karenina", "weight_neg": "weight of negatives", "grad_norm": "gradient norm",
 }  # fmt: skip
-# An algorithm looks the same in every figure.
+# An algorithm looks the same in every figure, the papers' first; colours and dashes together repeat after 28.
 ORDER = ("topr", "naive", "ppo", "dpo", "sft", "tis", "is")
+RELATIVES = ("opmd", "asymre", "grpo", "rec", "agro", "kl_pg", "rloo", "agro_on_policy")
 DOTS_PER_INCH = 110
 
 
@@ -41,7 +42,8 @@ def look(i: int) -> dict[str, Any]:
 
 def place(key: Any, keys: Sequence[Any]) -> int:
     """The number of a line's style: an algorithm's own, else its place among the keys."""
-    return ORDER.index(key) if key in ORDER else list(keys).index(key)
+    known = (*ORDER, *RELATIVES)
+    return known.index(key) if key in known else list(keys).index(key)
 
 
 def drawing() -> AbstractContextManager[None]:
@@ -115,7 +117,7 @@ def metric(ax: Axes, groups: Mapping[Any, Runs], name: str) -> None:
         for x, y in lines:
             ax.plot(x, y, color=style["color"], lw=0.5, alpha=0.5)
         ax.plot(found.x, found.mean, label=name_of(key), **style)
-    ax.set(xlabel="updates", ylabel=name)
+    ax.set(xlabel="updates", ylabel=name_of(name))
 
 
 def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1", shift: float = 0.03) -> None:
@@ -133,11 +135,16 @@ def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1"
         ax.errorbar(xs, values, np.maximum(errors, 0), fmt=MARKERS[i], ms=4, color=style["color"], capsize=2, lw=1)
         for x, each in zip(xs, points.values(), strict=True):
             ax.plot([x] * len(each), PERCENT * np.array(each.each(name)), ".", ms=2.5, color=style["color"], alpha=0.6)
-    log_axis(ax, "x")
-    if known := sorted({float(x) for runs in groups.values() for x in runs.split(key)}):
-        ax.set_xticks(known, [f"{x:g}" for x in known], minor=False)
-        ax.set_xticks([], minor=True)
+    log_ticks(ax, {float(x) for runs in groups.values() for x in runs.split(key)})
     ax.set(ylabel=f"{name} (%)")
+
+
+def log_ticks(ax: Axes, values: Iterable[float]) -> None:
+    """A log x axis that is marked at these values alone."""
+    log_axis(ax, "x")
+    known = sorted(values)
+    ax.set_xticks(known, [f"{x:g}" for x in known], minor=False)
+    ax.set_xticks([], minor=True)
 
 
 def bars(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1", base: bool = True) -> None:

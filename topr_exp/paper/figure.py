@@ -32,5 +32,6 @@ class Figure:
     only_full: bool = False
     extra: Callable[[Sequence[tuple[Record, Path]]], Extra] | None = None  # computed from finished runs
     metrics: tuple[str, ...] = ()  # of the updates, by records.METRICS, that it needs
+    own_table: Callable[[Runs, Extra], list[str]] | None = None  # in Markdown, for one model, beside that of numbers
     note: str = ""  # what a reader must know of how it was made
     names: tuple[str, ...] = field(default=("pass@1", "maj", "invalid"))  # columns of the table

@@ -11,7 +11,7 @@ from topr_exp.files import write_text
 from topr_exp.paper import records
 from topr_exp.paper.claims import Claim, verdict
 from topr_exp.paper.draw import name_of
-from topr_exp.paper.figure import Figure
+from topr_exp.paper.figure import Extra, Figure
 from topr_exp.paper.selection import Runs, interval
 
 HEAD = """# Results
@@ -25,8 +25,9 @@ How to read it:
   random effects; with few seeds that differ it is wide); every seed is a dot or a thin line. Each seed has completions
   of its own. Curves are on the first 50 test problems, their bands 95 % t intervals over seeds.
 - A claim is *shown* where the 95 % interval lies wholly on its side, *not shown* where it lies wholly on the other,
-  *undecided* between. Differences are paired by seed and problem. A figure's verdict: *shown* if all its claims are,
-  *not shown* if none is, else *partly*.
+  *undecided* between. Differences are paired by seed and problem. Claims without an interval (what is computed exactly,
+  or must hold in every seed) say what decides them. A figure's verdict: *shown* if all its claims are, *partly* if some
+  are, else *undecided* if any claim is, else *not shown*.
 - Learning rates: the same grid for every algorithm, chosen by validation problems (section "Learning rates").
 """
 ENVIRONMENT = ("git_commit", "python", "platform", "processor", "cores", "device")
@@ -34,27 +35,26 @@ ENVIRONMENT = ("git_commit", "python", "platform", "processor", "cores", "device
 
 def write_page(figures: Sequence[Figure], out: Path) -> Path:
     """Write the page from what `out` records."""
-    sections, rows, environments, seeds = [], [], [], set()
+    sections, rows, environments = [], [], []
     for figure in figures:
         stored = records.read(out / f"{figure.name}.json")
         found = Runs(list(records.known(stored).values()))
         environments += [each for each in stored["environments"] if each not in environments]
-        seeds |= set(found.seeds)
         judged = {model: figure.judge(group, stored["extra"]) for model, group in found.split("model.name").items()}
         rows.append(summary_row(figure, judged))
-        sections.append(section(figure, found, judged))
+        sections.append(section(figure, found, judged, stored["extra"]))
     table = ["| | verdict |", "|---|---|", *rows]
-    text = "\n".join([HEAD, *origin(environments, sorted(seeds)), "", *table, "", *sections])
+    text = "\n".join([HEAD, *origin(environments), "", *table, "", *sections])
     path = out / "README.md"
     write_text(path, text.rstrip("\n") + "\n")
     return path
 
 
-def origin(environments: Sequence[dict[str, Any]], seeds: Sequence[int]) -> list[str]:
+def origin(environments: Sequence[dict[str, Any]]) -> list[str]:
     """Where the numbers come from, a line for each commit, machine and set of versions."""
     if not environments:
         return ["Nothing was computed yet."]
-    lines = [f"Seeds: {', '.join(map(str, seeds))}. Computed by:"]
+    lines = ["Computed by:"]
     for each in environments:
         known = [f"{key.replace('git_', '')} {each[key]}" for key in ENVIRONMENT if each.get(key)]
         known += [f"GPU {gpu}" for gpu in each.get("gpus") or []]
@@ -75,7 +75,7 @@ def summary_row(figure: Figure, judged: Mapping[str, list[Claim]]) -> str:
     return f"| [{figure.title}](#{anchor(figure.title)}) | {words or 'not computed yet'} |"
 
 
-def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]]) -> str:
+def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]], extra: Extra) -> str:
     """One figure: claim, picture, verdict with its reasons, numbers, command."""
     lines = [f"## {figure.title}", "", figure.claim, ""]
     full = " --full" if figure.only_full else ""
@@ -90,8 +90,11 @@ def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]]) -> s
         lines += [f"- {claim.text}: *{claim.word}* ({claim.evidence})" for claim in claims]
         lines.append("")
     for model, group in found.split("model.name").items():
-        lines += ["<details>", f"<summary>{model}: the numbers ({plural(len(group), 'run')})</summary>", ""]
-        lines += [*numbers(figure, group), "", "</details>", ""]
+        if figure.own_table is not None:
+            lines += [*figure.own_table(group, extra), ""]
+        seeds = " ".join(str(seed) for seed in sorted({*group.seeds}))
+        lines += ["<details>", f"<summary>{model}: the numbers ({plural(len(group), 'run')}, seeds {seeds})</summary>"]
+        lines += ["", *numbers(figure, group), "", "</details>", ""]
     return "\n".join([*lines, f"{command}; the same runs as a sweep: {sweeps(figure)}", ""])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, between
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.selection import Runs, contrast, crossed, difference
+from topr_exp.paper.selection import Runs, contrast, crossed, difference, gain
 from topr_exp.paper.training import algorithms, by_model
 
 if TYPE_CHECKING:
@@ -55,17 +55,15 @@ def judge_figure_5(runs: Runs, extra: Extra) -> list[Claim]:
     peaks = {}
     for label, group in shares(runs).items():
         peak = best(group)
-        if peak is None:
+        ours, others = best(group, BEST), best(group, tuple(p for p in group.split(EFFECTIVE) if p not in BEST))
+        if peak is None or ours is None or others is None:
             continue
         peaks[label] = peak[0]
-        found.append(
-            Claim(
-                f"{label}: best at an effective proportion of 10 or 20 % (highest mean)",
-                peak[0] in BEST,
-                f"best at {100 * peak[0]:g} %, {100 * peak[1]:.1f}",
-            )
-        )
-    text = "the best effective proportion hardly depends on p (the same, or neighbours on the grid)"
+        lead = difference(group.where(effective_positive=others[0]), group.where(effective_positive=ours[0]))
+        text = f"{label}: the better of 10 and 20 % ends above the best other effective proportion"
+        claim = above(text, lead)
+        found.append(Claim(text, claim.holds, f"{100 * ours[0]:g} % against {100 * others[0]:g} %: {claim.evidence}"))
+    text = "the best effective proportion hardly depends on p (highest means the same, or neighbours on the grid)"
     grid = sorted(runs.split(EFFECTIVE))
     if len(peaks) == 2:
         one, other = (grid.index(value) for value in peaks.values())
@@ -105,9 +103,12 @@ def judge_figure_6(runs: Runs, extra: Extra) -> list[Claim]:
         if {"topr", "tis"} - set(algos):
             continue
         tis, topr = algos["tis"], algos["topr"]
-        low = min(group.split(EFFECTIVE))
-        lead = difference(tis.where(effective_positive=low), topr.where(effective_positive=low))
-        found.append(above(f"{name}: TIS below TOPR at p̃ = {100 * low:g} %", lead))
+        few = [p for p in group.split(EFFECTIVE) if p <= 0.1]
+        for p in few:
+            lead = difference(tis.where(effective_positive=p), topr.where(effective_positive=p))
+            found.append(above(f"{name}: TIS below TOPR at {told(p)}", lead))
+        found += [above(f"{name}: TOPR does not fail at {told(p)}: it ends above the base",
+                        gain(topr.where(effective_positive=p))) for p in few]  # fmt: skip
         high = [p for p in group.split(EFFECTIVE) if p >= 0.5]
         even = [difference(topr.where(effective_positive=p), tis.where(effective_positive=p)) for p in high]
         text = f"{name}: no difference of more than 3 points from p̃ = 50 % on"

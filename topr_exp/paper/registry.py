@@ -24,8 +24,8 @@ FIGURES = (
         ("fig2",), tabular.draw_figure_2, tabular.judge_figure_2, training.algorithms,
         extra=tabular.objective_curves,
         metrics=tuple(f"log_ratio_q{q}_{sign}" for q in ("05", "50", "95") for sign in ("pos", "neg")),
-        note="The curves are computed from the losses that train; the bars below are measured: where 90 % of the "
-        "ratios of the last updates' batches lie.",
+        note="The curves are computed from the losses that train, TOPR's with b⁺ = 1 + ε as in the paper's figure (the "
+        "runs have b⁺ = 1); the bars below are measured: where 90 % of the ratios of the last updates' batches lie.",
     ),
     Figure(
         "fig3", "Figure 3",
@@ -58,8 +58,8 @@ FIGURES = (
         "60 % negatives and little clipping it harms the model, and TOPR does not.",
         ("fig1 algo=is,topr", "fig7"), training.draw_figure_7, training.judge_figure_7, training.table_7,
         metrics=("grad_norm",),
-        note="Adam, which these runs use, rescales gradients, so that a clip matters less than with the paper's "
-        "Adafactor.",
+        note="The paper's clips are 1 and 100; norms of this model never reach 1, so that 0.1 stands for little "
+        "room. Adam, which these runs use, rescales gradients, so that a clip matters less than with Adafactor.",
     ),
     Figure(
         "fig8", "Figure 8",
@@ -80,7 +80,7 @@ FIGURES = (
         "Of the choices of limits only TOPR uses negatives, is bounded, keeps the gradient's variance low and learns "
         "fast from positives.",
         ("table1",), training.draw_table_1, training.judge_table_1, training.algorithms,
-        extra=variance.variances,
+        extra=variance.variances, own_table=training.table_1,
         metrics=("grad_norm", "weight_neg"),
         note="Variance: of a single example's gradient under each choice of limits, on 1,000 training completions at "
         "the weights where the seed's run of TOPR ended.",
@@ -91,7 +91,9 @@ FIGURES = (
         "unreadable, and weighs the votes of solutions so that more answers are right.",
         ("table2",), verifier.draw_table_2, verifier.judge_table_2, training.algorithms, wider=(SEEDS,),
         extra=verifier.tallies, names=("pass@1", "invalid"),
-        note="In the table of numbers pass@1 is the verifier's accuracy, the mean over a problem's solutions.",
+        note="In the table of numbers pass@1 is the verifier's accuracy, the mean over a problem's solutions; in the "
+        "picture the intervals are bootstraps over problems. Most solutions are wrong, so that a verifier which always "
+        "says so is right more often than half of the time: see the balanced accuracy.",
     ),
     Figure(
         "agro_fig1", "AGRO, Figure 1",
@@ -102,8 +104,8 @@ FIGURES = (
     ),
     Figure(
         "agro_kl", "AGRO, KL-efficiency and β",
-        "Off-policy AGRO gains as much for its distance from the reference as on-policy AGRO and more than the "
-        "KL-regularised policy gradient; a strong β slows learning.",
+        "Off-policy AGRO ends above the KL-regularised policy gradient, on-policy AGRO above RLOO; a strong β slows "
+        "learning and makes it more KL-efficient.",
         ("agro_kl", "agro_on_policy"), agro.draw_agro_kl, agro.judge_agro_kl, agro.table_agro_kl,
         wider=(SEEDS, BOTH, "algo.beta=0.05,0.2,0.5,1.0"),
         extra=agro.distances,
@@ -113,9 +115,10 @@ FIGURES = (
     ),
     Figure(
         "agro_replay", "AGRO, replay",
-        "AGRO goes on to learn when a part of its samples comes from earlier rounds.",
+        "AGRO goes on to learn, and is as KL-efficient, when a part of its samples comes from earlier rounds.",
         ("agro_replay",), agro.draw_agro_replay, agro.judge_agro_replay, agro.table_agro_replay,
         wider=(SEEDS, BOTH, "schedule.replay=0.0,0.5,0.9"),
+        extra=agro.distances,
         metrics=("sampled_correct",),
     ),
     Figure(
@@ -135,7 +138,7 @@ FIGURES = (
         "ratio", "Beyond the papers: which ratio",
         "Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
         ("ratio",), beyond.draw_ratio, beyond.judge_ratio,
-        lambda runs: crossed(runs, (training.algorithms, draw.name_of), ("algo.ratio", str)), only_full=True,
+        beyond.table_ratio, only_full=True,
     ),
     Figure(
         "mu", "Beyond the papers: whose log μ",

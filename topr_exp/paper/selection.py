@@ -143,8 +143,9 @@ def of_problems(results: Record, name: str) -> NDArray[np.float64]:
 
 
 def of_model(runs: Runs, extra: Mapping[str, Any]) -> list[Any]:
-    """What extra numbers by "MODEL SEED" say of each seed of the model that these runs are of."""
-    return [extra[key] for key in sorted(extra) if key.split(" ")[0] in runs.split("model.name")]
+    """What extra numbers by "MODEL SEED" say of each model and seed of these runs."""
+    keys = dict.fromkeys(f"{each['settings']['model.name']} {each['settings']['seed']}" for each in runs)
+    return [extra[key] for key in keys if key in extra]
 
 
 def contrast(combine: Callable[..., Matrix], *groups: Matrix | Runs, name: str = "pass@1") -> Interval | None:

@@ -19,6 +19,7 @@ from topr_exp.tabular import KL_FLOOR, agro_convergence, objectives
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+WIDEST = 3.0  # ratio that Figure 2 shows
 NEAR, FAR = 1e-3, 1e-2  # KL to the optimum: below it a policy counts as there, above it as elsewhere
 
 
@@ -39,10 +40,13 @@ def draw_figure_2(runs: Runs, extra: Extra) -> Figure:
         for i, (name, members) in enumerate(algorithms(runs).items()):
             low, middle, high = ratios(members, sign)
             y = limits[0] + (0.06 + 0.08 * i) * (limits[1] - limits[0])
-            ax.plot([low, high], [y, y], color=draw.look(i)["color"], lw=3, alpha=0.5)
-            ax.plot([middle], [y], "o", color=draw.look(i)["color"], ms=4)
-            ax.text(0.02, y, f"ratios, {draw.name_of(name)}", fontsize=6, va="bottom")
-        ax.set(xlim=(0, 3), ylim=limits, xlabel="ratio π(y|x) / μ(y|x)", title=f"R = {reward}")
+            color = draw.look(i)["color"]
+            ax.plot([low, high], [y, y], color=color, lw=3, alpha=0.5)
+            ax.plot([min(middle, WIDEST)], [y], "o" if middle <= WIDEST else ">", color=color, ms=4, clip_on=False)
+            where, side = (0.02, "left") if sign == "positive" else (WIDEST, "right")  # where the bars are not
+            more = f", to {high:.1f}" if high > WIDEST else ""
+            ax.text(where, y, f"ratios, {draw.name_of(name)}{more}", fontsize=6, va="bottom", ha=side)
+        ax.set(xlim=(0, WIDEST), ylim=limits, xlabel="ratio π(y|x) / μ(y|x)", title=f"R = {reward}")
     grid[0][0].set_ylabel("objective")
     grid[0][0].legend(fontsize=7)
     return figure

@@ -13,7 +13,7 @@ from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
 from topr_exp.paper.records import Record, rounded
-from topr_exp.paper.selection import Matrix, Runs, interval
+from topr_exp.paper.selection import Matrix, Runs, interval, over_seeds
 from topr_exp.paper.training import by_model
 from topr_exp.report.runs import Run
 from topr_exp.report.table2 import FILE, Row, Tested, rows_of
@@ -87,6 +87,7 @@ def judge_table_2(runs: Runs, extra: Extra) -> list[Claim]:
     before, after = ({name: of_problems(runs, extra, when, name) for name in SHARES} for when in ("before", "after"))
     return [
         above("training makes the verifier more accurate", interval(after["right"] - before["right"])),
+        balanced_claim(runs, extra),
         below(
             "and leaves less than half of its invalid verdicts (after − half of before)",
             interval(after["unparsable"] - before["unparsable"] / 2),
@@ -96,6 +97,22 @@ def judge_table_2(runs: Runs, extra: Extra) -> list[Claim]:
         ),
         above("and beats the vote without a verifier", interval(after["weighted_sc"] - before["maj"])),
     ]
+
+
+def balanced_claim(runs: Runs, extra: Extra) -> Claim:
+    """Whether it also gains where each verdict counts half: most solutions are wrong, and 'wrong' is easily said."""
+    noted = [extra[json.dumps(record["settings"], sort_keys=True)] for record in runs]
+    before, after = ([balanced(each[when]) for each in noted] for when in ("before", "after"))
+    found = over_seeds([b - a for a, b in zip(before, after, strict=True)])
+    claim = above("and in balanced accuracy (the mean over correct and over incorrect solutions)", found)
+    shown = " to ".join(" ".join(f"{100 * value:.1f}" for value in values) for values in (before, after))
+    return Claim(claim.text, claim.holds, f"{claim.evidence}; {shown}")
+
+
+def balanced(tally: dict[str, list[float]]) -> float:
+    """The mean of the accuracies on correct and on incorrect solutions."""
+    shares = [sum(tally[f"right_on_{kind}"]) / sum(tally[f"verified_{kind}"]) for kind in ("correct", "incorrect")]
+    return float(np.mean(shares))
 
 
 def of_problems(runs: Runs, extra: Extra, when: str, name: str) -> Matrix:
