@@ -310,7 +310,8 @@ def made_up_extra(figure: Figure, found: list[dict[str, Any]], rng: np.random.Ge
         return objectives()
     if figure.name == "fig9":
         keys = {f"{one['settings']['model.name']} {one['settings']['seed']}" for one in found}
-        return {key: {"share": rng.dirichlet(np.ones(10), 6).tolist()} for key in keys}
+        per_problem = [[1.0, None, *row] for row in rng.uniform(0.5, 2, (6, 8)).tolist()]
+        return {key: {"share": rng.dirichlet(np.ones(10), 6).tolist(), "per_problem": per_problem} for key in keys}
     if figure.name == "table1":
         keys = {f"{one['settings']['model.name']} {one['settings']['seed']}" for one in found}
         return {key: {name: rng.uniform(1, 2, 2).tolist() for name in LIMITS} for key in keys}

@@ -90,12 +90,13 @@ def draw_figure_9(runs: Runs, extra: Extra) -> Figure:
     for ax, (model, members) in zip(grid[0], models.items(), strict=True):
         seeds = of_model(members, extra)
         for i, p in enumerate(DEFAULT):
-            lines = 100 * np.array([each["share"][i] for each in seeds])
-            x = np.arange(lines.shape[1])
+            lines = np.array([each["per_problem"][i] for each in seeds], dtype=np.float64)  # nan: no such problems
+            x = np.flatnonzero(np.isfinite(lines).all(axis=0))
+            lines = lines[:, x]
             ax.plot(x, lines.mean(axis=0), label=f"{100 * p:g} %", **draw.look(i))
             ax.fill_between(x, lines.min(axis=0), lines.max(axis=0), color=draw.look(i)["color"], alpha=0.15, lw=0)
         ax.set_xticks(range(10), [f"{tenth / 10:.1f}" for tenth in range(10)])
-        ax.set(xlabel="accuracy of the base on a problem, from", ylabel="share of the weight (%)", title=model)
+        ax.set(xlabel="accuracy of the base on a problem, from", ylabel="weight of a problem (1: all alike)", title=model)
         ax.legend(fontsize=7, title="p̃", ncols=2)
     return figure
 

@@ -155,6 +155,8 @@ def read(path: Path) -> dict[str, Any]:
         stored = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {"environments": [], "runs": [], "extra": {}}
+    except OSError as error:
+        raise TOPRError(f"{path}: {error.strerror or error}") from None
     except ValueError:
         raise TOPRError(f"{path} is damaged; remove it or check it out again") from None
     return dict(stored)
