@@ -57,6 +57,7 @@ class Case:
     micro: int  # of ours and of TRL's
     optimizer: Optimizer
     target: str
+    samples: int = 1  # completions a prompt, side by side
 
 
 LLAMAS = {
@@ -68,6 +69,7 @@ LLAMAS = {
 CASES = {
     "short": Case("tiny", 0, (27, 51), (7, 34), 32, 32, Optimizer.adamw, "≥ 1.2 times TRL's samples/s"),
     "few_shot": Case("tiny", 900, (27, 51), (7, 34), 32, 32, Optimizer.adamw, "≥ 4 times TRL's samples/s"),
+    "groups": Case("tiny", 0, (27, 51), (7, 34), 64, 16, Optimizer.adamw, "none", samples=8),
     "gsm8k_0.6b": Case("0.6b", 900, (40, 120), (80, 250), 64, 16, Optimizer.adafactor, "≥ 4 times TRL's samples/s"),
     "plain_0.6b": Case("0.6b", 0, (40, 120), (200, 512), 64, 16, Optimizer.adafactor, "≥ 1.5 × tokens/s, MFU ≥ 45 %"),
     "plain_8b": Case("8b", 0, (40, 120), (200, 512), 16, 8, Optimizer.adafactor, "≥ 1.5 × tokens/s, ≤ 72 GiB"),
@@ -158,8 +160,8 @@ def sequences(case: Case, count: int, vocabulary: int) -> list[tuple[np.ndarray,
     def ids(bounds: tuple[int, int]) -> np.ndarray:
         return rng.integers(3, vocabulary, rng.integers(bounds[0], bounds[1] + 1))
 
-    return [(np.concatenate([prefix, ids(case.prompt)]).astype(np.int32), ids(case.completion).astype(np.int32))
-            for _ in range(count)]  # fmt: skip
+    prompts = (np.concatenate([prefix, ids(case.prompt)]).astype(np.int32) for _ in range(count // case.samples))
+    return [(prompt, ids(case.completion).astype(np.int32)) for prompt in prompts for _ in range(case.samples)]
 
 
 def make_model(name: str) -> Any:
@@ -181,10 +183,11 @@ class Ours:
         self.sequences = sequences(case, count, self.policy.vocabulary)
         columns = pa.table({
             "tokens": pa.array([tokens for _, tokens in self.sequences], pa.list_(pa.int32())),
-            "finish": ["stop"] * count, "problem": pa.array(range(count), pa.int32()),
-            "sample": pa.array([0] * count, pa.int16()),
+            "finish": ["stop"] * count, "problem": pa.array(np.arange(count) // case.samples, pa.int32()),
+            "sample": pa.array(np.arange(count) % case.samples, pa.int16()),
         })  # fmt: skip
-        rollouts = Rollouts("", columns, [prompt for prompt, _ in self.sequences], [0, count], 0)
+        prompts = [prompt for prompt, _ in self.sequences[:: case.samples]]
+        rollouts = Rollouts("", columns, prompts, [0, count], 0)
         mu = Ragged(log_probabilities(self.policy, rollouts, range(count), case.micro)["logp"])
         chosen = ComposeConfig(ComposeName.uniform, None, None, 16, False)
         candidates = Candidates(rollouts.problem, np.arange(count) % 3 == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,19 @@ import pyarrow as pa
 import pytest
 import torch
 
-from tests.conftest import make_model
+from tests.conftest import config_of, make_model, overrides
 from topr_exp.algorithms.agro import AGRO, Estimator
 from topr_exp.algorithms.dpo import DPO
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.config import ComposeConfig, ComposeName, unit_of
 from topr_exp.composition.training_set import compose
+from topr_exp.pipeline import run
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
 from topr_exp.training.config import OptimConfig, Optimizer
 from topr_exp.training.examples import Examples
+from topr_exp.training.micro_batches import micro_batches
 from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
@@ -99,6 +102,34 @@ def test_gradient_accumulation_changes_nothing(tmp_path: Path, make_policy: Any,
     for key, value in records[0].items():
         if key not in ("tokens_per_second", "accuracy"):  # accuracy: the sign of a margin of 0
             assert others[0][key] == pytest.approx(value, rel=1e-4, abs=1e-5), key
+
+
+@pytest.mark.parametrize(
+    ("completion", "whole"), [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
+)
+def test_completions_of_a_problem_stay_together_where_that_costs_less(
+    make_policy: Any, completion: tuple[int, int], whole: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = 8 * N
+    prompts = [rng.integers(3, 11, 30).astype(np.int32) for _ in range(8)]
+    columns = pa.table(
+        {
+            "tokens": pa.array([rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]),
+            "problem": pa.array(np.repeat(np.arange(8), N), pa.int32()),
+        }
+    )
+    policy = make_policy(make_model(11, hidden_size=128, intermediate_size=256))  # as large as the shipped one's layers
+    examples = dataclasses.replace(
+        make_examples(policy, TOPR, problems=8), rollouts=Rollouts("", columns, prompts, [0, rows], 0)
+    )
+    chosen = examples.training_set.order(0, 1, 0)
+    parts = micro_batches(policy.model, examples, chosen, N)
+    assert sorted(np.concatenate([part.positions for part in parts])) == list(range(rows))
+    problems = [set(examples.problems(chosen[part.positions])) for part in parts]
+    assert (max(map(len, problems)) == 1) == whole
+    lengths = [[examples.length(example) for example in chosen[part.positions]] for part in parts]
+    assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
 
 
 def test_the_last_batch_is_divided_by_its_own_size(tmp_path: Path, make_policy: Any) -> None:
@@ -244,3 +275,21 @@ def test_metrics_of_an_update(tmp_path: Path, make_policy: Any) -> None:
     assert second["log_ratio_q05_neg"] <= second["log_ratio_q50_neg"] <= second["log_ratio_q95_neg"]
     assert {"loss", "grad_norm", "lr", "entropy", "weight_neg", "clipped_high_neg", "samples", "tokens"} <= set(second)
     assert 0 < second["entropy"] < np.log(11)
+
+
+def test_rounds_count_what_they_sampled_before_a_run_broke_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=4", "checkpoint.every_seconds=0"]
+    undisturbed = run(config_of(*overrides(tmp_path / "a", *rounds)))["tokens"]
+    broken = config_of(*overrides(tmp_path / "b", *rounds))
+    update = Trainer.update
+
+    def fails(self: Trainer, *arguments: Any, **more: Any) -> dict[str, float]:
+        if self.step == 2:
+            raise TOPRError("in the third round")
+        return update(self, *arguments, **more)
+
+    monkeypatch.setattr(Trainer, "update", fails)
+    with pytest.raises(TOPRError, match="in the third round"):
+        run(broken)
+    monkeypatch.setattr(Trainer, "update", update)
+    assert run(broken)["tokens"]["tokens_sampled"] == undisturbed["tokens_sampled"] > 0

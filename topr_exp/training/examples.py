@@ -37,6 +37,10 @@ class Examples:
         """(prompt ids, completion ids) of some candidates."""
         return [(self.rollouts.prompt_of(row), self.rollouts.tokens[row]) for row in rows.tolist()]
 
+    def problems(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The problem of each of some examples."""
+        return self.training_set.candidates.problem[self.training_set.examples[examples, 0]]
+
     def length(self, example: int) -> int:
         """Tokens of an example's longest sequence."""
         return max(len(prompt) + len(tokens) for prompt, tokens in self.sequences(self.training_set.examples[example]))

@@ -52,9 +52,13 @@ class Rounds:
     choose: Callable[[Rollouts, Verdicts, Sequence[Problem]], TrainingSet]  # composes the completions of a round
     seed: int
     iteration: int
-    sampled: int = 0  # tokens
     gap: float = math.nan  # mean |log μ − log q| a token of the newest completions, q what the sampler drew from
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
+
+    @property
+    def sampled(self) -> int:
+        """This process's share of the tokens that the rounds sampled, earlier attempts included: the leader has all."""
+        return self.trainer.sampled if world.leads() else 0
 
     def run(self, journal: Journal, save_every: float) -> None:
         """Every remaining round, with a checkpoint after a round every `save_every` seconds and on a signal."""
@@ -131,6 +135,7 @@ class Rounds:
             made = {shard: self.complete_shard(shards[shard], number, shard) for shard in mine}
         by_shard = {shard: table for part in world.gather(made) for shard, table in part.items()}
         columns = pa.concat_tables([by_shard[shard] for shard in range(len(shards))]).combine_chunks()
+        self.trainer.sampled += token_count(columns)
         self.gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
         return columns
 
@@ -144,7 +149,6 @@ class Rounds:
         self.sampler.prepare(now, max(map(len, self.train.prompts)) + settings.max_new_tokens)
         columns = draw(self.sampler, now, prompts, self.n, seed, self.train.stop)
         self.sampler.rest()
-        self.sampled += token_count(columns)
         problems = [self.train.problems[i] for i in indices]
         rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)
         verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)

@@ -193,3 +193,9 @@ def cheapest(sequences: Sequences, size: Size) -> Tree | None:
     costs = [tree_cost(tree, size) for tree in trees]
     best = int(np.argmin(costs))
     return trees[best] if costs[best] < padded_cost(sequences, size) else None
+
+
+def cost(sequences: Sequences, size: Size) -> float:
+    """About how many operations a forward pass takes in the cheapest layout."""
+    tree = cheapest(sequences, size)
+    return padded_cost(sequences, size) if tree is None else tree_cost(tree, size)

@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from topr_exp.training.examples import Examples
 from topr_exp.training.journal import Journal
 from topr_exp.training.logprobs import TokenScores, collate
 from topr_exp.training.metrics import Collector
+from topr_exp.training.micro_batches import Part, micro_batches
 from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.parallel import spread
 from topr_exp.types import Batch, TOPRError
@@ -37,14 +37,6 @@ from topr_exp.types import Batch, TOPRError
 log = logging.getLogger(__name__)
 
 GATE = 1e-3  # largest |Δ| in float32 before the first update after scoring
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A micro-batch of one process."""
-
-    positions: NDArray[np.int64]  # in the global batch
-    counts: bool  # False: computed because the other processes compute one, and left out of every sum
 
 
 class Trainer:
@@ -72,11 +64,12 @@ class Trainer:
         self.step: int = state.get("step", 0)
         self.samples: int = state.get("samples", 0)
         self.skipped: int = state.get("skipped", 0)
+        self.sampled: int = state.get("sampled", 0)  # tokens of the rounds so far
         self.saved = time.monotonic()
 
     def save(self, extra: dict[str, bytes]) -> None:
         """Write a checkpoint; `extra` are files to keep with it."""
-        state = {"step": self.step, "samples": self.samples, "skipped": self.skipped}
+        state = {"step": self.step, "samples": self.samples, "skipped": self.skipped, "sampled": self.sampled}
         checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, state, extra)
 
     def save_policy(self, folder: Path) -> None:
@@ -118,7 +111,7 @@ class Trainer:
         """The work of `update`."""
         began = time.monotonic()
         collector = Collector()
-        parts = self.micro_batches(examples, chosen)
+        parts = micro_batches(self.policy.model, examples, chosen, self.config.micro_batch_size)
         apart = len(parts) > 1 or world.size() > 1
         signals = self.first_pass(examples, chosen, parts) if apart and "groups" in self.loss.needs else None
         self.optimizer.zero_grad(set_to_none=True)
@@ -157,22 +150,6 @@ class Trainer:
             "tokens": collector.tokens,
             "tokens_per_second": round(collector.tokens / (time.monotonic() - began), 1),
         }
-
-    def micro_batches(self, examples: Examples, chosen: NDArray[np.int64]) -> list[Part]:
-        """What this process computes of a global batch, in parts of similar length that all processes work at together.
-
-        The lengths decide the split, never the batch. Every process has as many parts, since each of them ends in a
-        sum over the processes; where the examples don't suffice for a last one, it repeats one that does not count.
-        """
-        size = self.config.micro_batch_size * world.size()
-        positions = np.arange(len(chosen))
-        if size < len(chosen) or world.size() > 1:
-            positions = np.argsort([examples.length(example) for example in chosen], kind="stable")
-        parts = []
-        for start in range(0, len(positions), size):
-            mine = np.array_split(positions[start : start + size], world.size())[world.rank()]
-            parts.append(Part(mine, True) if len(mine) else Part(positions[:1], False))
-        return parts
 
     def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
         """The token scores of some completions and their mask."""
