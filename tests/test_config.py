@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, config_of
+from topr_exp.config import check_machine
 from topr_exp.jobs import plan
 from topr_exp.schema import plain
 from topr_exp.types import ConfigError
@@ -247,3 +248,13 @@ def test_a_loss_of_the_users_own_needs_no_change_here(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     config = config_of("--config-dir", str(tmp_path / "conf"), "algo=mine", "algo.scale=3")
     assert (config.algo.name, config.algo.scale) == ("mine", 3.0)
+
+
+def test_a_folder_that_can_t_be_written_in_and_a_key_taken_over_by_others_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=f"output_dir={path}: {tmp_path / 'file'} is not a folder"):
+            check_machine(config_of(f"output_dir={path}"))
+    check_machine(config_of(f"output_dir={tmp_path / 'not' / 'yet' / 'there'}"))
+    with pytest.raises(ConfigError, match=r"^seed=abc: expected a whole number"):  # sampler.seed is seed's
+        config_of("experiment=fig1", "algo=topr", "seed=abc")

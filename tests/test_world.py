@@ -54,3 +54,13 @@ def test_an_engine_does_not_take_itself_for_a_process_of_the_run(name: str) -> N
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "PATH", "HF_HOME", "LD_LIBRARY_PATH"])
 def test_an_engine_keeps_the_rest(name: str) -> None:
     assert not name.startswith(DISTRIBUTED)
+
+
+def test_the_end_of_another_process_is_a_line_also_after_the_run_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1234")
+    assert world.cause(closed) is closed  # of a run of one process it is an error like any other
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    assert str(world.cause(closed)) == "process 2 of 4 stopped because another one of the run ended"
+    other = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    assert world.cause(other) is other

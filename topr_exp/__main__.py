@@ -28,9 +28,12 @@ def main() -> int:
 
 def start(args: Namespace) -> int:
     """Check every run, then start: a single one in this process, a sweep through its launcher."""
+    from topr_exp.config import check_machine
     from topr_exp.jobs import plan
 
     planned = plan(args)
+    for config in {(job.config.output_dir, job.config.sampler): job.config for job in planned.jobs}.values():
+        check_machine(config)
     if planned.jobs[0].config.dry_run:
         from topr_exp.sweeps.launch import preview
 

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import importlib
 import json
+import os
 import typing
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,8 @@ from topr_exp.data.config import DataConfig, Reward
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.config import ModelConfig
 from topr_exp.models.loading import find_folder
-from topr_exp.sampling.config import SamplerConfig, sampler_schema, sampler_with
-from topr_exp.schema import build, first_line, plain, show
+from topr_exp.sampling.config import SamplerConfig, VLLMConfig, sampler_schema, sampler_with
+from topr_exp.schema import build, convert, first_line, plain, show
 from topr_exp.sweeps.config import ClusterConfig, cluster_schema, cluster_with
 from topr_exp.tracking.config import TrackingConfig
 from topr_exp.training.config import CheckpointConfig, OptimConfig, ScheduleConfig
@@ -300,7 +301,8 @@ def load(composed: DictConfig) -> Config:
     values.pop("hydra", None)
     hints = typing.get_type_hints(Config)
     sections: dict[str, Any] = {}
-    for key, value in values.items():
+    # Groups last: many take a plain key's value over (sampler.seed is seed's), and the mistake is in that.
+    for key, value in sorted(values.items(), key=lambda item: isinstance(item[1], dict)):
         if key not in hints:
             raise unknown_key(str(key))
         schema = CHOSEN[key](value) if key in CHOSEN else hints[key]
@@ -309,6 +311,7 @@ def load(composed: DictConfig) -> Config:
         elif isinstance(schema, type) and dataclasses.is_dataclass(schema):
             sections[key] = build(schema, value, f"{key}.", unknown_key)
         else:
+            convert(str(key), value, hints[key])
             sections[key] = value
     config: Config = build(Config, sections, "", unknown_key)
     check_files(config)
@@ -338,6 +341,21 @@ def check_files(config: Config) -> None:
         from topr_exp.grading.grader import check_name
 
         check_name(data.grader)
+
+
+def check_machine(config: Config) -> None:
+    """Refuse what this machine could not start: a folder that can't be written in, a sampler that is not installed."""
+    name = config.output_dir
+    path = Path(name).absolute()
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    if not there.is_dir():
+        raise ConfigError(f"output_dir={name}: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"output_dir={name}: nothing can be written in {there}")
+    if isinstance(config.sampler, VLLMConfig):
+        from topr_exp.sampling.engine import check_python
+
+        check_python(config.sampler.python)
 
 
 def build_algorithm(values: Any) -> Any:

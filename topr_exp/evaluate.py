@@ -43,7 +43,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def work(args: Namespace) -> int:
-    evaluate_folder(settings(args))
+    from topr_exp.config import check_machine
+
+    config = settings(args)
+    check_machine(config)
+    evaluate_folder(config)
     return 0
 
 
@@ -81,6 +85,8 @@ def expand(text: str, overrides: list[str]) -> Iterator[str]:
         raise ConfigError(f"model={choice}: neither a folder nor one of {names}")
     if not (folder / "config.json").exists() or (folder / "model").is_dir():
         folder = folder / "model"  # of a run folder
+    if not (folder / "config.json").exists():
+        raise ConfigError(f"model={choice}: there is no model in it, nor in its model/ (no config.json)")
     run = run_of(folder)
     if run is None:
         yield f"model={OTHER_FOLDERS}"

@@ -52,7 +52,8 @@ class Composer:
             override = self.parser.parse_overrides([text])[0]
         except HydraException:
             raise ConfigError(
-                f"{text}: expected KEY=VALUE; a value with any of =~[]{{}}() needs quotes, as in 'KEY=\"VALUE\"'"
+                f"{text}: expected KEY=VALUE; a value with spaces, letters beyond ASCII or any of =~[]{{}}() needs "
+                "quotes, as in 'KEY=\"VALUE\"'"
             ) from None
         if not override.key_or_group:
             raise ConfigError(f"{text}: expected KEY=VALUE")

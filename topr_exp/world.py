@@ -124,11 +124,14 @@ def wait() -> None:
 
 
 def cause(error: BaseException) -> BaseException:
-    """The error, or in its place a plain line where it only says that another process is gone."""
+    """The error, or in its place a plain line where it only says that another process is gone.
+
+    Asked after `joined` too, when this process is alone again: the environment says what it was one of.
+    """
     text = str(error)
     gone = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
-    if _size > 1 and isinstance(error, RuntimeError) and any(sign in text for sign in gone):
-        return Gone(f"process {_rank} of {_size} stopped because another one of the run ended")
+    if announced() > 1 and isinstance(error, RuntimeError) and any(sign in text for sign in gone):
+        return Gone(f"process {os.environ['RANK']} of {announced()} stopped because another one of the run ended")
     return error
 
 

@@ -45,6 +45,8 @@ def work(options: argparse.Namespace) -> int:
     from topr_exp.paper.work import Request, check, make, needs, run
 
     began = time.monotonic()
+    if options.out.exists() and not options.out.is_dir():
+        raise ConfigError(f"--out {options.out}: not a folder")
     names = [text for text in options.figures if "=" not in text]
     known = {figure.name: figure for figure in FIGURES}
     if unknown := [name for name in names if name not in known]:
@@ -71,7 +73,7 @@ def work(options: argparse.Namespace) -> int:
         say("\n".join(lines) or "every number of every run is the recorded one")
         return int(bool(lines))
     for need in found:
-        say(f"{need.figure.name}: {make(need, options.out)} of {len(need.jobs)} runs")
+        say(f"{need.figure.name}: drawn from {make(need, options.out)} runs")
     say(f"wrote {write_page(FIGURES, options.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
     return code
 

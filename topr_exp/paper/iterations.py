@@ -96,7 +96,8 @@ def draw_figure_9(runs: Runs, extra: Extra) -> Figure:
             ax.plot(x, lines.mean(axis=0), label=f"{100 * p:g} %", **draw.look(i))
             ax.fill_between(x, lines.min(axis=0), lines.max(axis=0), color=draw.look(i)["color"], alpha=0.15, lw=0)
         ax.set_xticks(range(10), [f"{tenth / 10:.1f}" for tenth in range(10)])
-        ax.set(xlabel="accuracy of the base on a problem, from", ylabel="weight of a problem (1: all alike)", title=model)
+        ax.set(xlabel="accuracy of the base on a problem, from", ylabel="weight of a problem (1: all alike)")
+        ax.set_title(model)
         ax.legend(fontsize=7, title="p̃", ncols=2)
     return figure
 

@@ -1,11 +1,8 @@
-"""`python -m topr_exp.paper.rates [FOLDER]`: write the learning rates that validation problems chose into conf.
-
-FOLDER: what `python -m topr_exp.paper learning_rates --full` recorded (default: docs/results). Algorithms and models
-that were not tried keep what they have.
-"""
+"""`python -m topr_exp.paper.rates [FOLDER]`: write the learning rates that validation problems chose into conf."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from functools import partial
@@ -20,10 +17,16 @@ from topr_exp.resolvers import LEARNING_RATES
 from topr_exp.types import TOPRError
 
 
-def main(given: list[str]) -> int:
+def main(given: list[str] | None = None) -> int:
     """The command; exit status 1, with one line, where nothing is recorded or the algorithms were tried unevenly."""
-    path = Path(given[0] if given else "docs/results") / "learning_rates.json"
-    return exit_status(partial(write_rates, path))
+    parser = argparse.ArgumentParser(
+        prog="python -m topr_exp.paper.rates",
+        description="Write the learning rates that validation problems chose into conf/learning_rates.json; "
+        "algorithms and models that were not tried keep what they have.",
+    )
+    wrote = "what `python -m topr_exp.paper learning_rates --full` wrote (default: %(default)s)"
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/results"), metavar="FOLDER", help=wrote)
+    return exit_status(partial(write_rates, parser.parse_args(given).folder / "learning_rates.json"))
 
 
 def write_rates(path: Path) -> int:
@@ -45,4 +48,4 @@ def write_rates(path: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
