@@ -52,7 +52,7 @@ def draw_figure_1(runs: Runs, extra: Extra) -> Figure:
     for ax, (model, members) in zip(grid[0], models.items(), strict=True):
         draw.curves(ax, algorithms(members))
         ax.set_title(model)
-    grid[0][0].legend(ncols=2, fontsize=7)
+        ax.legend(ncols=4, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return figure
 
 
