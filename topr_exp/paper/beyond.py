@@ -182,8 +182,23 @@ def judge_learning_rates(runs: Runs, extra: Extra) -> list[Claim]:
         evidence = "; ".join(other) or "all algorithms"
         if edge:
             evidence += f"; best at the grid's edge, so that a better one may lie beyond: {', '.join(edge)}"
-        found.append(Claim(text, not other, evidence))
+        found += [Claim(text, not other, evidence), holding(runs.where(model__name=model))]
     return found
+
+
+def holding(runs: Runs) -> Claim:
+    """How much of the grid each algorithm bears: at how many rates its mean is above the base's."""
+    text = "TOPR ends above the base at every rate of the grid, naive REINFORCE, PPO, DPO and IS do not (means)"
+    bears = {}
+    for name, group in algorithms(runs).items():
+        gains = [float((each.values() - each.values(part="base")).mean()) for each in group.split(RATE).values()]
+        bears[name] = (sum(gain > 0 for gain in gains), len(gains))
+    evidence = ", ".join(f"{draw.name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
+    whole = {name for name, (count, total) in bears.items() if count == total}
+    others = {"naive", "ppo", "dpo", "is"}
+    if not others | {"topr"} <= set(bears):
+        return Claim(text, None, evidence)
+    return Claim(text, "topr" in whole and not others & whole, evidence)
 
 
 def table_learning_rates(runs: Runs) -> Mapping[str, Runs]:
