@@ -15,6 +15,8 @@ from tests.sweep_tools import command
 from topr_exp.jobs import plan
 from topr_exp.paper import records
 from topr_exp.paper.__main__ import main
+from topr_exp.paper.agro import a_nat
+from topr_exp.paper.beyond import holding
 from topr_exp.paper.claims import Claim, above, below, between, verdict
 from topr_exp.paper.draw import drawing, save
 from topr_exp.paper.figure import Figure
@@ -22,6 +24,7 @@ from topr_exp.paper.page import numbers, write_page
 from topr_exp.paper.registry import FIGURES
 from topr_exp.paper.selection import Interval, Runs, difference, interval, t_95
 from topr_exp.paper.variance import LIMITS, coefficients, moments
+from topr_exp.paper.verifier import balanced
 from topr_exp.paper.work import Request, arguments, jobs_of
 from topr_exp.resolvers import LEARNING_RATES
 from topr_exp.tabular import objectives
@@ -255,6 +258,66 @@ def test_figure_1_s_verdict_follows_the_numbers() -> None:
     claims = {claim.text: claim.holds for claim in judge(runs(naive=0, ppo=5, dpo=3, topr=7), {})}
     assert claims["DPO ends above PPO"] is False
     assert claims["naive REINFORCE collapses: it ends below the base"] is True
+
+
+def claimed(claims: list[Claim], text: str) -> Claim:
+    return next(claim for claim in claims if text in claim.text)
+
+
+def test_figure_6_says_where_topr_fails_too() -> None:
+    rng = np.random.default_rng(0)
+
+    def runs(algo: str, p: float, level: int) -> list[dict[str, Any]]:
+        return [made_up(algo, seed, np.clip(level + rng.integers(-1, 2, 60), 0, 8), effective_positive=p)
+                for seed in range(3)]  # fmt: skip
+
+    found = Runs(runs("topr", 0.02, 1) + runs("tis", 0.02, 0) + runs("topr", 0.5, 6) + runs("tis", 0.5, 7))
+    claims = named("fig6").judge(found, {})
+    assert claimed(claims, "TIS below TOPR at p̃ = 2 %").holds is True
+    assert claimed(claims, "TOPR does not fail at p̃ = 2 %").holds is False  # it ends below the base, 2 of 8
+    assert claimed(claims, "TIS peaks higher").holds is True
+
+
+def test_a_gain_a_nat_is_compared_by_seed() -> None:
+    def runs(beta: float, level: int) -> Runs:
+        return Runs([made_up("agro", seed, np.full(20, level), **{"algo.beta": beta}) for seed in range(3)])
+
+    weak, strong = runs(0.05, 6), runs(0.5, 4)  # the base: 2 of 8
+    distances = {json.dumps(each["settings"], sort_keys=True): distance + 0.01 * each["settings"]["seed"]
+                 for group, distance in ((weak, 2.0), (strong, 0.5)) for each in group}  # fmt: skip
+    assert a_nat(weak, distances) == pytest.approx({0: 0.25, 1: 0.5 / 2.01, 2: 0.5 / 2.02})
+    claims = named("agro_kl").judge(Runs([*weak, *strong]), distances)
+    assert claimed(claims, "the largest β gains more a nat").holds is True
+    assert claimed(claims, "a strong β slows learning").holds is True
+
+
+def test_balanced_accuracy_is_not_the_share_of_the_commoner_verdict() -> None:
+    """A verifier that calls everything wrong: right in 9 of 10, and in half of what counts."""
+    counts = {"right_on_correct": [0, 0], "verified_correct": [2, 2],
+              "right_on_incorrect": [18, 18], "verified_incorrect": [18, 18]}  # fmt: skip
+    assert balanced(counts) == 0.5
+
+
+def test_the_grid_that_an_algorithm_bears() -> None:
+    def runs(algo: str, *levels: int) -> list[dict[str, Any]]:
+        return [made_up(algo, 0, np.full(20, level), **{"optim.lr": rate})
+                for rate, level in zip((1e-5, 1e-4, 1e-3), levels, strict=True)]  # fmt: skip
+
+    others = [each for algo in ("ppo", "dpo", "is") for each in runs(algo, 5, 5, 0)]
+    claim = holding(Runs([*runs("topr", 4, 7, 6), *runs("naive", 4, 0, 0), *others]))
+    assert claim.holds is True
+    assert "TOPR 3 of 3, naive REINFORCE 1 of 3, PPO 2 of 3" in claim.evidence
+    assert holding(Runs([*runs("topr", 4, 7, 1), *runs("naive", 4, 0, 0), *others])).holds is False
+    assert holding(Runs(runs("topr", 4, 7, 6))).holds is None
+
+
+def test_ratios_are_compared_at_the_best_rate_of_each() -> None:
+    def runs(ratio: str, *levels: int) -> list[dict[str, Any]]:
+        return [made_up("tis", seed, np.full(20, level), **{"algo.ratio": ratio, "optim.lr": rate})
+                for rate, level in zip((1e-4, 3e-4), levels, strict=True) for seed in range(3)]  # fmt: skip
+
+    claims = named("ratio").judge(Runs([*runs("sequence", 3, 5), *runs("token", 6, 0)]), {})
+    assert claimed(claims, "above the token one").holds is False  # 6 of 8 against 5, not 0
 
 
 # ---- files

@@ -49,7 +49,7 @@ def over_iterations(ax: Axes, i: int, label: str, runs: Runs, name: str) -> None
     steps, style = range(len(found)), draw.look(i)
     for line in 100 * values.mean(axis=2):
         ax.plot(steps, line, color=style["color"], lw=0.5, alpha=0.5)
-    examples = " ".join(sorted({f"{record['summary']['n_train']:,}" for record in runs}))
+    examples = " ".join(sorted({f"{record['summary']['n_train']:,.0f}" for record in runs}))
     told = f"{draw.name_of(label)} ({examples} examples)"
     ax.plot(steps, [100 * one.value for one in found], label=told, **style)
     low, high = ([100 * getattr(one, end) for one in found] for end in ("low", "high"))

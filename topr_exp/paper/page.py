@@ -35,16 +35,18 @@ ENVIRONMENT = ("git_commit", "python", "platform", "processor", "cores", "device
 
 def write_page(figures: Sequence[Figure], out: Path) -> Path:
     """Write the page from what `out` records."""
-    sections, rows, environments = [], [], []
+    sections, rows, environments, words = [], [], [], []
     for figure in figures:
         stored = records.read(out / f"{figure.name}.json")
         found = Runs(list(records.known(stored).values()))
         environments += [each for each in stored["environments"] if each not in environments]
         judged = {model: figure.judge(group, stored["extra"]) for model, group in found.split("model.name").items()}
+        words += [claim.word for claims in judged.values() for claim in claims]
         rows.append(summary_row(figure, judged))
         sections.append(section(figure, found, judged, stored["extra"]))
     table = ["| | verdict |", "|---|---|", *rows]
-    text = "\n".join([HEAD, *origin(environments), "", *table, "", *sections])
+    counts = ", ".join(f"{words.count(word)} {word}" for word in ("shown", "not shown", "undecided"))
+    text = "\n".join([HEAD, *origin(environments), "", *table, "", f"{len(words)} claims: {counts}.", "", *sections])
     path = out / "README.md"
     write_text(path, text.rstrip("\n") + "\n")
     return path

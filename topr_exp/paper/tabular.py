@@ -43,9 +43,9 @@ def draw_figure_2(runs: Runs, extra: Extra) -> Figure:
             color = draw.look(i)["color"]
             ax.plot([low, high], [y, y], color=color, lw=3, alpha=0.5)
             ax.plot([min(middle, WIDEST)], [y], "o" if middle <= WIDEST else ">", color=color, ms=4, clip_on=False)
-            where, side = (0.02, "left") if sign == "positive" else (WIDEST, "right")  # where the bars are not
             more = f", to {high:.1f}" if high > WIDEST else ""
-            ax.text(where, y, f"ratios, {draw.name_of(name)}{more}", fontsize=6, va="bottom", ha=side)
+            ax.text(0.02 if sign == "positive" else high + 0.05, y, f"ratios, {draw.name_of(name)}{more}", fontsize=6,
+                    va="bottom" if sign == "positive" else "center")  # fmt: skip
         ax.set(xlim=(0, WIDEST), ylim=limits, xlabel="ratio π(y|x) / μ(y|x)", title=f"R = {reward}")
     grid[0][0].set_ylabel("objective")
     grid[0][0].legend(fontsize=7)
