@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from topr_exp.paper import agro, beyond, draw, iterations, proportions, tabular, training, variance, verifier
+from topr_exp.paper import agro, beyond, draw, iterations, limits, proportions, tabular, training, variance, verifier
 from topr_exp.paper.figure import Figure
 from topr_exp.paper.selection import crossed
 
@@ -79,8 +79,8 @@ FIGURES = (
         "table1", "Table 1",
         "Of the choices of limits only TOPR uses negatives, is bounded, keeps the gradient's variance low and learns "
         "fast from positives.",
-        ("table1",), training.draw_table_1, training.judge_table_1, training.algorithms,
-        extra=variance.variances, own_table=training.table_1,
+        ("table1",), limits.draw_table_1, limits.judge_table_1, training.algorithms,
+        extra=variance.variances, own_table=limits.table_1,
         metrics=("grad_norm", "weight_neg"),
         note="Variance: of a single example's gradient under each choice of limits, on 1,000 training completions at "
         "the weights where the seed's run of TOPR ended.",

@@ -1,8 +1,8 @@
-"""Figures of single trainings on all completions: TOPR's Figures 1, 3, 4 and 7, its Table 1, and relatives."""
+"""Figures of single trainings on all completions: TOPR's Figures 1, 3, 4 and 7, and relatives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,18 +11,7 @@ from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
 from topr_exp.paper.records import Record
-from topr_exp.paper.selection import (
-    Interval,
-    Runs,
-    contrast,
-    crossed,
-    difference,
-    gain,
-    interval,
-    of_model,
-    over_seeds,
-)
-from topr_exp.paper.variance import LIMITS
+from topr_exp.paper.selection import Interval, Runs, contrast, crossed, difference, gain, interval, over_seeds
 from topr_exp.types import VERDICTS
 
 if TYPE_CHECKING:
@@ -253,101 +242,6 @@ def last_over_first(record: dict[str, dict[str, list[float]]]) -> float:
     values = record["metrics"]["grad_norm"]
     part = max(1, len(values) // 5)
     return float(np.mean(values[-part:]) / np.mean(values[:part]))
-
-
-# ---- Table 1
-
-
-def draw_table_1(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(3, len(models))
-    for row, (model, members) in zip(grid, models.items(), strict=True):
-        draw.metric(row[0], algorithms(members), "weight_neg")
-        row[0].set_title(model)
-        row[0].legend(fontsize=7)
-        draw.metric(row[1], algorithms(members), "grad_norm")
-        draw.log_axis(row[1], "y")
-        noise(row[2], [name for name in algorithms(members) if name in LIMITS], of_model(members, extra))
-    return figure
-
-
-def noise(ax: Axes, names: Sequence[str], seeds: Sequence[Extra]) -> None:
-    """The variance of an example's gradient by choice of limits at the weights where TOPR ended; every seed a dot."""
-    for i, name in enumerate(names):
-        values = np.array([each[name][0] for each in seeds])
-        if len(values):
-            ax.bar(i, float(np.exp(np.log(values).mean())), color=draw.look(draw.place(name, names))["color"])
-            ax.plot(np.full(len(values), i), values, "k.", ms=3)
-    draw.log_axis(ax, "y")
-    ax.set_xticks(range(len(names)), [draw.name_of(name) for name in names], rotation=30, ha="right")
-    ax.set(title="variance of a gradient, same weights", ylabel="trace of the covariance")
-
-
-def judge_table_1(runs: Runs, extra: Extra) -> list[Claim]:
-    algos = algorithms(runs)
-    found = []
-    for name, (_, _, a_neg, b_neg) in LIMITS.items():
-        group = algos.get(name, Runs([]))
-        if not len(group):
-            found.append(Claim(name, None, "no runs"))
-            continue
-        if b_neg > 0 and a_neg == 0:
-            found.append(above(f"{draw.name_of(name)}: bounded, uses negatives; ends above the base", gain(group)))
-        elif b_neg == 0:
-            weight = float(np.mean([each["metrics"]["weight_neg"][-1] for each in group]))
-            text = f"{draw.name_of(name)}: no weight on negatives"
-            found.append(Claim(text, weight == 0, f"weight of negatives at the end {weight:.2g}"))
-        else:
-            found.append(below(f"{draw.name_of(name)}: unbounded below; ends below the base", gain(group)))
-    topr = algos.get("topr", Runs([]))
-    seeds = of_model(runs, extra)
-    found += [varies_more(f"at the same weights a gradient of {draw.name_of(name)}", name, seeds)
-              for name in ("is", "naive")]  # fmt: skip
-    for name in ("tis", "is"):
-        other = algos.get(name, Runs([]))
-        title = draw.name_of(name)
-        text = f"fast learning: after a quarter of the updates TOPR is ahead of {title} (pass@1, first problems, %)"
-        curves = [Runs([each for each in group if "curve" in each]) for group in (topr, other)]
-        found.append(higher(text, "TOPR", curves[0], title, curves[1], early))
-    return found
-
-
-def varies_more(text: str, name: str, seeds: Sequence[Extra]) -> Claim:
-    """Whether a gradient varies more than with TOPR's limits, by the interval over seeds of the log of the ratio."""
-    text += " varies more than with TOPR's limits (trace of the covariance, times TOPR's)"
-    times = [each[name][0] / each["topr"][0] for each in seeds]
-    shown = " ".join(f"{value:.3g}" for value in times) or "no runs"
-    found = over_seeds([float(np.log(value)) for value in times])
-    if found is None:
-        return Claim(text, None, shown)
-    return Claim(text, True if found.low > 0 else False if found.high < 0 else None, shown)
-
-
-def table_1(runs: Runs, extra: Extra) -> list[str]:
-    """The paper's table with what was measured: a row for each choice of limits."""
-    lines = [
-        "| | a⁺ b⁺ a⁻ b⁻ | weight of negatives at the end | objective bounded | variance of a gradient, times TOPR's | "
-        "pass@1 after a quarter | at the end |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    seeds = of_model(runs, extra)
-    for name, group in algorithms(runs).items():
-        if name not in LIMITS:
-            continue
-        limits = " ".join(f"{limit:g}".replace("inf", "∞") for limit in LIMITS[name])
-        weight = np.mean([each["metrics"]["weight_neg"][-1] for each in group])
-        times = f"{np.exp(np.mean([np.log(each[name][0] / each['topr'][0]) for each in seeds])):.2g}" if seeds else ""
-        quarter = f"{np.mean([early(each) for each in group if 'curve' in each]):.1f}"
-        bounded = "yes" if LIMITS[name][2] == 0 else "no"
-        lines.append(f"| {draw.name_of(name)} | {limits} | {weight:.2g} | {bounded} | {times} | {quarter} | "
-                     f"{group.interval().percent()} |")  # fmt: skip
-    return lines
-
-
-def early(record: Record) -> float:
-    """pass@1, in percent, after a quarter of the updates, on the problems of the curve; between two points linear."""
-    steps = record["curve"]["step"]
-    return 100 * float(np.interp(steps[-1] / 4, steps, record["curve"]["pass@1"]))
 
 
 # ---- relatives
