@@ -138,7 +138,7 @@ FIGURES = (
         "ratio", "Beyond the papers: which ratio",
         "Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
         ("ratio",), beyond.draw_ratio, beyond.judge_ratio,
-        beyond.table_ratio, only_full=True,
+        beyond.table_ratio, wider=THREE, only_full=True,
     ),
     Figure(
         "mu", "Beyond the papers: whose log μ",
