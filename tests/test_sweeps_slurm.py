@@ -371,10 +371,12 @@ def test_a_task_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path) ->
     assert len(others) == 1
     os.kill(others[0], signal.SIGKILL)
     finish()
-    assert not (folder / "DONE").exists()
-    assert "another one of the run ended" in (folder / "error.txt").read_text()
-    again = command("topr_exp.sweeps", "resume", sweep, "cluster.wait=true")
-    assert again.returncode == 0, again.stderr
+    if (folder / "DONE").exists():  # Slurm's SIGTERM came before the connection broke: the job was queued again
+        assert json.loads((folder / "state.json").read_text())["attempt"]["number"] == 2
+    else:
+        assert "another one of the run ended" in (folder / "error.txt").read_text()
+        again = command("topr_exp.sweeps", "resume", sweep, "cluster.wait=true")
+        assert again.returncode == 0, again.stderr
     alone = launch(tmp_path / "one", *SLOWLY, "cluster.threads=1")
     assert alone.returncode == 0, alone.stderr
     assert_same_run(folder, tmp_path / "one" / "runs" / folder.name)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def test_ctrl_c_while_it_waits_for_input() -> None:
     assert process.stderr is not None
     process.stdin.write(lines({"completion": "5", "gold": "5"}).encode())
     process.stdin.flush()
-    assert process.stdout.readline()  # it is up, and waits for more
+    assert process.stdout.readline()
+    time.sleep(1)  # it is up, and by now waits for more
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     assert process.stderr.read() == b""

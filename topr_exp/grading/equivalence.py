@@ -156,7 +156,10 @@ Key = tuple[object, ...]
 
 
 def key(text: str) -> Key:
-    """A hash of the normal form: equal keys mean equal answers; different ones may still be equal symbolically."""
+    """A hash of the normal form: equal keys mean equal answers; different ones may still be equal symbolically.
+
+    The name of an unknown is left out: x = 5 is 5, so that in a vote y = 5 is with it too.
+    """
     try:
         return _key(parse(text))
     except TooComplex:
