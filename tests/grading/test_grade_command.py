@@ -110,7 +110,12 @@ def test_a_result_does_not_wait_for_further_input() -> None:
 
 def test_ctrl_c_while_it_waits_for_input() -> None:
     process = subprocess.Popen(
-        [*COMMAND, "--format", "final"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+        [*COMMAND, "--format", "final"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
     )
     assert process.stdin is not None
     assert process.stdout is not None
