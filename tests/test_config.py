@@ -184,7 +184,9 @@ def command(*arguments: str, bound: float) -> tuple[subprocess.CompletedProcess[
     return done, seconds
 
 
-@pytest.mark.parametrize("arguments", [["basline=-0.3"], ["algo=toper"], ["-m", "seed=0,1", "optim.lr=-1"]])
+@pytest.mark.parametrize(
+    "arguments", [["basline=-0.3"], ["algo=toper"], ["-m", "seed=0,1", "optim.lr=-1"], ["--cfg", "job", "-m"]]
+)
 def test_the_command_answers_a_mistake_quickly(arguments: list[str]) -> None:
     done, seconds = command(*arguments, bound=1.5)
     assert done.returncode == 2
@@ -254,7 +256,7 @@ def test_a_folder_that_can_t_be_written_in_and_a_key_taken_over_by_others_are_na
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ConfigError, match=f"output_dir={path}: {tmp_path / 'file'} is not a folder"):
-            check_machine(config_of(f"output_dir={path}"))
-    check_machine(config_of(f"output_dir={tmp_path / 'not' / 'yet' / 'there'}"))
+            check_machine([config_of(f"output_dir={path}")])
+    check_machine([config_of(f"output_dir={tmp_path / 'not' / 'yet' / 'there'}")])
     with pytest.raises(ConfigError, match=r"^seed=abc: expected a whole number"):  # sampler.seed is seed's
         config_of("experiment=fig1", "algo=topr", "seed=abc")

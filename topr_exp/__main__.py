@@ -22,8 +22,15 @@ def main() -> int:
     parser = get_args_parser()
     parser.prog = "python -m topr_exp"
     args = parser.parse_args()
-    asks = args.help or args.hydra_help or args.cfg or args.info or args.shell_completion
-    return exit_status(partial(show if asks else start, args), resumes=True)
+    return exit_status(partial(answer, args), resumes=True)
+
+
+def answer(args: Namespace) -> int:
+    """Start what the arguments stand for, or show what they ask for."""
+    modes = ("run", "multirun", "cfg", "info", "shell_completion")
+    if len(given := [f"--{mode.replace('_', '-')}" for mode in modes if getattr(args, mode)]) > 1:
+        raise ConfigError(f"{' and '.join(given)} exclude each other; give one")
+    return show(args) if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion else start(args)
 
 
 def start(args: Namespace) -> int:
@@ -32,8 +39,7 @@ def start(args: Namespace) -> int:
     from topr_exp.jobs import plan
 
     planned = plan(args)
-    for config in {(job.config.output_dir, job.config.sampler): job.config for job in planned.jobs}.values():
-        check_machine(config)
+    check_machine(job.config for job in planned.jobs)
     if planned.jobs[0].config.dry_run:
         from topr_exp.sweeps.launch import preview
 

@@ -343,19 +343,24 @@ def check_files(config: Config) -> None:
         check_name(data.grader)
 
 
-def check_machine(config: Config) -> None:
+def check_machine(configs: Iterable[Config]) -> None:
     """Refuse what this machine could not start: a folder that can't be written in, a sampler that is not installed."""
-    name = config.output_dir
+    runs = list(configs)
+    for folder in dict.fromkeys(config.output_dir for config in runs):
+        check_output_dir(folder)
+    for python in dict.fromkeys(config.sampler.python for config in runs if isinstance(config.sampler, VLLMConfig)):
+        from topr_exp.sampling.engine import check_python
+
+        check_python(python)
+
+
+def check_output_dir(name: str) -> None:
     path = Path(name).absolute()
     there = next(folder for folder in (path, *path.parents) if folder.exists())
     if not there.is_dir():
         raise ConfigError(f"output_dir={name}: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"output_dir={name}: nothing can be written in {there}")
-    if isinstance(config.sampler, VLLMConfig):
-        from topr_exp.sampling.engine import check_python
-
-        check_python(config.sampler.python)
 
 
 def build_algorithm(values: Any) -> Any:

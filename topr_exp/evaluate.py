@@ -46,7 +46,7 @@ def work(args: Namespace) -> int:
     from topr_exp.config import check_machine
 
     config = settings(args)
-    check_machine(config)
+    check_machine([config])
     evaluate_folder(config)
     return 0
 

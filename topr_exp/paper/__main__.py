@@ -11,11 +11,16 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from topr_exp.exit_status import exit_status
 from topr_exp.types import ConfigError
+
+if TYPE_CHECKING:
+    from topr_exp.paper.figure import Figure
 
 
 def main(given: list[str] | None = None) -> int:
@@ -39,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def work(options: argparse.Namespace) -> int:
+    from topr_exp.config import check_machine
     from topr_exp.console import say
     from topr_exp.paper.page import write_page
     from topr_exp.paper.registry import FIGURES
@@ -47,14 +53,8 @@ def work(options: argparse.Namespace) -> int:
     began = time.monotonic()
     if options.out.exists() and not options.out.is_dir():
         raise ConfigError(f"--out {options.out}: not a folder")
-    names = [text for text in options.figures if "=" not in text]
-    known = {figure.name: figure for figure in FIGURES}
-    if unknown := [name for name in names if name not in known]:
-        raise ConfigError(f"{unknown[0]}: no such figure; allowed: {', '.join(known)}")
-    figures = [
-        figure for figure in FIGURES if (figure.name in names if names else options.full or not figure.only_full)
-    ]
     overrides = [text for text in options.figures if "=" in text]
+    figures = chosen(FIGURES, options)
     if options.check:
         overrides.insert(0, "output_dir=outputs/check")  # nothing that the first computation left
     recorded = options.recorded and not options.check
@@ -65,6 +65,7 @@ def work(options: argparse.Namespace) -> int:
     say(f"{sum(len(planned.jobs) for planned in todo)} different runs to do")
     if options.list:
         return 0
+    check_machine(job.config for planned in todo for job in planned.jobs)
     code = run(request, todo)
     if code > 2:  # stopped by a signal
         return code
@@ -76,6 +77,21 @@ def work(options: argparse.Namespace) -> int:
         say(f"{need.figure.name}: drawn from {make(need, options.out)} runs")
     say(f"wrote {write_page(FIGURES, options.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
     return code
+
+
+def chosen(figures: Sequence[Figure], options: argparse.Namespace) -> list[Figure]:
+    """The figures that are named, or all; those that train a model of their own are left out where one is given."""
+    names = [text for text in options.figures if "=" not in text]
+    given = next((text for text in options.figures if text.startswith("model=")), None)
+    known = {figure.name: figure for figure in figures}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{name}: no such figure; allowed: {', '.join(known)}")
+        if given and known[name].own_model:
+            raise ConfigError(f"{given}: {name} trains a model of its own; leave one of the two out")
+    if names:
+        return [figure for figure in figures if figure.name in names]
+    return [each for each in figures if (options.full or not each.only_full) and not (given and each.own_model)]
 
 
 if __name__ == "__main__":

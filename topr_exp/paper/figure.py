@@ -30,6 +30,7 @@ class Figure:
     table: Callable[[Runs], Mapping[str, Runs]]  # rows of numbers, for one model
     wider: tuple[str, ...] = ("seed=0,1,2,3,4", "model=tiny,tiny_noise")  # added to them in the full version
     only_full: bool = False
+    own_model: bool = False  # its experiments name their models: model=NAME is not for it
     extra: Callable[[Sequence[tuple[Record, Path]]], Extra] | None = None  # computed from finished runs
     metrics: tuple[str, ...] = ()  # of the updates, by records.METRICS, that it needs
     own_table: Callable[[Runs, Extra], list[str]] | None = None  # in Markdown, for one model, beside that of numbers

@@ -90,6 +90,7 @@ FIGURES = (
         "Trained with TOPR, a generative verifier becomes far more accurate, hardly ever leaves its verdict "
         "unreadable, and weighs the votes of solutions so that more answers are right.",
         ("table2",), verifier.draw_table_2, verifier.judge_table_2, training.algorithms, wider=(SEEDS,),
+        own_model=True,
         extra=verifier.tallies, names=("pass@1", "invalid"),
         note="In the table of numbers pass@1 is the verifier's accuracy, the mean over a problem's solutions; in the "
         "picture the intervals are bootstraps over problems. Most solutions are wrong, so that a verifier which always "
