@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import pytest
 
 from tests.conftest import ROOT, config_of, overrides
 from tests.sweep_tools import slow, steps, wait_for
+from topr_exp import pipeline
+from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.types import TOPRError
 
@@ -133,6 +136,30 @@ def test_iterations_sample_from_the_model_before(outputs: Path) -> None:
     assert (config.folder / "iteration-1" / "model" / "model.safetensors").exists()
     assert {record["iteration"] for record in records(config.folder)} == {1, 2}
     assert (config.folder / "store" / "rollouts").exists()
+
+
+@pytest.mark.parametrize(
+    "more", [["algo=agro", "iterations=2"], ["schedule=on_policy", "schedule.rounds=2", "optim.batch_size=32"]]
+)
+def test_a_model_is_gone_before_the_next_one_is_loaded(
+    outputs: Path, more: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At 8B there is no memory for the trained weights, their gradients, and the same weights read from disk."""
+    loaded: list[Any] = []
+
+    def load(*given: Any) -> Any:
+        policy_of_the_run = len(given) == 3 or not loaded  # else the reference, which stands beside it
+        if policy_of_the_run:
+            assert all(model() is None for model in loaded)
+        policy = load_policy(*given)
+        if policy_of_the_run:
+            loaded.append(weakref.ref(policy.model))
+        return policy
+
+    config = config_of(*overrides(outputs, *more, "evaluation.every=1"))
+    monkeypatch.setattr(pipeline, "load_policy", load)
+    run(config)
+    assert len(loaded) == 1 + config.iterations
 
 
 def test_too_few_of_a_kind_is_one_line_with_what_there_is(outputs: Path) -> None:

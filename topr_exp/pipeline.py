@@ -11,6 +11,7 @@ score different shards of the store's tables, train on different parts of each b
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import shutil
 from collections.abc import Sequence
@@ -96,9 +97,10 @@ class Experiment:
         finished = [iteration for iteration in iterations if self.model_folder(iteration).exists()]
         for iteration in iterations[max(finished, default=1) - 1 :]:  # the weights of those before may be gone
             if iteration not in finished:
-                trainer = self.improve(iteration)
-                trainer.save_policy(self.model_folder(iteration))
+                self.improve(iteration).save_policy(self.model_folder(iteration))
             self.tidy(iteration)
+            del self.policy  # with its gradients: there may be no memory for two
+            gc.collect()
             self.policy = load_policy(self.config.model, self.config.cluster.device.name, self.model_folder(iteration))
             final = self.measure(iteration)
         summary = world.from_leader(self.summary(base, final) if world.leads() else {})
@@ -130,7 +132,7 @@ class Experiment:
         questions = first(self.test, self.config.evaluation.problems)
 
         def look(step: int, samples: int) -> None:
-            trainer.optimizer.zero_grad(set_to_none=True)  # their memory is the sampler's now
+            trainer.drop_gradients()  # their memory is the sampler's now
             with self.folder.aside("evaluation"), trainer.layout.whole():
                 now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
                 policy = dataclasses.replace(self.policy, fingerprint=now)

@@ -130,6 +130,7 @@ class Rounds:
         """Completions of some problems, in shards as the store's: a process makes those that its rank falls on."""
         size = self.sampler.config.prompts_per_shard
         shards = [indices[start : start + size] for start in range(0, len(indices), size)]
+        self.trainer.drop_gradients()
         with self.trainer.layout.whole():
             mine = range(world.rank(), len(shards), world.size())
             made = {shard: self.complete_shard(shards[shard], number, shard) for shard in mine}

@@ -79,6 +79,10 @@ class Trainer:
                 save_policy(self.policy, folder)
         world.wait()
 
+    def drop_gradients(self) -> None:
+        """Forget them: an update sums its own, and between updates a sampler can use their memory."""
+        self.optimizer.zero_grad(set_to_none=True)
+
     def checkpoint(
         self, journal: Journal, steps: int, every: float, extra: Callable[[], dict[str, bytes]] | None = None
     ) -> None:
@@ -114,7 +118,7 @@ class Trainer:
         parts = micro_batches(self.policy.model, examples, chosen, self.config.micro_batch_size)
         apart = len(parts) > 1 or world.size() > 1
         signals = self.first_pass(examples, chosen, parts) if apart and "groups" in self.loss.needs else None
-        self.optimizer.zero_grad(set_to_none=True)
+        self.drop_gradients()
         for part in parts:
             with self.layout.accumulating(last=part is parts[-1]):
                 rows = examples.rows(chosen[part.positions])
