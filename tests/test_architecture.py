@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 ORDER = [
     "types", "world", "interrupts", "exit_status", "store", "files", "attempt", "progress",
     "data", "models", "sampling", "grading", "composition", "algorithms", "training",
-    "schema", "config", "evaluation", "verifier", "console", "run_folder", "tracking", "pipeline",
+    "schema", "config", "evaluation", "verifier", "inputs", "console", "run_folder", "tracking", "pipeline",
     "resolvers", "overrides", "jobs", "report", "sweeps", "paper",
 ]  # fmt: skip
 # Programs of their own, which may import everything; `paper` alone imports some of them.

@@ -34,6 +34,7 @@ from topr_exp.evaluation.evaluate import evaluate, first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, judge
+from topr_exp.inputs import fingerprints
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.run_folder import RunFolder, open_run
 from topr_exp.sampling.imported import load_imported
@@ -60,6 +61,7 @@ def run(config: Config) -> dict[str, Any]:
         torch.set_num_threads(config.cluster.threads)
     device = config.cluster.device.name
     with interrupts.listening(), world.joined(device), open_run(config) as folder, Tracker(config, folder.path):
+        folder.refuse_changed("files", fingerprints(config))
         if folder.done:
             summary: dict[str, Any] = folder.read("summary.json")
             say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
@@ -87,6 +89,7 @@ class Experiment:
                 self.folder.count("tokens_of_solver", self.verification.sampled)
         with folder.stage("problems"):
             self.policy = load_policy(config.model, config.cluster.device.name)
+            folder.refuse_changed("models", {"model.path": self.policy.fingerprint})
             self.train = ask(sets.train, self.prompter, self.policy, config.sampler.max_new_tokens)
             self.test = ask(sets.test, self.prompter, self.policy, config.sampler.max_new_tokens)
         say(header(config, self.policy, sets, self.train, self.test) + "\n")

@@ -88,6 +88,20 @@ class RunFolder:
         if stored is not None and (differences := differing(stored["experiment"], self._config.experiment)):
             raise TOPRError(f"{self.path} holds another experiment ({'; '.join(differences[:4])}); set another name")
 
+    def refuse_changed(self, what: str, found: dict[str, str]) -> None:
+        """Raise TOPRError when one of these hashes is not what an earlier attempt noted; note what is new.
+
+        what: `files`, by setting and file, or `models`, by setting.
+        """
+        stored = self.read("inputs.json") or {}
+        if what not in stored:
+            if not self.done:
+                write_json(self.path / "inputs.json", {**stored, what: found})
+            return
+        before = stored[what]
+        if changed := [key for key in {**before, **found} if before.get(key) != found.get(key)]:
+            raise TOPRError(f"{changed[0]} has changed since {self.path} was begun; set another name, or remove that")
+
     def _describe(self, config: Config) -> None:
         """Write down what will run and with what; the config last, since it says that the rest is there."""
         from omegaconf import OmegaConf
@@ -246,6 +260,9 @@ class Onlooker(RunFolder):
     ) -> None:
         if isinstance(error, Exception) and not isinstance(reason := world.cause(error), world.Gone):
             attempt.record_error(self.path, reason)  # all that process 0 may learn is that this one is gone
+
+    def refuse_changed(self, what: str, found: dict[str, str]) -> None:
+        pass
 
     def finish(self, summary: dict[str, Any]) -> None:
         pass

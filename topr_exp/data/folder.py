@@ -29,12 +29,16 @@ def read(data_format: Format, split: str, root: Path) -> tuple[str, Iterator[tup
     """
     if not root.is_dir():
         raise TOPRError(f"data.source={root}: no such folder; allowed: embedded, hub or a folder")
-    wanted = FILES[data_format, split]
-    for pattern in wanted:
-        paths = sorted(root.glob(pattern))
-        if paths:
-            return ", ".join(map(str, paths)), _rows(paths)
-    raise TOPRError(f"data.source={root}: no {' or '.join(wanted)} there, the {split} problems of {data_format.name}")
+    if found := paths(data_format, split, root):
+        return ", ".join(map(str, found)), _rows(found)
+    wanted = " or ".join(FILES[data_format, split])
+    raise TOPRError(f"data.source={root}: no {wanted} there, the {split} problems of {data_format.name}")
+
+
+def paths(data_format: Format, split: str, root: Path) -> list[Path]:
+    """The split's files; none where the folder has none."""
+    found = (sorted(root.glob(pattern)) for pattern in FILES[data_format, split])
+    return next(filter(None, found), [])
 
 
 def _rows(paths: list[Path]) -> Iterator[tuple[str, dict[str, Any]]]:

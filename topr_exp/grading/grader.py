@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import os
 import threading
 import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from topr_exp.grading.equivalence import key, quick
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import Pool, Ticket
+from topr_exp.store.files import file_digest
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
 GRADER_VERSION = "1"  # part of store keys: raise it with every change that can change a verdict
 
 SYMBOLIC_TARGET = "topr_exp.grading.symbolic:equal"
+DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
 CACHED = 1 << 14  # verdicts of identical (gold, answer) pairs that are kept
 CACHED_CHARS = 1000  # a longer pair is not kept
 AHEAD = 64  # completions read ahead of the oldest open one, for each worker
@@ -66,15 +69,18 @@ class Grader:
 
     `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", a function of your own
     (completion, gold) -> "correct" | "incorrect" | "invalid", or a tuple of that and the answer's text (which maj@K
-    needs); it runs in the workers too. `workers` processes
-    (default: the CPUs we may use) start when first needed; a comparison gets `deadline` seconds.
+    needs); it runs in the workers too. `workers` processes (default: the CPUs we may use) start when first needed; a
+    comparison gets `deadline` seconds (default: DEADLINE, a call of your own function OWN_DEADLINE).
     Thread-safe; a forked child and an unpickled copy start workers of their own. Use as a context manager, or `close`.
 
     Raises ConfigError for an unknown name, TOPRError if a user's function raises or returns anything else.
     """
 
-    def __init__(self, name: str, workers: int | None = None, deadline: float = 1.0) -> None:
+    def __init__(self, name: str, workers: int | None = None, deadline: float | None = None) -> None:
         check_name(name)
+        self._own = name not in FORMATS
+        if deadline is None:
+            deadline = OWN_DEADLINE if self._own else DEADLINE
         if workers is not None and workers < 1:
             raise ConfigError(f"workers must be at least 1; got {workers}")
         if not deadline > 0:
@@ -82,7 +88,6 @@ class Grader:
         self.name, self.deadline = name, deadline
         self.workers = workers if workers is not None else len(os.sched_getaffinity(0))
         self.counters: Counter[str] = Counter()
-        self._own = name not in FORMATS
         self._cache: OrderedDict[tuple[str, str], tuple[bool, str]] = OrderedDict()
         self._under_way: weakref.WeakValueDictionary[tuple[str, str], Ticket] = weakref.WeakValueDictionary()
         self._pool: Pool | None = None
@@ -147,7 +152,11 @@ class Grader:
         budget = 0 if self._own else MAX_CLASS_COMPARISONS
         for form, _ in counts.most_common():
             chief[form] = form
-            verdicts = [(other, quick(example[other], example[form])[0]) for other in set(chief.values()) - {form}]
+            verdicts = [
+                (other, quick(example[other], example[form])[0])
+                for other in dict.fromkeys(chief.values())
+                if other != form
+            ]
             known = [other for other, verdict in verdicts if verdict]
             if known:
                 chief[form] = known[0]
@@ -252,6 +261,18 @@ class Grader:
 
 def _outcome(answer: str, equal: bool, path: str) -> Outcome:
     return Outcome("correct" if equal else "incorrect", answer, path)
+
+
+def version(name: str) -> str:
+    """What store keys know a grader by, so that a changed one grades again: its version, or your file's content."""
+    path = source_file(name)
+    return GRADER_VERSION if path is None else f"{GRADER_VERSION} {file_digest(path)}"
+
+
+def source_file(name: str) -> Path | None:
+    """Where a function of your own is written; None for an answer format."""
+    spec = None if name in FORMATS else importlib.util.find_spec(name.partition(":")[0])
+    return Path(spec.origin) if spec is not None and spec.origin is not None and Path(spec.origin).is_file() else None
 
 
 def check_name(name: str) -> None:

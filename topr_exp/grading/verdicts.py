@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.grading import GRADER_VERSION, Grader
+from topr_exp import world
+from topr_exp.grading import Grader
+from topr_exp.grading.extraction import FORMATS
+from topr_exp.grading.grader import version
 from topr_exp.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
@@ -17,6 +21,8 @@ from topr_exp.types import Problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 
 class Verdicts:
@@ -35,6 +41,11 @@ class Verdicts:
         return self.verdict == "correct"
 
     @property
+    def cut_off(self) -> int:
+        """Completions on which a worker was killed, for the time or the memory that it took."""
+        return int(np.isin(self.columns["path"].to_pylist(), ("timeout", "died")).sum())
+
+    @property
     def classes(self) -> NDArray[np.int32]:
         """[rows] the answer's equivalence class among those of its problem and shard, -1 without an answer."""
         return np.asarray(self.columns["class"].to_numpy())
@@ -46,7 +57,7 @@ def judge(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, sto
         "rollouts": rollouts.name,
         "grader": grader_name,
         "golds": [problem.answer for problem in problems],
-        "version": GRADER_VERSION,
+        "version": version(grader_name),
     }
     table = store.table("verdicts", key, rollouts.shards)
     with Grader(grader_name) as grader, Progress("grading", rollouts.rows, "completions") as progress:
@@ -63,7 +74,13 @@ def judge(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, sto
                 progress.update(end - start, 0, "from the store")
 
         table.fill(make, report, parallel=True, on_wait=progress.message)
-    return Verdicts(table.name, table.read())
+    verdicts = Verdicts(table.name, table.read())
+    if grader_name not in FORMATS and world.leads() and (cut_off := verdicts.cut_off):
+        log.warning(
+            "warning: grader %s overran its time or memory on %d of %d completions, which count as incorrect",
+            *(grader_name, cut_off, rollouts.rows),
+        )
+    return verdicts
 
 
 def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], problems: Sequence[Problem]) -> pa.Table:
