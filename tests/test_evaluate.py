@@ -69,6 +69,16 @@ def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: 
     assert told["model"] == {**told["model"], "name": "x", "path": str(folder), "dtype": "bfloat16"}
 
 
+def test_a_run_whose_model_and_problems_have_names_of_their_own(tmp_path: Path) -> None:
+    """model.name=mine beside a YAML's settings, as the README tells; no YAML has that name."""
+    config = config_of(*overrides(tmp_path), "model.name=mine", "data.name=ours", "compose.n_examples=16")
+    run(config)
+    assert main([f"model={config.folder}", f"output_dir={tmp_path / 'a'}", "cluster.threads=1"]) == 0
+    told, summary = found(tmp_path / "a"), json.loads((config.folder / "summary.json").read_text())
+    assert (told["model"]["name"], told["data"]["name"], told["model"]["dtype"]) == ("mine", "ours", "float32")
+    assert told["figures"]["pass@1"] == summary["final"]["pass@1"]
+
+
 def test_what_is_left_behind(finished: Path, tmp_path: Path) -> None:
     assert main(["model=tiny", f"output_dir={tmp_path}", *SMALL]) == 0
     (folder,) = tmp_path.glob("evaluations/*")
@@ -84,6 +94,12 @@ def test_what_is_left_behind(finished: Path, tmp_path: Path) -> None:
         (["model=tiny", "baseline=0.1"], "baseline=0.1: an evaluation does not read baseline"),
         (["model=tiny", "+optim.lr=1"], "+optim.lr=1: an evaluation does not read optim.lr"),
         (["model=tiny", "-m"], "-m: one evaluation at a time"),
+        (["data.eval_n=3"], "model=FOLDER_OR_NAME is missing"),
+        (["model=tiny", "cluster=slurm"], "cluster=slurm: an evaluation does not read cluster"),
+        (["model=tiny", "cluster.processes=2"], "cluster.processes=2: an evaluation does not read cluster.processes"),
+        (["model=tiny", "data.eval_n=2,4"], "these settings are 2 evaluations; start the command once for each"),
+        (["model=tiny", "experiment=fig4"], "these settings are 12 evaluations"),
+        (["model=tiny", "--cfg", "job"], "--cfg goes with python -m topr_exp"),
         (["model=tiny", "data.evaln=3"], "nothing reads data.evaln; did you mean data.eval_n?"),
     ],
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from topr_exp.config import Config
 
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
-READ = (*DECIDE, "name", "output_dir", "cluster", "experiment")
+READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
 NOT_ASKED = ("name", "path", "reference", "every", "problems", "completions", "reward")  # a run's, not of its answers
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
@@ -60,23 +60,38 @@ def settings(args: Namespace) -> Config:
 
     if args.multirun:
         raise ConfigError("-m: one evaluation at a time; start the command once for each model")
+    if refused := [f"--{option}" for option in ("cfg", "info", "shell_completion") if getattr(args, option)]:
+        raise ConfigError(f"{refused[0].replace('_', '-')} goes with python -m topr_exp, not with an evaluation")
     for text in args.overrides:
         key = text.lstrip("+~").split("=", 1)[0]
-        if key.split(".", 1)[0] not in READ:
+        if key not in READ and key.split(".", 1)[0] not in READ and text != "cluster=local":
             raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
-    args.overrides = [word for text in args.overrides for word in expand(text, args.overrides)]
+    if not any(text.startswith("model=") for text in args.overrides):
+        raise ConfigError("model=FOLDER_OR_NAME is missing: which model is evaluated?")
+    args.overrides = [word for text in args.overrides for word in expand(text, args)]
     if not any(text.startswith("name=") for text in args.overrides):
         args.overrides.append("name=evaluations")
-    (job,) = plan(args).jobs
-    return job.config
+    args.multirun = True  # so that several values are found here
+    jobs = plan(args).jobs
+    if len(jobs) > 1:
+        raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
+    return jobs[0].config
 
 
-def expand(text: str, overrides: list[str]) -> Iterator[str]:
+def known(group: str, choice: str, args: Namespace) -> bool:
+    """Whether a group has a YAML of this name."""
+    from topr_exp.resolvers import CONF
+
+    folders = [CONF, *([Path(args.config_dir)] if args.config_dir else [])]
+    return any((folder / group / f"{choice}.yaml").is_file() for folder in folders)
+
+
+def expand(text: str, args: Namespace) -> Iterator[str]:
     """An override, with model=FOLDER replaced by what stands for the folder."""
     from topr_exp.resolvers import CONF
 
     choice = text.removeprefix("model=")
-    if choice == text or (CONF / "model" / f"{choice}.yaml").exists():
+    if choice == text or "," in choice or known("model", choice, args):
         yield text
         return
     folder = Path(choice).expanduser()
@@ -92,7 +107,7 @@ def expand(text: str, overrides: list[str]) -> Iterator[str]:
         yield f"model={OTHER_FOLDERS}"
         yield f"model.name={quoted(folder.resolve().name)}"
     else:
-        yield from settings_of(run, overrides)
+        yield from settings_of(run, args)
     yield f"model.path={quoted(str(folder.resolve()))}"
 
 
@@ -107,8 +122,9 @@ def run_of(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def settings_of(run: dict[str, Any], overrides: list[str]) -> Iterator[str]:
+def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
     """The overrides that ask what the run asked; another data set (data=...) comes with its own settings."""
+    overrides: list[str] = args.overrides
     own = [text.removeprefix("data=") for text in overrides if text.startswith("data=")]
     same = not own or own[-1] == run["data"]["name"]
     sampler = str(run["sampler"]["name"])
@@ -116,16 +132,26 @@ def settings_of(run: dict[str, Any], overrides: list[str]) -> Iterator[str]:
     if not any(text.startswith("sampler=") for text in overrides):
         yield f"sampler={sampler}"
     dropped = NOT_ASKED if drawn_alike else (*NOT_ASKED, *SCHEMAS[sampler].PLACE)
-    yield f"model={run['model']['name']}"
+    # A name that no YAML has was given on the command line, beside the settings of a YAML; those follow below.
+    yield from named("model", run["model"]["name"], OTHER_FOLDERS, args)
     if (task := run.get("task", {})).get("name") == TaskName.verifier.name:
         yield f"task={task['name']}"
         yield from (f"task.{key}={quoted(value)}" for key, value in task.items() if key != "name")
     if not own:
-        yield f"data={run['data']['name']}"
+        yield from named("data", run["data"]["name"], run["data"]["format"], args)
     for group in ("data", "sampler", "evaluation", "model") if same else ("sampler", "evaluation", "model"):
         for key, value in run[group].items():
             if key not in dropped:
                 yield f"{group}.{key}={quoted(value)}"
+
+
+def named(group: str, name: str, other: str, args: Namespace) -> Iterator[str]:
+    """The overrides that choose a YAML by its name, or another one under this name."""
+    if known(group, name, args):
+        yield f"{group}={name}"
+    else:
+        yield f"{group}={other}"
+        yield f"{group}.name={quoted(name)}"
 
 
 def quoted(value: Any) -> str:
