@@ -116,5 +116,10 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert "model=tiny_noise: table2 trains a model of its own" in capsys.readouterr().err
     assert main(["--list", "model=tiny_noise", "seed=0"]) == 0
     assert not {"table2", "mu"} & {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    for text in ("optim.epochs=2", "optim=paper", "sampler.temperature=0.7", "model.path=x"):
+        assert main(["fig2", text, "--recorded"]) == 2
+        assert f"{text}: results are told apart by other settings (algo.name," in capsys.readouterr().err
+    assert main(["fig2", "dry_run=true"]) == 2
+    assert "dry_run=true: --list says" in capsys.readouterr().err
     assert main(["fig1", "seed=-1"]) == 2
     assert "seed must be 0 or more" in capsys.readouterr().err

@@ -138,6 +138,8 @@ def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path
     assert len(list((tmp_path / "paper").glob("topr_*"))) == 1
 
     again = command("topr_exp.paper", *given, "--check")
+    computed = [path.stat().st_mtime_ns for path in (tmp_path / "check" / "paper").glob("topr_*/DONE")]
+    assert len(computed) == 1
     assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "every number of every run is the recorded one")
     stored = json.loads((out / "fig1.json").read_text())
     stored["runs"][0]["final"]["pass@1"] += 0.25
@@ -145,5 +147,6 @@ def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path
     changed = command("topr_exp.paper", *given, "--check")
     assert changed.returncode == 1
     assert "final.pass@1: " in changed.stdout
+    assert [path.stat().st_mtime_ns for path in (tmp_path / "check" / "paper").glob("topr_*/DONE")] > computed
     recorded = command("topr_exp.paper", *given[:-1], out, f"output_dir={tmp_path / 'empty'}", "--recorded", "--list")
     assert "0 different runs to do" in recorded.stdout

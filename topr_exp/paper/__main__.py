@@ -2,13 +2,14 @@
 
 Without a figure: all of them. KEY=VALUE goes to every experiment, as in seed=0. The runs lie in outputs/paper, each is
 computed once for all figures, and the same command goes on where it was stopped. In FOLDER each figure leaves its
-numbers (JSON), its picture (PNG) and a section of README.md.
+numbers (JSON), its picture (PNG) and a section of README.md; what it held of other runs stays.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
     from topr_exp.paper.figure import Figure
+
+COMPARED = "COMPARED"  # in the folder of a check: it is over, and the next one computes again
 
 
 def main(given: list[str] | None = None) -> int:
@@ -46,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
 def work(options: argparse.Namespace) -> int:
     from topr_exp.config import check_machine
     from topr_exp.console import say
+    from topr_exp.files import write_text
     from topr_exp.paper.page import write_page
     from topr_exp.paper.registry import FIGURES
     from topr_exp.paper.work import Request, check, make, needs, run
@@ -54,9 +58,13 @@ def work(options: argparse.Namespace) -> int:
     if options.out.exists() and not options.out.is_dir():
         raise ConfigError(f"--out {options.out}: not a folder")
     overrides = [text for text in options.figures if "=" in text]
+    check_overrides(overrides)
     figures = chosen(FIGURES, options)
     if options.check:
-        overrides.insert(0, "output_dir=outputs/check")  # nothing that the first computation left
+        place = place_of_check(overrides)
+        if (place / COMPARED).exists():
+            shutil.rmtree(place)
+        overrides.append(f"output_dir={place}")
     recorded = options.recorded and not options.check
     request = Request(figures, options.full, overrides, options.jobs, recorded, options.out)
     found, todo = needs(request)
@@ -71,12 +79,43 @@ def work(options: argparse.Namespace) -> int:
         return code
     if options.check:
         lines = [line for need in found for line in check(need, options.out)]
+        write_text(place / COMPARED, "")
         say("\n".join(lines) or "every number of every run is the recorded one")
         return int(bool(lines))
     for need in found:
-        say(f"{need.figure.name}: drawn from {make(need, options.out)} runs")
+        say(f"{need.figure.name}: drawn from {make(need, request)} runs")
     say(f"wrote {write_page(FIGURES, options.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
     return code
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Refuse settings that records don't hold: runs that differ in them would pass for the same run."""
+    from topr_exp.paper.records import KEYS
+
+    chosen = {"algo", "data", "model", "compose", "schedule"}  # what these choose is in KEYS
+    elsewhere = (
+        "cluster",
+        "output_dir",
+        "tracking",
+        "checkpoint",
+        "sampler.prompts_per_shard",
+        "optim.score_batch_size",
+    )
+    for text in overrides:
+        key = text.lstrip("+~").split("=", 1)[0]
+        if key == "dry_run":
+            raise ConfigError(f"{text}: --list says what each figure needs and starts nothing")
+        if key not in {*KEYS, *chosen, *elsewhere} and not key.startswith(("cluster.", "tracking.", "checkpoint.")):
+            raise ConfigError(
+                f"{text}: results are told apart by other settings ({', '.join(KEYS)}); "
+                "for this one start the sweep itself: python -m topr_exp experiment=FIGURE"
+            )
+
+
+def place_of_check(overrides: Sequence[str]) -> Path:
+    """A folder for the runs of a check: an empty one, or that of a check which was stopped."""
+    given = [text.split("=", 1)[1] for text in overrides if text.startswith("output_dir=")]
+    return Path(given[0] if given else "outputs") / "check"
 
 
 def chosen(figures: Sequence[Figure], options: argparse.Namespace) -> list[Figure]:

@@ -54,12 +54,10 @@ def jobs_of(figure: Figure, request: Request) -> tuple[dict[str, Job], Plan]:
 
 @dataclass(frozen=True)
 class Need:
-    """A figure with its runs, and what is recorded of it and need not be computed again."""
+    """A figure with its runs."""
 
     figure: Figure
     jobs: dict[str, Job]  # by identity
-    known: dict[str, Record]
-    extra: dict[str, Any]
 
 
 def needs(request: Request) -> tuple[list[Need], list[Plan]]:
@@ -69,8 +67,8 @@ def needs(request: Request) -> tuple[list[Need], list[Plan]]:
     launcher: dict[str, Any] = {}
     for figure in request.figures:
         jobs, planned = jobs_of(figure, request)
-        known, extra = stored(figure, request, jobs)
-        found.append(Need(figure, jobs, known, extra))
+        found.append(Need(figure, jobs))
+        known = records.known(records.read(request.out / f"{figure.name}.json")) if request.recorded else {}
         for key, job in jobs.items():
             if key not in known and not (job.config.folder / "DONE").exists():
                 todo.setdefault(job.config.folder.parent, {}).setdefault(job.config.folder, job)
@@ -84,16 +82,16 @@ def needs(request: Request) -> tuple[list[Need], list[Plan]]:
     return found, plans
 
 
-def stored(figure: Figure, request: Request, jobs: dict[str, Job]) -> tuple[dict[str, Record], dict[str, Any]]:
-    """What the figure's file records, and its extra numbers; nothing unless asked for.
+def stored(need: Need, request: Request) -> tuple[dict[str, Record], dict[str, Any]]:
+    """What the figure's file records, and its extra numbers.
 
     Runs with settings that the figure no longer has (another learning rate, say) are left out.
     """
-    if not request.recorded:
-        return {}, {}
-    content = records.read(request.out / f"{figure.name}.json")
-    everything, _ = jobs_of(figure, dataclasses.replace(request, full=True, overrides=()))
-    known = {key: record for key, record in records.known(content).items() if key in jobs or key in everything}
+    content = records.read(request.out / f"{need.figure.name}.json")
+    known = records.known(content)
+    if others := known.keys() - need.jobs.keys():
+        everything, _ = jobs_of(need.figure, dataclasses.replace(request, full=True, overrides=()))
+        known = {key: record for key, record in known.items() if key not in others or key in everything}
     return known, content["extra"]
 
 
@@ -109,9 +107,9 @@ def run(request: Request, todo: list[Plan]) -> int:
     return worst
 
 
-def collect(need: Need) -> tuple[list[Record], dict[str, Any]]:
+def collect(need: Need, request: Request) -> tuple[list[Record], dict[str, Any]]:
     """The records of the figure's finished runs, beside those that are recorded and were not run again."""
-    figure, extra = need.figure, need.extra
+    figure, (known, extra) = need.figure, stored(need, request)
     finished: list[tuple[Record, Path]] = []
     for job in need.jobs.values():
         folder = job.config.folder
@@ -120,7 +118,7 @@ def collect(need: Need) -> tuple[list[Record], dict[str, Any]]:
             finished.append((record | {"environment": records.environment_of(folder)}, folder))
     if figure.extra is not None and (finished or not extra):
         extra = {**extra, **figure.extra(finished)}
-    found = need.known | {records.identity(nested(record["settings"])): record for record, _ in finished}
+    found = known | {records.identity(nested(record["settings"])): record for record, _ in finished}
     return list(found.values()), extra
 
 
@@ -136,10 +134,10 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def make(need: Need, out: Path) -> int:
+def make(need: Need, request: Request) -> int:
     """Write a figure's numbers and its picture; returns how many runs it rests on."""
-    found, extra = collect(need)
-    figure = need.figure
+    found, extra = collect(need, request)
+    figure, out = need.figure, request.out
     if found:
         records.write(out / f"{figure.name}.json", found, extra)
         with drawing():
