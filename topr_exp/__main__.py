@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from topr_exp import world
@@ -21,8 +22,8 @@ def main() -> int:
 
     parser = get_args_parser()
     parser.prog = "python -m topr_exp"
-    args = parser.parse_args()
-    return exit_status(partial(answer, args), resumes=True)
+    next(action for action in parser._actions if action.dest == "version").version = f"topr_exp {version('topr-exp')}"  # type: ignore[attr-defined]
+    return exit_status(partial(answer, parser.parse_intermixed_args()), resumes=True)
 
 
 def answer(args: Namespace) -> int:
@@ -30,6 +31,9 @@ def answer(args: Namespace) -> int:
     modes = ("run", "multirun", "cfg", "info", "shell_completion")
     if len(given := [f"--{mode.replace('_', '-')}" for mode in modes if getattr(args, mode)]) > 1:
         raise ConfigError(f"{' and '.join(given)} exclude each other; give one")
+    for option in ("experimental_rerun", "config_path"):
+        if getattr(args, option) is not None:
+            raise ConfigError(f"--{option.replace('_', '-')} is not read here; --config-dir FOLDER adds YAMLs")
     return show(args) if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion else start(args)
 
 

@@ -94,8 +94,14 @@ class Config:
             raise ValueError(f"seed must be 0 or more; got {self.seed}")
         if self.iterations < 1:
             raise ValueError(f"iterations must be 1 or more; got {self.iterations}")
-        if not self.name or not all(ch.isalnum() or ch in "._-" for ch in self.name) or len(self.name) > 100:
-            raise ValueError(f"name must be 1 to 100 letters, digits, '.', '_' or '-'; got {self.name}")
+        allowed = all(ch.isalnum() or ch in "._-" for ch in self.name) and self.name[:1].isalnum()
+        if not allowed or len(self.name) > 100:
+            raise ValueError(
+                "name must be 1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit; "
+                f"got {self.name or 'nothing'}"
+            )
+        if self.name in ("store", "check"):
+            raise ValueError(f"name={self.name}: that folder of output_dir has another use; take another name")
         if self.baseline is not None and not -1 <= self.baseline <= 1:
             raise ValueError(f"baseline must be in [-1, 1]; got {self.baseline}")
         if self.effective_positive is not None and not 0 <= self.effective_positive <= 1:
@@ -132,6 +138,12 @@ class Config:
             raise ValueError(
                 f"data.completions={self.data.completions} holds answers to the problems, which task=verifier does not "
                 "train on: it verifies what task.solver writes"
+            )
+
+        if self.model.reference is not None and not {"ref_logp", "vocab_kl"} & self.algo.needs:
+            raise ValueError(
+                f"model.reference={self.model.reference} is not read by algo={self.algo.name}, whose loss has no "
+                "reference; leave it out"
             )
 
     def _check_unit(self) -> None:
@@ -192,6 +204,18 @@ class Config:
             raise ValueError(
                 f"effective_positive={self.effective_positive:g} needs a fixed training set; set baseline where "
                 "schedule.prompts is set"
+            )
+        if schedule.prompts is not None and self.compose.drop_truncated:
+            raise ValueError(
+                "compose.drop_truncated=true may leave nothing of a round's few completions; it must be false where "
+                "schedule.prompts is set"
+            )
+        drawn = (self.sampler.temperature, self.sampler.top_p, self.sampler.top_k)
+        if "on_policy" in self.algo.needs and drawn != (1.0, 1.0, 0):
+            raise ValueError(
+                f"algo={self.algo.name} is right on-policy only: it needs completions of the policy itself, "
+                "sampler.temperature=1, sampler.top_p=1 and sampler.top_k=0; got temperature="
+                f"{drawn[0]:g}, top_p={drawn[1]:g}, top_k={drawn[2]}"
             )
         if "on_policy" in self.algo.needs and (schedule.updates != 1 or schedule.replay > 0):
             raise ValueError(
@@ -270,6 +294,9 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     own = [name for name in names if name.startswith("algo.") and name not in ("algo.name", "algo._target_")]
     if key.startswith("algo.") and own and not difflib.get_close_matches(key, own, n=1, cutoff=0.8):
         return ConfigError(f"nothing reads {key} here; the algorithm has {', '.join(own)}")
+    last = {"learning_rate": "lr"}.get(key.rpartition(".")[2], key.rpartition(".")[2])
+    if same := [name for name in names if name != key and name.rpartition(".")[2] == last]:
+        return ConfigError(f"nothing reads {key}; did you mean {same[0]}?")
     # Keys of the same depth first: "algorithm" is nearer to "algo" than to "algo.ratio".
     level = [name for name in names if name.count(".") == key.count(".")]
     near = difflib.get_close_matches(key, level, n=1, cutoff=0.5) or difflib.get_close_matches(key, names, n=1)
@@ -321,8 +348,12 @@ def load(composed: DictConfig) -> Config:
 def check_files(config: Config) -> None:
     """Refuse files, folders and functions that are named and not there; what is on the hub shows when it is loaded."""
     data = config.data
-    if data.source not in ("embedded", "hub") and not Path(data.source).is_dir():
-        raise ConfigError(f"data.source={data.source}: no such folder; allowed: embedded, hub or a folder")
+    if data.source not in ("embedded", "hub"):
+        if not Path(data.source).expanduser().is_dir():
+            raise ConfigError(f"data.source={data.source}: no such folder; allowed: embedded, hub or a folder")
+        from topr_exp.data.problems import check_source
+
+        check_source(data)
     if data.completions is not None:
         places = (Path(data.completions), config.store / data.completions / "key.json")
         if not any(place.is_file() for place in places):
@@ -334,13 +365,30 @@ def check_files(config: Config) -> None:
         ("model.reference", config.model.reference),
         ("task.solver", config.task.solver),
     ):
-        if path is not None:
-            find_folder(path, key)
+        folder = find_folder(path, key) if path is not None else None
+        if folder is not None and key == "model.path":
+            check_model(folder, config)
     build_prompter(data)  # refuses worked examples that are not there
     if data.grader is not None:
         from topr_exp.grading.grader import check_name
 
         check_name(data.grader)
+
+
+def check_model(folder: Path, config: Config) -> None:
+    """Refuse what a model's own files rule out before it is loaded: a context that is too short, a missing template."""
+    try:
+        context = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("max_position_embeddings")
+        template = "chat_template" in (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+    except (OSError, ValueError, AttributeError):
+        return  # loading it will tell
+    if isinstance(context, int) and config.sampler.max_new_tokens >= context:
+        raise ConfigError(
+            f"sampler.max_new_tokens must be below {context}, the tokens of the model's context; "
+            f"got {config.sampler.max_new_tokens}"
+        )
+    if config.data.chat and not template and not any(folder.glob("chat_template*")):
+        raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
 
 
 def check_machine(configs: Iterable[Config]) -> None:

@@ -45,6 +45,7 @@ def plan(args: Namespace) -> Plan:
     """
     composer = Composer(args)
     base = composer.base()
+    cluster_of(base)  # which Hydra's launcher computes with
     sweep, launcher = composer.sweeps(base), launcher_of(base)
     jobs = [Job(overrides, load(composed)) for overrides, composed in composer.jobs(base)]
     if sweep:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
+
+
 class Composer:
     """Hydra's composition, with its refusals turned into one line each."""
 
@@ -57,6 +60,10 @@ class Composer:
             ) from None
         if not override.key_or_group:
             raise ConfigError(f"{text}: expected KEY=VALUE")
+        if override.is_delete():
+            raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
+        if override.key_or_group == "experiment" and override.is_sweep_override():
+            raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
         return override
 
     def base(self) -> DictConfig:
@@ -94,6 +101,8 @@ class Composer:
             given = {override.key_or_group for override in self.overrides}
             params = {key: value for key, value in (base.hydra.sweeper.params or {}).items() if key not in given}
             swept = [self.parse(f"{key}={value}") for key, value in params.items()]
+            for override in swept + self.overrides:
+                self.check_values(override)
             batches = BasicSweeper.split_arguments(swept + self.overrides, max_batch_size=None)
             lists = [list(job) for job in batches[0]]
         elif len(fixed) < len(self.overrides):
@@ -110,6 +119,19 @@ class Composer:
             job = copy.deepcopy(composed[tuple(rest)])
             self.refused(partial(self.loader._apply_overrides_to_config, values, job), overrides)
             yield overrides, job
+
+    def check_values(self, override: Any) -> None:
+        """Refuse a sweep over nothing, or over what is no list of values."""
+        from hydra.errors import HydraException
+
+        if not override.is_sweep_override():
+            return
+        try:
+            number = len(list(override.sweep_string_iterator()))
+        except (HydraException, TypeError, ValueError, ArithmeticError) as error:
+            raise ConfigError(f"{override.input_line}: no list of values ({first_line(error)})") from None
+        if number == 0:
+            raise ConfigError(f"{override.input_line}: there is no such value")
 
     def is_value(self, override: Any) -> bool:
         """Whether an override sets one value, no more: not a group's choice, which decides what YAMLs are read."""
@@ -130,9 +152,12 @@ class Composer:
         """What a step of Hydra's gives, its refusals explained."""
         from hydra.errors import HydraException
         from omegaconf.errors import OmegaConfBaseException
+        from yaml import YAMLError
 
         try:
             return step()
+        except YAMLError as error:
+            raise ConfigError(f"a YAML file can't be read: {' '.join(str(error).split())}") from None
         except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group set to null
             raise self.explain(error, overrides) from None
 
@@ -142,15 +167,16 @@ class Composer:
         if isinstance(error, ValueError):  # a group set to null or to a number
             pairs = (override.split("=", 1) for override in overrides if "=" in override)
             text = next((f"Could not find '{k}/{v}'" for k, v in pairs if k in self.loader.list_groups("")), text)
-        if missing := re.search(r"Could not (?:find|load) '([^']+)/([^/']*)'", text):
+        if missing := re.search(r"Could not (?:find|load) '([^']+?)/([^']*)'", text):
             group, choice = missing.groups()
-            return ConfigError(
-                f"{group}={choice}: no such choice; allowed: {', '.join(self.loader.get_group_options(group))}"
-            )
-        if twice := re.search(r"Multiple values for (\S+?)\. ", text):
-            return ConfigError(f"{twice.group(1)} is set already; write {twice.group(1)}=CHOICE without +")
-        if removed := re.search(r"Could not delete from config\. '([^']+)' does not exist", text):
-            return ConfigError(f"~{removed.group(1)}: no key can be left out; set it, to null where it allows that")
+            allowed = f"{group}={choice}: no such choice; allowed: {', '.join(self.loader.get_group_options(group))}"
+            other = f"; for another one {OTHER_MODEL}" if group == "model" else ""
+            return ConfigError(allowed + other)
+        if twice := re.search(
+            r"Multiple values for (\S+?)\. |Could not append to config\. An item is already at '(.+?)'", text
+        ):
+            key = twice.group(1) or twice.group(2)
+            return ConfigError(f"{key} is set already; write {key}=VALUE without +")
         if unknown := re.search(r"Could not (?:override|append to|delete) '([^'@=]+)", text):
             full = re.search(r"full_key: (\S+)", text)
             return unknown_key(

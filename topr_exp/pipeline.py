@@ -253,6 +253,7 @@ class Experiment:
             iteration=iteration,
             baseline=self.config.baseline,
             effective=self.config.effective_positive,
+            in_rounds=self.config.schedule.prompts is not None,
         )
 
     def scored(self, policy: Policy, rollouts: Rollouts, store: Store, label: str) -> Ragged:

@@ -77,10 +77,12 @@ def compose(
     iteration: int,
     baseline: float | None,
     effective: float | None,
+    in_rounds: bool = False,
 ) -> TrainingSet:
     """Select the examples and turn `baseline` or `effective` (p~) into the constant c by the set's own p (Eq. 12).
 
     wrong: R0 of an incorrect or invalid completion (-1 or 0); that of a correct one is 1.
+    in_rounds: the few completions of a round may be all of one kind, whose weight c may take; p~ is not reported.
     Raises TOPRError, naming what is available, when the candidates cannot give what was asked.
     """
     if unit == "pairs":
@@ -91,7 +93,8 @@ def compose(
         examples, description = selection.rows[:, None], selection.description
     p = description.positive_share
     c = baseline_for(p, effective) if effective is not None else baseline or 0.0
-    reached = effective_positive(p, c) if unit == "examples" and wrong == -1.0 else None  # Eq. 12 is of those rewards
+    eq_12 = unit == "examples" and wrong == -1.0 and not in_rounds  # it is of single completions and these rewards
+    reached = effective_positive(p, c) if eq_12 else None
     reward = np.where(candidates.positive, 1.0, wrong).astype(np.float32)
     groups = group_statistics(candidates.problem, reward)
     return TrainingSet(examples, unit, reward, candidates, groups, description, c, reached)

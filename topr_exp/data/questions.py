@@ -29,6 +29,8 @@ def ask(problems: Sequence[Problem], prompter: Prompter, policy: Any, max_new_to
 
     Raises TOPRError when nothing fits.
     """
+    if not problems:
+        raise TOPRError("no problem is left: every training question is also a test question")
     room = policy.context - max_new_tokens
     prompts = [policy.encode(prompter.render(problem.question, policy.tokenizer)) for problem in problems]
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]

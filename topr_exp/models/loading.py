@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).resolve().parent
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-# All that decides what a model computes and how text becomes tokens; no pickled weights.
-READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jinja")
+# All that decides what a model computes and how text becomes tokens; no pickled weights. Code that comes with a model
+# runs only where model.trust_remote_code says so.
+READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jinja", "*.py")
 
 
 def model_folder(path_or_name: str, revision: str | None = None) -> Path:
@@ -68,8 +69,8 @@ def _download(name: str, revision: str | None) -> Path:
         # Whatever the hub client raises (no network, no such model, a gated one), the way out is the same.
         reason = (str(error).strip().splitlines() or [""])[0]
         raise TOPRError(
-            f"model.path={name}: not a folder, and the hub did not give it ({type(error).__name__}: {reason}); "
-            "give a folder: model.path=FOLDER"
+            f"model {name}: not a folder, and the hub did not give it ({type(error).__name__}: {reason}); "
+            "give a folder in its place"
         ) from error
 
 

@@ -158,8 +158,10 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise TOPRError(f"{path}: {error.strerror or error}") from None
     except ValueError:
-        raise TOPRError(f"{path} is damaged; remove it or check it out again") from None
-    return dict(stored)
+        stored = None
+    if not isinstance(stored, dict) or not {"environments", "runs", "extra"} <= set(stored):
+        raise TOPRError(f"{path} is damaged or holds something else; remove it or check it out again") from None
+    return stored
 
 
 def known(stored: dict[str, Any]) -> dict[str, Record]:

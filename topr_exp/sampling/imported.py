@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from topr_exp.data.prompts import Prompter
 from topr_exp.data.questions import Questions, ask
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.sampling.rollouts import Rollouts, fingerprint
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import import_file
 from topr_exp.types import Problem, TOPRError
@@ -41,6 +41,11 @@ def load_imported(
     else:
         raise TOPRError(f"data.completions={source}: neither a file nor a table of {store.root} (kind/hash)")
     columns = table.read()
+    if missing := [name for name in ("problem_id", "question", "gold") if name not in columns.column_names]:
+        raise TOPRError(
+            f"data.completions={source}: a table without {missing[0]}; write it to a file (python -m topr_exp.store "
+            "export) and give that"
+        )
     answered, index = resolve(columns, problems, source)
     questions = ask(answered, prompter, policy, max_new_tokens=1)
     if questions.too_long:
@@ -53,7 +58,7 @@ def load_imported(
     bounds = list(accumulate((table.shard_sizes(shard)[0] for shard in range(table.shards)), initial=0))
     given = Ragged(columns["sampler_logp"]) if "sampler_logp" in columns.column_names else None
     # What is scored depends on the prompts and the tokenizer too; both are in the name that keys other tables.
-    name = f"{table.name} as read by {policy.fingerprint} with {prompter.render('{question}', policy.tokenizer)!r}"
+    name = f"{table.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
     return Rollouts(name, columns, questions.prompts, bounds, 0), questions, given
 
 

@@ -57,9 +57,16 @@ def parser() -> argparse.ArgumentParser:
     run_help = "number, Slurm id or folder's name of a run"
     parsers["cancel"].add_argument("run", nargs="*", help=run_help)
     parsers["logs"].add_argument("run", help=run_help)
-    parsers["logs"].add_argument("--lines", type=int, default=40, help="from the end (default: 40)")
+    parsers["logs"].add_argument("--lines", type=count, default=40, help="from the end (default: 40)")
     parsers["logs"].add_argument("--follow", action="store_true", help="go on until the run ends")
     return top
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more; got {text}")
+    return int(text)
 
 
 def show(sweep: Sweep) -> int:
@@ -93,12 +100,14 @@ def cancel(sweep: Sweep, names: Sequence[str]) -> int:
     from topr_exp.sweeps.slurm import cancel as scancel
 
     chosen = [sweep.find(name) for name in names] or sweep.runs
-    active = [each for each in look(sweep, chosen)[0] if each.state in ACTIVE]
+    statuses, queue = look(sweep, chosen)
+    active = [each for each in statuses if each.state in ACTIVE]
     launcher = owner(sweep.folder / CLAIM, sweep.folder)
-    in_slurm = [each.slurm for each in active if each.slurm]
-    here = [owner(sweep.path(each.run) / attempt.CLAIM, sweep.folder) for each in active if not each.slurm]
+    # A sweep of Slurm's may have been resumed here: then its runs have ids of jobs that are long over.
+    in_slurm = [each.slurm for each in active if each.slurm and queue.holds(each.slurm)]
+    here = [owner(sweep.path(each.run) / attempt.CLAIM, sweep.folder) for each in active if each.slurm not in in_slurm]
     if in_slurm:
-        scancel([name for name in in_slurm if name])
+        scancel(in_slurm)
     # The launcher of a local sweep first, or it would start the next run.
     for process in [*([] if names or launcher is None or in_slurm else [launcher]), *here]:
         terminate(process)

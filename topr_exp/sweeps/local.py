@@ -80,12 +80,13 @@ def ending(process: ForkServerProcess, messages: connection.Connection) -> str:
 
 
 def stop(processes: Sequence[ForkServerProcess]) -> None:
-    """Let the runs save and end; a second signal ends them at once."""
+    """Let the runs save and end; a second Ctrl-C ends them at once."""
     for process in processes:
         process.terminate()
     try:
-        for process in processes:
-            process.join()
+        with interrupts.deferred():
+            for process in processes:
+                process.join()
     except (interrupts.Interrupted, KeyboardInterrupt):
         for process in processes:
             process.kill()
@@ -103,7 +104,8 @@ def work(run: Run, folder: Path, threads: int | None, slot: int, messages: conne
     if threads is not None:
         run.settings["cluster"]["threads"] = threads
     try:
-        group.start(run.enter(), folder / LOG)
+        log = (folder / LOG).resolve()  # before the run enters the folder that its sweep was started in
+        group.start(run.enter(), log)
         messages.send("")
     except interrupts.Interrupted as stopped:
         print(f"{stopped}", file=sys.stderr, flush=True)

@@ -41,6 +41,11 @@ class Queue:
     answered: bool = True  # False: a job that is not among the entries may be active all the same
     notes: list[str] = field(default_factory=list)  # what could not be asked, and what follows
 
+    def holds(self, name: str) -> bool:
+        """Whether a job is known to wait or run."""
+        entry = self.entries.get(name)
+        return entry is not None and entry.active
+
 
 def ask(ids: Iterable[str]) -> Queue:
     """The state of these jobs (ids as in 17 or 17_3); never raises."""
