@@ -166,6 +166,8 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     again = Trainer(make_policy(make_model(11)), TOPR, None, optim(), tmp_path / "checkpoints")
     assert again.step == 2
     assert "step-00000003 is damaged (model.safetensors has another checksum) and is skipped" in caplog.text
+    again.save({})  # two sound ones are kept, and a damaged one takes no place of theirs
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 
 
 def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path: Path, make_policy: Any) -> None:

@@ -20,6 +20,8 @@ def main() -> int:
     """The command line; returns the exit status."""
     from hydra._internal.utils import get_args_parser
 
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as with python -m: the script topr-exp finds losses and graders there too
     parser = get_args_parser()
     parser.prog = "python -m topr_exp"
     next(action for action in parser._actions if action.dest == "version").version = f"topr_exp {version('topr-exp')}"  # type: ignore[attr-defined]

@@ -50,7 +50,9 @@ def save(
     else:
         shards.save(world.from_leader(path), model, optimizer)
     if world.leads():
-        for old in sorted(folder.glob("step-????????"))[:-KEEP]:
+        there = sorted(folder.glob("step-????????"))
+        later = [each for each in there if each > path]  # was found damaged when the run went on from an earlier one
+        for old in [*later, *[each for each in there if each <= path][:-KEEP]]:
             shutil.rmtree(old, ignore_errors=True)
     world.wait()
 
