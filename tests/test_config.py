@@ -118,6 +118,8 @@ MISTAKES = [
     (["algo=agro_on_policy", "optim.batch_size=32", "sampler.top_k=2"], "algo=agro_on_policy is right on-policy only"),
     (["model.reference=tiny_noise"], "model.reference=tiny_noise is not read by algo=topr"),
     (["sampler.max_new_tokens=100000"], "sampler.max_new_tokens must be below 2048"),
+    (["model.revision=main"], "model.revision=main: tiny is a folder, which has none"),
+    (["model.name="], "model.name must not be empty"),
     (["data.chat=true"], "data.chat=true: the model's tokenizer has no chat template"),
     (["algo="], "algo=: no such choice; allowed: agro,"),
     (["=3"], "=3: expected KEY=VALUE"),

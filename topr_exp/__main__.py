@@ -15,6 +15,8 @@ from topr_exp.types import ConfigError
 if TYPE_CHECKING:
     from argparse import Namespace
 
+COMPLETION = ("install", "uninstall", "query")
+
 
 def main() -> int:
     """The command line; returns the exit status."""
@@ -36,6 +38,8 @@ def answer(args: Namespace) -> int:
     for option in ("experimental_rerun", "config_path"):
         if getattr(args, option) is not None:
             raise ConfigError(f"--{option.replace('_', '-')} is not read here; --config-dir FOLDER adds YAMLs")
+    if args.shell_completion and not any(text.split("=")[0] in COMPLETION for text in args.overrides):
+        raise ConfigError(f"--shell-completion needs one of {', '.join(COMPLETION)}, as in install=bash")
     return show(args) if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion else start(args)
 
 

@@ -367,6 +367,8 @@ def check_files(config: Config) -> None:
     ):
         folder = find_folder(path, key) if path is not None else None
         if folder is not None and key == "model.path":
+            if config.model.revision is not None:
+                raise ConfigError(f"model.revision={config.model.revision}: {path} is a folder, which has none")
             check_model(folder, config)
     build_prompter(data)  # refuses worked examples that are not there
     if data.grader is not None:

@@ -58,13 +58,16 @@ def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, 
         counted(f"{name} {nouns}", report, questions)
         for name, report, questions in (("train", sets.train_report, train), ("test", sets.test_report, test))
     )
+    wanted = f"{config.data.n} completions a {noun} ({config.data.eval_n}"
+    if config.data.completions is not None:
+        wanted = f"none to train on: {config.data.completions} has them ({config.data.eval_n} completions a {noun}"
     rows = [
         ("algorithm", f"{config.algo.name} ({settings}){weighting}, rewards {REWARDS[config.reward]}"),
         ("data", f"{config.data.name} from {config.data.source}, {data}"),
         ("model", f"{config.model.name}, {policy.parameters / 1e6:,.2f} M parameters, {policy.place}"),
         (
             "sampling",
-            f"{sampler.name}, {config.data.n} completions a {noun} ({config.data.eval_n} to evaluate), temperature "
+            f"{sampler.name}, {wanted} to evaluate), temperature "
             f"{sampler.temperature:g}{cut}, at most {sampler.max_new_tokens} tokens, sampler.seed {sampler.seed}",
         ),
         (

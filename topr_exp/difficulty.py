@@ -45,6 +45,8 @@ def of_run(run: Path, iteration: int, effective_positive: list[float]) -> dict[s
     from topr_exp.composition.difficulty import difficulty_weights
     from topr_exp.store import Store
 
+    if not run.is_dir():
+        raise TOPRError(f"{run}: no such folder")
     try:
         sources = json.loads((run / f"iteration-{iteration}" / "sources.json").read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
 READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
-NOT_ASKED = ("name", "path", "reference", "every", "problems", "completions", "reward")  # a run's, not of its answers
+NOT_ASKED = (
+    "name",
+    "path",
+    "revision",
+    "reference",
+    "every",
+    "problems",
+    "completions",
+    "reward",
+)  # a run's, not of its answers
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
 

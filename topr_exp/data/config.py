@@ -69,10 +69,12 @@ class DataConfig:
                 raise ValueError(f"{name} must be a number where source is embedded, which has no end; got null")
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be null (all) or 1 or more; got {value}")
-        if self.test_split is Split.validation and None in (self.train_problems, self.test_problems):
+        sizes = (self.train_problems, self.test_problems)
+        if self.test_split is Split.validation and None in sizes:
+            given = " and ".join("null" if size is None else str(size) for size in sizes)
             raise ValueError(
                 "train_problems and test_problems must be numbers where test_split is validation, which is taken "
-                f"from what they leave of the training set; got {self.train_problems} and {self.test_problems}"
+                f"from what they leave of the training set; got {given}"
             )
         for name in ("n", "eval_n"):
             if getattr(self, name) < 1:

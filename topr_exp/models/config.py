@@ -32,5 +32,7 @@ class ModelConfig:
     trust_remote_code: bool  # True lets a model folder run code of its own
 
     def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("name must not be empty")
         if not self.path:
             raise ValueError("path must be a shipped model, a folder or a name on the hub; got nothing")

@@ -84,7 +84,9 @@ class Sweep:
             submissions = [Submission(**submission) for submission in stored.pop("submissions")]
             return cls(folder, runs=runs, submissions=submissions, **stored)
         except (FileNotFoundError, NotADirectoryError):
-            raise TOPRError(f"no sweep in {folder} (it has no {FILE}); give the folder output_dir/name") from None
+            raise TOPRError(
+                f"no sweep in {folder} (it has no {FILE}); give output_dir/name of a sweep (a run without -m is none)"
+            ) from None
         except OSError as error:
             raise TOPRError(f"cannot read {path}: {error.strerror}") from error
         except (ValueError, TypeError, KeyError) as error:
