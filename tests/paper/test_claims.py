@@ -10,8 +10,8 @@ import pytest
 
 from tests.paper.made_up import made_up, named
 from topr_exp.paper.agro import a_nat
-from topr_exp.paper.beyond import holding
 from topr_exp.paper.claims import Claim, above, below, between, verdict
+from topr_exp.paper.learning_rates import holding
 from topr_exp.paper.selection import Interval, Runs, difference, interval, t_95
 from topr_exp.paper.verifier import balanced
 

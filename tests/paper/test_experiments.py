@@ -98,7 +98,7 @@ def test_every_setting_that_an_experiment_varies_is_in_its_records() -> None:
 
 def test_the_learning_rates_are_those_that_were_chosen() -> None:
     """conf/learning_rates.json names every algorithm; where the choice is recorded it is that choice."""
-    from topr_exp.paper.beyond import choose
+    from topr_exp.paper.learning_rates import choose
 
     rates = json.loads(LEARNING_RATES.read_text())
     algorithms = {path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}

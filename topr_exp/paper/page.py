@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from topr_exp.paper import records
 from topr_exp.paper.claims import Claim, verdict
 from topr_exp.paper.draw import name_of
 from topr_exp.paper.figure import Extra, Figure
-from topr_exp.paper.selection import Runs, interval
+from topr_exp.paper.selection import Runs, crossed, interval
 
 HEAD = """# Results
 
@@ -30,6 +30,10 @@ How to read it:
   are, else *undecided* if any claim is, else *not shown*.
 - Learning rates: the same grid for every algorithm, chosen by validation problems (section "Learning rates").
 """
+BASE_BY: tuple[tuple[str, Callable[[Any], str]], ...] = (
+    ("data.name", name_of),
+    ("sampler.top_k", lambda k: f"top-k {k}" if k else "no top-k"),
+)
 ENVIRONMENT = ("git_commit", "python", "platform", "processor", "cores", "device")
 
 
@@ -109,9 +113,10 @@ def numbers(figure: Figure, runs: Runs) -> list[str]:
     k = runs[0]["final"]["k"]
     titles = [f"maj@{k}" if name == "maj" else name for name in figure.names]
     lines = [f"| | {' | '.join(titles)} | pass@1 of each seed |", "|---|" + "---|" * (len(titles) + 1)]
-    rows: dict[str, tuple[Runs, str]] = {}
-    for data, group in runs.split("data.name").items():
-        rows["base" if len(runs.split("data.name")) == 1 else f"base, {data}"] = (Runs(group[:1]), "base")
+    # What the base scores depends on the problems and on the top-k that it is sampled with.
+    asked = [(key, text) for key, text in BASE_BY if len(runs.split(key)) > 1]
+    bases = {f"base, {label}": group for label, group in crossed(runs, *asked).items()} if asked else {"base": runs}
+    rows: dict[str, tuple[Runs, str]] = {label: (Runs(group[:1]), "base") for label, group in bases.items()}
     rows |= {label: (group, "final") for label, group in figure.table(runs).items() if len(group)}
     for label, (group, part) in rows.items():
         cells = [interval(group.values(name, part)).percent() for name in figure.names]

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from topr_exp.paper import agro, beyond, draw, iterations, limits, proportions, tabular, training, variance, verifier
+from topr_exp.paper import (
+    agro,
+    beyond,
+    draw,
+    iterations,
+    learning_rates,
+    limits,
+    proportions,
+    tabular,
+    training,
+    variance,
+    verifier,
+)
 from topr_exp.paper.figure import Figure
 from topr_exp.paper.selection import crossed
 
@@ -131,8 +143,8 @@ FIGURES = (
         "learning_rates", "Learning rates",
         "One grid of learning rates for every algorithm; the choice is the highest mean pass@1 on validation "
         "problems.",
-        ("learning_rates", "learning_rates_on_policy"), beyond.draw_learning_rates, beyond.judge_learning_rates,
-        beyond.table_learning_rates, wider=THREE, only_full=True,
+        ("learning_rates", "learning_rates_on_policy"), learning_rates.draw_learning_rates,
+        learning_rates.judge_learning_rates, learning_rates.table_learning_rates, wider=THREE, only_full=True,
         note="`python -m topr_exp.paper.rates` writes the choice into conf/learning_rates.json.",
     ),
     Figure(
