@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, config_of
-from topr_exp.config import check_machine
+from topr_exp.checks import check_machine
 from topr_exp.jobs import plan
 from topr_exp.schema import plain
 from topr_exp.types import ConfigError

@@ -45,7 +45,7 @@ def answer(args: Namespace) -> int:
 
 def start(args: Namespace) -> int:
     """Check every run, then start: a single one in this process, a sweep through its launcher."""
-    from topr_exp.config import check_machine
+    from topr_exp.checks import check_machine
     from topr_exp.jobs import plan
 
     planned = plan(args)

@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def work(args: Namespace) -> int:
-    from topr_exp.config import check_machine
+    from topr_exp.checks import check_machine
 
     config = settings(args)
     check_machine([config])

@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def work(options: argparse.Namespace) -> int:
-    from topr_exp.config import check_machine
+    from topr_exp.checks import check_machine
     from topr_exp.console import say
     from topr_exp.files import write_text
     from topr_exp.paper.page import write_page
