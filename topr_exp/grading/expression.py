@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from topr_exp.grading.latex import GREEK, Tokens, integer_like, number_like, words
+from topr_exp.grading.reader import Reader, Unreadable
 
 MAX_TOKENS = 300
 
@@ -21,10 +22,6 @@ _CONSTANTS = {r"\pi": "pi", "e": "e", "i": "i"}
 _ENDS = words("+ - ) }") | {""}
 
 
-class _Unreadable(Exception):
-    pass
-
-
 @lru_cache(maxsize=1 << 12)
 def tree(tokens: Tokens) -> Tree | None:
     """The expression that the tokens spell beyond doubt, None where there is any."""
@@ -33,7 +30,7 @@ def tree(tokens: Tokens) -> Tree | None:
     reader = _Reader(_letters(tokens))
     try:
         result = reader.sum()
-    except _Unreadable:
+    except Unreadable:
         return None
     return result if reader.at == len(reader.tokens) else None
 
@@ -46,20 +43,7 @@ def _letters(tokens: Tokens) -> Tokens:
     return tuple(out)
 
 
-class _Reader:
-    def __init__(self, tokens: Tokens) -> None:
-        self.tokens = tokens
-        self.at = 0
-
-    def _peek(self, ahead: int = 0) -> str:
-        position = self.at + ahead
-        return self.tokens[position] if position < len(self.tokens) else ""
-
-    def _take(self, expected: str) -> None:
-        if self._peek() != expected:
-            raise _Unreadable
-        self.at += 1
-
+class _Reader(Reader):
     def sum(self) -> Tree:
         total = self._signed_term()
         while self._peek() in ("+", "-"):
@@ -84,7 +68,7 @@ class _Reader:
                 self.at += 1
                 product = ("/", product, self._power())
                 if self._peek() not in _ENDS:
-                    raise _Unreadable
+                    raise Unreadable
             elif self._starts_factor():
                 product = ("*", product, self._power())
             else:
@@ -95,7 +79,7 @@ class _Reader:
         if not token or token in _ENDS:
             return False
         if number_like(token) or (token == r"\frac" and self._mixed()):
-            raise _Unreadable
+            raise Unreadable
         return True
 
     def _mixed(self) -> bool:
@@ -107,11 +91,11 @@ class _Reader:
         base = self._atom()
         while self._peek() in ("^", "!"):
             if self._peek() == "!":
-                raise _Unreadable
+                raise Unreadable
             self.at += 1
             base = ("^", base, self._braced())
             if self._peek() == "^":
-                raise _Unreadable
+                raise Unreadable
         return base
 
     def _braced(self) -> Tree:
@@ -124,7 +108,7 @@ class _Reader:
         token = self._peek()
         self.at += 1
         if not token:
-            raise _Unreadable
+            raise Unreadable
         if number_like(token):
             return self._degrees(("number", token))
         if token in _CONSTANTS and self._peek() != "_":
@@ -141,7 +125,7 @@ class _Reader:
             inner = self.sum()
             self._take(")" if token == "(" else "}")
             return inner
-        raise _Unreadable
+        raise Unreadable
 
     def _degrees(self, number: Tree) -> Tree:
         if self._peek() != r"\circ":
@@ -157,7 +141,7 @@ class _Reader:
         self._take("{")
         name = self._peek()
         if not name.isalnum():
-            raise _Unreadable
+            raise Unreadable
         self.at += 1
         self._take("}")
         return "_" + name
@@ -168,7 +152,7 @@ class _Reader:
             self.at += 1
             degree = ("number", self._peek())
             if not integer_like(self._peek()):
-                raise _Unreadable
+                raise Unreadable
             self.at += 1
             self._take("]")
         return ("root", self._braced(), degree)
@@ -180,11 +164,11 @@ class _Reader:
             self.at += 1
             power = self._braced()
             if power[0] == "-":  # an inverse function, or a reciprocal
-                raise _Unreadable
+                raise Unreadable
         if self._peek() in ("(", "{"):
             argument = self._atom()
             if self._peek() not in _ENDS and self._peek() not in FUNCTIONS:
-                raise _Unreadable
+                raise Unreadable
         else:
             argument = self._plain_product()
         applied: Tree = (name[1:], argument)
@@ -195,6 +179,6 @@ class _Reader:
         argument = self._power()
         while self._peek() not in _ENDS and self._peek() not in FUNCTIONS:
             if self._peek() in ("*", "/", "(") or not self._starts_factor():
-                raise _Unreadable
+                raise Unreadable
             argument = ("*", argument, self._power())
         return argument

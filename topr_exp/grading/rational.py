@@ -9,6 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from topr_exp.grading.latex import Tokens, integer_like, number_like
+from topr_exp.grading.reader import Reader, Unreadable
 
 MAX_DIGITS = 400
 MAX_BITS = 4000
@@ -16,10 +17,6 @@ MAX_EXPONENT = 1000
 MAX_FACTORIAL = 100
 MAX_TOKENS = 300
 _SIGNS = frozenset("+-*/^!(){}") | {r"\frac"}
-
-
-class _NoValue(Exception):
-    pass
 
 
 def value(tokens: Tokens) -> Fraction | None:
@@ -31,7 +28,7 @@ def value(tokens: Tokens) -> Fraction | None:
     parser = _Parser(tokens)
     try:
         result = parser.sum()
-    except (_NoValue, RecursionError):
+    except (Unreadable, RecursionError):
         return None
     return result if parser.at == len(tokens) else None
 
@@ -49,37 +46,24 @@ def _scientific(tokens: Tokens) -> Fraction | None:
         return None
     try:
         return sign * _number(tokens[0]) * Fraction(10) ** (int(exponent) * (-1 if exponent_sign == "-" else 1))
-    except _NoValue:
+    except Unreadable:
         return None
 
 
 def _number(token: str) -> Fraction:
     if len(token) > MAX_DIGITS:
-        raise _NoValue
+        raise Unreadable
     whole, _, decimals = token.partition(".")
     return Fraction(int((whole + decimals) or "0"), 10 ** len(decimals))
 
 
 def _bounded(result: Fraction) -> Fraction:
     if result.numerator.bit_length() + result.denominator.bit_length() > MAX_BITS:
-        raise _NoValue
+        raise Unreadable
     return result
 
 
-class _Parser:
-    def __init__(self, tokens: Tokens) -> None:
-        self.tokens = tokens
-        self.at = 0
-
-    def _peek(self, ahead: int = 0) -> str:
-        position = self.at + ahead
-        return self.tokens[position] if position < len(self.tokens) else ""
-
-    def _take(self, expected: str) -> None:
-        if self._peek() != expected:
-            raise _NoValue
-        self.at += 1
-
+class _Parser(Reader):
     def sum(self) -> Fraction:
         total = self._signed_term()
         while self._peek() in ("+", "-"):
@@ -105,7 +89,7 @@ class _Parser:
             self.at += sign < 0
             factor = sign * self._power()
             if operator == "/" and factor == 0:
-                raise _NoValue
+                raise Unreadable
             product = _bounded(product / factor if operator == "/" else product * factor)
         return product
 
@@ -119,14 +103,14 @@ class _Parser:
         elif integer_like(self._peek(1)) and self._peek(2) == "/" and integer_like(self._peek(3)):
             denominator = _number(self._peek(3))
             if denominator == 0:
-                raise _NoValue
+                raise Unreadable
             part = _number(self._peek(1)) / denominator
             self.at += 4
         else:
             return None
         if part < 0 or self._peek() in ("^", "!", "*", "/", "(", "{", r"\frac"):
             self.at = start
-            raise _NoValue  # 2\frac{1}{3}^2: nobody can tell
+            raise Unreadable  # 2\frac{1}{3}^2: nobody can tell
         return whole + part
 
     def _power(self) -> Fraction:
@@ -138,10 +122,10 @@ class _Parser:
         exponent = self.sum()
         self._take("}")
         if exponent.denominator != 1 or abs(exponent) > MAX_EXPONENT or (base == 0 and exponent <= 0):
-            raise _NoValue
+            raise Unreadable
         size = base.numerator.bit_length() + base.denominator.bit_length()
         if size * abs(int(exponent)) > MAX_BITS + 2 * abs(int(exponent)):
-            raise _NoValue
+            raise Unreadable
         return _bounded(base ** int(exponent))
 
     def _factorial(self) -> Fraction:
@@ -150,7 +134,7 @@ class _Parser:
             return base
         self.at += 1
         if base.denominator != 1 or not 0 <= base <= MAX_FACTORIAL or self._peek() == "!":
-            raise _NoValue
+            raise Unreadable
         product = 1
         for factor in range(2, int(base) + 1):
             product *= factor
@@ -161,13 +145,13 @@ class _Parser:
         if token and number_like(token):
             self.at += 1
             if self._peek() and number_like(self._peek()):
-                raise _NoValue  # "3 4" is no number
+                raise Unreadable  # "3 4" is no number
             return _number(token)
         if token == r"\frac":
             return self._fraction()
         closing = {"(": ")", "{": "}"}.get(token)
         if closing is None:
-            raise _NoValue
+            raise Unreadable
         self.at += 1
         inner = self.sum()
         self._take(closing)
@@ -182,5 +166,5 @@ class _Parser:
         denominator = self.sum()
         self._take("}")
         if denominator == 0:
-            raise _NoValue
+            raise Unreadable
         return _bounded(numerator / denominator)
