@@ -39,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("figures", nargs="*", metavar="FIGURE | KEY=VALUE", help="fig1 ... fig9, table1, agro_kl, ...")
     top.add_argument("--full", action="store_true", help="both bases, more seeds, the questions beyond the papers")
     top.add_argument("--recorded", action="store_true", help="keep what FOLDER records and run only what it lacks")
+    top.add_argument("--draw", action="store_true", help="draw and write what is recorded or finished; start nothing")
     top.add_argument("--check", action="store_true", help="run again, compare with what FOLDER records, write nothing")
     top.add_argument("--list", action="store_true", help="say what each figure needs, and start nothing")
     top.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default: %(default)s)")
@@ -73,6 +74,8 @@ def work(options: argparse.Namespace) -> int:
     say(f"{sum(len(planned.jobs) for planned in todo)} different runs to do")
     if options.list:
         return 0
+    if options.draw:
+        todo = []
     check_machine(job.config for planned in todo for job in planned.jobs)
     code = run(request, todo)
     if code > 2:  # stopped by a signal

@@ -107,7 +107,7 @@ def draw_staleness(runs: Runs, extra: Extra) -> Figure:
             draw.against(ax, algorithms(members), UPDATES, name, shift=0.04)
             ax.set(xlabel="updates before sampling again", title=model)
         draw.base_line(row[0], members)
-        row[0].legend(fontsize=7, ncols=2)
+        draw.legend_below(row[0], 4)
     return figure
 
 

@@ -53,6 +53,11 @@ def drawing() -> AbstractContextManager[None]:
     return mpl.rc_context(STYLE)
 
 
+def legend_below(ax: Axes, columns: int) -> None:
+    """A legend where it covers nothing."""
+    ax.legend(fontsize=7, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+
+
 def panels(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[list[Axes]]]:
     """A figure with a grid of plots, [rows][columns]."""
     from matplotlib.figure import Figure as New

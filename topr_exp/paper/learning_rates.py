@@ -52,7 +52,7 @@ def draw_learning_rates(runs: Runs, extra: Extra) -> Figure:
             draw.against(ax, some, RATE)
             draw.base_line(ax, members)
             ax.set(xlabel="learning rate", ylabel="pass@1 on validation problems (%)", title=model)
-            ax.legend(fontsize=7, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+            draw.legend_below(ax, 4)
     return figure
 
 

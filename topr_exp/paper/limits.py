@@ -26,7 +26,7 @@ def draw_table_1(runs: Runs, extra: Extra) -> Figure:
     for row, (model, members) in zip(grid, models.items(), strict=True):
         draw.metric(row[0], algorithms(members), "weight_neg")
         row[0].set_title(model)
-        row[0].legend(fontsize=7)
+        draw.legend_below(row[0], 3)
         draw.metric(row[1], algorithms(members), "grad_norm")
         draw.log_axis(row[1], "y")
         noise(row[2], [name for name in algorithms(members) if name in LIMITS], of_model(members, extra))

@@ -41,7 +41,7 @@ def draw_figure_1(runs: Runs, extra: Extra) -> Figure:
     for ax, (model, members) in zip(grid[0], models.items(), strict=True):
         draw.curves(ax, algorithms(members))
         ax.set_title(model)
-        ax.legend(ncols=4, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+        draw.legend_below(ax, 4)
     return figure
 
 
@@ -151,7 +151,7 @@ def histogram(ax: Axes, groups: Mapping[str, Runs]) -> None:
         style = {"color": "0.5", "ls": ":"} if name == "base" else draw.look(draw.place(name, [*groups]))
         ax.plot(range(n + 1), mean, marker=".", label=draw.name_of(name), **style)
     ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
-    ax.legend(fontsize=7)
+    draw.legend_below(ax, 3)
 
 
 FEW = 0.25  # of a problem's completions
