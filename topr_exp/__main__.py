@@ -26,7 +26,8 @@ def main() -> int:
         sys.path.insert(0, os.getcwd())  # as with python -m: the script topr-exp finds losses and graders there too
     parser = get_args_parser()
     parser.prog = "python -m topr_exp"
-    next(action for action in parser._actions if action.dest == "version").version = f"topr_exp {version('topr-exp')}"  # type: ignore[attr-defined]
+    shown = next(action for action in parser._actions if action.dest == "version")
+    shown.version = f"topr_exp {version('topr-exp')}"  # type: ignore[attr-defined]
     return exit_status(partial(answer, parser.parse_intermixed_args()), resumes=True)
 
 

@@ -27,16 +27,8 @@ if TYPE_CHECKING:
 
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
 READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
-NOT_ASKED = (
-    "name",
-    "path",
-    "revision",
-    "reference",
-    "every",
-    "problems",
-    "completions",
-    "reward",
-)  # a run's, not of its answers
+# A run's, not of its answers.
+NOT_ASKED = ("name", "path", "revision", "reference", "every", "problems", "completions", "reward")
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
 

@@ -80,14 +80,14 @@ def weighting(config: Config) -> None:
 def unit(config: Config) -> None:
     """What would break up the pairs or groups that the algorithm trains on."""
     algo, n = config.algo, config.data.n
-    unit = unit_of(algo.needs)
+    kind = unit_of(algo.needs)
     try:
-        config.compose.check_unit(unit, algo.name)
+        config.compose.check_unit(kind, algo.name)
     except ValueError as error:
         raise ValueError(f"compose.{error}") from None
     if {"groups", "group_rewards"} & algo.needs and n < 2:
         raise ValueError(f"data.n must be 2 or more for algo={algo.name}, which compares; got {n}")
-    if unit == "groups" and config.optim.batch_size % n:
+    if kind == "groups" and config.optim.batch_size % n:
         raise ValueError(
             f"optim.batch_size must be a multiple of data.n={n} for algo={algo.name}, which trains on whole groups; "
             f"got {config.optim.batch_size}"
