@@ -42,7 +42,7 @@ def look(i: int) -> dict[str, Any]:
 
 def place(key: Any, keys: Sequence[Any]) -> int:
     """The number of a line's style: an algorithm's own, else its place among the keys."""
-    known = (*ORDER, *RELATIVES)
+    known = (*ORDER, "", *RELATIVES)  # a place left empty: TOPR and those it is compared with differ in colour
     return known.index(key) if key in known else list(keys).index(key)
 
 
