@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def test_where_an_engine_computes_does_not_name_a_run() -> None:
 
 def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:
     run = plain(config_of("sampler=vllm", "sampler.top_k=7"))
-    own, other = list(settings_of(run, [])), list(settings_of(run, ["sampler=hf"]))
+    own, other = (list(settings_of(run, Namespace(overrides=given, config_dir=None))) for given in ([], ["sampler=hf"]))
     assert {"sampler='vllm'", "sampler=vllm"} & set(own)
     assert "sampler.tensor_parallel=1" in own
     assert not [text for text in other if text.startswith("sampler=") or "tensor_parallel" in text]
