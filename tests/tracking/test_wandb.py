@@ -125,7 +125,8 @@ def test_a_killed_run_goes_on_under_its_id_without_doubled_points(tmp_path: Path
         write_json(folder / "summary.json", summary(config, evaluation(0, 0.2), final))
         (folder / "DONE").touch()
     (after,) = offline_folders(folder)
-    assert after.name.rsplit("-", 1)[1] == before.name.rsplit("-", 1)[1]
+    name = before.name.split("-", 3)[3]  # offline-run-TIME-ID; W&B appends -1 where both began in the same second
+    assert after.name.split("-", 3)[3] in (name, f"{name}-1")
     rows = [row["item"] for row in history(inspect(folder))]
     assert [row["optimizer_step"] for row in rows if "train/loss" in row] == list(range(1, 21))
     assert [row["optimizer_step"] for row in rows if "eval/pass_at_1" in row] == [0, 20]
