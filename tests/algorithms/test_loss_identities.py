@@ -10,7 +10,7 @@ SEEDS = range(4)
 INF = float("inf")
 
 
-def same_gradient(case, one, other):
+def assert_same_gradient(case, one, other):
     np.testing.assert_allclose(case.gradient(one), case.gradient(other), rtol=1e-12, atol=1e-14)
 
 
@@ -25,7 +25,7 @@ def same_gradient(case, one, other):
     ],
 )
 def test_table_1_is_one_loss(seed, one, changes, other):
-    same_gradient(random_case(seed, baseline=0.2), load(one, **changes), load(other))
+    assert_same_gradient(random_case(seed, baseline=0.2), load(one, **changes), load(other))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -33,7 +33,7 @@ def test_table_1_is_one_loss(seed, one, changes, other):
 @pytest.mark.parametrize("normalize", [True, False])
 def test_ppo_that_never_clips_is_off_policy_reinforce(seed, ratio, normalize):
     fields = {"ratio": ratio, "length_normalize": normalize}
-    same_gradient(
+    assert_same_gradient(
         random_case(seed, baseline=-0.4), load("ppo", eps_low=1.0, eps_high=INF, **fields), load("is", **fields)
     )
 
@@ -61,7 +61,7 @@ def test_ratio_variants_agree_for_one_token(seed):
     case = random_case(seed)
     case.y[:] = 0  # the only response of one token
     for ratio in ("token", "geometric"):
-        same_gradient(case, load("topr", ratio=ratio), load("topr", ratio="sequence"))
+        assert_same_gradient(case, load("topr", ratio=ratio), load("topr", ratio="sequence"))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -75,7 +75,7 @@ def test_group_relative_relatives_meet(seed):
         load("rec"),
         load("grpo", normalize_std=False),
     ):
-        same_gradient(case, reinforce, other)
+        assert_same_gradient(case, reinforce, other)
     n = case.n
     np.testing.assert_allclose(
         case.gradient(load("rloo", beta=0.0)), n / (n - 1) * case.gradient(reinforce), rtol=1e-12, atol=1e-14
@@ -86,14 +86,14 @@ def test_group_relative_relatives_meet(seed):
 def test_kl_pg_with_the_reference_as_policy_is_plain_rloo(seed):
     case = random_case(seed)
     case.ref[:] = case.logits
-    same_gradient(case, load("kl_pg"), load("rloo", beta=0.0))
+    assert_same_gradient(case, load("kl_pg"), load("rloo", beta=0.0))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_agro_is_rloo_on_policy_and_only_there(seed):
     on_policy, off_policy = random_case(seed, on_policy=True), random_case(seed)
     agro, rloo = load("agro", beta=0.3), load("rloo", beta=0.3)
-    same_gradient(on_policy, agro, rloo)
+    assert_same_gradient(on_policy, agro, rloo)
     assert np.abs(off_policy.gradient(agro) - off_policy.gradient(rloo)).max() > 1e-3
 
 

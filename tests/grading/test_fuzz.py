@@ -101,7 +101,7 @@ def random_answers(count: int, seed: int) -> Iterator[str]:
         yield "".join(draw.choice(PIECES) for _ in range(draw.randint(1, 14)))
 
 
-def fuzz_through_the_workers(count: int, seed: int) -> None:
+def assert_random_text_goes_through_the_workers(count: int, seed: int) -> None:
     golds = [r"\pi+1", r"\frac{\sqrt{3}}{x+1}", "(1,2)", r"x^2-2x+1", r"\{1,\pi\}", "y=2x+1", r"[0,\sqrt{2})"]
     pairs = [(rf"\boxed{{{a}}}", golds[i % len(golds)]) for i, a in enumerate(random_answers(count, seed))]
     with Grader("math", workers=2, deadline=5.0) as grader:
@@ -115,13 +115,13 @@ def fuzz_through_the_workers(count: int, seed: int) -> None:
 
 
 def test_random_text_through_the_workers() -> None:
-    fuzz_through_the_workers(1500, seed=0)
+    assert_random_text_goes_through_the_workers(1500, seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_much_random_text_through_the_workers(seed: int) -> None:
-    fuzz_through_the_workers(10_000, seed)
+    assert_random_text_goes_through_the_workers(10_000, seed)
 
 
 @pytest.mark.slow

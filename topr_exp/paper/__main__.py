@@ -39,9 +39,14 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("figures", nargs="*", metavar="FIGURE | KEY=VALUE", help="fig1 ... fig9, table1, agro_kl, ...")
     top.add_argument("--full", action="store_true", help="both bases, more seeds, the questions beyond the papers")
     top.add_argument("--recorded", action="store_true", help="keep what FOLDER records and run only what it lacks")
-    top.add_argument("--draw", action="store_true", help="draw and write what is recorded or finished; start nothing")
-    top.add_argument("--check", action="store_true", help="run again, compare with what FOLDER records, write nothing")
-    top.add_argument("--list", action="store_true", help="say what each figure needs, and start nothing")
+    instead = top.add_mutually_exclusive_group()  # of running what is missing
+    instead.add_argument(
+        "--draw", action="store_true", help="draw and write what is recorded or finished; start nothing"
+    )
+    instead.add_argument(
+        "--check", action="store_true", help="run again, compare with what FOLDER records, write nothing"
+    )
+    instead.add_argument("--list", action="store_true", help="say what each figure needs, and start nothing")
     top.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default: %(default)s)")
     top.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER", help="default: %(default)s")
     return top
@@ -95,7 +100,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
     """Refuse settings that records don't hold: runs that differ in them would pass for the same run."""
     from topr_exp.paper.records import KEYS
 
-    chosen = {"algo", "data", "model", "compose", "schedule"}  # what these choose is in KEYS
+    groups = {"algo", "data", "model", "compose", "schedule"}  # what these choose is in KEYS
     elsewhere = (
         "cluster",
         "output_dir",
@@ -108,7 +113,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
         key = text.lstrip("+~").split("=", 1)[0]
         if key == "dry_run":
             raise ConfigError(f"{text}: --list says what each figure needs and starts nothing")
-        if key not in {*KEYS, *chosen, *elsewhere} and not key.startswith(("cluster.", "tracking.", "checkpoint.")):
+        if key not in {*KEYS, *groups, *elsewhere} and not key.startswith(("cluster.", "tracking.", "checkpoint.")):
             raise ConfigError(
                 f"{text}: results are told apart by other settings ({', '.join(KEYS)}); "
                 "for this one start the sweep itself: python -m topr_exp experiment=FIGURE"
