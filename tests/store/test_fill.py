@@ -3,67 +3,22 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import random
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from store_workers import KEY, SHARDS, fill_far_away, fill_slowly, fill_until_killed, hold, open_table, shard
+from store_workers import KEY, SHARDS, fill_slowly, fill_until_killed, hold, open_table, shard
+from watching import PROCESSES, contents, logged, wait_for
 
-from topr_exp.store import Store, Table, claims
+from topr_exp.store import Store
 from topr_exp.types import TOPRError
-
-# A server that has the imports done and forks: processes start in milliseconds, and pytest's own is not forked.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["pyarrow", "numpy.random", "pandas", "pytest", "topr_exp.store"])
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    table = open_table(tmp_path_factory.mktemp("undisturbed"))
-    assert table.fill(shard) == SHARDS
-    return contents(table.folder)
-
-
-@pytest.fixture
-def start() -> Iterator[Callable[..., Any]]:
-    """Start worker processes; none outlives the test."""
-    started = []
-
-    def run(target: Callable[..., None], *arguments: Any) -> Any:
-        process = PROCESSES.Process(target=target, args=arguments)
-        process.start()
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.join()
-
-
-def wait_for(happened: Callable[[], bool], seconds: float = 300) -> None:
-    limit = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < limit, "did not happen"
-        time.sleep(0.005)
-
-
-def logged(log: Path) -> list[int]:
-    return [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
-
 
 # ---- what fill does
 
@@ -266,138 +221,3 @@ def test_the_message_while_another_works(
         assert made == 0
         assert messages[0] == f"{owner}{open_table(tmp_path).name} (12 of 12 shards to go)"
         assert len(messages) > 1  # the shards that remain are counted down
-
-
-# ---- claims of other hosts
-
-
-def foreign_claim(table: Table, index: int, age: float) -> Path:
-    table._prepare()
-    path = table.folder / f"shard-{index:05d}.claim"
-    path.write_text('{"host": "far", "pid": 1, "start": "9", "scope": "another host", "id": "abc"}')
-    now = claims.filesystem_now(table.folder)
-    os.utime(path, (now - age, now - age))
-    return path
-
-
-def test_a_stale_claim_of_another_host_is_taken_over(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
-    table = open_table(tmp_path)
-    for index in range(SHARDS):
-        foreign_claim(table, index, age=61)
-    assert table.fill(shard) == SHARDS
-    assert contents(table.folder) == undisturbed
-
-
-def test_a_fresh_claim_of_another_host_is_waited_for(tmp_path: Path, undisturbed: dict[str, bytes]) -> None:
-    table = open_table(tmp_path, stale=3600)
-    claim, messages = foreign_claim(table, 3, age=0), []
-
-    def grow_old(message: str) -> None:
-        messages.append(message)
-        os.utime(claim, (0, 0))
-
-    assert table.fill(shard, on_wait=grow_old) == SHARDS
-    assert messages == [f"waiting for far:1, which makes shard 3 of 12 of {table.name}"]
-    assert contents(table.folder) == undisturbed
-
-
-def test_age_is_measured_on_the_file_systems_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = open_table(tmp_path)
-    path = foreign_claim(table, 3, age=0)
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    seen = claims.look(path)
-    assert seen is not None
-    assert claims.is_alive(seen, table.folder)
-    monkeypatch.setattr(claims, "filesystem_now", lambda folder: seen.renewed + 61)
-    assert not claims.is_alive(seen, table.folder)
-
-
-def test_an_empty_claim_is_given_time_and_then_taken(tmp_path: Path) -> None:
-    table = open_table(tmp_path)
-    path = foreign_claim(table, 3, age=5)
-    for age, alive in ((5, True), (11, False)):
-        path.write_text("")
-        now = claims.filesystem_now(table.folder)
-        os.utime(path, (now - age, now - age))
-        seen = claims.look(path)
-        assert seen is not None
-        assert claims.is_alive(seen, table.folder) == alive
-
-
-def test_a_reused_pid_is_not_taken_for_the_owner(tmp_path: Path) -> None:
-    claim = claims.take(tmp_path / "x.claim")
-    assert isinstance(claim, claims.Claim)
-    seen = claims.look(tmp_path / "x.claim")
-    assert seen is not None
-    assert claims.is_alive(seen, tmp_path)
-    parent = os.getppid()
-    for owner, alive in [
-        ({"pid": parent, "start": claims.process_start(parent)}, True),
-        ({"pid": parent, "start": "1"}, False),
-        ({"pid": 2**22 + 1}, False),
-        ({"id": "left behind by what this process ran before"}, False),
-    ]:
-        changed = claims.Sighting(claims.Owner(**{**claims.asdict(seen.owner), **owner}), seen.renewed, seen.inode)
-        assert claims.is_alive(changed, tmp_path) == alive, owner
-
-
-def test_eight_processes_take_over_without_double_work(
-    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
-) -> None:
-    table = open_table(tmp_path)
-    for index in range(SHARDS):
-        foreign_claim(table, index, age=61)
-    log, ready = tmp_path / "log", PROCESSES.Barrier(8)
-    workers = [start(fill_slowly, tmp_path, log, 0.02, True, 60.0, ready) for _ in range(8)]
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    assert sorted(logged(log)) == list(range(SHARDS))
-    assert contents(table.folder) == undisturbed
-
-
-def test_the_heartbeat_keeps_a_slow_owner_on_another_host(tmp_path: Path, start: Callable[..., Any]) -> None:
-    log = tmp_path / "log"
-    hold(log, 0).touch()
-    process = start(fill_far_away, tmp_path, log, 0.0, True, 5.0, None)
-    wait_for(log.exists)
-    table = open_table(tmp_path, stale=5.0)
-    done = threading.Timer(6.0, hold(log, 0).unlink)  # more than a silent claim lasts, after all others are made
-    assert table.fill(shard, on_wait=lambda _: done.start()) == SHARDS - 1
-    done.join()
-    process.join()
-    assert process.exitcode == 0
-    assert logged(log) == [0]
-
-
-def test_an_owner_that_was_suspended_comes_back(
-    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
-) -> None:
-    log = tmp_path / "log"
-    hold(log, 0).touch()
-    process = start(fill_far_away, tmp_path, log, 0.0, True, 0.6, None)
-    wait_for(log.exists)
-    os.kill(process.pid, signal.SIGSTOP)
-    table = open_table(tmp_path, stale=0.6)
-    assert table.fill(shard) == SHARDS
-    hold(log, 0).unlink()
-    os.kill(process.pid, signal.SIGCONT)
-    process.join()
-    assert process.exitcode == 0
-    assert contents(table.folder) == undisturbed
-
-
-def test_who_lost_the_claim_does_not_write(tmp_path: Path) -> None:
-    table = open_table(tmp_path, shards=1)
-
-    def lose_the_claim(index: int) -> pa.Table:
-        if not made:
-            (table.folder / "shard-00000.claim").unlink()
-        made.append(index)
-        assert not table.arrow_file(0).exists()
-        return shard(index)
-
-    made: list[int] = []
-    assert table.fill(lose_the_claim) == 1
-    assert made == [0, 0]  # the first was dropped
-    assert table.complete()
