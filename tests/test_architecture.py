@@ -14,7 +14,7 @@ ORDER = [
     "types", "world", "interrupts", "exit_status", "store", "files", "attempt", "progress",
     "data", "models", "sampling", "grading", "composition", "algorithms", "training",
     "schema", "rules", "checks", "config", "evaluation", "verifier",
-    "inputs", "console", "run_folder", "tracking", "pipeline",
+    "inputs", "console", "provenance", "run_folder", "tracking", "pipeline",
     "resolvers", "overrides", "jobs", "report", "sweeps", "paper",
 ]  # fmt: skip
 # Programs of their own, which may import everything; `paper` alone imports some of them.

@@ -65,6 +65,7 @@ def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> N
 VERIFIER = ["task=verifier", "task.solver=tiny"]
 MISTAKES = [
     (["basline=-0.3"], "nothing reads basline; did you mean baseline?"),
+    (["algo=sft", "effective_positive=0.1"], "effective_positive=0.1 means nothing for algo=sft, where a constant"),
     (["+basline=-0.3"], "nothing reads basline; did you mean baseline?"),
     (["algo.bpos=1"], "nothing reads algo.bpos; did you mean algo.b_pos?"),
     (["+algo.bpos=1"], "nothing reads algo.bpos; did you mean algo.b_pos?"),

@@ -73,13 +73,15 @@ def test_a_math_folder(tmp_path: Path) -> None:
     row = {"problem": "P1", "solution": r"so $\boxed{\frac{1}{2}}$.", "level": "Level 4", "type": "Algebra"}
     write(tmp_path / "train_a.jsonl", [row, row | {"problem": "P2", "level": "Level ?"}])
     write(tmp_path / "train_b.jsonl", [row | {"problem": "P3"}])
-    write(tmp_path / "math500.jsonl", [{"problem": "P4", "answer": " (1,2) ", "subject": "Geometry", "level": 2}])
+    write(tmp_path / "math500.jsonl", [{"problem": "P4", "answer": " (1,2) ", "subject": "Geometry", "level": 2},
+                                         {"problem": "P5", "answer": 18}])  # fmt: skip
     sets = load_problems(settings("math", tmp_path))
     assert [problem.question for problem in sets.train] == ["P1", "P2", "P3"]
     assert [problem.level for problem in sets.train] == [4, None, 4]
     first, test = sets.train[0], sets.test[0]
     assert (first.answer, first.subject) == (r"\frac{1}{2}", "Algebra")
     assert (test.answer, test.subject, test.level) == ("(1,2)", "Geometry", 2)
+    assert sets.test[1].answer == "18"
 
 
 def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k: Path) -> None:

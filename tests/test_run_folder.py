@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import math
+from pathlib import Path
 
+from tests.conftest import config_of
 from topr_exp.run_folder import Onlooker, RunFolder
 
 # What the processes that don't lead do as the leading one does: none of it writes but through `save_state`.
@@ -13,6 +16,15 @@ WRITING = {"write_json", "write_text", "write_whole", "open", "mkdir", "unlink",
 
 def methods(kind: type) -> dict[str, object]:
     return {name: value for name, value in vars(kind).items() if not name.startswith("_")}
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    """NaN and Infinity are no JSON, and other programs than Python refuse them."""
+    with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+        folder.rewind(1, 0)
+        folder.log({"iteration": 1, "step": 1, "loss": math.nan, "kl_mu": math.inf})
+        text = (folder.path / "metrics.jsonl").read_text()
+    assert text == '{"iteration": 1, "step": 1, "loss": null, "kl_mu": null}\n'
 
 
 def test_an_onlooker_leaves_every_writing_to_the_leader() -> None:

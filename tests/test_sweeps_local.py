@@ -121,6 +121,7 @@ REFUSED = {
     "several folders": (["name=a,b"], "name=a,b: the runs of a sweep share it"),
     "one run twice": (["seed=0,0"], "are the same run"),
     "twice but for tracking": (["tracking=none,wandb"], "are the same run"),
+    "twice but for memory": (["optim.micro_batch_size=2,4"], "are the same run"),
     "another launcher": (["hydra/launcher=submitit_local"], "hydra/launcher is"),
     "one bad run": (["baseline=0,3"], "baseline must be in [-1, 1]; got 3"),
     "no processes": (["cluster.jobs=0"], "cluster.jobs must be 1 or more; got 0"),

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from topr_exp import world
-from topr_exp.exit_status import exit_status
+from topr_exp.exit_status import complain, exit_status
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
@@ -20,8 +20,11 @@ COMPLETION = ("install", "uninstall", "query")
 
 def main() -> int:
     """The command line; returns the exit status."""
-    from hydra._internal.utils import get_args_parser
-
+    try:
+        from hydra._internal.utils import get_args_parser
+    except ModuleNotFoundError as error:
+        complain(f"{error.name} is not installed for {sys.executable}; activate .venv (made by make demo)")
+        return 2
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # as with python -m: the script topr-exp finds losses and graders there too
     parser = get_args_parser()

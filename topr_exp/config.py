@@ -120,8 +120,9 @@ class Config:
         values = plain(self)
         for key in ("dry_run", "output_dir", "cluster", "tracking", "checkpoint"):
             del values[key]
-        for key in self.sampler.PLACE:
-            del values["sampler"][key]
+        for group, keys in (("sampler", self.sampler.PLACE), ("optim", self.optim.PLACE)):
+            for key in keys:
+                del values[group][key]
         if not self.task.verifies:  # has no settings, and runs made before there was a choice keep their folders
             del values["task"]
         return values
@@ -191,7 +192,11 @@ def load(composed: DictConfig) -> Config:
     try:
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key}: {first_line(error)}") from None
+        inner: BaseException | None = error
+        while inner is not None and not isinstance(inner, ConfigError):
+            inner = inner.__context__
+        # A resolver of ours has named the key itself.
+        raise ConfigError(inner or f"{error.full_key}: {first_line(error)}") from None
     assert isinstance(values, dict)
     values.pop("hydra", None)
     hints = typing.get_type_hints(Config)

@@ -137,16 +137,18 @@ def results(summary: dict[str, Any], folder: Path) -> str:
 
 def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     """The table of a model that answers the problems."""
-    majority = next(name for name in base if name.startswith("maj@") and not name.endswith(("_se", "k")))
+    # One, or none where the grader does not say what incorrect completions answer.
+    majorities = [name for name in base if name.startswith("maj@") and not name.endswith(("_se", "k"))]
+    columns = ("pass@1", *majorities, *VERDICTS)
 
     def row(name: str, figures: dict[str, Any]) -> str:
         error = figures["pass@1_se"]
         interval = f" ± {200 * error:.1f}" if error is not None else ""
         cells = [f"{100 * figures['pass@1']:.1f}{interval}"]
-        cells += [f"{100 * figures[key]:.1f}" for key in (majority, *VERDICTS)]
+        cells += [f"{100 * figures[key]:.1f}" for key in columns[1:]]
         return f"{name:<9}" + "".join(f"{cell:>13}" for cell in cells)
 
-    titles = "".join(f"{title:>13}" for title in ("pass@1", majority, *VERDICTS))
+    titles = "".join(f"{title:>13}" for title in columns)
     return [
         f"{'%':<9}{titles}",
         row("base", base),

@@ -181,7 +181,7 @@ def evaluate_folder(config: Config) -> None:
     from topr_exp.evaluation.showcase import Showcase
     from topr_exp.files import write_json
     from topr_exp.models.policy import load_policy
-    from topr_exp.run_folder import environment
+    from topr_exp.provenance import environment
     from topr_exp.sampling.sampler import open_sampler
     from topr_exp.store import Store
     from topr_exp.store.files import disk_errors

@@ -95,7 +95,7 @@ def check_sweep(jobs: list[Job]) -> None:
         if config.folder in seen:
             raise ConfigError(
                 f"{' '.join(job.overrides)} and {' '.join(seen[config.folder])} are the same run; "
-                "cluster, tracking and checkpoint don't make another one"
+                "what only says where and how it computes doesn't make another one"
             )
         seen[config.folder] = job.overrides
 

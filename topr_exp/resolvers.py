@@ -13,6 +13,7 @@ from topr_exp.types import ConfigError
 PACKAGE = Path(__file__).resolve().parent
 # An installed package carries `conf/` inside; in the repository it stands at the top.
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
+SHIPPED = ("tiny", "tiny_noise", "tiny_verifier")  # models of a size that any CPU trains
 LEARNING_RATES = CONF / "learning_rates.json"
 
 
@@ -27,7 +28,7 @@ def learning_rate(model: str, algo: str) -> float:
 
 def size(tiny: Any, paper: Any, *, _root_: Any) -> Any:
     """`${size:TINY,PAPER}` in a YAML: the first for the tiny models, the second for all others."""
-    return tiny if str(_root_.model.name).startswith("tiny") else paper
+    return tiny if _root_.model.name in SHIPPED else paper
 
 
 def quotient(whole: int, part: int) -> int:

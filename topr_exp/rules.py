@@ -56,8 +56,8 @@ def weighting(config: Config) -> None:
     for key, value in (("baseline", baseline), ("effective_positive", effective)):
         if value is not None and not config.algo.uses_baseline:
             raise ValueError(
-                f"{key}={value:g} means nothing for algo={config.algo.name}, where a constant baseline cancels; "
-                f"leave {key} out"
+                f"{key}={value:g} means nothing for algo={config.algo.name}, where a constant baseline cancels or only "
+                f"scales the loss; leave {key} out"
             )
     if effective is None:
         return

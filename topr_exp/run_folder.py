@@ -5,26 +5,22 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
-import platform
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from importlib import metadata
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from topr_exp import attempt, interrupts, progress, world
 from topr_exp.config import Config
 from topr_exp.files import write_json, write_text
+from topr_exp.provenance import environment
 from topr_exp.schema import plain
 from topr_exp.store.files import disk_errors, write_whole
 from topr_exp.types import TOPRError
 
 STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
-PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core", "math-verify", "sympy")
 
 
 class RunFolder:
@@ -191,10 +187,11 @@ class RunFolder:
             self._metrics = path.open("a", encoding="utf-8")
 
     def log(self, record: dict[str, float]) -> None:
-        """Append the record of an update."""
+        """Append the record of an update; null for what is not finite, which JSON does not have."""
         assert self._metrics is not None, "rewind first"
         with disk_errors(f"write {self.path / 'metrics.jsonl'}"):
-            self._metrics.write(json.dumps(record) + "\n")
+            known = {name: value if math.isfinite(value) else None for name, value in record.items()}
+            self._metrics.write(json.dumps(known) + "\n")
             self._metrics.flush()
 
     def before_checkpoint(self, step: int, steps: int) -> None:
@@ -309,38 +306,3 @@ def differing(old: Any, new: Any, prefix: str = "") -> list[str]:
             found += differing(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
         return found
     return [] if old == new else [f"{prefix}: {old} -> {new}"]
-
-
-def environment(config: Config) -> dict[str, Any]:
-    """Versions, commit, hardware and seeds, so that a result can be traced."""
-    import torch
-
-    versions = {}
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return {
-        "command": sys.argv,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "seed": config.seed,
-        "sampler_seed": config.sampler.seed,
-        "git_commit": git("rev-parse", "HEAD"),
-        "git_dirty": bool(git("status", "--porcelain")),
-        "python": platform.python_version(),
-        "versions": versions,
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "processes": world.size(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-    }
-
-
-def git(*arguments: str) -> str | None:
-    """What git says of the source's own repository; None where there is none."""
-    source = Path(__file__).resolve().parent
-    try:
-        answer = subprocess.run(["git", "-C", str(source), *arguments], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() if answer.returncode == 0 else None

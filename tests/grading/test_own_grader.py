@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from topr_exp.evaluation.statistics import measure
+from topr_exp.evaluation.statistics import measure, summarise, without_majorities
 from topr_exp.grading import Grader, Outcome, check_name
-from topr_exp.grading.verdicts import grade
+from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 
@@ -35,6 +35,20 @@ def test_correct_completions_without_an_answer_count_as_one_answer() -> None:
     assert graded["class"].to_pylist() == [0, 0, -1, -1, 0]
     verdicts = np.array([[0, 0, 1]])
     measure(verdicts, np.array([[0, 0, -1]]))
+
+
+def test_without_answers_there_is_no_majority() -> None:
+    """Incorrect completions that can't be told apart would never outvote a correct one: maj@K would be pass@K."""
+    problem, problems = np.array([0, 0, 1, 1]), [Problem("a", "?", "5"), Problem("b", "?", "6")]
+    for name, known in (("own_graders:contains", False), ("own_graders:with_answer", True)):
+        with Grader(name, workers=1, deadline=60) as grader:
+            assert Verdicts("", grade(grader, ["a 5", "c", "d", "6"], problem, problems)).votes_known == known
+    codes, classes = np.array([[0, 1], [1, 0]]), np.array([[0, 1], [0, 1]])
+    figures = summarise(codes, classes, levels=[1, 2])
+    left = without_majorities(figures)
+    assert {"maj@2", "maj@2_se"} == figures.keys() - left.keys()
+    assert left["maj@k"] == {}
+    assert left["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@2", "maj@2_se"}
 
 
 def test_it_has_the_deadline_and_is_replaced() -> None:

@@ -48,6 +48,14 @@ def test_settings_that_follow_from_others_do_not_name_groups() -> None:
     }  # fmt: skip
 
 
+def test_other_weights_are_no_repetition_and_other_memory_is() -> None:
+    paths = [run_with(name, model={"path": name}, seed=seed) for seed, name in enumerate(("one", "two"))]
+    assert compare(paths).keys == ["model.path"]
+    assert len(compare(paths).groups) == 2
+    sizes = [run_with(f"r{n}", seed=n, optim={"micro_batch_size": n}) for n in (1, 2)]
+    assert compare(sizes).keys == []
+
+
 def test_a_setting_that_old_runs_lack_is_no_difference() -> None:
     old, new = run_with("old"), run_with("new", extra=3)
     assert compare([old, new]).keys == []

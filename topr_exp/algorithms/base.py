@@ -32,8 +32,8 @@ class Loss(Protocol[Example]):
     """A pure loss of a Batch, or of a PairBatch if it needs "pairs".
 
     `needs` names what the batch must carry (keys of `NEEDS`); it may depend on the fields, so ask the instance.
-    `uses_baseline` is False where c cancels or has no meaning: setting one is then an error. A class may also name the
-    rewards of its paper, `rewards = "zero_one"`; without that a wrong answer is worth -1.
+    `uses_baseline` is False where c cancels, only scales the loss or has no meaning: setting one is then an error. A
+    class may also name the rewards of its paper, `rewards = "zero_one"`; without that a wrong answer is worth -1.
     """
 
     @property

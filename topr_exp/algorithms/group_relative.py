@@ -41,8 +41,9 @@ class GRPO:
 
     loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
 
-    Shao et al. (arXiv 2402.03300), without its KL term; std has n − 1 in the denominator. `normalize_std=false` leaves
-    the division out (Dr. GRPO, arXiv 2503.20783).
+    Shao et al. (arXiv 2402.03300), without its KL term; std has n − 1 in the denominator. Dr. GRPO
+    (arXiv 2503.20783) leaves out the division (`normalize_std=false`) and the paper's 1/|y| (`length_normalize=false`,
+    which the YAML sets for every loss of this file).
 
     Arguments: logp, mu_logp [B, T]; reward, group_mean, group_std, group_size [B]. Metrics: advantage, clipped.
     Errors: ValueError unless 0 < ε_low ≤ 1 and ε_high > 0; TOPRError for a group of one.

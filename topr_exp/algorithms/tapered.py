@@ -59,7 +59,11 @@ class Tapered:
     length_normalize: bool
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    uses_baseline: ClassVar[bool] = True
+
+    @property
+    def uses_baseline(self) -> bool:
+        """Where one sign has no weight, as in sft, a baseline only scales the loss."""
+        return self.b_pos > 0 and self.b_neg > 0
 
     def __post_init__(self) -> None:
         for sign in ("pos", "neg"):

@@ -167,7 +167,10 @@ def _gsm8k_problem(name: str, where: str, row: dict[str, Any]) -> Problem | None
 def _math_problem(name: str, where: str, row: dict[str, Any]) -> Problem | None:
     """MATH-500 has an `answer` field; elsewhere the gold is the last box of the solution."""
     question = _text(where, row, "problem").strip()
-    gold = row["answer"].strip() if isinstance(row.get("answer"), str) else math_gold(_text(where, row, "solution"))
+    answer = row.get("answer")
+    if isinstance(answer, (int, float)) and not isinstance(answer, bool):
+        answer = str(answer)
+    gold = answer.strip() if isinstance(answer, str) else math_gold(_text(where, row, "solution"))
     if not gold:
         return None
     digits = str(row.get("level", "")).removeprefix("Level ")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from topr_exp.config import Config
 from topr_exp.data.questions import Questions
-from topr_exp.evaluation.statistics import summarise
+from topr_exp.evaluation.statistics import summarise, without_majorities
 from topr_exp.evaluation.verdicts import encode
 from topr_exp.grading.verdicts import Verdicts, judge
 from topr_exp.models.policy import Policy
@@ -31,16 +31,20 @@ class Evaluation:
     store: Store
 
     def figures(self, problems: int | None = None) -> dict[str, Any]:
-        """The figures of `statistics.summarise`, of the first `problems` problems (None: of all)."""
+        """The figures of `statistics.summarise`, of the first `problems` problems (None: of all).
+
+        Without maj@K where the grader does not say what incorrect completions answer: none could outvote a correct one.
+        """
         codes: NDArray[np.integer] = encode(self.verdicts.verdict.tolist()).reshape(-1, self.n)
         chosen = self.questions.problems[:problems]
-        return summarise(
+        found = summarise(
             codes[:problems],
             self.verdicts.classes.reshape(-1, self.n)[:problems],
             levels=[problem.level for problem in chosen],
             subjects=[problem.subject for problem in chosen],
             sources=[problem.source for problem in chosen],
         )
+        return found if self.verdicts.votes_known else without_majorities(found)
 
     def places(self) -> dict[str, str]:
         """Where the completions and their verdicts lie."""

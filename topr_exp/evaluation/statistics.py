@@ -103,6 +103,16 @@ def summarise(
     }
 
 
+def without_majorities(figures: dict[str, Any]) -> dict[str, Any]:
+    """The figures of `summarise` with nothing about maj@K."""
+    found = {name: value for name, value in figures.items() if not name.startswith("maj@")}
+    if "maj@k" in figures:
+        found["maj@k"] = {}
+    for kind in {"levels", "subjects"} & figures.keys():
+        found[kind] = {name: without_majorities(part) for name, part in figures[kind].items()}
+    return found
+
+
 def number(sources: Sequence[str | None] | None) -> NDArray[np.int64] | None:
     """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
     if sources is None or all(source is None for source in sources):

@@ -50,6 +50,12 @@ class Verdicts:
         """[rows] the answer's equivalence class among those of its problem and shard, -1 without an answer."""
         return np.asarray(self.columns["class"].to_numpy())
 
+    @property
+    def votes_known(self) -> bool:
+        """Whether incorrect completions can be told apart; a grader of the user's may give verdicts alone."""
+        unnamed = (self.verdict == "incorrect") & (self.classes < 0)
+        return "user" not in set(self.columns["path"].filter(unnamed).to_pylist())
+
 
 def judge(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, store: Store) -> Verdicts:
     """Grade every completion against its problem's gold answer, or read the verdicts from the store."""

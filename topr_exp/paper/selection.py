@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.paper.records import Record, unpacked
-from topr_exp.report.series import T_95
+from topr_exp.report.series import t_95
 
 Matrix = NDArray[np.float64]  # [seeds, problems]
 
@@ -59,12 +59,6 @@ def interval(values: Matrix) -> Interval:
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
         low, high = max(low, 0.0 if values.min() >= 0 else -1.0), min(high, 1.0)
     return Interval(mean, low, high, seeds)
-
-
-def t_95(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t; between whole degrees of freedom linear in their inverse (a little large)."""
-    known = np.arange(len(T_95), 0, -1)
-    return float(np.interp(1 / freedom, [0.0, *(1 / known)], [1.96, *T_95[::-1]]))
 
 
 def over_seeds(values: Sequence[float]) -> Interval | None:

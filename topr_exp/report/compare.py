@@ -9,10 +9,13 @@ from typing import Any
 
 from topr_exp.report.runs import Run
 from topr_exp.report.thinning import number
+from topr_exp.sampling.config import VLLMConfig
+from topr_exp.training.config import OptimConfig
 
 # Where a run computes and reports, and what follows from another setting.
 IGNORED = (
-    "dry_run", "output_dir", "cluster", "tracking", "checkpoint", "name", "algo._target_", "model.path",
+    "dry_run", "output_dir", "cluster", "tracking", "checkpoint", "name", "algo._target_",
+    *(f"sampler.{key}" for key in VLLMConfig.PLACE), *(f"optim.{key}" for key in OptimConfig.PLACE),
     "evaluation.every", "evaluation.problems",
 )  # fmt: skip
 SEEDS = ("seed", "sampler.seed", "data.seed")  # runs that differ in these alone are repetitions

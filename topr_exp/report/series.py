@@ -11,7 +11,7 @@ import numpy as np
 from topr_exp.report.runs import Run
 from topr_exp.report.thinning import Values, number
 
-# Student's t, two-sided 95 %, by degrees of freedom from 1; 1.96 beyond.
+# Student's t, two-sided 95 %, by degrees of freedom from 1; beyond them see `t_95`.
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
@@ -59,8 +59,13 @@ def half_width(values: Values) -> Values:
     count = len(values)
     if count < 2:
         return np.zeros(values.shape[1:])
-    t = T_95[count - 2] if count - 2 < len(T_95) else 1.96
-    return np.asarray(t * values.std(axis=0, ddof=1) / math.sqrt(count))
+    return np.asarray(t_95(count - 1) * values.std(axis=0, ddof=1) / math.sqrt(count))
+
+
+def t_95(freedom: float) -> float:
+    """The 97.5 % quantile of Student's t; between what T_95 has linear in the inverse (a little large)."""
+    known = np.arange(len(T_95), 0, -1)
+    return float(np.interp(1 / freedom, [0.0, *(1 / known)], [1.96, *T_95[::-1]]))
 
 
 @dataclass(frozen=True)

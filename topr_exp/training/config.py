@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import ClassVar
 
 
 class Optimizer(Enum):
@@ -27,6 +28,9 @@ class OptimConfig:
     score_batch_size: int  # examples a forward pass without gradients
     epochs: int
     skip_nonfinite: bool  # leave out an update whose loss or gradient is not finite, instead of stopping
+
+    # Fields that say how much fits into memory, no more: no part of a run's name, so that one that ran out goes on.
+    PLACE: ClassVar[frozenset[str]] = frozenset({"micro_batch_size", "gradient_checkpointing", "score_batch_size"})
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lr) and self.lr > 0):
