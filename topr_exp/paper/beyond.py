@@ -34,7 +34,7 @@ def draw_ratio(runs: Runs, extra: Extra) -> Figure:
 
 
 def best_rate(runs: Runs) -> Runs:
-    """The runs with the learning rate whose mean pass@1 is highest."""
+    """The runs with the learning rate whose mean pass@1 is highest (on the test problems: see the figure's note)."""
     return max(runs.split(RATE).values(), key=lambda each: float(each.values().mean()), default=Runs([]))
 
 

@@ -64,7 +64,7 @@ def judge_table_1(runs: Runs, extra: Extra) -> list[Claim]:
     topr = algos.get("topr", Runs([]))
     seeds = of_model(runs, extra)
     found += [varies_more(f"at the same weights a gradient of {draw.name_of(name)}", name, seeds)
-              for name in ("is", "naive")]  # fmt: skip
+              for name in ("tis", "is", "naive")]  # fmt: skip
     for name in ("tis", "is"):
         other = algos.get(name, Runs([]))
         title = draw.name_of(name)

@@ -70,8 +70,8 @@ FIGURES = (
         "60 % negatives and little clipping it harms the model, and TOPR does not.",
         ("fig1 algo=is,topr", "fig7"), training.draw_figure_7, training.judge_figure_7, training.table_7,
         metrics=("grad_norm",),
-        note="The paper's clips are 1 and 100; norms of this model never reach 1, so that 0.1 stands for little "
-        "room. Adam, which these runs use, rescales gradients, so that a clip matters less than with Adafactor.",
+        note="The paper's clips are 1 and 100; norms of these models hardly ever reach 1, so that those two are nearly "
+        "one setting here and 0.1 stands for little room. Adam, which these runs use, rescales gradients, so that a clip matters less than with Adafactor.",
     ),
     Figure(
         "fig8", "Figure 8",
@@ -94,8 +94,9 @@ FIGURES = (
         ("table1",), limits.draw_table_1, limits.judge_table_1, training.algorithms,
         extra=variance.variances, own_table=limits.table_1,
         metrics=("grad_norm", "weight_neg"),
-        note="Variance: of a single example's gradient under each choice of limits, on 1,000 training completions at "
-        "the weights where the seed's run of TOPR ended.",
+        note="One learning rate for all, so that nothing differs but the limits. Variance: of a single example's "
+        "gradient under each choice of limits, on 1,000 training completions at the weights where the seed's run of "
+        "TOPR ended.",
     ),
     Figure(
         "table2", "Table 2",
@@ -124,7 +125,8 @@ FIGURES = (
         extra=agro.distances,
         note="The paper's model had a supervised warm-up and its task was MATH; here it is the GSM8K-like one. Where β "
         "is below 1/2 − p (p: the base's accuracy) on-policy AGRO moves towards wrong answers, the other way to have "
-        "no variance (conf/algo/agro_on_policy.yaml): its smallest β is expected to fail.",
+        "no variance (conf/algo/agro_on_policy.yaml): its smallest β is expected to fail. "
+        "A best β is chosen by the test problems that it is judged by, which flatters all alike.",
     ),
     Figure(
         "agro_replay", "AGRO, replay",
@@ -152,6 +154,7 @@ FIGURES = (
         "Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
         ("ratio",), beyond.draw_ratio, beyond.judge_ratio,
         beyond.table_ratio, wider=THREE, only_full=True,
+        note="The best rate of each ratio is chosen by the test problems that it is judged by, which flatters all alike.",
     ),
     Figure(
         "mu", "Beyond the papers: whose log μ",
