@@ -84,7 +84,7 @@ def plain(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
 
 def chunked(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """What `score_tokens` does without entropy and KL."""
-    size = max(1, CHUNK // len(weight))
+    size = max(1, CHUNK[weight.device.type] // len(weight))
     if size >= len(hidden):
         return plain(hidden, weight, targets)
     parts = zip(hidden.split(size), targets.split(size), strict=True)

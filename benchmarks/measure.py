@@ -16,7 +16,7 @@ OUT = Path(__file__).resolve().parent.parent / "outputs" / "benchmarks"
 
 
 def peak_memory(work: Callable[[], Any], device: torch.device) -> int:
-    """Bytes that `work` needs at its peak beyond what is held when it begins.
+    """Bytes that `work` needs at its peak beyond what is held when it begins (a model's weights, not its gradients).
 
     On a GPU what torch's allocator counted, on the CPU the growth of the resident set (Linux).
     """

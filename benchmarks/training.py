@@ -9,9 +9,10 @@ does less than our update (no log-ratio, no weight by reward, none of the statis
 its favour. It runs with its own defaults but for what has to be equal: no checkpointing on the CPU, AdamW's settings,
 one thread count. The two take turns, update by update, and both times contain reading and collating the batch.
 
-MFU = operations / (seconds × peak), operations = 6 × (weights without the input embedding) × tokens
-+ 6 × layers × heads × head size × Σ_sequences length² (causal attention, forward and backward); the recomputation of
-gradient checkpointing is not counted, padding neither. It is given for sequences that share nothing.
+MFU = operations / (seconds × peak), operations = 6 × (weights of the layers) × tokens + 6 × (weights of the output
+layer) × completion tokens + 6 × layers × heads × head size × Σ_sequences length² (causal attention, forward and
+backward); the recomputation of gradient checkpointing is not counted, padding neither. It is given for sequences that
+share nothing.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def run(name: str, case: Case, options: argparse.Namespace) -> dict[str, Any]:
 
     def turn() -> None:
         seconds["ours"].append(timed(ours.update, ours.device))
+        ours.trainer.drop_gradients()  # as TRL does at the end of its updates: both lie on one device
 
     if theirs is None:
         for _ in range(options.updates + 2):
@@ -222,10 +224,12 @@ class Ours:
     def operations(self) -> float:
         """Of an update, by the formula above."""
         model = self.policy.model
-        embedding = 0 if model.config.tie_word_embeddings else model.get_input_embeddings().weight.numel()
-        weights = self.policy.parameters - embedding
+        head, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+        layers = self.policy.parameters - head.numel() - (0 if head is embedding else embedding.numel())
+        completed = sum(len(tokens) for _, tokens in self.sequences)
         width = model.config.num_hidden_layers * model.config.num_attention_heads * model.config.head_dim
-        return float(6 * weights * self.tokens + 6 * width * (self.lengths.astype(float) ** 2).sum()) / self.batches
+        weights = layers * self.tokens + head.numel() * completed
+        return float(6 * weights + 6 * width * (self.lengths.astype(float) ** 2).sum()) / self.batches
 
 
 class Theirs:

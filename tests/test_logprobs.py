@@ -45,7 +45,7 @@ def test_gradients_equal_the_plain_ones_with_and_without_chunks(
     expected = torch.autograd.grad(total, parameters)
     largest = max(float(gradient.abs().max()) for gradient in expected)
     for chunk in (1 << 24, 33):
-        monkeypatch.setattr(logprobs, "CHUNK", chunk)
+        monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
         logp = score_tokens(small_model, collate(data, CPU), entropy=True).logp
         found = torch.autograd.grad((weights[:, None] * logp).sum(), parameters)
         for mine, theirs in zip(found, expected, strict=True):
@@ -59,7 +59,7 @@ def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch: pytest.M
     where = slice(len(prompt) - 1, -1)
     p, q = (model(ids).logits[0, where].log_softmax(-1) for model in (small_model, reference))
     for chunk in (1 << 24, 22):
-        monkeypatch.setattr(logprobs, "CHUNK", chunk)
+        monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
         scores = score_tokens(small_model, collate([(prompt, completion)], CPU), entropy=True, reference=reference)
         assert scores.entropy is not None
         assert scores.vocab_kl is not None

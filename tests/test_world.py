@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
 from topr_exp import world
 from topr_exp.sampling.engine import DISTRIBUTED
-from topr_exp.types import ConfigError
+from topr_exp.types import ConfigError, TOPRError
 
 
 @pytest.fixture(autouse=True)
 def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(
+        torch.cuda, "device_count", lambda: len(os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(","))
+    )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("SLURM_LOCALID", raising=False)
 
 
 def test_each_process_sees_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # so that it is set back
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     world.take_gpu(2)
@@ -36,9 +38,15 @@ def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.Monke
         world.take_gpu(1)  # two processes started in a shell of one GPU
 
 
-def test_slurm_s_choice_for_a_task_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
+def test_a_process_that_still_sees_all_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every process would compute on the first one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(TOPRError, match="process 2 of this machine can't leave the other GPUs alone: NVML is missing"):
+        world.take_gpu(1)
 
+
+def test_slurm_s_choice_for_a_task_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setenv("SLURM_LOCALID", "1")
     world.take_gpu(1)

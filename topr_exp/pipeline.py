@@ -176,6 +176,7 @@ class Experiment:
             train_offline(
                 trainer, examples, self.curve(iteration, trainer), self.config.seed, iteration, every, mu_is_start=ours
             )
+            trainer.drop_gradients()
             with trainer.layout.whole():
                 chosen = training_set.examples
                 self.showcase.trained(iteration, self.policy, rollouts, verdicts, train.problems, mu, chosen)

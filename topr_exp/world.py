@@ -68,6 +68,11 @@ def take_gpu(local_rank: int) -> None:
     if local_rank >= len(names):
         raise ConfigError(f"process {local_rank + 1} of this machine has no GPU of its own: torch sees {len(names)}")
     os.environ["CUDA_VISIBLE_DEVICES"] = names[local_rank]
+    if torch.cuda.device_count() != 1:  # without NVML torch has asked the driver, which looks at the variable once
+        raise TOPRError(
+            f"process {local_rank + 1} of this machine can't leave the other GPUs alone: NVML is missing; "
+            "start each process with CUDA_VISIBLE_DEVICES set to its own"
+        )
 
 
 def rank() -> int:

@@ -53,6 +53,11 @@ class _Open:
     outcome: Outcome | None = None
 
 
+def cores() -> int:
+    """The CPUs that this process may use, shared with the run's other processes on this machine."""
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 _graders: weakref.WeakSet[Grader] = weakref.WeakSet()
 
 
@@ -69,7 +74,7 @@ class Grader:
 
     `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", a function of your own
     (completion, gold) -> "correct" | "incorrect" | "invalid", or a tuple of that and the answer's text (which maj@K
-    needs); it runs in the workers too. `workers` processes (default: the CPUs we may use) start when first needed; a
+    needs); it runs in the workers too. `workers` processes (default: `cores()`) start when first needed; a
     comparison gets `deadline` seconds (default: DEADLINE, a call of your own function OWN_DEADLINE).
     Thread-safe; a forked child and an unpickled copy start workers of their own. Use as a context manager, or `close`.
 
@@ -86,7 +91,7 @@ class Grader:
         if not deadline > 0:
             raise ConfigError(f"deadline must be a positive number of seconds; got {deadline}")
         self.name, self.deadline = name, deadline
-        self.workers = workers if workers is not None else len(os.sched_getaffinity(0))
+        self.workers = workers if workers is not None else cores()
         self.counters: Counter[str] = Counter()
         self._cache: OrderedDict[tuple[str, str], tuple[bool, str]] = OrderedDict()
         self._under_way: weakref.WeakValueDictionary[tuple[str, str], Ticket] = weakref.WeakValueDictionary()

@@ -85,11 +85,12 @@ class Policy:
         """From here on the weights change: no folder holds them, and what they compute must be known by `name`."""
         self.folder, self.fingerprint = None, name
 
-    def autocast(self, *, keep: bool = True) -> contextlib.AbstractContextManager[Any]:
+    def autocast(self, *, keep: bool = False) -> contextlib.AbstractContextManager[Any]:
         """The context in which forward passes compute in `compute`.
 
-        keep: hold the weights that were cast for a second use in the pass. Without it a sharded model's gathered
-        weights are gone as soon as its block is done.
+        keep: hold the weights that were cast until the block ends, half of the model's size again: for many passes in
+        one block. A single pass uses each weight once, but for the output layer, whose gradient over several chunks
+        would be summed in `compute` if its cast were held.
         """
         if self.full_precision:
             return contextlib.nullcontext()

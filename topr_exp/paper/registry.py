@@ -71,7 +71,8 @@ FIGURES = (
         ("fig1 algo=is,topr", "fig7"), training.draw_figure_7, training.judge_figure_7, training.table_7,
         metrics=("grad_norm",),
         note="The paper's clips are 1 and 100; norms of these models hardly ever reach 1, so that those two are nearly "
-        "one setting here and 0.1 stands for little room. Adam, which these runs use, rescales gradients, so that a clip matters less than with Adafactor.",
+        "one setting here and 0.1 stands for little room. Adam, which these runs use, rescales gradients, so that a "
+        "clip matters less than with Adafactor.",
     ),
     Figure(
         "fig8", "Figure 8",
@@ -154,7 +155,7 @@ FIGURES = (
         "Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
         ("ratio",), beyond.draw_ratio, beyond.judge_ratio,
         beyond.table_ratio, wider=THREE, only_full=True,
-        note="The best rate of each ratio is chosen by the test problems that it is judged by, which flatters all alike.",
+        note="The best rate of each ratio is chosen by the test problems that it is judged by: it flatters all.",
     ),
     Figure(
         "mu", "Beyond the papers: whose log μ",

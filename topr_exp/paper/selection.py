@@ -36,8 +36,8 @@ def interval(values: Matrix) -> Interval:
 
     x_sp = m + seed_s + problem_p + rest_sp, crossed random effects: the mean's variance is
     (MS_seed + MS_problem − MS_rest) / (S P) with no component below 0, its degrees of freedom Satterthwaite's (1946).
-    values: [S, P]. With a single seed it holds over problems alone; with two, which
-    say little of how seeds differ, it covers less than 95 % (about 88 % where they differ most). Of shares it stays within 0 and 1, of their
+    values: [S, P]. With a single seed it holds over problems alone; with two, which say little of how seeds
+    differ, it covers less than 95 % (about 88 % where they differ most). Of shares it stays within 0 and 1, of their
     differences within -1 and 1.
     """
     seeds, problems = values.shape

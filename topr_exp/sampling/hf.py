@@ -33,6 +33,7 @@ class RoomyLayer(DynamicLayer):
         self.length = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        key_states = key_states.to(value_states.dtype)  # rotation leaves float32, which attention would cast each time
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.all_keys, self.all_values = (

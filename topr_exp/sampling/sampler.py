@@ -68,7 +68,7 @@ class Transformers:
         generator = torch.Generator(device=policy.device).manual_seed(seed_of(*seed))
         stopped = policy.stopper(stop) if stop else None
         work = f"sampling {len(prompts) * n} completions at a time"
-        with policy.autocast(), memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"):
+        with policy.autocast(keep=True), memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"):
             return sample(policy.model, prompts, n, self.config, policy.eos_ids, generator, stopped)
 
     def made_by(self) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.sampling.config import VLLMConfig
 from topr_exp.sampling.engine import Engine, check_python
@@ -175,7 +176,7 @@ def check(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], relo
     for prompt, group in zip(ids, answer["completions"], strict=True):
         for tokens, logprobs, _ in group:
             inputs = torch.tensor([[*prompt, *tokens]], device=policy.device)
-            with policy.autocast():
+            with policy.autocast(), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
                 logits = policy.model(input_ids=inputs, use_cache=False).logits[0, len(prompt) - 1 : -1]
             own = logits.float().log_softmax(-1).gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
             gaps.append((own.cpu() - torch.tensor(logprobs)).abs())

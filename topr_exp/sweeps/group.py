@@ -93,7 +93,7 @@ def start_all(
     """The processes of a run, and where each will say how it ended."""
     context = multiprocessing.get_context("forkserver")
     size = config.cluster.world_size
-    common = {**place, "WORLD_SIZE": str(size)}
+    common = {**place, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
     if "CUDA_VISIBLE_DEVICES" in os.environ:  # theirs is the fork server's environment, as it was when that started
         common["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
     working = {}

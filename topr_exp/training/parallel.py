@@ -44,8 +44,6 @@ class Scored(nn.Module):
 class Single:
     """The model of a run of one process."""
 
-    keeps_casts = True  # see Policy.autocast
-
     def __init__(self, model: Any) -> None:
         self.model = model
 
@@ -92,8 +90,6 @@ def summed(bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]
 
 class Sharded(Single):
     """A part of every weight on each process, by rows."""
-
-    keeps_casts = False
 
     def __init__(self, model: Any) -> None:
         from torch.distributed.device_mesh import init_device_mesh

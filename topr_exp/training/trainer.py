@@ -65,7 +65,7 @@ class Trainer:
         self.samples: int = state.get("samples", 0)
         self.skipped: int = state.get("skipped", 0)
         self.sampled: int = state.get("sampled", 0)  # tokens of the rounds so far
-        self.saved = time.monotonic()
+        self.saved, self.saving = time.monotonic(), 0.0  # when a checkpoint was last written, and the seconds it took
 
     def save(self, extra: dict[str, bytes]) -> None:
         """Write a checkpoint; `extra` are files to keep with it."""
@@ -86,14 +86,21 @@ class Trainer:
     def checkpoint(
         self, journal: Journal, steps: int, every: float, extra: Callable[[], dict[str, bytes]] | None = None
     ) -> None:
-        """Save if `every` seconds have passed since the last time; save and stop if a signal asked for it."""
+        """Save if `every` seconds have passed since the last time; save and stop if a signal asked for it.
+
+        Where saving takes long, as it does with a large model, the next time is later: unless `every` is 0, it takes
+        a twentieth of the run.
+        """
         interrupts.agree()
-        due = world.from_leader(self.step < steps and time.monotonic() - self.saved >= every)
+        wait = every and max(every, 20 * self.saving)
+        due = world.from_leader(self.step < steps and time.monotonic() - self.saved >= wait)
         if interrupts.asked() or due:
+            began = time.monotonic()
             journal.before_checkpoint(self.step, steps)
             self.save(extra() if extra is not None else {})
             interrupts.check()
             self.saved = time.monotonic()
+            self.saving = self.saved - began
 
     def update(self, examples: Examples, chosen: NDArray[np.int64], *, fresh: bool) -> dict[str, float]:
         """One optimizer step on the chosen examples; returns its record.
@@ -117,8 +124,8 @@ class Trainer:
         collector = Collector()
         parts = micro_batches(self.policy.model, examples, chosen, self.config.micro_batch_size)
         apart = len(parts) > 1 or world.size() > 1
-        signals = self.first_pass(examples, chosen, parts) if apart and "groups" in self.loss.needs else None
         self.drop_gradients()
+        signals = self.first_pass(examples, chosen, parts) if apart and "groups" in self.loss.needs else None
         for part in parts:
             with self.layout.accumulating(last=part is parts[-1]):
                 rows = examples.rows(chosen[part.positions])
@@ -159,7 +166,7 @@ class Trainer:
         """The token scores of some completions and their mask."""
         inputs = collate(examples.sequences(rows), self.policy.device)
         reference = self.reference.model if self.reference is not None else None
-        with self.policy.autocast(keep=self.layout.keeps_casts):
+        with self.policy.autocast():
             recompute = self.config.gradient_checkpointing
             return self.layout.score(inputs, entropy=True, reference=reference, recompute=recompute), inputs.mask
 
@@ -172,7 +179,7 @@ class Trainer:
         with torch.no_grad():
             for part in parts:
                 inputs = collate(examples.sequences(rows[part.positions]), self.policy.device)
-                with self.policy.autocast(keep=self.layout.keeps_casts):
+                with self.policy.autocast():
                     some = self.layout.score(inputs).logp
                 if part.counts:
                     logp[torch.from_numpy(part.positions).to(logp.device), : some.shape[1]] = some

@@ -156,7 +156,8 @@ def attention(
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """torch's attention, plainly causal without a mask; all are [R, heads, tokens, size]."""
     grouped = query.shape[1] != key.shape[1]
-    if grouped and mask is not None and query.is_cuda:  # no kernel but the slow one takes both
+    # On a GPU no kernel but the slow one takes grouped heads with a mask, or in float32.
+    if grouped and query.is_cuda and (mask is not None or not torch.is_autocast_enabled("cuda")):
         times = query.shape[1] // key.shape[1]
         key, value, grouped = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1), False
     return torch.nn.functional.scaled_dot_product_attention(
