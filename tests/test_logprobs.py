@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.conftest import make_model
+from topr_exp.models.policy import Policy
 from topr_exp.training import logprobs
 from topr_exp.training.logprobs import collate, score_tokens
 
@@ -50,6 +51,22 @@ def test_gradients_equal_the_plain_ones_with_and_without_chunks(
         found = torch.autograd.grad((weights[:, None] * logp).sum(), parameters)
         for mine, theirs in zip(found, expected, strict=True):
             assert float((mine - theirs).abs().max()) < 3e-6 * largest
+
+
+def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(
+    monkeypatch: pytest.MonkeyPatch, small_model: Any
+) -> None:
+    """Each chunk's part is added in float32: with one cast of the layer for all chunks it would be 5e-3."""
+    # One token throughout, so that the parts do not cancel.
+    data = [(prompt, np.full_like(completion, 3)) for prompt, completion in sequences(64)]
+    policy = Policy(small_model, None, "test", torch.bfloat16)
+    found = []
+    for chunk in (1 << 24, 33):
+        monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
+        with policy.autocast():
+            logp = score_tokens(small_model, collate(data, CPU)).logp
+        found += torch.autograd.grad(logp.sum(), small_model.lm_head.weight)
+    assert float((found[1] - found[0]).norm() / found[0].norm()) < 1.5e-3
 
 
 def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch: pytest.MonkeyPatch, small_model: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,25 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(
     resumed, second = train(tmp_path / "b", make_policy, TOPR, 6, name=optimizer)
     assert torch.equal(weights(through), weights(resumed))
     assert [r["loss"] for r in records] == [r["loss"] for r in first + second]
+
+
+class Journal:
+    """Counts checkpoints."""
+
+    checkpoints = 0
+
+    def before_checkpoint(self, step: int, steps: int) -> None:
+        self.checkpoints += 1
+
+
+def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(tmp_path: Path, make_policy: Any) -> None:
+    trainer, journal = Trainer(make_policy(make_model(11)), TOPR, None, optim(), tmp_path), Journal()
+    for every, ago, written in ((60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)):
+        trainer.saving, trainer.saved = 100.0, time.monotonic() - ago
+        journal.checkpoints = 0
+        trainer.checkpoint(journal, 10, every)
+        assert journal.checkpoints == written
+    assert trainer.saving < 100
 
 
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
