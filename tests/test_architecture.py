@@ -18,7 +18,7 @@ ORDER = [
     "resolvers", "overrides", "jobs", "report", "sweeps", "paper",
 ]  # fmt: skip
 # Programs of their own, which may import everything; `paper` alone imports some of them.
-COMMANDS = {"__main__", "evaluate", "grade", "difficulty", "tabular"}
+COMMANDS = {"__main__", "compare", "evaluate", "grade", "difficulty", "tabular"}
 # `config` collects every stage's settings, and their settings are all that a stage shows it.
 SETTINGS = {
     f"topr_exp.{stage}.config"
