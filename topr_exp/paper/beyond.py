@@ -14,6 +14,12 @@ from topr_exp.paper.training import algorithms, by_model
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# The algorithms of the staleness figure by what keeps them in place on old completions.
+KINDS = {
+    "each response weighed": ("topr", "tis", "is", "sft", "naive"),
+    "clipped next to ratio 1": ("ppo", "grpo", "rec"),
+    "no ratio to μ": ("opmd", "asymre", "agro"),
+}
 RATE, RATIO, UPDATES, TOP_K = "optim.lr", "algo.ratio", "schedule.updates", "sampler.top_k"
 
 
@@ -101,13 +107,14 @@ def judge_mu(runs: Runs, extra: Extra) -> list[Claim]:
 
 def draw_staleness(runs: Runs, extra: Extra) -> Figure:
     models = by_model(runs)
-    figure, grid = draw.panels(2, len(models))
+    figure, grid = draw.panels(len(KINDS), len(models), width=3.6)
     for row, (model, members) in zip(grid, models.items(), strict=True):
-        for ax, name in zip(row, ("pass@1", "invalid"), strict=True):
-            draw.against(ax, algorithms(members), UPDATES, name, shift=0.04)
-            ax.set(xlabel="updates before sampling again", title=model)
-        draw.base_line(row[0], members)
-        draw.legend_below(row[0], 4)
+        found = algorithms(members)
+        for ax, (kind, names) in zip(row, KINDS.items(), strict=True):
+            draw.against(ax, {name: found[name] for name in names if name in found}, UPDATES, shift=0.06)
+            draw.base_line(ax, members)
+            ax.set(xlabel="updates before sampling again", title=f"{model}, {kind}", ylim=(0, 90))
+            ax.legend(fontsize=7, ncols=2, loc="lower left")
     return figure
 
 
