@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -66,6 +67,11 @@ def test_mistakes_are_one_line(
     assert main([str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
     (done,) = tmp_path.rglob("DONE")
+    path = done.with_name("eval.jsonl")  # as an own grader that gives no answers leaves it
+    records = [json.loads(line) | {"maj@k": {}} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert main([str(tmp_path), "--figure", "maj"]) == 1
+    assert "has no maj@K: its grader does not say what incorrect completions answer" in capsys.readouterr().err
     done.unlink()
     done.with_name("state.json").write_text('{"status": "running"}')
     assert main([str(tmp_path)]) == 1

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    found = grouped(options.folders)
+    found = grouped(options.folders, options.figure)
     against = options.against or next(iter(found))
     if against not in found:
         raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join(found)}")
@@ -46,8 +46,11 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
-def grouped(folders: Sequence[Path]) -> dict[str, Runs]:
-    """The finished runs below some folders by group. TOPRError where they were not tested on the same problems."""
+def grouped(folders: Sequence[Path], figure: str) -> dict[str, Runs]:
+    """The finished runs below some folders by group.
+
+    TOPRError where they were not tested on the same problems, or where one does not have the figure.
+    """
     from topr_exp.paper.selection import Runs
     from topr_exp.report.compare import compare
     from topr_exp.report.runs import read_runs
@@ -58,6 +61,8 @@ def grouped(folders: Sequence[Path]) -> dict[str, Runs]:
         raise TOPRError(f"none of the {len(everything)} runs there is finished")
     if left := len(everything) - len(runs):
         print(f"warning: {left} unfinished run{'s are' if left > 1 else ' is'} left out", file=sys.stderr)
+    if figure == "maj" and (without := [run.name for run in runs if not run.evaluations[-1].get("maj@k")]):
+        raise TOPRError(f"{without[0]} has no maj@K: its grader does not say what incorrect completions answer")
     tests = {str(gold_answers(run)): run for run in runs}
     if len(tests) > 1:
         one, other = list(tests.values())[:2]
@@ -90,8 +95,7 @@ def record(run: Run, draw: int) -> Any:
     """What `Runs` needs of a run; draw: a number for its seeds."""
     from topr_exp.paper.records import results
 
-    evaluation = {**run.evaluations[-1], "verdicts": verdicts(run)}
-    return {"settings": {"seed": draw}, "final": results(evaluation, int(run.config["data"]["eval_n"]))}
+    return {"settings": {"seed": draw}, "final": results(run, {**run.evaluations[-1], "verdicts": verdicts(run)})}
 
 
 def table(found: dict[str, Runs], against: str, figure: str) -> str:

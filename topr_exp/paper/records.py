@@ -66,11 +66,7 @@ def extract(folder: Path) -> Record:
     run = read_run(folder)
     if run.status != "done":
         raise TOPRError(f"{folder}: not finished")
-    eval_n = int(run.config["data"]["eval_n"])
-    evaluations = [results(record, eval_n) for record in run.evaluations]
-    task = run.config.get("task") or {}
-    if task.get("test_solutions"):  # of each problem, one after the other
-        evaluations = [{**each, "solutions": int(task["test_solutions"])} for each in evaluations]
+    evaluations = [results(run, record) for record in run.evaluations]
     record: Record = {
         "run": run.name,
         "settings": chosen(run.config),
@@ -97,8 +93,10 @@ def trimmed(record: Record, names: Iterable[str]) -> Record:
     }
 
 
-def results(record: dict[str, Any], n: int) -> Record:
-    """An evaluation: its shares, and of each problem the correct and the invalid completions and maj@K."""
+def results(run: Run, record: dict[str, Any]) -> Record:
+    """An evaluation of a run: its shares, and of each problem the correct and the invalid completions and maj@K."""
+    n = int(run.config["data"]["eval_n"])
+    solutions = (run.config.get("task") or {}).get("test_solutions")  # that a verifier reads of each problem in turn
     verdicts = Path(record["verdicts"])
     columns = Store(verdicts.parent.parent).open(verdicts).read(["verdict", "class"])
     codes = encode(columns["verdict"].to_pylist()).reshape(-1, n)
@@ -113,6 +111,7 @@ def results(record: dict[str, Any], n: int) -> Record:
             "invalid": packed(np.sum(codes == INVALID, axis=1)),
             "maj": packed(np.rint(1000 * majority).astype(int)),  # per mille
         },
+        **({"solutions": int(solutions)} if solutions else {}),
     }
 
 
