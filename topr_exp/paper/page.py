@@ -34,7 +34,7 @@ BASE_BY: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("data.name", name_of),
     ("sampler.top_k", lambda k: f"top-k {k}" if k else "no top-k"),
 )
-ENVIRONMENT = ("git_commit", "python", "platform", "processor", "cores", "device")
+ENVIRONMENT = ("python", "platform", "processor", "cores", "device")
 
 
 def write_page(figures: Sequence[Figure], out: Path) -> Path:
@@ -57,17 +57,17 @@ def write_page(figures: Sequence[Figure], out: Path) -> Path:
 
 
 def origin(environments: Sequence[dict[str, Any]]) -> list[str]:
-    """Where the numbers come from, a line for each commit, machine and set of versions."""
+    """Where the numbers come from, a line for each machine and set of versions, with the commits that ran there."""
     if not environments:
         return ["Nothing was computed yet."]
-    lines = ["Computed by:"]
+    commits: dict[str, list[str]] = {}
     for each in environments:
-        known = [f"{key.replace('git_', '')} {each[key]}" for key in ENVIRONMENT if each.get(key)]
+        known = [f"{key} {each[key]}" for key in ENVIRONMENT if each.get(key)]
         known += [f"GPU {gpu}" for gpu in each.get("gpus") or []]
         known += [" ".join(pair) for pair in (each.get("versions") or {}).items()]
         changed = " (with uncommitted changes)" if each.get("git_dirty") else ""
-        lines.append(f"- {', '.join(known)}{changed}")
-    return lines
+        commits.setdefault(", ".join(known), []).append(f"{each.get('git_commit')}{changed}")
+    return ["Computed by:", *(f"- {place}; commit {', commit '.join(found)}" for place, found in commits.items())]
 
 
 def anchor(title: str) -> str:
