@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from topr_exp.grading import Grader, extract, last_boxed
-from topr_exp.grading.equivalence import quick
+from topr_exp.grading.equivalence import compare_quickly
 
 T = TypeVar("T")
 Item = tuple[str, str, str]  # format, completion, gold
@@ -156,7 +156,7 @@ def symbolic_only(items: list[Item]) -> None:
 
 
 def undecided(gold: str, answer: str) -> bool:
-    verdict, path = quick(gold, answer)
+    verdict, path = compare_quickly(gold, answer)
     return verdict is None or path == "numeric"
 
 

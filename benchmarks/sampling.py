@@ -17,11 +17,11 @@ from typing import Any
 import measure
 import torch
 
+from topr_exp.config.sampler import SamplerConfig
 from topr_exp.data import embedded_gsm8k
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.config import SamplerConfig
-from topr_exp.sampling.hf import sample
+from topr_exp.sampling.hf import sample_completions
 
 LIMIT = 64
 
@@ -62,7 +62,7 @@ def make_prompts(policy: Policy, count: int, shots: int) -> list[list[int]]:
 def ours(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int:
     config = SamplerConfig("hf", 0, 1.0, 1.0, 0, LIMIT, len(prompts))
     generator = torch.Generator().manual_seed(seed)
-    groups = sample(policy.model, prompts, n, config, policy.eos_ids, generator)
+    groups = sample_completions(policy.model, prompts, n, config, policy.eos_ids, generator)
     return sum(len(one.tokens) for group in groups for one in group)
 
 

@@ -24,8 +24,8 @@ from torch.utils._pytree import tree_iter
 from training import LLAMAS
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from topr_exp.config.optim import OptimConfig, Optimizer
 from topr_exp.models.policy import Policy
-from topr_exp.training.config import OptimConfig, Optimizer
 from topr_exp.training.logprobs import TokenScores, collate, score_tokens
 from topr_exp.training.optimizers import make_optimizer
 

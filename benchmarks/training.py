@@ -32,14 +32,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
-from topr_exp.composition.config import ComposeConfig, ComposeName
-from topr_exp.composition.training_set import compose
+from topr_exp.composition.training_set import build_training_set
+from topr_exp.config.compose import ComposeConfig, ComposeName
+from topr_exp.config.optim import OptimConfig, Optimizer
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
-from topr_exp.training.config import OptimConfig, Optimizer
 from topr_exp.training.examples import Examples
+from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 
@@ -194,14 +195,17 @@ class Ours:
         chosen = ComposeConfig(ComposeName.uniform, None, None, 16, False)
         candidates = Candidates(rollouts.problem, np.arange(count) % 3 == 0)
         options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-        self.examples = Examples(compose(candidates, -1.0, chosen, "examples", **options), rollouts, mu, None)
+        self.examples = Examples(
+            build_training_set(candidates, -1.0, chosen, "examples", **options), rollouts, mu, None
+        )
         adamw = case.optimizer is Optimizer.adamw
         config = OptimConfig(
             name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if adamw else None, weight_decay=0.0, grad_clip=1.0,
             batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.model != "tiny",
             score_batch_size=case.micro, epochs=1, skip_nonfinite=False,
         )  # fmt: skip
-        self.trainer = Trainer(self.policy, TOPR, None, config, Path(tempfile.mkdtemp()))
+        layout = SingleProcess(self.policy.model)
+        self.trainer = Trainer(self.policy, TOPR, None, config, Path(tempfile.mkdtemp()), layout)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -218,7 +222,7 @@ class Ours:
 
     def update(self) -> None:
         start = self.next * self.case.batch
-        self.trainer.update(self.examples, np.arange(start, start + self.case.batch), fresh=False)
+        self.trainer.update(self.examples, np.arange(start, start + self.case.batch), expect_unit_ratio=False)
         self.next = (self.next + 1) % self.batches
 
     def operations(self) -> float:

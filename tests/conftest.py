@@ -69,9 +69,8 @@ def overrides(folder: Path, *more: str) -> list[str]:
 
 def config_of(*arguments: str) -> Any:
     """The checked settings of one run."""
-    from hydra._internal.utils import get_args_parser
+    from topr_exp.config.arguments import parse
+    from topr_exp.runs.plan import plan
 
-    from topr_exp.jobs import plan
-
-    (job,) = plan(get_args_parser().parse_args(list(arguments))).jobs
+    (job,) = plan(parse(list(arguments))).jobs
     return job.config

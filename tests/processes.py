@@ -9,14 +9,14 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from topr_exp.sweeps.group import meeting
+from topr_exp.sweeps.group import rendezvous
 
 
 def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `function(*arguments)` returns in each of `size` processes, by rank."""
     context = multiprocessing.get_context("forkserver")
     pairs = [context.Pipe(duplex=False) for _ in range(size)]
-    with meeting() as place:
+    with rendezvous() as place:
         workers = [
             context.Process(target=work, args=(rank, size, place, theirs, function, arguments), daemon=True)
             for rank, (_, theirs) in enumerate(pairs)
@@ -41,14 +41,14 @@ def work(
 ) -> None:
     import torch
 
-    from topr_exp import world
+    from topr_exp.runtime import distributed
 
     torch.set_num_threads(1)
     os.environ.update({**place, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)})
     try:
-        with world.joined("cpu"):
+        with distributed.process_group("cpu"):
             result = function(*arguments)
-            world.wait()
+            distributed.barrier()
         answer.send_bytes(pickle.dumps(result))  # by pickle, since torch would share memory with a process that ends
     except BaseException:
         answer.send_bytes(pickle.dumps(traceback.format_exc()))

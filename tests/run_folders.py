@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import config_of
-from topr_exp.config import Config
+from topr_exp.config.settings import Config
 
 
 def make_run(
@@ -33,7 +33,7 @@ def make_run(
 
 
 def config_json(config: Config) -> Any:
-    from topr_exp.schema import plain
+    from topr_exp.config.schema import plain
 
     return plain(config)
 

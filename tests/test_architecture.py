@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,20 +12,12 @@ from tests.conftest import ROOT
 
 # In the order in which data flows; a package may import those before it and itself.
 ORDER = [
-    "types", "world", "interrupts", "exit_status", "store", "files", "attempt", "progress",
-    "data", "models", "sampling", "grading", "composition", "algorithms", "training",
-    "schema", "rules", "checks", "config", "evaluation", "verifier",
-    "inputs", "console", "provenance", "run_folder", "tracking", "pipeline",
-    "resolvers", "overrides", "jobs", "report", "sweeps", "paper",
+    "types", "algorithms", "config", "runtime", "store",
+    "data", "models", "tiny", "sampling", "grading", "composition", "training", "evaluation", "verifier",
+    "runs", "tracking", "pipeline", "report", "sweeps", "paper",
 ]  # fmt: skip
-# Programs of their own, which may import everything; `paper` alone imports some of them.
+# Programs of their own, which may import everything and are imported by nobody.
 COMMANDS = {"__main__", "compare", "evaluate", "grade", "difficulty", "tabular"}
-# `config` collects every stage's settings, and their settings are all that a stage shows it.
-SETTINGS = {
-    f"topr_exp.{stage}.config"
-    for stage in ("data", "models", "sampling", "composition", "tracking", "training", "sweeps", "verifier")
-}
-PARTS_OF_CONFIG = {"rules", "checks"}  # it calls them, and they know its type
 
 
 def modules() -> Iterator[tuple[str, str]]:
@@ -45,9 +38,23 @@ def imports(path: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
             if node.module and node.module.startswith("topr_exp."):
-                yield node.module
+                yield from (f"{node.module}.{name.name}" for name in node.names)
         elif isinstance(node, ast.Import):
             yield from (name.name for name in node.names if name.name.startswith("topr_exp."))
+
+
+def name_of(path: str) -> str:
+    """A file's name as a module; a package's is that of its folder."""
+    parts = Path(path).relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def nearest(imported: str) -> str:
+    """The module that an import reads: of `package.module.name` the longest part that is a file or a folder."""
+    parts = imported.split(".")
+    while not (path := ROOT.joinpath(*parts)).with_suffix(".py").exists() and not path.is_dir():
+        parts.pop()
+    return ".".join(parts)
 
 
 def test_every_part_of_the_package_has_its_place() -> None:
@@ -59,18 +66,48 @@ def test_every_part_of_the_package_has_its_place() -> None:
 def test_no_stage_imports_a_later_one(package: str, path: str) -> None:
     for imported in imports(path):
         name = imported.split(".")[1]
-        if imported in SETTINGS or (name in COMMANDS and package == "paper"):
-            continue
-        if package in PARTS_OF_CONFIG and name == "config":
-            continue
         assert name not in COMMANDS, f"{path} imports {imported}"
         assert ORDER.index(name) <= ORDER.index(package), f"{path} imports {imported}"
+
+
+@pytest.mark.parametrize("command", ["compare", "difficulty"])
+def test_commands_on_runs_need_no_paper(command: str) -> None:
+    assert not [name for name in imports(str(ROOT / "topr_exp" / f"{command}.py")) if name.startswith("topr_exp.paper")]
+
+
+def test_no_two_files_import_each_other_by_way_of_others() -> None:
+    """A circle of any length, imports inside functions included."""
+    arrows = {name_of(path): {nearest(name) for name in imports(path)} for _, path in modules()}
+    open_, closed = [], set[str]()
+
+    def visit(name: str) -> None:
+        assert name not in open_, " -> ".join([*open_[open_.index(name) :], name])
+        if name in closed:
+            return
+        open_.append(name)
+        for other in sorted(arrows.get(name, ())):
+            if other != name:
+                visit(other)
+        closed.add(open_.pop())
+
+    for name in arrows:
+        visit(name)
+
+
+def test_stages_see_their_own_section_of_the_settings() -> None:
+    """Not the whole of them: so a stage can be used, and understood, without the rest."""
+    stages = ("data", "models", "sampling", "grading", "composition", "training", "evaluation", "verifier", "store")
+    for package, path in modules():
+        if package in stages:
+            whole = {"topr_exp.config.settings", "topr_exp.config.load", "topr_exp.config.constraints"}
+            place = {"topr_exp.config.cluster"}  # where a run computes: they are given a device, the trainer a layout
+            assert not (whole | place) & {nearest(name) for name in imports(path)}, path
 
 
 def test_algorithms_import_torch_and_types_only() -> None:
     for path in (ROOT / "topr_exp" / "algorithms").glob("*.py"):
         for imported in imports(str(path)):
-            assert imported.startswith(("topr_exp.types", "topr_exp.algorithms"))
+            assert imported.startswith(("topr_exp.types.", "topr_exp.algorithms."))
 
 
 def test_nothing_but_the_settings_names_an_algorithm() -> None:
@@ -91,8 +128,8 @@ def test_checking_settings_imports_nothing_heavy() -> None:
 
     heavy = ["torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib"]
     code = (
-        "import sys; from hydra._internal.utils import get_args_parser; from topr_exp.jobs import plan;"
-        "plan(get_args_parser().parse_args(['data=math', 'algo=dpo']));"
+        "import sys; from topr_exp.config.arguments import parse; from topr_exp.runs.plan import plan;"
+        "plan(parse(['data=math', 'algo=dpo']));"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run(

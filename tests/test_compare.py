@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from tests import by_hand
 from tests.conftest import config_of, overrides
-from topr_exp.compare import main
+from topr_exp.compare import main, references, table
 from topr_exp.pipeline import run
+from topr_exp.report.results import packed
+from topr_exp.report.selection import Runs
+from topr_exp.store import Store
+from topr_exp.types import ConfigError
 
 ALGORITHMS, SEEDS = ("topr", "naive"), (0, 1)
 
@@ -55,6 +64,56 @@ def test_runs_that_have_moved_are_found(
     assert "maj, %" in capsys.readouterr().out
 
 
+def test_what_was_tested_on_other_problems_is_a_table_of_its_own(
+    sweep: tuple[Path, dict[tuple[str, int], float]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(config_of(*overrides(tmp_path, "data.seed=5", "algo=topr")))
+    capsys.readouterr()
+    assert main([str(sweep[0]), str(tmp_path), "--against", "topr"]) == 0
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert first.splitlines()[0] == "data, seed=0"
+    assert [line.split()[0] for line in first.splitlines()[2:4]] == ["naive", "topr"]
+    assert second.splitlines()[0] == "data, seed=5"
+    assert second.splitlines()[2].split()[:2] == ["topr", "1"]
+
+
+def made_up(level: float, *seeds: int) -> Runs:
+    """Runs of these seeds whose pass@1 on ten problems is about `level` / 8."""
+    rng = np.random.default_rng(0)
+    counts = {seed: np.clip(level + seed + rng.integers(0, 2, 10), 0, 8) for seed in seeds}
+    return Runs([{"settings": {"seed": seed}, "final": {"n": 8, "of_problems": {"correct": packed(each)}}}
+                 for seed, each in counts.items()])  # fmt: skip
+
+
+def test_a_line_says_what_it_rests_on() -> None:
+    groups = {"a": made_up(1, 0, 1, 2), "b": made_up(3, 1, 2, 3), "c": made_up(4, 1), "d": made_up(4, 9)}
+    lines = table({(name,): runs for name, runs in groups.items()}, None, "pass@1").splitlines()
+    assert "  3 seeds, problems" in lines[1]
+    assert lines[2].count("seeds, problems") == 2
+    assert "  2 seeds, problems (" in lines[2]  # those that both have, whose means follow
+    difference, one, other = (float(re.search(pattern, lines[2])[1]) for pattern in  # type: ignore[index]
+                              (r"problems {2,}([-+][\d.]+) \[", r"\(([\d.]+) - ", r" - ([\d.]+) with"))  # fmt: skip
+    assert difference == pytest.approx(one - other, abs=0.11)
+    assert lines[3].count("  problems") == 2
+    assert "seeds," not in lines[3]
+    assert lines[4].endswith("no seed in common")
+    assert lines[5] == "[ ]: 95 %, 10 test problems; differences are paired by seed and problem"
+
+
+def test_each_group_is_compared_at_its_own_level_of_the_other_setting() -> None:
+    """As after a sweep over algorithm and p̃, with --against topr."""
+    groups = [(algo, p) for p in ("p~=0.1", "p~=0.5") for algo in ("tis", "topr")] + [("sft", "p~=–")]
+    assert references(groups, "topr") == {
+        ("tis", "p~=0.1"): ("topr", "p~=0.1"), ("topr", "p~=0.1"): ("topr", "p~=0.1"),
+        ("tis", "p~=0.5"): ("topr", "p~=0.5"), ("topr", "p~=0.5"): ("topr", "p~=0.5"), ("sft", "p~=–"): None,
+    }  # fmt: skip
+    assert set(references(groups, "p~=0.1").values()) == {("tis", "p~=0.1"), ("topr", "p~=0.1"), None}
+    assert set(references(groups, "tis, p~=0.5").values()) == {("tis", "p~=0.5")}
+    assert set(references(groups, None).values()) == {("tis", "p~=0.1")}
+    with pytest.raises(ConfigError, match=r"--against ppo: no such group; allowed: tis, p~=0\.1; .*; topr; "):
+        references(groups, "ppo")
+
+
 def test_mistakes_are_one_line(
     sweep: tuple[Path, dict[tuple[str, int], float]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,8 +121,6 @@ def test_mistakes_are_one_line(
     capsys.readouterr()
     assert main([str(sweep[0]), "--against", "ppo"]) == 2
     assert capsys.readouterr().err == "error: --against ppo: no such group; allowed: naive; topr\n"
-    assert main([str(sweep[0]), str(tmp_path)]) == 1
-    assert "were tested on different problems, which can't be paired" in capsys.readouterr().err
     assert main([str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
     (done,) = tmp_path.rglob("DONE")
@@ -76,3 +133,146 @@ def test_mistakes_are_one_line(
     done.with_name("state.json").write_text('{"status": "running"}')
     assert main([str(tmp_path)]) == 1
     assert capsys.readouterr().err == "error: none of the 1 runs there is finished\n"
+
+
+# ---- made-up runs, against plain arithmetic
+
+PROBLEMS, N = 30, 8
+Counts = Sequence[tuple[int, int]]  # of each problem, how many of the N completions are correct, and invalid
+
+
+def made_run(folder: Path, name: str, counts: Counts, **settings: Any) -> None:
+    """A finished run whose last evaluation has these verdicts; the one before has others. Of the incorrect completions
+    all but one agree on an answer."""
+    place = folder / name
+    store, paths = Store(place / "store"), []
+    for step, each in enumerate(([(1, 0)] * len(counts), counts)):
+        words = [
+            word
+            for correct, invalid in each
+            for word in ["correct"] * correct + ["invalid"] * invalid + ["incorrect"] * (N - correct - invalid)
+        ]
+        classes = [
+            answer
+            for correct, invalid in each
+            for answer in [0] * correct + [-1] * invalid + ([2] + [1] * N)[: N - correct - invalid]
+        ]
+        golds = [str(i) for i in range(len(counts))]
+        made = store.table("verdicts", {"golds": golds, "of": name, "step": step}, 1)
+        columns = pa.table({"verdict": words, "class": pa.array(classes, pa.int32())})
+        made.fill(lambda _, columns=columns: columns)
+        paths.append(str(made.folder))
+    config: dict[str, Any] = {"data": {"eval_n": N}, "sampler": {"seed": settings.get("seed", 0)}, **settings}
+    evaluations = [
+        {
+            "iteration": i,
+            "pass@1": 0.5,
+            "correct": 0.5,
+            "incorrect": 0.3,
+            "invalid": 0.2,
+            "verdicts": path,
+            "maj@k": {"8": {"value": 0.5}},
+        }
+        for i, path in enumerate(paths)
+    ]
+    (place / "config.json").write_text(json.dumps({"resolved": config}))
+    (place / "eval.jsonl").write_text("".join(json.dumps(each) + "\n" for each in evaluations))
+    (place / "summary.json").write_text(json.dumps({"base": evaluations[0], "final": evaluations[-1]}))
+    (place / "DONE").touch()
+
+
+def counts_of(seed: int, level: float) -> Counts:
+    """Problems differ, and so do seeds."""
+    difficulty = np.random.default_rng(0).uniform(-0.25, 0.25, PROBLEMS)
+    rng = np.random.default_rng([1, seed, int(100 * level)])
+    shares = np.clip(level + 0.04 * seed + difficulty + 0.05 * rng.normal(size=PROBLEMS), 0.0, 0.95)
+    return [(int(correct), int(rng.integers(0, N - correct + 1) // 2)) for correct in rng.binomial(N, shares)]
+
+
+def vote(correct: int, invalid: int) -> float:
+    """Whether the most frequent answer is right: the correct one against that of all wrong ones but one."""
+    wrong = N - correct - invalid
+    most = max(wrong - 1, min(wrong, 1))
+    tied = 1 + (most == correct) * (2 if wrong == 2 else 1)
+    return 0.0 if correct == 0 or correct < most else 1 / tied
+
+
+FIGURES = {
+    "pass@1": lambda correct, invalid: correct / N,
+    "invalid": lambda correct, invalid: invalid / N,
+    "maj": vote,
+}
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, list[list[float]]]:
+    """Of each line: the mean with its ends and, where there is one, the difference with its ends, in percent."""
+    capsys.readouterr()
+    assert main([str(each) for each in arguments]) == 0
+    number = r"([-+]?\d+\.\d)"
+    found = {}
+    for line in capsys.readouterr().out.splitlines():
+        values = re.findall(rf"{number} \[{number}, {number}\]", line)
+        if values:
+            found[line.split("  ")[0]] = [[float(value) for value in each] for each in values]
+    return found
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_means_and_differences_are_those_of_plain_arithmetic(
+    figure: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folders' names are in another order than the seeds, and in another one for each algorithm."""
+    levels, counts = {"topr": 0.6, "is": 0.4}, {}
+    for algo, order in (("topr", (2, 0, 1)), ("is", (1, 2, 0))):
+        for place, seed in enumerate(order):
+            counts[algo, seed] = counts_of(seed, levels[algo])
+            made_run(tmp_path, f"{place}_{algo}", counts[algo, seed], algo={"name": algo}, seed=seed)
+    found = shown(capsys, tmp_path, "--figure", figure, "--against", "topr")
+    table = {algo: [[100 * FIGURES[figure](*each) for each in counts[algo, seed]] for seed in (0, 1, 2)]
+             for algo in levels}  # fmt: skip
+    for algo, rows in table.items():
+        assert found[algo][0] == pytest.approx(by_hand.crossed_interval(rows), abs=0.12), algo
+    less = [[b - a for a, b in zip(*pair, strict=True)] for pair in zip(table["topr"], table["is"], strict=True)]
+    assert found["is"][1] == pytest.approx(by_hand.crossed_interval(less), abs=0.12)
+    assert len(found["topr"]) == 1
+
+
+def test_a_difference_is_over_the_seeds_that_both_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts: dict[tuple[str, int], Counts] = {}
+    for algo, level, seeds in (("topr", 0.6, (0, 1, 2)), ("is", 0.4, (3, 1, 2))):
+        for place, seed in enumerate(seeds):
+            counts[algo, seed] = counts_of(3 * seed, level)
+            made_run(tmp_path, f"{place}_{algo}", counts[algo, seed], algo={"name": algo}, seed=seed)
+    found = shown(capsys, tmp_path, "--against", "is")
+    rows = [[100 * (a[0] - b[0]) / N for a, b in zip(counts["topr", seed], counts["is", seed], strict=True)]
+            for seed in (1, 2)]  # fmt: skip
+    assert found["topr"][1] == pytest.approx(by_hand.crossed_interval(rows), abs=0.12)
+    made_run(tmp_path, "9_other", counts_of(9, 0.9), algo={"name": "other"}, seed=9)
+    assert main([str(tmp_path), "--against", "is"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("other"))
+    assert line.endswith("no seed in common")
+
+
+def test_a_single_seed_has_its_interval_over_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = {algo: counts_of(0, level) for algo, level in (("topr", 0.6), ("is", 0.4))}
+    for algo, each in counts.items():
+        made_run(tmp_path, algo, each, algo={"name": algo}, seed=0)
+    found = shown(capsys, tmp_path, "--against", "is")
+    shares = {algo: [100 * correct / N for correct, _ in each] for algo, each in counts.items()}
+    assert found["topr"][0] == pytest.approx(by_hand.interval(shares["topr"]), abs=0.06)
+    less = [b - a for a, b in zip(shares["is"], shares["topr"], strict=True)]
+    assert found["topr"][1] == pytest.approx(by_hand.interval(less), abs=0.06)
+
+
+def test_a_verifier_s_solutions_to_a_problem_stand_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten problems, three solutions to each: all first ones are asked first. The interval is over ten values."""
+    levels: Mapping[str, float] = {"topr": 0.7, "is": 0.4}
+    shares = {}
+    for algo, level in levels.items():
+        counts = counts_of(0, level)
+        made_run(tmp_path, algo, counts, algo={"name": algo}, seed=0, task={"test_solutions": 3})
+        shares[algo] = [100 * by_hand.mean([counts[p + 10 * s][0] / N for s in range(3)]) for p in range(10)]
+    found = shown(capsys, tmp_path, "--against", "is")
+    assert found["topr"][0] == pytest.approx(by_hand.interval(shares["topr"]), abs=0.06)
+    less = [b - a for a, b in zip(shares["is"], shares["topr"], strict=True)]
+    assert found["topr"][1] == pytest.approx(by_hand.interval(less), abs=0.06)

@@ -36,6 +36,10 @@ def test_a_runs_model_is_asked_what_the_run_asked(finished: Path, tmp_path: Path
     assert told["sampler"]["temperature"] == 0.9
     for name in ("pass@1", "pass@1_se", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k"):
         assert told["figures"][name] == summary["final"][name]
+    # What the run sampled and graded when it ended is taken, not made once more.
+    assert not (tmp_path / "store").exists()
+    assert Path(told["figures"]["rollouts"]).resolve().is_relative_to(finished.resolve() / "store" / "rollouts")
+    assert Path(told["figures"]["verdicts"]).is_dir()
 
 
 def test_the_same_again_samples_nothing_and_the_command_line_wins(
@@ -82,7 +86,9 @@ def test_a_run_whose_model_and_problems_have_names_of_their_own(tmp_path: Path) 
 def test_what_is_left_behind(finished: Path, tmp_path: Path) -> None:
     assert main(["model=tiny", f"output_dir={tmp_path}", *SMALL]) == 0
     (folder,) = tmp_path.glob("evaluations/*")
-    assert {path.name for path in folder.iterdir()} == {"eval.json", "environment.json", "completions.jsonl"}
+    assert {path.name for path in folder.iterdir()} == {
+        "eval.json", "environment.json", "completions.jsonl", "tables.json"
+    }  # fmt: skip
     shown = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
     assert {entry["set"] for entry in shown} == {"test"}
 

@@ -25,6 +25,7 @@ def test_figure_1(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "topr_exp", "-m", *settings], check=True, timeout=7000)
     summaries = [json.loads(path.read_text()) for path in tmp_path.glob("runs/*/summary.json")]
     assert len(summaries) == 2 * len(ALGORITHMS)
+    summaries.sort(key=lambda summary: int(summary["seed"]))  # a folder lists its files in any order
     runs = defaultdict(list, base=[summaries[0]["base"]])
     for summary in summaries:
         runs[summary["algo"]].append(summary["final"])

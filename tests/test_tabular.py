@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from topr_exp import tabular
+from topr_exp.paper import tabular
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from topr_exp import world
-from topr_exp.exit_status import complain, exit_status
+from topr_exp.config.arguments import parse
+from topr_exp.runtime import distributed
+from topr_exp.runtime.exit_status import exit_status, print_error
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
@@ -21,17 +21,13 @@ COMPLETION = ("install", "uninstall", "query")
 def main() -> int:
     """The command line; returns the exit status."""
     try:
-        from hydra._internal.utils import get_args_parser
+        import hydra  # noqa: F401
     except ModuleNotFoundError as error:
-        complain(f"{error.name} is not installed for {sys.executable}; activate .venv (made by make demo)")
+        print_error(f"{error.name} is not installed for {sys.executable}; activate .venv (made by make demo)")
         return 2
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())  # as with python -m: the script topr-exp finds losses and graders there too
-    parser = get_args_parser()
-    parser.prog = "python -m topr_exp"
-    shown = next(action for action in parser._actions if action.dest == "version")
-    shown.version = f"topr_exp {version('topr-exp')}"  # type: ignore[attr-defined]
-    return exit_status(partial(answer, parser.parse_intermixed_args()), resumes=True)
+    return exit_status(partial(answer, parse(sys.argv[1:])), resumes=True)
 
 
 def answer(args: Namespace) -> int:
@@ -49,25 +45,27 @@ def answer(args: Namespace) -> int:
 
 def start(args: Namespace) -> int:
     """Check every run, then start: a single one in this process, a sweep through its launcher."""
-    from topr_exp.checks import check_machine
-    from topr_exp.jobs import plan
+    from topr_exp.runs.plan import plan
+    from topr_exp.runs.preflight import check_machine
 
     planned = plan(args)
     check_machine(job.config for job in planned.jobs)
     if planned.jobs[0].config.dry_run:
+        from topr_exp.runs import prompt
         from topr_exp.sweeps.launch import preview
 
-        print(preview(planned))
+        rows = preview(planned)  # first, since it refuses
+        print(f"{prompt.preview(planned.jobs[0].config)}\n\n{rows}")
         return 0
     if planned.sweep:
-        if world.announced() > 1:
+        if distributed.launched_processes() > 1:
             raise ConfigError("torchrun starts one run; start a sweep without it, and set cluster.processes")
         from topr_exp.sweeps.launch import launch
 
         return launch(planned, sys.argv[1:])
-    from topr_exp.sweeps.group import start as start_run
+    from topr_exp.sweeps.group import run_processes
 
-    start_run(planned.jobs[0].config)
+    run_processes(planned.jobs[0].config)
     return 0
 
 
@@ -75,8 +73,8 @@ def show(args: Namespace) -> int:
     """Hydra's own answers: help, the composed settings, completion."""
     import hydra
 
-    from topr_exp.overrides import Composer
-    from topr_exp.resolvers import CONF
+    from topr_exp.config.compose_overrides import Composer
+    from topr_exp.config.resolvers import CONF
 
     if args.help or args.cfg:
         Composer(args).base()  # refuses in one line what Hydra would refuse in seventy

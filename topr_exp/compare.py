@@ -1,8 +1,10 @@
 """`python -m topr_exp.compare FOLDER... [--against GROUP]`: is one group of runs better than another?
 
 Runs are grouped by what differs between their settings, seeds apart, as in the report. Each group's mean stands with
-its 95 % interval, and its difference to one group, paired by seed and by test problem, with the interval of that.
-Intervals are over seeds and problems at once, as samples of more; with a single seed over problems alone.
+its 95 % interval, and its difference to a reference, paired by seed and by test problem, with the interval of that.
+Each line says whether its interval is over seeds and problems, as samples of more, or over problems alone. With
+several settings that differ, --against topr compares each group with the one that differs from it in being topr's.
+Runs that were tested on different problems come in tables of their own.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.exit_status import exit_status
+from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
-    from topr_exp.paper.selection import Runs
     from topr_exp.report.runs import Run
+    from topr_exp.report.selection import Runs
 
 FIGURES = ("pass@1", "maj", "invalid")
 SEEDS = ("seed", "sampler.seed", "data.seed")  # two runs are paired where all of these agree
@@ -32,27 +34,27 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m topr_exp.compare", description=summary.split(": ", 1)[-1], epilog=details
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
-    parser.add_argument("--against", metavar="GROUP", help="its name as it is printed (default: the first one)")
+    parser.add_argument("--against", metavar="GROUP", help="its name, or a value of a setting (default: the first)")
     parser.add_argument("--figure", choices=FIGURES, default="pass@1", help="default: %(default)s")
-    return exit_status(partial(show, parser.parse_args(arguments)))
+    return exit_status(partial(print_comparison, parser.parse_args(arguments)))
 
 
-def show(options: argparse.Namespace) -> int:
-    found = grouped(options.folders, options.figure)
-    against = options.against or next(iter(found))
-    if against not in found:
-        raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join(found)}")
-    print(table(found, against, options.figure))
+def print_comparison(options: argparse.Namespace) -> int:
+    tables = {}
+    unknown = None
+    for title, runs in by_test(finished_runs(options.folders, options.figure)).items():
+        try:
+            tables[title] = table(groups_of(runs), options.against, options.figure)
+        except ConfigError as error:  # a group may be there in one table and not in another
+            unknown = error
+    if unknown is not None and not tables:
+        raise unknown
+    print("\n\n".join(tables.values() if len(tables) == 1 else (f"{title}\n{text}" for title, text in tables.items())))
     return 0
 
 
-def grouped(folders: Sequence[Path], figure: str) -> dict[str, Runs]:
-    """The finished runs below some folders by group.
-
-    TOPRError where they were not tested on the same problems, or where one does not have the figure.
-    """
-    from topr_exp.paper.selection import Runs
-    from topr_exp.report.compare import compare
+def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
+    """The finished runs below some folders. TOPRError where there are none, or where one does not have the figure."""
     from topr_exp.report.runs import read_runs
 
     everything = read_runs(folders)
@@ -63,15 +65,58 @@ def grouped(folders: Sequence[Path], figure: str) -> dict[str, Runs]:
         print(f"warning: {left} unfinished run{'s are' if left > 1 else ' is'} left out", file=sys.stderr)
     if figure == "maj" and (without := [run.name for run in runs if not run.evaluations[-1].get("maj@k")]):
         raise TOPRError(f"{without[0]} has no maj@K: its grader does not say what incorrect completions answer")
-    tests = {str(gold_answers(run)): run for run in runs}
-    if len(tests) > 1:
-        one, other = list(tests.values())[:2]
-        raise TOPRError(f"{one.name} and {other.name} were tested on different problems, which can't be paired")
-    comparison = compare(runs)
+    return runs
+
+
+def by_test(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs by the problems that they were tested on, by a name of these: only on the same ones are they paired."""
+    from topr_exp.report.groups import flatten, tell, telling
+
+    tests: dict[str, list[Run]] = {}
+    for run in runs:
+        tests.setdefault(str(gold_answers(run)), []).append(run)
+    settings = [dict(flatten(members[0].config)) for members in tests.values()]
+    keys = telling((key for key in settings[0] if key.startswith("data.")), settings)
+    titles = [", ".join(["data", *(tell(key, one) for key in keys)]) for one in settings]
+    return dict(zip(titles, tests.values(), strict=True))
+
+
+def groups_of(runs: list[Run]) -> dict[tuple[str, ...], Runs]:
+    """The runs by the values of the settings that tell groups apart."""
+    from topr_exp.report.groups import group_runs, tell
+    from topr_exp.report.selection import Runs
+
+    comparison = group_runs(runs)
     draws = [tuple(str(settings.get(key)) for key in SEEDS) for settings in comparison.settings]
     numbers = {draw: number for number, draw in enumerate(sorted(set(draws)))}
     records = [record(run, numbers[draw]) for run, draw in zip(runs, draws, strict=True)]
-    return {label: Runs([records[i] for i in members]) for label, members in comparison.groups.items()}
+    return {
+        tuple(tell(key, comparison.settings[members[0]]) for key in comparison.keys) or (label,): Runs(
+            [records[i] for i in members]
+        )
+        for label, members in comparison.groups.items()
+    }
+
+
+def references(groups: Sequence[tuple[str, ...]], against: str | None) -> dict[tuple[str, ...], tuple[str, ...] | None]:
+    """What each group is compared with: one group, or where `against` is a value of a setting, its own at that value.
+
+    None where there is no such group. ConfigError where `against` is neither.
+    """
+    if against is None or against in map(name_of, groups):
+        one = next(group for group in groups if against in (None, name_of(group)))
+        return dict.fromkeys(groups, one)
+    places = {i for group in groups for i, value in enumerate(group) if value == against}
+    if len(places) != 1:
+        values = dict.fromkeys(value for group in groups if len(group) > 1 for value in group)
+        raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join([*map(name_of, groups), *values])}")
+    (i,) = places
+    wanted = {group: (*group[:i], against, *group[i + 1 :]) for group in groups}
+    return {group: other if other in groups else None for group, other in wanted.items()}
+
+
+def name_of(group: tuple[str, ...]) -> str:
+    return ", ".join(group)
 
 
 def verdicts(run: Run) -> Path:
@@ -93,27 +138,49 @@ def gold_answers(run: Run) -> Any:
 
 def record(run: Run, draw: int) -> Any:
     """What `Runs` needs of a run; draw: a number for its seeds."""
-    from topr_exp.paper.records import results
+    from topr_exp.report.results import results
 
     return {"settings": {"seed": draw}, "final": results(run, {**run.evaluations[-1], "verdicts": verdicts(run)})}
 
 
-def table(found: dict[str, Runs], against: str, figure: str) -> str:
+def table(groups: dict[tuple[str, ...], Runs], against: str | None, figure: str) -> str:
     """A line for each group."""
-    from topr_exp.paper.selection import difference
-
+    compared = references([*groups], against)
     title = f"{figure}, %"
-    width = max(map(len, [*found, title]))
-    problems = found[against].values(figure).shape[1]
-    lines = [f"{title:<{width}}  runs  {'mean':<20}  minus {against}"]
-    for label, group in found.items():
-        line = f"{label:<{width}}  {len(group):>4}  {group.interval(figure).percent():<20}"
-        if label != against:
-            paired = difference(found[against], group, figure)
-            line += "  no seed in common" if paired is None else f"  {paired.percent(sign=True)}"
+    width = max(map(len, [title, *map(name_of, groups)]))
+    head = against or name_of(next(iter(groups)))
+    lines = [f"{title:<{width}}  runs  {'mean':<20}  {'over':<20}  minus {head}"]
+    for group, runs in groups.items():
+        found = runs.interval(figure)
+        line = f"{name_of(group):<{width}}  {len(runs):>4}  {found.percent():<20}  {over(found.seeds):<20}"
+        other = compared[group]
+        if other != group:
+            line += f"  {difference_to(groups[other], runs, figure) if other else 'nothing to compare with'}"
         lines.append(line.rstrip())
-    lines.append(f"95 % intervals over seeds and {problems} test problems; differences are paired by both")
+    problems = next(iter(groups.values())).values(figure).shape[1]
+    lines.append(f"[ ]: 95 %, {problems} test problems; differences are paired by seed and problem")
     return "\n".join(lines)
+
+
+def over(seeds: int) -> str:
+    """What an interval is over."""
+    return f"{seeds} seeds, problems" if seeds > 1 else "problems"
+
+
+def difference_to(reference: Runs, runs: Runs, figure: str) -> str:
+    """A difference, what it rests on, and the means that it is of where these are not those of the lines."""
+    from topr_exp.report.selection import Runs, difference
+
+    found = difference(reference, runs, figure)
+    if found is None:
+        return "no seed in common"
+    told = f"{found.percent(sign=True):<22}  {over(found.seeds)}"
+    shared = {*runs.seeds} & {*reference.seeds}
+    if {*runs.seeds} != {*reference.seeds}:
+        means = [Runs([one for one in each if one["settings"]["seed"] in shared]).interval(figure) for each in
+                 (runs, reference)]  # fmt: skip
+        told += f" ({' - '.join(f'{100 * each.value:.1f}' for each in means)} with the seeds of both)"
+    return told
 
 
 if __name__ == "__main__":

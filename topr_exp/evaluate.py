@@ -7,7 +7,6 @@ sampled lies in the store: the same command again computes the figures without s
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import sys
@@ -17,13 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.exit_status import exit_status
-from topr_exp.sampling.config import SCHEMAS
+from topr_exp.config.arguments import parse
+from topr_exp.config.sampler import SCHEMAS
+from topr_exp.config.task import TaskName
+from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import VERDICTS, ConfigError
-from topr_exp.verifier.config import TaskName
 
 if TYPE_CHECKING:
-    from topr_exp.config import Config
+    from topr_exp.config.settings import Config
+    from topr_exp.models.policy import Policy
+    from topr_exp.store import Store
 
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
 READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
@@ -34,21 +36,19 @@ OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    from hydra._internal.utils import get_args_parser
-
     words = sys.argv[1:] if arguments is None else arguments
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    return exit_status(partial(work, get_args_parser().parse_args(words)), resumes=True)
+    return exit_status(partial(work, parse(words, "python -m topr_exp.evaluate")), resumes=True)
 
 
 def work(args: Namespace) -> int:
-    from topr_exp.checks import check_machine
+    from topr_exp.runs.preflight import check_machine
 
     config = settings(args)
     check_machine([config])
-    evaluate_folder(config)
+    evaluate_model(config)
     return 0
 
 
@@ -57,7 +57,7 @@ def work(args: Namespace) -> int:
 
 def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
-    from topr_exp.jobs import plan
+    from topr_exp.runs.plan import plan
 
     if args.multirun:
         raise ConfigError("-m: one evaluation at a time; start the command once for each model")
@@ -81,7 +81,7 @@ def settings(args: Namespace) -> Config:
 
 def known(group: str, choice: str, args: Namespace) -> bool:
     """Whether a group has a YAML of this name."""
-    from topr_exp.resolvers import CONF
+    from topr_exp.config.resolvers import CONF
 
     folders = [CONF, *([Path(args.config_dir)] if args.config_dir else [])]
     return any((folder / group / f"{choice}.yaml").is_file() for folder in folders)
@@ -89,7 +89,7 @@ def known(group: str, choice: str, args: Namespace) -> bool:
 
 def expand(text: str, args: Namespace) -> Iterator[str]:
     """An override, with model=FOLDER replaced by what stands for the folder."""
-    from topr_exp.resolvers import CONF
+    from topr_exp.config.resolvers import CONF
 
     choice = text.removeprefix("model=")
     if choice == text or "," in choice or known("model", choice, args):
@@ -114,10 +114,16 @@ def expand(text: str, args: Namespace) -> Iterator[str]:
 
 def run_of(folder: Path) -> dict[str, Any] | None:
     """The settings of the run that wrote a model folder; None for another folder."""
+    found = written_by(folder)
+    return found[1] if found is not None else None
+
+
+def written_by(folder: Path) -> tuple[Path, dict[str, Any]] | None:
+    """The folder of the run that wrote a model folder, and its settings; None for another folder."""
     for above in list(folder.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
         try:
             stored = json.loads((above / "config.json").read_text(encoding="utf-8"))
-            return dict(stored["resolved"])
+            return above, dict(stored["resolved"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return None
@@ -168,62 +174,65 @@ def quoted(value: Any) -> str:
 # ---- the evaluation
 
 
-def evaluate_folder(config: Config) -> None:
+def evaluate_model(config: Config) -> None:
     """Evaluate, print the table, write `eval.json` with everything that it rests on."""
     import torch
 
-    from topr_exp import interrupts
-    from topr_exp.console import say
-    from topr_exp.data.problems import load_problems
-    from topr_exp.data.prompts import build_prompter
-    from topr_exp.data.questions import ask
-    from topr_exp.evaluation.evaluate import evaluate
     from topr_exp.evaluation.showcase import Showcase
-    from topr_exp.files import write_json
     from topr_exp.models.policy import load_policy
-    from topr_exp.provenance import environment
+    from topr_exp.runs.benchmark import Benchmark
+    from topr_exp.runs.console import say
+    from topr_exp.runs.provenance import environment
+    from topr_exp.runtime import interrupts
+    from topr_exp.runtime.files import disk_errors, write_json
     from topr_exp.sampling.sampler import open_sampler
-    from topr_exp.store import Store
-    from topr_exp.store.files import disk_errors
-    from topr_exp.verifier.solutions import Verification
-    from topr_exp.verifier.table import of_evaluation
+    from topr_exp.store.users import SharedStore
+    from topr_exp.verifier.table import evaluation_table
 
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
     with interrupts.listening():
-        sets, prompter = load_problems(config.data), build_prompter(config.data)
-        store = Store(config.store)
+        benchmark = Benchmark(config, test_only=True)
         policy = load_policy(config.model, config.cluster.device.name)
         asked = {name: value for name, value in config.experiment.items() if name in DECIDE}
         folder = folder_of(config, asked, policy.fingerprint)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
+        store = SharedStore(config.store, folder, lender(config))
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
-            verification = None
             if config.task.verifies:
-                verification = Verification(config, dataclasses.replace(sets, train=[]), prompter, store, sampler)
-                sets, prompter = verification.sets, verification.prompter
-            test = ask(sets.test, prompter, policy, config.sampler.max_new_tokens)
-            place = f"{policy.parameters / 1e6:,.2f} M parameters, {policy.place}"
-            say(
-                f"model   {config.model.path} ({place})\ndata    {config.data.name} from {config.data.source}, "
-                f"{len(test.problems)} {'solutions to verify' if verification else 'problems'}, {config.data.eval_n} "
-                "completions each"
-            )
-            evaluation = evaluate(sampler, policy, test, config, store)
-        figures = {**evaluation.figures(), **evaluation.places(), "too_long": test.too_long}
-        if verification is not None:
-            figures |= verification.tested(folder, 0, evaluation)
+                benchmark.generate_solutions(sampler, store)
+            test = benchmark.tokenize(benchmark.sets.test, policy)
+            say(heading(config, policy, len(test.problems)))
+            evaluation = benchmark.evaluate(sampler, policy, test, store)
+        figures = {**benchmark.figures(evaluation, folder, 0), "too_long": test.too_long}
         Showcase(folder, config.optim.score_batch_size).tested(0, policy, evaluation)
         write_json(folder / "environment.json", environment(config))
         write_json(folder / "eval.json", {**asked, "weights": policy.fingerprint, "figures": figures})
-    shown = of_evaluation(figures["verifier"]) if verification else table(figures)
+    shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)
     say(f"\n{shown}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
+
+
+def heading(config: Config, policy: Policy, count: int) -> str:
+    """What is evaluated, and on what."""
+    asked = f"{count} {'solutions to verify' if config.task.verifies else 'problems'}"
+    return (
+        f"model   {config.model.path} ({policy.parameters / 1e6:,.2f} M parameters, {policy.place})\n"
+        f"data    {config.data.name} from {config.data.source}, {asked}, {config.data.eval_n} completions each"
+    )
+
+
+def lender(config: Config) -> Store | None:
+    """The store of the run whose model is evaluated: it may have sampled and graded just this."""
+    from topr_exp.store import Store
+
+    found = written_by(Path(config.model.path))
+    return Store(found[0] / "store") if found is not None else None
 
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
     """Where the results go: the same for the same question to the same weights."""
-    from topr_exp.config import folder_name
+    from topr_exp.config.settings import folder_name
 
     decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}
     parts = ("eval", config.model.name, config.data.name)

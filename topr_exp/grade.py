@@ -23,9 +23,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from topr_exp.exit_status import exit_status, reader_may_leave
 from topr_exp.grading import Grader, Outcome
 from topr_exp.grading.extraction import FORMATS
+from topr_exp.runtime.exit_status import exit_status, exit_without_reader
 from topr_exp.types import VERDICTS, ConfigError, TOPRError
 
 LINES_AHEAD = 1024
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _grade(options: argparse.Namespace) -> int:
     with (
-        reader_may_leave(),
+        exit_without_reader(),
         Grader(options.format, options.workers, options.deadline) as grader,
         _source(options.input) as source,
         _sink(options.output) as sink,
@@ -127,7 +127,7 @@ class _Job:
         """One line for standard error: verdicts, paths, malformed lines, speed."""
         total = sum(self.graded[verdict] for verdict in VERDICTS)
         verdicts = ", ".join(f"{self.graded[name]} {name}" for name in VERDICTS)
-        paths = ("string", "rational", "symbolic", "timeout", "died", "user")
+        paths = ("string", "rational", "numeric", "symbolic", "timeout", "died", "user")
         by_path = ", ".join(f"{self.graded[name]} {name}" for name in paths if self.graded[name])
         return (
             f"{total} graded: {verdicts}; decided by: {by_path or 'nothing'}; {self.malformed} malformed; "

@@ -20,36 +20,39 @@ from typing import Any
 
 import torch
 
-from topr_exp import interrupts, world
-from topr_exp.composition.config import unit_of
-from topr_exp.composition.training_set import TrainingSet, candidates, compose
-from topr_exp.config import Config, Mu
-from topr_exp.console import header, results, say, warn
-from topr_exp.data.config import Reward
-from topr_exp.data.problems import load_problems
-from topr_exp.data.prompts import build_prompter
-from topr_exp.data.questions import Questions, ask
+from topr_exp.composition.training_set import TrainingSet, build_candidates, build_training_set
+from topr_exp.config.compose import unit_of
+from topr_exp.config.data import Reward
+from topr_exp.config.settings import Config, Mu
 from topr_exp.evaluation.curve import Curve
-from topr_exp.evaluation.evaluate import evaluate, first
+from topr_exp.evaluation.evaluation import first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading import Grader
-from topr_exp.grading.verdicts import Verdicts, judge
-from topr_exp.inputs import fingerprints
+from topr_exp.grading.verdicts import Verdicts, grade_rollouts
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.run_folder import RunFolder, open_run
-from topr_exp.sampling.imported import load_imported
-from topr_exp.sampling.mismatch import describe, mismatch
-from topr_exp.sampling.rollouts import Rollouts, collect
+from topr_exp.models.words import words_of
+from topr_exp.runs import prompt
+from topr_exp.runs.benchmark import Benchmark
+from topr_exp.runs.console import header, results, say, warn
+from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
+from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime.files import write_text
+from topr_exp.sampling.imported import Imported, load_imported
+from topr_exp.sampling.mismatch import describe_mismatch, mismatch
+from topr_exp.sampling.rollouts import Rollouts, generate_rollouts
 from topr_exp.sampling.sampler import Sampler, open_sampler
 from topr_exp.store import Ragged, Store
+from topr_exp.store.users import SharedStore
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.examples import Examples
+from topr_exp.training.learnable import refuse_nothing_to_learn
 from topr_exp.training.offline import train_offline
 from topr_exp.training.on_policy import Rounds
-from topr_exp.training.scoring import score
+from topr_exp.training.parallel import parallelize
+from topr_exp.training.scoring import score_rollouts
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import Problem
-from topr_exp.verifier.solutions import Verification
 
 REWARD_OF_WRONG = {Reward.pm1: -1.0, Reward.zero_one: 0.0}
 
@@ -60,15 +63,33 @@ def run(config: Config) -> dict[str, Any]:
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
     device = config.cluster.device.name
-    with interrupts.listening(), world.joined(device), open_run(config) as folder, Tracker(config, folder.path):
-        folder.refuse_changed("files", fingerprints(config))
+    with (
+        interrupts.listening(),
+        distributed.process_group(device),
+        RunFolder(config) as folder,
+        Tracker(config, folder.path),
+    ):
+        refuse_changed_inputs(folder, config)
         if folder.done:
             summary: dict[str, Any] = folder.read("summary.json")
             say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
             return summary
-        scratch = folder.path / "sampler" / str(world.rank())
+        keep_threads(config, folder)
+        folder.note("files", fingerprints(config))
+        scratch = folder.path / "sampler" / str(distributed.rank())
         with open_sampler(config.sampler, scratch, config.model.trust_remote_code) as sampler:
             return Experiment(config, folder, sampler).run()
+
+
+def keep_threads(config: Config, folder: RunFolder) -> None:
+    """Compute with as many CPU threads as the run was begun with, since their number decides the last digits."""
+    before, now = (folder.read("environment.json") or {}).get("threads"), torch.get_num_threads()
+    if before is None or before == now:
+        return
+    if config.cluster.threads is None:
+        torch.set_num_threads(before)
+    else:
+        warn(f"the run was begun with cluster.threads={before}; with {now} its last digits may differ")
 
 
 class Experiment:
@@ -76,80 +97,90 @@ class Experiment:
 
     def __init__(self, config: Config, folder: RunFolder, sampler: Sampler) -> None:
         self.config, self.folder, self.sampler = config, folder, sampler
-        self.shared, self.own = Store(config.store), Store(folder.path / "store")
+        self.shared, self.own = SharedStore(config.store, folder.path), Store(folder.path / "store")
         self.showcase = Showcase(folder.path, config.optim.score_batch_size)
         with folder.stage("problems"):
-            sets = load_problems(config.data)
-            self.prompter = build_prompter(config.data)
-        self.verification: Verification | None = None
+            self.benchmark = Benchmark(config)
         if config.task.verifies:  # the problems are now solutions to them, the answer is whether one is correct
             with folder.stage("sampling"):
-                self.verification = Verification(config, sets, self.prompter, self.shared, sampler)
-                sets, self.prompter = self.verification.sets, self.verification.prompter
-                self.folder.count("tokens_of_solver", self.verification.sampled)
+                folder.count("tokens_of_solver", self.benchmark.generate_solutions(sampler, self.shared))
         with folder.stage("problems"):
             self.policy = load_policy(config.model, config.cluster.device.name)
-            folder.refuse_changed("models", {"model.path": self.policy.fingerprint})
-            self.train = ask(sets.train, self.prompter, self.policy, config.sampler.max_new_tokens)
-            self.test = ask(sets.test, self.prompter, self.policy, config.sampler.max_new_tokens)
+            note_models(folder, config, self.policy.fingerprint)
+            sets = self.benchmark.sets
+            self.train = self.benchmark.tokenize(sets.train, self.policy)
+            self.test = self.benchmark.tokenize(sets.test, self.policy)
+            self.show_prompt()
+        self.imported: Imported | None = None
+        if config.data.completions is not None:  # now, since what can't be trained on is to be told before sampling
+            with folder.stage("sampling"):
+                source = config.data.completions
+                self.imported = load_imported(
+                    source, self.train.problems, self.benchmark.prompter, self.policy, self.shared
+                )
         say(header(config, self.policy, sets, self.train, self.test) + "\n")
 
     def run(self) -> dict[str, Any]:
-        base = final = self.measure(0)
+        base = final = self.evaluate_iteration(0)
         iterations = range(1, self.config.iterations + 1)
         finished = [iteration for iteration in iterations if self.model_folder(iteration).exists()]
         for iteration in iterations[max(finished, default=1) - 1 :]:  # the weights of those before may be gone
             if iteration not in finished:
-                self.improve(iteration).save_policy(self.model_folder(iteration))
-            self.tidy(iteration)
+                self.train_iteration(iteration).save_policy(self.model_folder(iteration))
+            self.remove_leftovers(iteration)
             del self.policy  # with its gradients: there may be no memory for two
             gc.collect()
             self.policy = load_policy(self.config.model, self.config.cluster.device.name, self.model_folder(iteration))
-            final = self.measure(iteration)
-        summary = world.from_leader(self.summary(base, final) if world.leads() else {})
+            final = self.evaluate_iteration(iteration)
+        summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
+
+    def show_prompt(self) -> None:
+        """Write one whole prompt as the model gets it, for people to read."""
+        if distributed.is_main_process():
+            ids = self.train.prompts[0].tolist()
+            text = prompt.shown(ids, words_of(self.policy.tokenizer), self.train.stop)
+            write_text(self.folder.path / prompt.FILE, text + "\n")
 
     def store(self, iteration: int) -> Store:
         """Where what depends on an iteration's weights lies: all runs have the base's (0), only this run the others."""
         return self.shared if iteration == 0 else self.own
 
-    def measure(self, iteration: int) -> dict[str, Any]:
+    def evaluate_iteration(self, iteration: int) -> dict[str, Any]:
         """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
         with self.folder.stage("evaluation"):
-            evaluation = evaluate(self.sampler, self.policy, self.test, self.config, self.store(iteration))
+            evaluation = self.benchmark.evaluate(self.sampler, self.policy, self.test, self.store(iteration))
             self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
             self.showcase.tested(iteration, self.policy, evaluation)
             if self.config.evaluation.every is not None:  # where the curve of this iteration ends
                 part = evaluation.figures(self.config.evaluation.problems)
-                self.folder.add_evaluation({"iteration": iteration, "subset": True, **part})
-            figures = {**evaluation.figures(), **evaluation.places()}
-            if self.verification is not None:
-                figures |= self.verification.tested(self.folder.path, iteration, evaluation)
-            self.folder.add_evaluation({"iteration": iteration, **figures})
+                self.folder.evaluations.add({"iteration": iteration, "subset": True, **part})
+            figures = self.benchmark.figures(evaluation, self.folder.path, iteration)
+            self.folder.evaluations.add({"iteration": iteration, **figures})
         return figures
 
     def curve(self, iteration: int, trainer: Trainer) -> Curve:
         """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
         questions = first(self.test, self.config.evaluation.problems)
 
-        def look(step: int, samples: int) -> None:
-            trainer.drop_gradients()  # their memory is the sampler's now
-            with self.folder.aside("evaluation"), trainer.layout.whole():
+        def evaluate_now(step: int, samples: int) -> None:
+            trainer.zero_grad()  # their memory is the sampler's now
+            with self.folder.aside("evaluation"), trainer.layout.gathered_weights():
                 now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
                 policy = dataclasses.replace(self.policy, fingerprint=now)
-                evaluation = evaluate(self.sampler, policy, questions, self.config, self.own)
+                evaluation = self.benchmark.evaluate(self.sampler, policy, questions, self.own)
                 self.before_training()
                 self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
                 place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
-                self.folder.add_evaluation({**place, **evaluation.figures()})
+                self.folder.evaluations.add({**place, **evaluation.figures()})
 
-        curve = Curve(self.folder, self.config.evaluation.every, look)
+        curve = Curve(self.folder, self.config.evaluation.every, evaluate_now)
         curve.reach(trainer.step, trainer.samples)
         return curve
 
-    def improve(self, iteration: int) -> Trainer:
+    def train_iteration(self, iteration: int) -> Trainer:
         """Train the policy in place: on completions of its own, on ones made elsewhere, or in rounds."""
         if self.config.schedule.prompts is not None:
             return self.train_in_rounds(iteration)
@@ -158,9 +189,12 @@ class Experiment:
             rollouts, train, imported = self.completions(store)
             self.before_training()
         with self.folder.stage("grading"):
-            verdicts = judge(rollouts, train.problems, self.config.grader_name, store)
+            verdicts = grade_rollouts(rollouts, train.problems, self.config.grader_name, store)
         with self.folder.stage("composition"):
-            training_set = self.composed(rollouts, verdicts, train.problems, iteration)
+            training_set = self.training_set_of(rollouts, verdicts, train.problems, iteration)
+            refuse_nothing_to_learn(self.config.algo, training_set)
+            if training_set.description.note:
+                warn(training_set.description.note)
         with self.folder.stage("scoring"):
             mu = self.log_mu(rollouts, imported, store)
             reference = self.reference()
@@ -176,18 +210,18 @@ class Experiment:
             train_offline(
                 trainer, examples, self.curve(iteration, trainer), self.config.seed, iteration, every, mu_is_start=ours
             )
-            trainer.drop_gradients()
-            with trainer.layout.whole():
+            trainer.zero_grad()
+            with trainer.layout.gathered_weights():
                 chosen = training_set.examples
                 self.showcase.trained(iteration, self.policy, rollouts, verdicts, train.problems, mu, chosen)
         return trainer
 
-    def completions(self, store: Store) -> tuple[Rollouts, Questions, Ragged | None]:
+    def completions(self, store: Store) -> Imported:
         """What is trained on: completions, what they answer, and log μ where it came with them."""
-        data = self.config.data
-        if data.completions is not None:
-            return load_imported(data.completions, self.train.problems, self.prompter, self.policy, store)
-        rollouts = collect(self.sampler, self.policy, self.train, data.n, self.config.sampler.seed, store)
+        if self.imported is not None:
+            return self.imported
+        n, seed = self.config.data.n, self.config.sampler.seed
+        rollouts = generate_rollouts(self.sampler, self.policy, self.train, n, seed, store)
         self.folder.count("tokens_sampled", rollouts.sampled)
         return rollouts, self.train, None
 
@@ -201,14 +235,12 @@ class Experiment:
         self, iteration: int, training_set: TrainingSet, rollouts: Rollouts, verdicts: Verdicts, mu: Ragged
     ) -> None:
         """Write down what an iteration trains on, and how far μ is from what the sampler drew with."""
-        if training_set.description.note:
-            warn(training_set.description.note)
         store = str(self.store(iteration - 1).root)
         sources = {"store": store, "rollouts": rollouts.name, "verdicts": verdicts.name}
         summary = {**training_set.summary(), "sampler": rollouts.made_by}
         if self.config.mu is Mu.scored and self.config.data.completions is None:
             summary["sampler_mismatch"] = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
-            say(describe(summary["sampler_mismatch"]))
+            say(describe_mismatch(summary["sampler_mismatch"]))
         self.folder.save_training_set(iteration, training_set.examples, summary, sources)
 
     def train_in_rounds(self, iteration: int) -> Trainer:
@@ -225,7 +257,7 @@ class Experiment:
                 config.data.n,
                 grader,
                 reference,
-                lambda rollouts, verdicts, problems: self.composed(rollouts, verdicts, problems, iteration),
+                lambda rollouts, verdicts, problems: self.training_set_of(rollouts, verdicts, problems, iteration),
                 config.seed,
                 iteration,
             )
@@ -241,12 +273,12 @@ class Experiment:
         else:
             self.sampler.rest()
 
-    def composed(
+    def training_set_of(
         self, rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem], iteration: int
     ) -> TrainingSet:
         """The training set that the settings ask for, out of graded completions."""
-        return compose(
-            candidates(rollouts, verdicts, problems),
+        return build_training_set(
+            build_candidates(rollouts, verdicts, problems),
             REWARD_OF_WRONG[self.config.reward],
             self.config.compose,
             unit_of(self.config.algo.needs),
@@ -259,7 +291,7 @@ class Experiment:
 
     def scored(self, policy: Policy, rollouts: Rollouts, store: Store, label: str) -> Ragged:
         """log-probabilities of all completions under a policy, from the store as far as they are there."""
-        logp, scored = score(policy, rollouts, store, self.config.optim.score_batch_size, label)
+        logp, scored = score_rollouts(policy, rollouts, store, self.config.optim.score_batch_size, label)
         self.folder.count("tokens_scored", scored)
         return logp
 
@@ -275,8 +307,9 @@ class Experiment:
         whole = reference if "vocab_kl" in self.config.algo.needs else None
         folder = self.folder.path / "checkpoints" / str(iteration)
         parallel = self.config.cluster.parallel
-        trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder, parallel)
-        self.folder.rewind(iteration, trainer.step)
+        layout = parallelize(self.policy.model, parallel.name if parallel is not None else None)
+        trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder, layout)
+        self.folder.metrics.rewind(iteration, trainer.step)
         return trainer
 
     def model_folder(self, iteration: int) -> Path:
@@ -284,9 +317,9 @@ class Experiment:
         last = iteration == self.config.iterations
         return self.folder.path / ("model" if last else f"iteration-{iteration}/model")
 
-    def tidy(self, iteration: int) -> None:
+    def remove_leftovers(self, iteration: int) -> None:
         """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept."""
-        if not world.leads():
+        if not distributed.is_main_process():
             return
         shutil.rmtree(self.folder.path / "checkpoints", ignore_errors=True)
         keep = self.config.checkpoint.keep_iterations
@@ -307,8 +340,9 @@ class Experiment:
             **{key: last[key] for key in ("baseline", "effective_positive", "positive_share", "n_train")},
             "problems": {"train": len(self.train.problems), "test": len(self.test.problems)},
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
+            "note": last.get("note"),
             "sampler_mismatch": last.get("sampler_mismatch"),
-            "iterations": self.folder.evaluations(),
+            "iterations": self.folder.evaluations.on_all_problems(),
             "base": base,
             "final": final,
             "seconds": {name: round(value, 3) for name, value in self.folder.seconds.items()},

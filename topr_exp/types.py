@@ -56,7 +56,7 @@ class Batch:
     group_size: Tensor | None = None  # [B] n, before subsampling
     ref_logp: Tensor | None = None  # [B, T] log π_ref
     vocab_kl: Tensor | None = None  # [B, T] KL(π(.|x,y_<t) || π_ref(.|x,y_<t)) over the vocabulary, with gradient
-    signals: dict[str, Tensor] = field(default_factory=dict)  # what `Loss.signals` computed over complete groups
+    signals: dict[str, Tensor] = field(default_factory=dict)  # what the loss's `signals` computed over the global batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ softmax, not taken from autograd, so that tests can state a gradient in closed f
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,16 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from topr_exp.config import build_algorithm
+from topr_exp.config.load import build_algorithm
 from topr_exp.types import Batch
 
 CONF = Path(__file__).parents[2] / "conf" / "algo"
-NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+YAMLS = {path.stem: path for path in CONF.glob("*.yaml")}
+OWN = None  # the name of a loss in a user's folder, given by its YAML (docs/extending.md)
+if given := os.environ.get("TOPR_LOSS"):
+    OWN = Path(given).stem
+    YAMLS[OWN] = Path(given)
+NAMES = sorted(YAMLS)
 RESPONSES = [[2], [0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
 LENGTH = np.array([len(y) for y in RESPONSES])
 MASK = np.array([[True, len(y) == 2] for y in RESPONSES])
@@ -30,15 +36,16 @@ LOGITS = 9
 
 
 def load(name: str, **overrides: Any) -> Any:
-    """The loss of conf/algo/<name>.yaml with some fields replaced."""
-    settings = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    """The loss of <name>.yaml with some fields replaced."""
+    settings = OmegaConf.to_container(OmegaConf.load(YAMLS[name]))
     settings.pop("defaults", None)  # Hydra's, not the loss's
     return build_algorithm({**settings, **overrides})
 
 
 def with_signals(loss: Any, batch: Batch) -> Batch:
-    """The batch as the trainer hands it over: with the group signals where the loss has any."""
-    return dataclasses.replace(batch, signals=loss.signals(batch)) if "groups" in loss.needs else batch
+    """The batch as the trainer hands it over: with the signals where the loss has any."""
+    signals = getattr(loss, "signals", None)
+    return dataclasses.replace(batch, signals=signals(batch)) if signals is not None else batch
 
 
 def rng(seed: int) -> np.random.Generator:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 from omegaconf import OmegaConf
-from tabular_policies import CONF, NAMES, load
 
+from tests.algorithms.tabular_policies import NAMES, YAMLS, load
 from topr_exp.types import ConfigError
 
 INF = float("inf")
@@ -21,7 +21,7 @@ TABLE_1 = {
     "topr": (1, 1, 0, 1),
 }
 FAMILY = {"topr", "tis", "is", "naive", "sft", "ppo", "dpo", "agro", "agro_on_policy", "rloo", "kl_pg"}
-FAMILY |= {"grpo", "opmd", "asymre", "rec"}
+FAMILY |= {"grpo", "opmd", "asymre", "rec", "red_drop"}
 
 
 def test_all_algorithms_are_there():
@@ -31,16 +31,16 @@ def test_all_algorithms_are_there():
 @pytest.mark.parametrize("name", NAMES)
 def test_yaml_fills_its_dataclass(name):
     """Every field has its value in the YAML and only there: the dataclass has no defaults."""
-    settings = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    settings = OmegaConf.to_container(OmegaConf.load(YAMLS[name]))
     settings.pop("defaults", None)  # Hydra's, not the loss's
     loss = load(name)
     assert settings.pop("_target_") == f"{type(loss).__module__}.{type(loss).__qualname__}"
     assert list(settings) == [field.name for field in dataclasses.fields(loss)]
     assert loss.name == name
     assert all(field.default is dataclasses.MISSING for field in dataclasses.fields(loss))
-    first = (CONF / f"{name}.yaml").read_text().splitlines()[0]
-    assert first.startswith("# ")
-    assert "arXiv " in first
+    first = YAMLS[name].read_text().splitlines()[0]
+    assert first.startswith("# "), "the first line says what the loss is"
+    assert "arXiv " in first, "and where it comes from"
 
 
 @pytest.mark.parametrize("name", TABLE_1)
@@ -56,7 +56,7 @@ def test_defaults_of_the_method():
     assert (load("ppo").eps_low, load("ppo").eps_high) == (0.2, 0.2)
     assert load("asymre").delta_v == -0.1
     assert load("agro_on_policy").square_baseline.name == "none"
-    for name in set(NAMES) - {*TABLE_1, "ppo", "dpo"}:
+    for name in FAMILY - {*TABLE_1, "ppo", "dpo"}:
         assert not load(name).length_normalize
         assert not load(name).uses_baseline
     assert not load("dpo").uses_baseline

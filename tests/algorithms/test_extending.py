@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from tabular_policies import random_case
 
+from tests.algorithms.tabular_policies import random_case
 from topr_exp.algorithms.base import NEEDS, Loss
-from topr_exp.config import build_algorithm
+from topr_exp.config.load import build_algorithm
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "extending.md").read_text()
@@ -60,7 +61,7 @@ def test_the_commands_find_it(project):
     for line in lines:
         done = command(project, *line.split()[3:], "dry_run=true")
         assert done.returncode == 0, done.stderr
-        *runs, count = done.stdout.splitlines()
+        *runs, count = done.stdout.rpartition("\n\n")[2].splitlines()
         assert count.endswith("nothing started")
         assert len(runs) == (6 if "seed=0,1,2" in line else 1)
         assert "soft-topr" in runs[-1]
@@ -75,6 +76,46 @@ def test_a_value_out_of_range_is_refused_as_printed(project):
 
 def test_the_table_of_needs_is_complete():
     assert set(re.findall(r"^\| `(\w+)` \|", DOC, re.MULTILINE)) - {"needs"} == NEEDS.keys()
+
+
+def check_command(project: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The page's command for the package's checks of a loss, run in the folder of the two files."""
+    (line,) = [line for line in DOC.splitlines() if line.startswith("TOPR_LOSS=")]
+    variable, python, *arguments = line.replace("../topr-exp", str(ROOT)).split()
+    assert python == "python"
+    return subprocess.run(
+        [sys.executable, *arguments, "-p", "no:cacheprovider", *options],
+        cwd=project,
+        env={**os.environ, **dict([variable.split("=")])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=500,
+    )
+
+
+def test_the_packages_checks_hold_for_the_printed_loss(project):
+    done = check_command(project)
+    assert done.returncode == 0, done.stdout
+    assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 20
+
+
+@pytest.mark.parametrize(
+    ("wrong", "check"),
+    [
+        (("LossOutput(reduce_tokens(", "LossOutput(0 * batch.logp.sum() + reduce_tokens("), "padding"),
+        (("delta = log_ratio", "batch.reward.mul_(1.01)\n        delta = log_ratio"), "not_touch"),
+        (('{"weight": weight}', '{"weight": weight.mean()}'), "promised_form"),
+    ],
+)
+def test_the_packages_checks_find_what_is_wrong_with_a_users_loss(project, wrong, check):
+    path = project / "soft_topr.py"
+    text = path.read_text()
+    assert wrong[0] in text
+    path.write_text(text.replace(*wrong))
+    done = check_command(project, "-n", "0")
+    assert done.returncode == 1, done.stdout
+    assert re.search(rf"^FAILED .*{check}", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_a_whole_run_with_the_printed_loss(project):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tabular_policies import load, rng, with_signals
 
+from tests.algorithms.tabular_policies import load, rng, with_signals
 from topr_exp.types import Batch
 
 K = 6

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tabular_policies import all_groups, expected_gradient, load, probability, random_case, rng, token_logp, token_score
+
+from tests.algorithms.tabular_policies import (
+    all_groups,
+    expected_gradient,
+    load,
+    probability,
+    random_case,
+    rng,
+    token_logp,
+    token_score,
+)
 
 SEEDS = range(4)
 INF = float("inf")

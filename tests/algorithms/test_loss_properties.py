@@ -7,8 +7,8 @@ import math
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tabular_policies import load
 
+from tests.algorithms.tabular_policies import load
 from topr_exp.algorithms.tapered import taper
 from topr_exp.types import Batch
 

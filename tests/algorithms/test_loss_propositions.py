@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from tabular_policies import Case, load, probability, rng, torch_token_logp
 
+from tests.algorithms.tabular_policies import Case, load, probability, rng, torch_token_logp
 from topr_exp.algorithms.tapered import taper
 
 INF = float("inf")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tabular_policies import (
+
+from tests.algorithms.tabular_policies import (
     MASK,
     STATES,
     TOKENS,
@@ -20,7 +21,6 @@ from tabular_policies import (
     token_logp,
     token_score,
 )
-
 from topr_exp.algorithms.agro import Estimator, half_square
 from topr_exp.types import TOPRError
 

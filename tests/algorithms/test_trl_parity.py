@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tabular_policies import MASK, Case, load, random_case, torch_token_logp, with_signals
 
+from tests.algorithms.tabular_policies import MASK, Case, load, random_case, torch_token_logp, with_signals
 from topr_exp.types import Batch, PairBatch
 
 trl = pytest.importorskip("trl", minversion="1.16", reason="TRL is a test extra")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_compose_config import settings as compose
 
+from tests.config.test_compose import settings as compose
 from topr_exp.composition.candidates import Candidates
-from topr_exp.composition.pairs import distinct, select_pairs
+from topr_exp.composition.pairs import sample_distinct, select_pairs
 from topr_exp.types import TOPRError
 
 PROBLEM = np.array([0, 1, 0, 1, 2, 0, 1])
@@ -49,7 +49,7 @@ def test_pairs_exhaustively(most, n):
 def test_every_set_of_a_problems_pairs_is_equally_likely():
     tries = 20_000
     sizes = np.full(tries, 5)
-    owner, code = distinct(np.random.default_rng(0), sizes, 3)
+    owner, code = sample_distinct(np.random.default_rng(0), sizes, 3)
     drawn = Counter(tuple(sorted(row)) for row in code.reshape(tries, 3).tolist())
     assert owner.tolist() == np.repeat(np.arange(tries), 3).tolist()
     assert set(drawn) == set(combinations(range(5), 3))
@@ -59,7 +59,7 @@ def test_every_set_of_a_problems_pairs_is_equally_likely():
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=10), st.integers(1, 16))
 def test_distinct_integers_below_each_size(sizes, most):
-    owner, code = distinct(np.random.default_rng(1), np.array(sizes), most)
+    owner, code = sample_distinct(np.random.default_rng(1), np.array(sizes), most)
     for i, size in enumerate(sizes):
         mine = code[owner == i].tolist()
         assert len(mine) == len(set(mine)) == min(size, most)

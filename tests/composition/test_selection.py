@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_compose_config import settings as compose
 
-from topr_exp.composition.candidates import Candidates, generator
+from tests.config.test_compose import settings as compose
+from topr_exp.composition.candidates import Candidates, random_generator
 from topr_exp.composition.pairs import select_pairs
-from topr_exp.composition.selection import largest_set, select_examples, select_groups
+from topr_exp.composition.selection import largest_set_size, select_examples, select_groups
 from topr_exp.types import TOPRError
 
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])  # unequal groups
@@ -80,11 +80,11 @@ def test_largest_set_is_the_largest(right, wrong, share):
     def fits(n):
         return round(share * n) <= right and n - round(share * n) <= wrong
 
-    assert largest_set(right, wrong, share) == max(n for n in range(right + wrong + 1) if fits(n))
+    assert largest_set_size(right, wrong, share) == max(n for n in range(right + wrong + 1) if fits(n))
 
 
 def test_largest_set_where_rounding_admits_many():
-    assert largest_set(60, 0, 0.99) == 50  # 49.5 rounds to 50
+    assert largest_set_size(60, 0, 0.99) == 50  # 49.5 rounds to 50
 
 
 @pytest.mark.parametrize("n", [None, *range(1, 9)])
@@ -97,7 +97,8 @@ def test_anna_karenina_exhaustively(n):
         kept = {row for row in rows if positive[row]}
         assert len(rows) == len(found.rows) == min(n or 7, len(firsts) + negatives)
         assert kept == firsts if n is None or n >= len(firsts) else kept < firsts
-        assert (found.description.note is not None) == (n is not None and (n > len(rows) or n <= len(firsts)))
+        told = not kept or (n is not None and (n > len(rows) or n <= len(firsts)))
+        assert (found.description.note is not None) == told
 
 
 def test_anna_karenina_takes_the_first_in_sample_order_of_unsorted_problems():
@@ -141,7 +142,7 @@ def test_any_candidates_any_settings(data):
     right, wrong, n = int(positive.sum()), int((~positive).sum()), config.n_examples
     impossible = not len(positive) or (name == "positives" and not right)
     if name == "proportion":
-        m = largest_set(right, wrong, 0.3) if n is None else n
+        m = largest_set_size(right, wrong, 0.3) if n is None else n
         impossible |= (not (right and wrong) and n is None) or round(0.3 * m) > right or m - round(0.3 * m) > wrong
     if impossible:
         with pytest.raises(TOPRError, match=r"\A.*\Z"):  # one line
@@ -161,9 +162,9 @@ def test_any_candidates_any_settings(data):
 
 def test_seed_iteration_and_purpose_each_change_the_draw():
     streams = [(0, 0, "a"), (1, 0, "a"), (0, 1, "a"), (0, 0, "b")]
-    first = [generator(*stream).integers(1 << 62) for stream in streams]
+    first = [random_generator(*stream).integers(1 << 62) for stream in streams]
     assert len(set(first)) == 4
-    assert first == [generator(*stream).integers(1 << 62) for stream in streams]
+    assert first == [random_generator(*stream).integers(1 << 62) for stream in streams]
 
 
 def test_more_than_there_is_takes_all_and_says_so():

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import math
 
-import brute_force
 import numpy as np
 import pytest
-from synthetic import evaluation
 
+from tests.evaluation import brute_force
+from tests.evaluation.synthetic import evaluation
 from topr_exp.evaluation.draws import draw, sampling_only_se
 from topr_exp.evaluation.majority import ballots
 from topr_exp.evaluation.passk import pass_at_k

@@ -1,11 +1,24 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
-from synthetic import evaluation
 
+from tests.evaluation.synthetic import evaluation
 from topr_exp.evaluation import intervals as module
-from topr_exp.evaluation.intervals import bootstrap_means, intervals, paired_difference, standard_error
+from topr_exp.evaluation.intervals import (
+    Interval,
+    bootstrap_intervals,
+    bootstrap_means,
+    crossed_interval,
+    paired_difference,
+    standard_error,
+    t_95,
+    t_half_width,
+    t_interval,
+    wilson_interval,
+)
 from topr_exp.evaluation.majority import ballots, count_votes, majority_score
 from topr_exp.evaluation.passk import pass_at_k
 from topr_exp.evaluation.verdicts import CORRECT
@@ -28,9 +41,9 @@ def test_intervals_over_problems_cover_the_truth_95_times_in_100():
     tests, hits, hits_by_se = 1500, np.zeros(3), np.zeros(3)
     for _ in range(tests):
         values = statistics(rng, 200)
-        for i, found in enumerate(intervals(values, rng, resamples=600)):
+        for i, found in enumerate(bootstrap_intervals(values, rng, resamples=600)):
             hits[i] += found.low <= truth[i] <= found.high
-            hits_by_se[i] += abs(found.value - truth[i]) <= 1.96 * found.se
+            hits_by_se[i] += abs(found.value - truth[i]) <= 1.96 * standard_error(values[:, i])
     for share in (*hits / tests, *hits_by_se / tests):
         assert 0.93 <= share <= 0.97
 
@@ -47,7 +60,7 @@ def test_paired_differences_cover_the_truth_and_are_narrower_than_unpaired_ones(
         second = statistics(rng, 200, easy + better * (1 - easy))[:, 0]
         found = paired_difference(first, second, rng, resamples=600)
         hits += found.low <= truth <= found.high
-        paired.append(found.se)
+        paired.append(standard_error(second - first))
         unpaired.append(np.hypot(standard_error(first), standard_error(second)))
     assert 0.93 <= hits / tests <= 0.97
     assert np.mean(paired) < 0.6 * np.mean(unpaired)
@@ -70,13 +83,120 @@ def test_resampling_in_chunks_changes_nothing(monkeypatch):
 
 def test_a_seed_gives_the_same_interval_and_another_seed_another():
     values = np.random.default_rng(5).random((40, 1))
-    first, again, other = (intervals(values, np.random.default_rng(seed))[0] for seed in (0, 0, 1))
+    first, again, other = (bootstrap_intervals(values, np.random.default_rng(seed))[0] for seed in (0, 0, 1))
     assert first == again
     assert first != other
-    assert (first.value, first.se) == (other.value, other.se)
+    assert first.value == other.value
 
 
 def test_a_single_problem_has_no_uncertainty_to_give():
-    assert intervals(np.array([[0.25]]), np.random.default_rng(0))[0].as_dict() == {
-        "value": 0.25, "se": None, "low": None, "high": None
-    }  # fmt: skip
+    (found,) = bootstrap_intervals(np.array([[0.25]]), np.random.default_rng(0))
+    assert found.as_dict() == {"value": 0.25, "low": None, "high": None}
+    assert found.percent() == "25.0"
+    assert standard_error(np.array([0.25])) is None
+
+
+def test_students_quantile_is_that_of_the_tables():
+    tables = {1: 12.706, 2: 4.303, 15: 2.131, 16: 2.120, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980, 1e9: 1.960}
+    for freedom, quantile in tables.items():
+        assert -0.001 <= t_95(freedom) - quantile <= 0.004
+    assert 4.303 < t_95(1.5) < 12.706
+
+
+def test_the_interval_over_seeds_is_students():
+    found = t_interval([0.1, 0.2, 0.6])
+    half = 4.303 * math.sqrt(0.07) / math.sqrt(3)
+    assert (found.value, found.low, found.high, found.seeds) == pytest.approx((0.3, 0.3 - half, 0.3 + half, 3))
+    share = t_interval([0.1, 0.2, 0.6], share=True)
+    assert (share.low, share.high) == (0.0, pytest.approx(0.3 + half))
+    assert t_interval([-2.0, 3.0]).high > 1  # of what is no share nothing is cut off
+    assert math.isnan(t_interval([0.5]).low)
+    assert t_half_width(np.array([[0.0, 5.0], [2.0, 5.0]])) == pytest.approx([12.706, 0.0])
+
+
+def test_the_interval_over_seeds_covers_the_truth_95_times_in_100():
+    rng = np.random.default_rng(6)
+    for seeds in (3, 5, 17, 40):
+        values = rng.normal(size=(seeds, 20_000))
+        assert 0.945 < (np.abs(values.mean(axis=0)) <= t_half_width(values)).mean() < 0.955
+
+
+def test_the_interval_over_seeds_and_problems_by_hand():
+    """Two seeds, three problems: sums of squares of a table with two margins."""
+    table = [[0.0, 0.5, 1.0], [0.25, 0.5, 0.0]]
+    seeds, problems = 2, 3
+    mean = sum(map(sum, table)) / 6
+    of_seed = [sum(row) / problems for row in table]
+    of_problem = [(table[0][p] + table[1][p]) / seeds for p in range(problems)]
+    ms_seed = problems * sum((each - mean) ** 2 for each in of_seed) / (seeds - 1)
+    ms_problem = seeds * sum((each - mean) ** 2 for each in of_problem) / (problems - 1)
+    ms_rest = sum((table[s][p] - of_seed[s] - of_problem[p] + mean) ** 2 for s in range(2) for p in range(3)) / 2
+    assert max(ms_seed, ms_problem) < ms_rest  # so that only the rest is left, with (2 - 1) (3 - 1) degrees of freedom
+    half = 4.303 * math.sqrt(ms_rest / 6)
+    found = crossed_interval(np.array(table) - 5)
+    assert (found.value, found.low, found.high) == pytest.approx((mean - 5, mean - 5 - half, mean - 5 + half))
+
+    table = [[0.0, 0.1, 0.1], [0.9, 1.0, 0.8]]  # here the seeds differ by far the most
+    of_seed, mean = [sum(row) / 3 for row in table], sum(map(sum, table)) / 6
+    ms_seed = 3 * sum((each - mean) ** 2 for each in of_seed)
+    found = crossed_interval(np.array(table) - 5)
+    assert found.high - found.value == pytest.approx(12.706 * math.sqrt(ms_seed / 6), rel=0.01)
+    assert crossed_interval(np.array(table)) == Interval(pytest.approx(mean), 0.0, 1.0, 2)  # shares stay shares
+
+
+def test_the_interval_covers_seeds_and_problems():
+    """By simulation: 95 % intervals hold the true mean about that often where both seeds and problems vary."""
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(100):
+        values = 0.5 + 0.1 * rng.normal(size=(8, 1)) + 0.3 * rng.normal(size=(1, 50)) + 0.3 * rng.normal(size=(8, 50))
+        found = crossed_interval(values)
+        held += found.low <= 0.5 <= found.high
+    assert 88 <= held <= 100
+
+
+@pytest.mark.parametrize(
+    ("seeds", "of_seed", "of_problem"), [(3, 0.2, 0.1), (3, 0.02, 0.3), (3, 0.0, 0.3), (5, 0.1, 0)]
+)
+def test_the_interval_holds_with_few_seeds(seeds, of_seed, of_problem):
+    rng = np.random.default_rng(1)
+    held = 0
+    for _ in range(400):
+        rest = 0.3 * rng.normal(size=(seeds, 40))
+        found = crossed_interval(
+            of_seed * rng.normal(size=(seeds, 1)) + of_problem * rng.normal(size=(1, 40)) + rest - 5
+        )
+        held += found.low <= -5 <= found.high
+    assert 0.91 <= held / 400 <= 0.985
+
+
+def test_the_interval_of_one_seed_is_over_problems_and_shares_stay_shares():
+    rng = np.random.default_rng(2)
+    values = 0.5 + 0.3 * rng.normal(size=(8, 50))
+    alone = crossed_interval(values[:1])
+    assert alone.high - alone.low == pytest.approx(2 * 2.01 * values[0].std(ddof=1) / np.sqrt(50), rel=0.01)
+    assert crossed_interval(np.zeros((3, 9))) == Interval(0.0, 0.0, 0.0, 3)
+    rare = crossed_interval((rng.random((2, 30)) < 0.02).astype(float))
+    assert rare.low == 0.0
+
+
+def test_students_interval_misses_where_seeds_collapse():
+    rng = np.random.default_rng(7)
+    for seeds, covered in ((3, 0.49), (5, 0.68)):
+        values = np.where(rng.random((seeds, 20_000)) < 0.2, 0.0, 0.6) + 0.01 * rng.normal(size=(seeds, 20_000))
+        held = np.abs(values.mean(axis=0) - 0.48) <= t_half_width(values)
+        assert held.mean() == pytest.approx(covered, abs=0.02)
+
+
+def test_wilsons_interval():
+    """Wilson's bounds p are where the score test just rejects: |share - p| = 1.96 sqrt(p (1 - p) / n)."""
+    for count, total in ((0, 5), (2, 5), (5, 5), (1, 3), (40, 50)):
+        found = wilson_interval(count, total)
+        assert found.value == count / total
+        for end in (found.low, found.high):
+            assert abs(found.value - end) == pytest.approx(1.96 * math.sqrt(end * (1 - end) / total), abs=1e-9)
+    rng = np.random.default_rng(8)
+    for share, total in ((0.2, 5), (0.5, 20), (0.1, 50)):
+        counts = rng.binomial(total, share, 4000)
+        held = np.mean([one.low <= share <= one.high for one in (wilson_interval(int(c), total) for c in counts)])
+        assert 0.92 <= held <= 1.0

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import brute_force
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.evaluation import brute_force
 from topr_exp.evaluation.majority import ballots, count_votes, majority_score
 from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
 

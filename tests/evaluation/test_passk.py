@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import brute_force
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.evaluation import brute_force
 from topr_exp.evaluation.passk import pass_at_k, powers_of_two
 
 

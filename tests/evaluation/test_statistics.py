@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 import math
 
-import brute_force
 import numpy as np
 import pytest
-from synthetic import evaluation
 
+from tests.evaluation import brute_force
+from tests.evaluation.synthetic import evaluation
 from topr_exp.evaluation.statistics import measure, summarise
 from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID, correct_histogram, encode, shares
 

@@ -31,10 +31,26 @@ def dying(completion: str, gold: str) -> str:
     os._exit(3)
 
 
+def dying_if_told(completion: str, gold: str) -> str:
+    return "correct" if completion == "go" else dying(completion, gold)
+
+
+def wrong_object(completion: str, gold: str) -> object:
+    return {"correct"}
+
+
+def evaluating(completion: str, gold: str) -> str:
+    return str(eval(completion))
+
+
 def greedy(completion: str, gold: str) -> str:
     hoard = []
     while True:
         hoard.append(bytearray(1 << 26))
+
+
+def swelling(completion: str, gold: str) -> str:
+    return "correct" if len(b"x" * (500 << 20)) else "incorrect"
 
 
 def writing(completion: str, gold: str) -> str:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from topr_exp.grading import Grader
+from topr_exp.grading import Grader, extract
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "grading.md"
 EXAMPLE = re.compile(r"- `(.+?)` ([=≠]) `(.+?)`")
+EXTRACTED = re.compile(r"- `(.+?)`: `(.+?)` → `(.+?)`")
 REQUIRED = (
     "Percent", "Units", "Degrees", "Lists and sets", "Tuples", "Intervals", "Mixed numbers", "Thousands", "Rounding",
     "Value, not form", "Several signs", "Names",
@@ -49,6 +50,17 @@ def test_convention(title: str, grader: Grader) -> None:
     assert not wrong
 
 
+def test_the_answers_of_the_documents_completions() -> None:
+    examples = EXTRACTED.findall(DOCUMENT.read_text(encoding="utf-8"))
+    assert len(examples) >= 9
+    assert [extract(completion, format) for format, completion, _ in examples] == [answer for _, _, answer in examples]
+
+
+def test_a_chain_that_contradicts_itself_votes_for_nothing(grader: Grader) -> None:
+    answers = ["42", "x=41=42", "x=42=42.0", r"x=\sqrt{4}=2", "2", "x=41=43"]
+    assert grader.classes(answers) == [0, 1, 0, 2, 2, 3]
+
+
 HEDGES = [
     (r"\boxed{3} or \boxed{5}", "5", "incorrect"),
     (r"\boxed{3}, \boxed{5}", "5", "incorrect"),
@@ -56,6 +68,9 @@ HEDGES = [
     (r"\boxed{5, 6, 7}", "5", "incorrect"),
     (r"\boxed{x = 3 \text{ or } x = 5}", "5", "incorrect"),
     (r"First I thought it was \boxed{3}. But it is \boxed{5}", "5", "correct"),
+    (r"\boxed{x = 3 = 5}", "5", "incorrect"),
+    (r"\boxed{x = 3 = 5}", "3", "incorrect"),
+    (r"\boxed{3 = 5}", "5", "incorrect"),
     (r"\boxed{-2} \text{ and } \boxed{1}", "1,-2", "correct"),
 ]
 
@@ -75,6 +90,10 @@ GSM8K = [
     ("The answer is 180.", "18", "incorrect"),
     ("The answer is 1.8", "18", "incorrect"),
     ("The answer is -18.", "18", "incorrect"),
+    ("The answer is 18, which is 2 times 9.", "18", "correct"),
+    ("The answer is 18 (i.e. 18.0).", "18", "correct"),
+    ("The answer is 17 or 18, which is even.", "18", "incorrect"),
+    ("The answer is x = 17 = 18.", "18", "incorrect"),
     ("The answer is 12, but 18 is near.", "18", "incorrect"),
     ("18", "18", "invalid"),
     ("The answer is", "18", "invalid"),

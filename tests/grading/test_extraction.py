@@ -28,6 +28,9 @@ BOXES = [
     (r"\boxed{1} and \boxed{2}", "1, 2"),
     (r"$\boxed{1}$ or $\boxed{2}$", "1, 2"),
     (r"\[\boxed{1}\] \quad \text{and} \quad \[\boxed{2}\]", "1, 2"),
+    (r"\boxed{2} and $\boxed{ 2 }$, \boxed{2}", "2"),  # the same box over and over
+    (r"\boxed{x+1}, \boxed{x + 1}", "x+1"),
+    (r"\boxed{\text{a number which is even}}", r"\text{a number which is even}"),
     (r"\boxed{1} gives us \boxed{2}", "2"),
     (r"\boxed{9}, then, after much more work of another kind altogether, \boxed{1}, \boxed{2}", "1, 2"),
 ]
@@ -54,6 +57,8 @@ GSM8K = [
     ("The answer is 5. The answer is", "5"),
     ("The answer is 5.\n\nQ: How many?\nA: The answer is 9.", "5"),  # a further question is not this one's
     ("The answer is 5.\nQuestion: How many?\nAnswer: The answer is 9.", "5"),
+    ("The answer is which one?", "which one"),  # no value stands before the clause
+    ("The answer is (that is, if all is well) 7.", "(that is, if all is well) 7"),
     ("The answer is not 5.", None),
     ("The answer isn't 5.", None),
     ("The answer is", None),
@@ -93,7 +98,7 @@ def test_unknown_format() -> None:
 
 UNITS = (
     r"\boxed{", r"\boxed ", r"\boxed", "{", "}", "\n", "The answer is ", "The answer is 5. ", "the final answer is ",
-    "the ", "</think>", r"\boxed{1} and ", "$", r"\[", "\nQ", " ", "\\",
+    "the ", "The answer is 5, which ", r"\boxed{5 \text{ ", "</think>", r"\boxed{1} and ", "$", r"\[", "\nQ", " ", "\\",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from topr_exp.grading import Grader, extract, last_boxed
-from topr_exp.grading.equivalence import key, quick
+from topr_exp.grading.equivalence import compare_quickly, normal_form
 from topr_exp.grading.structure import Group, Named, Node, Range, TooComplex, parse
 
 PIECES = [
@@ -43,10 +43,15 @@ def test_extraction_never_fails(text: str) -> None:
 @FUZZ
 @given(TEXT, TEXT)
 def test_the_quick_comparison_never_fails_and_is_symmetric(one: str, other: str) -> None:
-    assert quick(one, one)[0] is True
-    assert quick(one, other)[0] == quick(other, one)[0]
-    if key(one) == key(other) and "" not in (one.strip(), other.strip()) and not (named(one) or named(other)):
-        assert quick(one, other)[0] is not False or key(one)[0] == "raw"
+    assert compare_quickly(one, one)[0] is True
+    assert compare_quickly(one, other)[0] == compare_quickly(other, one)[0]
+    if (
+        normal_form(one) == normal_form(other)
+        and "" not in (one.strip(), other.strip())
+        and not (named(one) or named(other))
+    ):
+        nothing_equals_it = normal_form(one)[0] == "raw" or "'chain'" in repr(normal_form(one))
+        assert compare_quickly(one, other)[0] is not False or nothing_equals_it
 
 
 def named(text: str) -> bool:
@@ -64,7 +69,7 @@ def named(text: str) -> bool:
 @FUZZ
 @given(TEXT)
 def test_spaces_do_not_matter(text: str) -> None:
-    assert quick(text, f"  {text}\n")[0] is True
+    assert compare_quickly(text, f"  {text}\n")[0] is True
 
 
 @NUMBERS
@@ -74,17 +79,17 @@ def test_rationals_are_compared_exactly(one: Fraction, other: Fraction) -> None:
     if one < 0:
         forms.append(rf"-\dfrac{{{-one.numerator}}}{{{one.denominator}}}")
     for form in forms:
-        assert key(form) == ("number", one)
-        assert quick(form, f"{other.numerator}/{other.denominator}")[0] == (one == other)
+        assert normal_form(form) == ("number", one)
+        assert compare_quickly(form, f"{other.numerator}/{other.denominator}")[0] == (one == other)
 
 
 @NUMBERS
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=12, min_value=-(10**9), max_value=10**9))
 def test_decimals_are_exact(number: object) -> None:
     text = format(number, "f")  # type: ignore[call-overload]
-    assert key(text) == ("number", Fraction(text))
-    assert quick(text, text + "0")[0] is True
-    assert quick(text, text + "1")[0] is False
+    assert normal_form(text) == ("number", Fraction(text))
+    assert compare_quickly(text, text + "0")[0] is True
+    assert compare_quickly(text, text + "1")[0] is False
 
 
 @NUMBERS
@@ -92,7 +97,7 @@ def test_decimals_are_exact(number: object) -> None:
 def test_thousands(number: int) -> None:
     grouped = f"{number:,}"
     for separator in (",", "{,}", r",\!", r"\,", r",\! ", r"\ "):
-        assert quick(str(number), grouped.replace(",", separator))[0] is True
+        assert compare_quickly(str(number), grouped.replace(",", separator))[0] is True
 
 
 def random_answers(count: int, seed: int) -> Iterator[str]:
@@ -130,4 +135,4 @@ def test_much_random_text_through_the_workers(seed: int) -> None:
 def test_much_random_text(one: str, other: str) -> None:
     extract(one, "gsm8k")
     extract(one, "math")
-    assert quick(one, other)[0] == quick(other, one)[0]
+    assert compare_quickly(one, other)[0] == compare_quickly(other, one)[0]

@@ -36,6 +36,7 @@ def test_lines_come_back_in_order_with_verdicts() -> None:
         HALF,
         {"completion": r"\boxed{5.5}", "gold": r"\frac{11}{2}"},
         {"completion": r"\boxed{6}", "gold": "5", "verdict": "old"},
+        {"completion": r"\boxed{\pi}", "gold": r"\sqrt{3}"},
     ]
     done = run("--format", "math", "--deadline", "60", text=lines(*rows))
     assert done.returncode == 0
@@ -47,6 +48,7 @@ def test_lines_come_back_in_order_with_verdicts() -> None:
         ("correct", r"\frac{\sqrt{2}}{2}", "symbolic"),
         ("correct", "5.5", "rational"),
         ("incorrect", "6", "rational"),
+        ("incorrect", r"\pi", "numeric"),
     ]
     assert [
         {**row, **{k: r[k] for k in ("verdict", "answer", "path")}} for row, r in zip(rows, out, strict=True)
@@ -54,7 +56,8 @@ def test_lines_come_back_in_order_with_verdicts() -> None:
     summary = done.stderr.decode()
     assert summary.count("\n") == 1
     assert (
-        "5 graded: 3 correct, 1 incorrect, 1 invalid; decided by: 1 string, 2 rational, 1 symbolic; 0 malf" in summary
+        "6 graded: 3 correct, 2 incorrect, 1 invalid; decided by: 1 string, 2 rational, 1 numeric, 1 symbolic; 0 malf"
+        in summary
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from topr_exp.grading import Grader
+from topr_exp.types import TOPRError
 
 HALF = r"\frac{\sqrt{2}}{2}"
 
@@ -162,6 +163,16 @@ def test_closing_ends_the_workers_and_grading_goes_on() -> None:
     assert [o.verdict for o in grader.grade([(pair[0], pair[1] + " ")])] == ["correct"]
     grader.close()
     grader.close()
+
+
+def test_work_that_is_open_when_the_workers_are_closed_fails_in_one_line() -> None:
+    with Grader("math", workers=1, deadline=60.0) as grader:
+        pool = grader._workers_pool()
+        answers = [pool.submit("9^{9^{9^{9}}}", rf"{i}+\pi") for i in range(3)]
+        grader.close()
+        assert [answer.result() for answer in answers] == [("failed", "the grading pool is closed")] * 3
+        with pytest.raises(TOPRError, match="the grading pool is closed"):
+            pool.submit("x", "y")
 
 
 @pytest.mark.parametrize("kind", ["gsm8k", "math"])

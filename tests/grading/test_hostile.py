@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import hostile_inputs
 import pytest
 
+from tests.grading import hostile_inputs
 from topr_exp.grading import Grader
-from topr_exp.grading.equivalence import quick
+from topr_exp.grading import grader as grader_module
+from topr_exp.grading.equivalence import compare_quickly
+from topr_exp.grading.pool import Pool
 
 SLACK = 2.0  # seconds beyond the deadline within which every answer has to be there; an idle machine needs 0.02
 SYMBOLIC = [(rf"\boxed{{{i}+\frac{{\sqrt{{2}}}}{{2}}}}", rf"{i}+\frac{{1}}{{\sqrt{{2}}}}") for i in range(60)]
@@ -100,7 +102,7 @@ def seconds(grader: Grader, salt: int) -> float:
 def test_the_callers_memory_stays_small() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for _, completion in hostile_inputs.completions():
-        quick(hostile_inputs.GOLD, completion)
+        compare_quickly(hostile_inputs.GOLD, completion)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
@@ -108,8 +110,8 @@ EXECUTES_NOTHING = """
 import os, sys
 sys.path[:0] = {paths!r}
 from topr_exp.grading import symbolic
-from topr_exp.grading.equivalence import quick
-import hostile_inputs
+from topr_exp.grading.equivalence import compare_quickly
+from tests.grading import hostile_inputs
 symbolic.prepare()
 seen = []
 watched = ("compile", "os.", "subprocess.", "socket.", "ctypes.", "shutil.")
@@ -117,12 +119,12 @@ sys.addaudithook(lambda event, args: seen.append((event, args)) if event.startsw
 pairs = [(r"x^2-1", r"(x-1)(x+1)"), (r"\\frac{{1}}{{2}}+\\pi", r"\\pi+0.5"), (r"3\\sqrt{{2}}", r"\\sqrt{{18}}"),
          (r"y=2x+1", r"2x-y=-1"), (r"\\binom{{n}}{{2}}", r"\\frac{{n(n-1)}}{{2}}"), (r"\\log_2 8x", r"3+\\log_2 x")]
 for gold, answer in pairs:
-    assert quick(gold, answer)[0] is None and symbolic.equal(gold, answer), (gold, answer)
+    assert compare_quickly(gold, answer)[0] is None and symbolic.equal(gold, answer), (gold, answer)
 for name in ("import", "import in letters", "lambda", "open", "variable", "operator name", "write18", "input",
              "symbol with code in a sum"):
     answer = hostile_inputs.IN_A_BOX[name]
     for gold in (r"\\pi", "x", "1", answer + "+x"):
-        assert quick(gold, answer)[0] is not True and not symbolic.equal(gold, answer), name
+        assert compare_quickly(gold, answer)[0] is not True and not symbolic.equal(gold, answer), name
 print([event for event in seen if event[0] != "os.listdir"])
 """
 
@@ -140,8 +142,8 @@ def test_no_text_is_executed(tmp_path: Path) -> None:
 SEALED = """
 import os, sys
 sys.path[:0] = {paths!r}
-from topr_exp.grading import server
-server._seal()
+from topr_exp.grading import worker
+worker._seal()
 for attempt in (lambda: eval("1+1"), lambda: exec("x = 1"), lambda: compile("1", "<string>", "eval"),
                 lambda: open("hostile", "w"), lambda: os.open("hostile", os.O_CREAT), lambda: os.fork(),
                 lambda: os.system("touch hostile"), lambda: os.mkdir("hostile"), lambda: os.remove("hostile")):
@@ -160,6 +162,19 @@ def test_the_seal_refuses(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("sealed\n", "")
     assert not any(tmp_path.iterdir())
+
+
+def test_the_workers_are_sealed_and_those_of_ones_own_grader_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    for sealed, answer in ((True, ("error", "RuntimeError: a grading worker executes no text")), (False, ("ok", "3"))):
+        pool = Pool("own_graders:evaluating", 1, 60.0, sealed)
+        assert pool.submit("1+2", "").result() == answer
+        pool.close()
+    made: list[tuple[str, bool]] = []
+    monkeypatch.setattr(grader_module, "Pool", lambda target, workers, deadline, sealed: made.append((target, sealed)))
+    Grader("math").start()
+    Grader("own_graders:evaluating").start()
+    assert made == [("topr_exp.grading.symbolic:equal", True), ("own_graders:evaluating", False)]
 
 
 def test_workers_inherit_no_descriptors(grader: Grader) -> None:

@@ -12,6 +12,12 @@ from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 
+@pytest.fixture(autouse=True)
+def own_graders_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user's module beside the command is; the workers get this process's path."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
 def test_a_function_by_name() -> None:
     with Grader("own_graders:contains", workers=2, deadline=60) as grader:
         pairs = [("a 5", "5"), ("a 6", "5"), ("", "5")] * 20
@@ -67,11 +73,22 @@ def test_a_worker_that_ends_is_replaced(name: str) -> None:
         assert [(o.verdict, o.path) for o in grader.grade([("", "")] * 3)] == [("incorrect", "died")] * 3
 
 
+def test_a_worker_that_has_grown_is_replaced_before_it_is_out_of_memory() -> None:
+    """Else what one completion took would be missing for the next."""
+    with Grader("own_graders:swelling", workers=1, deadline=60) as grader:
+        seen = set()
+        for outcome in grader.grade([("", "")] * 3):
+            assert (outcome.verdict, outcome.path) == ("correct", "user")
+            seen |= set(grader.worker_pids())
+    assert len(seen) > 2  # the server and more than one worker
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("raising", r"grader own_graders:raising raised ValueError: no idea"),
         ("wrong_type", r"grader own_graders:wrong_type must return one of correct, incorrect, invalid.*got True"),
+        ("wrong_object", r"grader own_graders:wrong_object must return one of .*got \"{'correct'}\""),
     ],
 )
 def test_its_mistakes_are_not_scored(name: str, message: str) -> None:

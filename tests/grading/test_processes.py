@@ -136,13 +136,13 @@ def alive(pid: int) -> bool:
 
 
 PARENT = f"""
-import sys, time, os
+import ctypes, sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from topr_exp.grading import Grader, pool
 from topr_exp.types import TOPRError
 grader = Grader("math", workers=2, deadline=600.0)
 list(grader.grade([({PAIR[0]!r}, {PAIR[1]!r})]))
-if "fork" in sys.argv and os.fork() == 0:
+if "fork" in sys.argv and ctypes.CDLL(None).fork() == 0:  # a library's, of which Python learns nothing
     time.sleep(600)
 print(*grader.worker_pids(), flush=True)
 busy = grader.grade([(r"\\boxed{{9^{{9^{{9^{{9}}}}}}}}", r"\\pi")] * 2)
@@ -189,9 +189,44 @@ def test_a_forked_child_that_lives_on_keeps_no_workers_alive(tmp_path: Path) -> 
         os.killpg(parent.pid, signal.SIGKILL)
 
 
-def test_workers_die_with_the_server_and_the_caller_learns_of_it() -> None:
-    from topr_exp.types import TOPRError
+def test_a_worker_that_ends_while_it_is_idle_costs_nobody_a_verdict() -> None:
+    """The kernel may kill one for the machine's memory; the next completion is not to blame."""
+    with Grader("math", workers=1, deadline=20.0) as grader:
+        verdicts(grader, 2, 1)
+        server, worker = grader.worker_pids()
+        os.kill(worker, signal.SIGKILL)
+        gone([worker])
+        assert verdicts(grader, 3) == {"correct"}
+        assert grader.counters["died"] == 0
+        same, other = grader.worker_pids()
+        assert same == server
+        assert other != worker
 
+
+def test_workers_that_die_one_after_the_other_beside_busy_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the caller's process gets to run: each death is told apart, and none stops the rest."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            sum(range(1000))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        with Grader("own_graders:dying_if_told", workers=2, deadline=60.0) as grader:
+            completions = ["die", "die", "go"] * 8
+            found = [outcome.path for outcome in grader.grade((text, "") for text in completions)]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert found == ["died", "died", "user"] * 8
+
+
+def test_workers_die_with_the_server_and_the_caller_learns_of_it() -> None:
     with Grader("math", workers=2, deadline=60.0) as grader:
         verdicts(grader, 2)
         pids = grader.worker_pids()
@@ -199,6 +234,7 @@ def test_workers_die_with_the_server_and_the_caller_learns_of_it() -> None:
         gone(pids)
         with pytest.raises(TOPRError, match="grading"):
             verdicts(grader, 3)
+        assert grader.counters["died"] == 0  # nor does a completion pay for it
 
 
 def test_odd_surroundings(tmp_path: Path) -> None:

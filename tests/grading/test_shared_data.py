@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from grading_data import rows
 
+from tests.grading.grading_data import rows
 from topr_exp.grading import Grader, last_boxed
 
 

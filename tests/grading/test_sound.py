@@ -7,8 +7,8 @@ import pytest
 import sympy
 
 from topr_exp.grading import symbolic
-from topr_exp.grading.equivalence import quick
-from topr_exp.grading.numeric import different
+from topr_exp.grading.equivalence import compare_quickly
+from topr_exp.grading.numeric import certainly_different
 
 X, Y = sympy.symbols("x y", real=True)
 
@@ -44,14 +44,14 @@ def pairs(count: int, seed: int) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:
 @pytest.mark.parametrize("seed", range(3))
 def test_equal_expressions_are_not_told_apart(seed: int) -> None:
     for one, other in pairs(150, seed):
-        assert quick(sympy.latex(one), sympy.latex(other))[0] is not False, (one, other)
+        assert compare_quickly(sympy.latex(one), sympy.latex(other))[0] is not False, (one, other)
 
 
 def test_equal_expressions_are_recognised() -> None:
     found = total = 0
     for one, other in pairs(60, 10):
         gold, answer = sympy.latex(one), sympy.latex(other)
-        verdict, _ = quick(gold, answer)
+        verdict, _ = compare_quickly(gold, answer)
         found += verdict is True or symbolic.equal(gold, answer)
         total += 1
     assert found >= 0.95 * total
@@ -64,8 +64,8 @@ def test_unequal_expressions_are_not_accepted() -> None:
         if sympy.expand(change - one) == 0:
             continue
         gold, answer = sympy.latex(one), sympy.latex(change)
-        assert quick(gold, answer)[0] is not True
-        assert quick(gold, answer)[0] is False or not symbolic.equal(gold, answer), (one, change)
+        assert compare_quickly(gold, answer)[0] is not True
+        assert compare_quickly(gold, answer)[0] is False or not symbolic.equal(gold, answer), (one, change)
 
 
 NOT_DIFFERENT = [
@@ -79,5 +79,5 @@ NOT_DIFFERENT = [
 
 @pytest.mark.parametrize(("one", "other"), NOT_DIFFERENT)
 def test_no_difference_is_claimed_where_rounding_could_make_one(one: tuple[str, ...], other: tuple[str, ...]) -> None:
-    assert not different(one, other)
-    assert not different(other, one)
+    assert not certainly_different(one, other)
+    assert not certainly_different(other, one)

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from topr_exp.paper import records
 from topr_exp.paper.figure import Figure
+from topr_exp.paper.jobs import Request
 from topr_exp.paper.registry import FIGURES
-from topr_exp.paper.work import Request
+from topr_exp.report.results import packed
 
 
 def request_for(*figures: Figure, full: bool = False, overrides: tuple[str, ...] = ()) -> Request:
@@ -26,7 +26,7 @@ def made_up(algo: str, seed: int, correct: np.ndarray, **settings: Any) -> dict[
 
     def results(correct: np.ndarray, invalid: np.ndarray, maj: np.ndarray) -> dict[str, Any]:
         kinds = {"correct": correct, "invalid": invalid, "maj": maj}
-        return {"n": 8, "k": 8, "of_problems": {name: records.packed(each) for name, each in kinds.items()}}
+        return {"n": 8, "k": 8, "of_problems": {name: packed(each) for name, each in kinds.items()}}
 
     base = results(*(np.full(len(correct), count) for count in (2, 1, 250)))
     final = results(correct, 8 - correct, 1000 * (correct > 4))

@@ -9,50 +9,16 @@ import numpy as np
 import pytest
 
 from tests.paper.made_up import made_up, named
+from topr_exp.evaluation.intervals import Interval
 from topr_exp.paper.agro import a_nat
 from topr_exp.paper.claims import Claim, above, below, between, verdict
 from topr_exp.paper.learning_rates import holding
-from topr_exp.paper.selection import Interval, Runs, difference, interval, t_95
 from topr_exp.paper.verifier import balanced
+from topr_exp.report.selection import Runs, difference
 
 
 def claimed(claims: list[Claim], text: str) -> Claim:
     return next(claim for claim in claims if text in claim.text)
-
-
-def test_the_interval_covers_seeds_and_problems() -> None:
-    """By simulation: 95 % intervals hold the true mean about that often where both seeds and problems vary."""
-    rng = np.random.default_rng(0)
-    held = 0
-    for _ in range(100):
-        values = 0.5 + 0.1 * rng.normal(size=(8, 1)) + 0.3 * rng.normal(size=(1, 50)) + 0.3 * rng.normal(size=(8, 50))
-        found = interval(values)
-        held += found.low <= 0.5 <= found.high
-    assert 88 <= held <= 100
-
-
-@pytest.mark.parametrize(
-    ("seeds", "of_seed", "of_problem"), [(3, 0.2, 0.1), (3, 0.02, 0.3), (3, 0.0, 0.3), (5, 0.1, 0)]
-)
-def test_the_interval_holds_with_few_seeds(seeds: int, of_seed: float, of_problem: float) -> None:
-    rng = np.random.default_rng(1)
-    held = 0
-    for _ in range(400):
-        rest = 0.3 * rng.normal(size=(seeds, 40))
-        found = interval(of_seed * rng.normal(size=(seeds, 1)) + of_problem * rng.normal(size=(1, 40)) + rest - 5)
-        held += found.low <= -5 <= found.high
-    assert 0.91 <= held / 400 <= 0.985
-
-
-def test_the_interval_of_one_seed_is_over_problems_and_shares_stay_shares() -> None:
-    rng = np.random.default_rng(2)
-    values = 0.5 + 0.3 * rng.normal(size=(8, 50))
-    alone = interval(values[:1])
-    assert alone.high - alone.low == pytest.approx(2 * 2.01 * values[0].std(ddof=1) / np.sqrt(50), rel=0.01)
-    assert interval(np.zeros((3, 9))) == Interval(0.0, 0.0, 0.0, 3)
-    rare = interval((rng.random((2, 30)) < 0.02).astype(float))
-    assert rare.low == 0.0
-    assert [round(t_95(freedom), 2) for freedom in (1, 2, 10, 1e6)] == [12.71, 4.30, 2.23, 1.96]
 
 
 def test_a_difference_is_paired_by_seed_and_problem() -> None:
@@ -92,13 +58,27 @@ def test_figure_1_s_verdict_follows_the_numbers() -> None:
     def runs(**levels: int) -> Runs:
         rng = np.random.default_rng(0)
         return Runs([made_up(algo, seed, np.clip(level + rng.integers(-1, 2, 60), 0, 8))
-                     for algo, level in levels.items() for seed in range(3)])  # fmt: skip
+                     for algo, level in levels.items() for seed in range(5)])  # fmt: skip
 
     judge = named("fig1").judge
     assert verdict(judge(runs(naive=0, ppo=3, dpo=5, topr=7), {})) == "shown"
     claims = {claim.text: claim.holds for claim in judge(runs(naive=0, ppo=5, dpo=3, topr=7), {})}
     assert claims["DPO ends above PPO"] is False
-    assert claims["naive REINFORCE collapses: it ends below the base"] is True
+    assert claims["naive REINFORCE collapses: most of its seeds end below half of the base's pass@1"] is True
+
+
+def test_a_collapse_is_decided_by_the_share_of_seeds() -> None:
+    def naive(*levels: int) -> Runs:  # of 8; the base has 2
+        return Runs([made_up("naive", seed, np.full(20, level)) for seed, level in enumerate(levels)])
+
+    def collapse(runs: Runs) -> Claim:
+        return claimed(named("fig1").judge(runs, {}), "naive REINFORCE collapses")
+
+    assert collapse(naive(0, 0, 0, 0, 0)).holds is True
+    assert collapse(naive(1, 1, 1, 1, 1)).holds is False  # half of the base is not below half of it
+    assert collapse(naive(0, 0, 4, 4, 4)).word == "undecided"
+    assert collapse(naive(0, 0, 4, 4, 4)).evidence == "2 of 5 seeds, 40.0 [11.8, 76.9] %"
+    assert collapse(naive(0, 0, 0)).holds is None  # three seeds can't show it
 
 
 def test_figure_6_says_where_topr_fails_too() -> None:

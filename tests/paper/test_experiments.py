@@ -9,13 +9,14 @@ import pytest
 
 from tests.conftest import ROOT, config_of
 from tests.paper.made_up import named, request_for
-from topr_exp.jobs import plan
+from topr_exp.config.arguments import parse
+from topr_exp.config.resolvers import LEARNING_RATES
 from topr_exp.paper import records
 from topr_exp.paper.__main__ import main
+from topr_exp.paper.jobs import arguments, jobs_of
 from topr_exp.paper.registry import FIGURES
-from topr_exp.paper.selection import Runs
-from topr_exp.paper.work import arguments, jobs_of
-from topr_exp.resolvers import LEARNING_RATES
+from topr_exp.report.selection import Runs
+from topr_exp.runs.plan import plan
 from topr_exp.types import ConfigError
 
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml"))
@@ -76,10 +77,8 @@ def test_figure_7_adds_the_default_runs_and_the_command_line_wins() -> None:
 
 
 def test_a_sweep_can_be_narrowed_by_a_setting_that_only_some_algorithms_have() -> None:
-    from hydra._internal.utils import get_args_parser
-
     def jobs(*more: str) -> Any:
-        return plan(get_args_parser().parse_args(["experiment=agro_kl", "seed=0", *more])).jobs
+        return plan(parse(["experiment=agro_kl", "seed=0", *more])).jobs
 
     assert [(job.config.algo.name, job.config.algo.beta) for job in jobs("algo.beta=0.3")] == [
         ("agro", 0.3),
@@ -92,10 +91,8 @@ def test_a_sweep_can_be_narrowed_by_a_setting_that_only_some_algorithms_have() -
 
 
 def test_every_setting_that_an_experiment_varies_is_in_its_records() -> None:
-    from hydra._internal.utils import get_args_parser
-
     for name in EXPERIMENTS:
-        jobs = plan(get_args_parser().parse_args([f"experiment={name}", "seed=0"])).jobs
+        jobs = plan(parse([f"experiment={name}", "seed=0"])).jobs
         assert len({records.identity_of(job.config) for job in jobs}) == len(jobs), name
 
 

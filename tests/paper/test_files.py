@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 
 from tests.paper.made_up import made_up, named, request_for
+from tests.paper.test_registry import NEVER_SHOWN, WORLDS
+from tests.paper.worlds import paired
 from tests.sweep_tools import command
 from topr_exp.paper import records
 from topr_exp.paper.draw import drawing, save
 from topr_exp.paper.figure import Figure
+from topr_exp.paper.jobs import jobs_of
 from topr_exp.paper.page import numbers, write_page
 from topr_exp.paper.registry import FIGURES
-from topr_exp.paper.selection import Runs
+from topr_exp.paper.tabular import objectives
 from topr_exp.paper.variance import LIMITS
-from topr_exp.paper.work import jobs_of
-from topr_exp.tabular import objectives
+from topr_exp.report.selection import Runs
 
 TALLIED = (
     "right", "unparsable", "right_on_correct", "right_on_incorrect", "weighted_sc", "maj", "oracle", "solved",
@@ -118,6 +120,10 @@ def test_every_figure_is_drawn_and_judged_from_records_alone(figure: Figure, tmp
             assert len(numbers(figure, group)) > 3 or name == "half"
             if name == "all":
                 assert claims
+                told = paired(WORLDS[figure.name]()) | NEVER_SHOWN
+                assert {(figure.name, claim.text) for claim in claims} <= told, (
+                    "a claim without worlds: test_registry.py"
+                )
                 assert sum(len(each) for each in figure.table(group).values()) >= len(group) // 2
         with drawing():
             save(figure.draw(Runs(found), extra), tmp_path / f"{name}.png")

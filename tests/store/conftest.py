@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from store_workers import SHARDS, open_table, shard
-from watching import PROCESSES, contents
+
+from tests.store.store_workers import SHARDS, open_table, shard
+from tests.store.watching import PROCESSES, contents
 
 
 @pytest.fixture(scope="session")

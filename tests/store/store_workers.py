@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.store import Store, Table, claims
+from topr_exp.runtime import leases
+from topr_exp.store import Store, Table
 
 SHARDS = 12
 KEY = {"weights": "ab12", "temperature": 1.0}
@@ -56,8 +57,8 @@ def fill_slowly(
 
 def fill_far_away(root: Path, log: Path, seconds: float, parallel: bool, stale: float, ready: Any) -> None:
     """The same as if on another host: nobody here can see whether its process lives."""
-    claims._scope = lambda: "another host"  # type: ignore[assignment]
-    claims.socket.gethostname = lambda: "far"  # type: ignore[attr-defined]
+    leases._scope = lambda: "another host"  # type: ignore[assignment]
+    leases.socket.gethostname = lambda: "far"  # type: ignore[attr-defined]
     fill_slowly(root, log, seconds, parallel, stale, ready)
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from store_workers import KEY, SHARDS, fill_slowly, fill_until_killed, hold, open_table, shard
-from watching import PROCESSES, contents, logged, wait_for
 
+from tests.store.store_workers import KEY, SHARDS, fill_slowly, fill_until_killed, hold, open_table, shard
+from tests.store.watching import PROCESSES, contents, logged, wait_for
 from topr_exp.store import Store
 from topr_exp.types import TOPRError
 

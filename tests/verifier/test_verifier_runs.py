@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import ROOT, config_of
 from tests.sweep_tools import SLOW, wait_for
-from topr_exp.config import Config
+from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate_folder
 from topr_exp.pipeline import run
 from topr_exp.report.table2 import main as print_table
@@ -107,7 +107,7 @@ def test_another_algorithm_and_more_iterations_share_the_solutions(finished: Con
 
 
 def test_a_users_template_is_what_the_verifier_reads(outputs: Path) -> None:
-    config = settings(outputs, "task.template='Solution: {solution}\\nQuestion: {question}\\nVerification:'")
+    config = settings(outputs, "task.template='Solution: {solution}\nQuestion: {question}\nVerification:'")
     run(config)
     entries = [json.loads(line) for line in (config.folder / "completions.jsonl").read_text().splitlines()]
     assert all(entry["question"].startswith("Solution: ") for entry in entries)

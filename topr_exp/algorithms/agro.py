@@ -9,6 +9,7 @@ breaks the group baselines.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
@@ -189,7 +190,11 @@ class RLOO:
     def needs(self) -> frozenset[str]:
         return frozenset({"group_rewards"} if self.beta == 0 else {"groups", "group_rewards", "ref_logp"})
 
-    def signals(self, batch: Batch) -> dict[str, Tensor]:
+    @property
+    def signals(self) -> Callable[[Batch], dict[str, Tensor]] | None:
+        return None if self.beta == 0 else self._signals
+
+    def _signals(self, batch: Batch) -> dict[str, Tensor]:
         check_batch(batch, "ref_logp", "group")
         check_complete_groups(batch, self.name)
         assert batch.ref_logp is not None

@@ -8,6 +8,7 @@ accumulation and world size can't change a result.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from topr_exp.types import Batch, LossOutput, TOPRError
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 
 Example = TypeVar("Example", contravariant=True)
 
+STD_OFFSET = 1e-4  # keeps (r − r̄) / std finite where all rewards of a group are equal
+
 NEEDS = {
     "pairs": "called with a PairBatch of correct and incorrect responses",
     "group_rewards": "Batch.group_mean, group_std, group_size: at least 2 responses to a prompt were sampled",
-    "groups": "Batch.group: all responses to a prompt in one global batch; `signals` is called over it first",
+    "groups": "all responses to a prompt are in one global batch (Batch.group says which belong together)",
     "ref_logp": "Batch.ref_logp: the sampled tokens scored by the reference model",
     "vocab_kl": "Batch.vocab_kl: the reference's whole distribution, so it stays in memory",
     "on_policy": "unbiased only if the batch was sampled from the policy that is updated with it",
@@ -34,6 +37,12 @@ class Loss(Protocol[Example]):
     `needs` names what the batch must carry (keys of `NEEDS`); it may depend on the fields, so ask the instance.
     `uses_baseline` is False where c cancels, only scales the loss or has no meaning: setting one is then an error. A
     class may also name the rewards of its paper, `rewards = "zero_one"`; without that a wrong answer is worth -1.
+
+    A loss of a Batch whose coefficients depend on the whole global batch, of which `__call__` may see only a part, has
+    a method `signals` from a Batch to tensors [B] by name. The trainer calls it over the global batch, scored by the
+    current policy, without gradients, and `__call__` finds its part in `Batch.signals`. Where the global batch has to
+    hold all responses to a prompt, `needs` says so by "groups". None in the place of the method: with these
+    hyper-parameters there is nothing to compute.
     """
 
     @property
@@ -46,17 +55,6 @@ class Loss(Protocol[Example]):
     def uses_baseline(self) -> bool: ...
 
     def __call__(self, batch: Example) -> LossOutput: ...
-
-
-@runtime_checkable
-class GroupLoss(Loss[Batch], Protocol):
-    """A loss whose coefficients depend on the whole group ("groups" in `needs`).
-
-    `signals` returns detached [B] tensors for a batch of complete groups, computed with the current policy; the
-    trainer puts each sample's share into `Batch.signals` of the micro-batch that `__call__` gets.
-    """
-
-    def signals(self, batch: Batch) -> dict[str, Tensor]: ...
 
 
 def check_batch(batch: Batch, *extra: str) -> None:
@@ -78,8 +76,8 @@ def check_batch(batch: Batch, *extra: str) -> None:
 
 
 def signal(batch: Batch, key: str) -> Tensor:
-    """One of the tensors [B] that `GroupLoss.signals` computed over complete groups, checked."""
-    assert key in batch.signals, f"signal {key!r} is missing: run loss.signals over complete groups first"
+    """One of the tensors [B] that the loss's `signals` computed over the global batch, checked."""
+    assert key in batch.signals, f"signal {key!r} is missing: run loss.signals over the global batch first"
     value = batch.signals[key]
     assert value.shape == batch.logp.shape[:1], f"signal {key!r} must be {tuple(batch.logp.shape[:1])}"
     assert not value.requires_grad, f"signal {key!r} must be detached"
@@ -174,3 +172,23 @@ def check_range(name: str, value: float, allowed: str, ok: bool) -> None:
     """Raise ValueError with one line that names the key, what is allowed and what was given."""
     if not ok:
         raise ValueError(f"{name} must be {allowed}; got {value}")
+
+
+def check_clip_range(eps_low: float, eps_high: float) -> None:
+    """Raise ValueError unless 0 < ε_low ≤ 1 and ε_high > 0."""
+    check_range("eps_low", eps_low, "above 0 and at most 1", 0 < eps_low <= 1)
+    check_range("eps_high", eps_high, "above 0", eps_high > 0)
+
+
+def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high: float) -> tuple[Tensor, Tensor]:
+    """PPO's min(r A, clip(r, 1 − ε_low, 1 + ε_high) A) and where its gradient is zero, for r = e^Δ.
+
+    Where the clipped branch holds, exp is not evaluated at Δ, so a huge ratio gives neither an infinite value nor an
+    undefined gradient; A = 0 gives 0. Arguments: Δ with gradient, A, of shapes that broadcast.
+    """
+    low = math.log(1 - eps_low) if eps_low < 1 else -math.inf
+    high = math.log1p(eps_high)
+    clipped = ((advantage > 0) & (delta > high)) | ((advantage < 0) & (delta < low))
+    inside = (delta.masked_fill(clipped | (advantage == 0), 0.0)).exp() * advantage
+    edge = delta.detach().clamp(low, high).exp()
+    return inside.where(~clipped, edge * advantage), clipped

@@ -7,14 +7,18 @@ are against μ. None is divided by length by default.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from topr_exp.algorithms.base import (
+    STD_OFFSET,
     centered_reward,
     check_batch,
+    check_clip_range,
     check_complete_groups,
     check_range,
+    clipped_objective,
     group_sums,
     lengths,
     log_prob,
@@ -24,15 +28,12 @@ from topr_exp.algorithms.base import (
     signal,
     token_log_ratio,
 )
-from topr_exp.algorithms.ppo import check_clip_range, clipped_objective
 from topr_exp.types import LossOutput
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from topr_exp.types import Batch
-
-STD_OFFSET = 1e-4  # keeps A finite where all rewards of a group are equal
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,11 @@ class REC:
     def needs(self) -> frozenset[str]:
         return frozenset({"groups", "group_rewards"} if self.drop else {"group_rewards"})
 
-    def signals(self, batch: Batch) -> dict[str, Tensor]:
+    @property
+    def signals(self) -> Callable[[Batch], dict[str, Tensor]] | None:
+        return self._signals if self.drop else None
+
+    def _signals(self, batch: Batch) -> dict[str, Tensor]:
         check_batch(batch, "group", "sample")
         check_complete_groups(batch, self.name)
         keep = self._kept(batch).to(batch.reward.dtype)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 from topr_exp.algorithms.base import (
     check_batch,
-    check_range,
+    check_clip_range,
+    clipped_objective,
     lengths,
     log_ratio,
     masked,
@@ -19,8 +19,6 @@ from topr_exp.algorithms.base import (
 from topr_exp.types import LossOutput
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from topr_exp.types import Batch
 
 
@@ -68,23 +66,3 @@ class PPO:
             share = clipped.to(total.dtype)
         loss = reduce_tokens(-total, batch, self.length_normalize)
         return LossOutput(loss, {"objective": total.detach(), "clipped": share})
-
-
-def check_clip_range(eps_low: float, eps_high: float) -> None:
-    """Raise ValueError unless 0 < ε_low ≤ 1 and ε_high > 0."""
-    check_range("eps_low", eps_low, "above 0 and at most 1", 0 < eps_low <= 1)
-    check_range("eps_high", eps_high, "above 0", eps_high > 0)
-
-
-def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high: float) -> tuple[Tensor, Tensor]:
-    """min(r A, clip(r, 1 − ε_low, 1 + ε_high) A) and where its gradient is zero, for r = e^Δ.
-
-    Where the clipped branch holds, exp is not evaluated at Δ, so a huge ratio gives neither an infinite value nor an
-    undefined gradient; A = 0 gives 0. Arguments: Δ with gradient, A, of shapes that broadcast.
-    """
-    low = math.log(1 - eps_low) if eps_low < 1 else -math.inf
-    high = math.log1p(eps_high)
-    clipped = ((advantage > 0) & (delta > high)) | ((advantage < 0) & (delta < low))
-    inside = (delta.masked_fill(clipped | (advantage == 0), 0.0)).exp() * advantage
-    edge = delta.detach().clamp(low, high).exp()
-    return inside.where(~clipped, edge * advantage), clipped

@@ -27,7 +27,7 @@ class Candidates:
             assert column is None or column.shape == self.problem.shape, (column.shape, self.problem.shape)
 
 
-def generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
+def random_generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
     """A random generator of its own for each (seed, iteration, purpose), the same on every machine."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, iteration, zlib.crc32(purpose.encode())])))
 

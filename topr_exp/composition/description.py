@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.composition.candidates import Candidates
-from topr_exp.composition.config import ComposeConfig, Unit
+from topr_exp.config.compose import ComposeConfig, Unit
 
 DIFFICULTY_BUCKETS = 10
 LENGTH_BINS = 20
@@ -42,7 +42,7 @@ class Description:
     levels: dict[str, int]  # completions by the problem's level; "none" where it has none
     difficulty: list[int]  # completions by the share of correct candidates of their problem: [0, .1) ... [.9, 1]
     lengths: Lengths | None
-    note: str | None  # one line for the user when the set is not what was asked
+    note: str | None  # one line for the user when the set is not what was asked, or has no correct completion
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,6 +59,7 @@ def describe(
 ) -> Description:
     """The description of the set that consists of `rows` of the candidates (a row may occur in several pairs)."""
     n_positive = int(candidates.positive[rows].sum())
+    notes = [note or shortfall(config.n_examples, n_train, available, unit), no_positives(n_positive, len(rows))]
     return Description(
         compose=config.name.name,
         unit=unit,
@@ -69,10 +70,10 @@ def describe(
         positive_share=n_positive / len(rows),
         n_problems=len(np.unique(candidates.problem[rows])),
         n_truncated=None if candidates.truncated is None else int(candidates.truncated[rows].sum()),
-        levels=levels(candidates, rows),
-        difficulty=difficulty(candidates, rows),
-        lengths=None if candidates.length is None else lengths(candidates.length[rows]),
-        note=note or shortfall(config.n_examples, n_train, available, unit),
+        levels=count_by_level(candidates, rows),
+        difficulty=count_by_difficulty(candidates, rows),
+        lengths=None if candidates.length is None else length_statistics(candidates.length[rows]),
+        note="; ".join(filter(None, notes)) or None,
     )
 
 
@@ -86,7 +87,12 @@ def shortfall(requested: int | None, n_train: int, available: int, unit: Unit) -
     return f"compose.n_examples={requested}: {n_train} completions are used, the whole groups that fit"
 
 
-def levels(candidates: Candidates, rows: NDArray[np.int64]) -> dict[str, int]:
+def no_positives(positives: float, n: int) -> str | None:
+    """A line when nothing in the set is correct, else None."""
+    return None if positives else f"0 % of the {n} completions of the training set are correct: it has negatives alone"
+
+
+def count_by_level(candidates: Candidates, rows: NDArray[np.int64]) -> dict[str, int]:
     """Completions by level, in order."""
     if candidates.level is None:
         return {"none": len(rows)}
@@ -94,7 +100,7 @@ def levels(candidates: Candidates, rows: NDArray[np.int64]) -> dict[str, int]:
     return {str(v) if v else "none": int(c) for v, c in zip(values.tolist(), counts.tolist(), strict=True)}
 
 
-def difficulty(candidates: Candidates, rows: NDArray[np.int64]) -> list[int]:
+def count_by_difficulty(candidates: Candidates, rows: NDArray[np.int64]) -> list[int]:
     """Completions by the bucket of their problem's accuracy among all candidates."""
     _, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
     correct = np.bincount(group, weights=candidates.positive, minlength=len(size)).astype(np.int64)
@@ -107,7 +113,7 @@ def accuracy_bucket(correct: NDArray[np.integer], samples: NDArray[np.integer] |
     return np.minimum(correct * DIFFICULTY_BUCKETS // samples, DIFFICULTY_BUCKETS - 1)
 
 
-def lengths(values: NDArray[np.integer]) -> Lengths:
+def length_statistics(values: NDArray[np.integer]) -> Lengths:
     """Mean, median, longest and a histogram of the lengths."""
     counts, edges = np.histogram(values, bins=LENGTH_BINS, range=(0, max(int(values.max()), 1)))
     return Lengths(float(values.mean()), float(np.median(values)), int(values.max()), edges.tolist(), counts.tolist())

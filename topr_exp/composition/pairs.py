@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.candidates import Candidates, generator
-from topr_exp.composition.config import ComposeConfig, ComposeName
+from topr_exp.composition.candidates import Candidates, random_generator
 from topr_exp.composition.description import Description, describe
-from topr_exp.composition.selection import Rows, kept
+from topr_exp.composition.selection import Rows, usable_rows
+from topr_exp.config.compose import ComposeConfig, ComposeName
 from topr_exp.types import TOPRError
 
 
@@ -30,7 +30,7 @@ def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, itera
     Raises TOPRError when no problem has both a correct and an incorrect completion.
     """
     assert config.name is ComposeName.uniform, "ComposeConfig.check_unit refuses the others"
-    rows = kept(candidates, config)
+    rows = usable_rows(candidates, config)
     problem, positive = candidates.problem[rows], candidates.positive[rows]
     index, group = np.unique(problem, return_inverse=True)
     # Rows by group, so that the j-th correct one of group g is correct[start[g] + j].
@@ -38,8 +38,8 @@ def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, itera
     wrong = rows[~positive][np.argsort(group[~positive], kind="stable")]
     n_correct = np.bincount(group[positive], minlength=len(index))
     n_wrong = np.bincount(group[~positive], minlength=len(index))
-    rng = generator(seed, iteration, "compose pairs")
-    owner, code = distinct(rng, n_correct * n_wrong, config.pairs_per_problem)
+    rng = random_generator(seed, iteration, "compose pairs")
+    owner, code = sample_distinct(rng, n_correct * n_wrong, config.pairs_per_problem)
     available = len(owner)
     if not available:
         raise TOPRError(
@@ -55,7 +55,7 @@ def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, itera
     return PairSelection(chosen, rejected, describe(candidates, both, config, "pairs", len(chosen), available))
 
 
-def distinct(
+def sample_distinct(
     rng: np.random.Generator, sizes: NDArray[np.int64], most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """min(most, size) distinct integers below each size: the sizes' indices [N] and the integers [N].

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.candidates import Candidates, generator
-from topr_exp.composition.config import ComposeConfig, ComposeName
+from topr_exp.composition.candidates import Candidates, random_generator
 from topr_exp.composition.description import Description, describe
+from topr_exp.config.compose import ComposeConfig, ComposeName
 from topr_exp.types import TOPRError
 
 Rows = NDArray[np.int64]
@@ -37,23 +37,23 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
 
     Raises TOPRError when there is nothing to train on or too little of one kind.
     """
-    rows = kept(candidates, config)
+    rows = usable_rows(candidates, config)
     positive = candidates.positive[rows]
-    rng = generator(seed, iteration, "compose examples")
+    rng = random_generator(seed, iteration, "compose examples")
     n, note = config.n_examples, None
     if config.name is ComposeName.uniform:
-        chosen, available = take(rng, rows, n), len(rows)
+        chosen, available = sample_rows(rng, rows, n), len(rows)
     elif config.name is ComposeName.positives:
         if not positive.any():
             raise TOPRError(f"compose=positives: none of the {len(rows)} completions is correct")
-        chosen, available = take(rng, rows[positive], n), int(positive.sum())
+        chosen, available = sample_rows(rng, rows[positive], n), int(positive.sum())
     elif config.name is ComposeName.proportion:
         assert config.positive_share is not None
-        chosen = proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
-        available = largest_set(int(positive.sum()), int((~positive).sum()), config.positive_share)
+        chosen = sample_proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
+        available = largest_set_size(int(positive.sum()), int((~positive).sum()), config.positive_share)
     else:
         firsts = first_positives(candidates, rows)
-        chosen = anna_karenina(rng, firsts, rows[~positive], n)
+        chosen = sample_anna_karenina(rng, firsts, rows[~positive], n)
         available = len(firsts) + int((~positive).sum())
         if n is not None and n <= len(firsts):
             note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
@@ -73,7 +73,7 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     usable = np.flatnonzero(size >= 2)
     if not len(usable):
         raise TOPRError(f"no problem has two or more completions ({len(index)} problems, {len(group)} completions)")
-    order = generator(seed, iteration, "compose groups").permutation(usable)
+    order = random_generator(seed, iteration, "compose groups").permutation(usable)
     total = np.cumsum(size[order])
     limit = config.n_examples if config.n_examples is not None else int(total[-1])
     # The first that does not fit ends the draw: skipping it for a smaller one would favour small groups.
@@ -89,8 +89,8 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     return Selection(rows, describe(candidates, rows, config, "groups", len(rows), int(total[-1])))
 
 
-def kept(candidates: Candidates, config: ComposeConfig) -> Rows:
-    """The rows that may be chosen at all; never none."""
+def usable_rows(candidates: Candidates, config: ComposeConfig) -> Rows:
+    """The rows that may be chosen; TOPRError where there are none."""
     total = len(candidates.problem)
     if not total:
         raise TOPRError("there is no completion to compose a training set from")
@@ -106,14 +106,14 @@ def kept(candidates: Candidates, config: ComposeConfig) -> Rows:
     return rows
 
 
-def take(rng: np.random.Generator, rows: Rows, n: int | None) -> Rows:
+def sample_rows(rng: np.random.Generator, rows: Rows, n: int | None) -> Rows:
     """n of the rows at random without replacement; all of them where n is None or more than there are."""
     if n is None or n >= len(rows):
         return rows.copy()
     return rows[rng.choice(len(rows), size=n, replace=False, shuffle=False)]
 
 
-def largest_set(positives: int, negatives: int, share: float) -> int:
+def largest_set_size(positives: int, negatives: int, share: float) -> int:
     """The largest N with round(share N) positives and the rest negatives among those that there are."""
     n = int(min((positives + 0.5) / share, (negatives + 0.5) / (1 - share))) + 1  # no larger one can round to fit
     while n > 0 and (round(share * n) > positives or n - round(share * n) > negatives):
@@ -121,9 +121,9 @@ def largest_set(positives: int, negatives: int, share: float) -> int:
     return n
 
 
-def proportion(rng: np.random.Generator, positives: Rows, negatives: Rows, share: float, n: int | None) -> Rows:
+def sample_proportion(rng: np.random.Generator, positives: Rows, negatives: Rows, share: float, n: int | None) -> Rows:
     """round(share n) of the positives and n - round(share n) of the negatives; TOPRError when there are too few."""
-    largest = largest_set(len(positives), len(negatives), share)
+    largest = largest_set_size(len(positives), len(negatives), share)
     if n is None:
         if not (len(positives) and len(negatives)):
             raise TOPRError(
@@ -138,7 +138,12 @@ def proportion(rng: np.random.Generator, positives: Rows, negatives: Rows, share
                 f"compose.positive_share={share:g} with compose.n_examples={n} needs {wanted[kind]} {kind} "
                 f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
             )
-    return np.concatenate([take(rng, positives, wanted["correct"]), take(rng, negatives, wanted["incorrect"])])
+    return np.concatenate(
+        [
+            sample_rows(rng, positives, wanted["correct"]),
+            sample_rows(rng, negatives, wanted["incorrect"]),
+        ]
+    )
 
 
 def first_positives(candidates: Candidates, rows: Rows) -> Rows:
@@ -148,7 +153,7 @@ def first_positives(candidates: Candidates, rows: Rows) -> Rows:
     return positives[first]
 
 
-def anna_karenina(rng: np.random.Generator, firsts: Rows, negatives: Rows, n: int | None) -> Rows:
+def sample_anna_karenina(rng: np.random.Generator, firsts: Rows, negatives: Rows, n: int | None) -> Rows:
     """All firsts, then random negatives up to n in all; where n is less than the firsts, n of these alone."""
-    chosen = take(rng, firsts, n)
-    return np.concatenate([chosen, take(rng, negatives, None if n is None else n - len(chosen))])
+    chosen = sample_rows(rng, firsts, n)
+    return np.concatenate([chosen, sample_rows(rng, negatives, None if n is None else n - len(chosen))])

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.candidates import Candidates, GroupStatistics, generator, group_statistics
-from topr_exp.composition.config import ComposeConfig, Unit
+from topr_exp.composition.candidates import Candidates, GroupStatistics, group_statistics, random_generator
 from topr_exp.composition.description import Description
 from topr_exp.composition.pairs import select_pairs
 from topr_exp.composition.proportion import baseline_for, effective_positive
 from topr_exp.composition.selection import select_examples, select_groups
+from topr_exp.config.compose import ComposeConfig, Unit
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.types import Problem
@@ -39,7 +39,7 @@ class TrainingSet:
 
     def order(self, seed: int, iteration: int, epoch: int) -> NDArray[np.int64]:
         """A permutation of the examples; whole problems stay together where groups are trained on."""
-        rng = generator(seed, iteration, f"order of epoch {epoch}")
+        rng = random_generator(seed, iteration, f"order of epoch {epoch}")
         if self.unit != "groups":
             return rng.permutation(len(self.examples))
         problem = self.candidates.problem[self.examples[:, 0]]
@@ -55,7 +55,7 @@ class TrainingSet:
         }
 
 
-def candidates(rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem]) -> Candidates:
+def build_candidates(rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem]) -> Candidates:
     """The columns that a training set is composed from."""
     levels = np.array([problem.level or 0 for problem in problems], dtype=np.int16)
     return Candidates(
@@ -67,7 +67,7 @@ def candidates(rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Proble
     )
 
 
-def compose(
+def build_training_set(
     candidates: Candidates,
     wrong: float,
     config: ComposeConfig,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from topr_exp.data.config import Format
+from topr_exp.config.data import Format
 from topr_exp.data.jsonl import read_json_lines
 from topr_exp.types import TOPRError
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topr_exp.data.config import Format
+from topr_exp.config.data import Format
 from topr_exp.types import TOPRError
 
 MATH_SUBJECTS = (

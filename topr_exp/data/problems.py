@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topr_exp.config.data import DataConfig, Format, Split
 from topr_exp.data import embedded_gsm8k, embedded_math, folder, hub
-from topr_exp.data.config import DataConfig, Format, Split
 from topr_exp.data.gold import gsm8k_gold, math_gold
-from topr_exp.types import ConfigError, Problem, TOPRError
+from topr_exp.types import Problem, TOPRError
 
 LARGEST_UNPARSABLE_SHARE = 0.05
 
@@ -70,20 +70,6 @@ def load_problems(config: DataConfig) -> ProblemSets:
         SplitReport(train_origin, len(train) + train_bad, train_bad, len(train) - len(disjoint), len(used_train)),
         SplitReport(test_origin, len(test) + test_bad, test_bad, 0, len(used_test)),
     )
-
-
-def check_source(config: DataConfig) -> None:
-    """Refuse (ConfigError) a folder without the files of its format, or whose first problems lack its fields."""
-    read = _gsm8k_problem if config.format is Format.gsm8k else _math_problem
-    try:
-        for split in ("train", "test"):
-            origin, rows = folder.read(config.format, split, Path(config.source).expanduser())
-            where, row = next(rows, (origin, None))
-            if row is None:
-                raise TOPRError(f"{origin} holds no problems")
-            read("", where, row)
-    except TOPRError as error:
-        raise ConfigError(str(error)) from None
 
 
 def _check_enough(left: int, config: DataConfig) -> None:

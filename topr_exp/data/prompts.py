@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from topr_exp.config.data import AnswerFormat, DataConfig
 from topr_exp.data import exemplars
-from topr_exp.data.config import AnswerFormat, DataConfig
 from topr_exp.data.exemplars import Exemplar
 from topr_exp.data.jsonl import read_json_lines
 from topr_exp.types import ConfigError, TOPRError

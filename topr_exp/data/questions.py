@@ -24,7 +24,7 @@ class Questions:
     too_long: int  # problems left out: the prompt is longer than the context admits
 
 
-def ask(problems: Sequence[Problem], prompter: Prompter, policy: Any, max_new_tokens: int) -> Questions:
+def tokenize_prompts(problems: Sequence[Problem], prompter: Prompter, policy: Any, max_new_tokens: int) -> Questions:
     """Render and encode the prompts; what doesn't fit into the context with `max_new_tokens` is left out and counted.
 
     Raises TOPRError when nothing fits.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from topr_exp import interrupts
+from topr_exp.runtime import interrupts
 from topr_exp.training.journal import Journal
 
 
@@ -23,5 +23,5 @@ class Curve:
 
     def reach(self, step: int, samples: int) -> None:
         """Evaluate if it is time; a run that was asked to stop first saves, and evaluates when it goes on."""
-        if self.every is not None and step > 0 and step % self.every == 0 and not interrupts.asked():
+        if self.every is not None and step > 0 and step % self.every == 0 and not interrupts.stop_requested():
             self.evaluate(step, samples)

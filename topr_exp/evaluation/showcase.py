@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp import world
-from topr_exp.evaluation.evaluate import Evaluation
-from topr_exp.files import write_text
+from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.models.policy import Policy
+from topr_exp.runtime import distributed
+from topr_exp.runtime.files import write_text
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.types import VERDICTS, Problem
@@ -40,7 +40,7 @@ class Showcase:
             self.base = evaluation
         assert self.base is not None, "the base comes first"
         for made_in, shown in {0: self.base, iteration: evaluation}.items():
-            entries = describe("test", made_in, shown.rollouts, shown.verdicts, shown.questions.problems)
+            entries = sample_entries("test", made_in, shown.rollouts, shown.verdicts, shown.questions.problems)
             known = self.known("test", made_in)
             for entry in entries:
                 entry["logp"] = known.get((entry["problem"], entry["sample"]), {})
@@ -61,7 +61,7 @@ class Showcase:
 
         policy: as trained. mu: log μ by row of the rollouts. examples: the rows that were trained on.
         """
-        entries = describe("train", iteration, rollouts, verdicts, problems)
+        entries = sample_entries("train", iteration, rollouts, verdicts, problems)
         for entry in entries:
             entry["logp"] = {str(iteration - 1): float(mu[entry["row"]].sum(dtype=np.float64))}
             entry["trained_on"] = bool((examples == entry["row"]).any())
@@ -78,22 +78,22 @@ class Showcase:
 
     def known(self, split: str, iteration: int) -> dict[tuple[str, int], dict[str, float]]:
         """The log-probabilities that are there, by problem and sample."""
-        shown = [entry for entry in self.read() if (entry["set"], entry["iteration"]) == (split, iteration)]
+        shown = [entry for entry in self.entries() if (entry["set"], entry["iteration"]) == (split, iteration)]
         return {(entry["problem"], entry["sample"]): entry["logp"] for entry in shown}
 
-    def read(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[dict[str, Any]]:
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         return [json.loads(line) for line in lines]
 
     def replace(self, entries: list[dict[str, Any]]) -> None:
         """Put entries into the file in place of those of the same sets and iterations."""
         groups = {(entry["set"], entry["iteration"]) for entry in entries}
-        kept = [entry for entry in self.read() if (entry["set"], entry["iteration"]) not in groups]
-        if world.leads():
+        kept = [entry for entry in self.entries() if (entry["set"], entry["iteration"]) not in groups]
+        if distributed.is_main_process():
             write_text(self.path, "".join(json.dumps(entry) + "\n" for entry in [*kept, *entries]))
 
 
-def describe(
+def sample_entries(
     split: str, iteration: int, rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem]
 ) -> list[dict[str, Any]]:
     """Up to PER_VERDICT completions of each verdict, evenly spread over the rows."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.evaluation.draws import TRIALS, Draws, draw, sampling_only_se
-from topr_exp.evaluation.intervals import RESAMPLES, Interval, intervals, standard_error
+from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_intervals, standard_error
 from topr_exp.evaluation.majority import ballots
 from topr_exp.evaluation.passk import pass_at_k, powers_of_two
 from topr_exp.evaluation.verdicts import CORRECT, correct_histogram, shares
@@ -90,13 +90,14 @@ def summarise(
     ks = measures.draws.ks
     columns = np.stack([*measures.pass_at.values(), *(measures.maj_at[k] for k in ks)], axis=1)
     clusters = number(sources)
-    found = intervals(columns, np.random.default_rng([seed, 1]), resamples, clusters=clusters)
+    found = bootstrap_intervals(columns, np.random.default_rng([seed, 1]), resamples, clusters)
+    errors = [standard_error(column, clusters) for column in columns.T]
     everything = np.ones(len(verdicts), dtype=bool)
     return {
         **headline(verdicts, measures, everything, clusters),
         "samples": measures.n,
-        "pass@k": curve(measures, found[: len(ks)], measures.draws.pass_trials),
-        "maj@k": curve(measures, found[len(ks) :], measures.draws.maj_trials),
+        "pass@k": curve(measures, found[: len(ks)], errors[: len(ks)], measures.draws.pass_trials),
+        "maj@k": curve(measures, found[len(ks) :], errors[len(ks) :], measures.draws.maj_trials),
         "correct_histogram": correct_histogram(verdicts),
         "levels": breakdown(verdicts, measures, levels, clusters),
         "subjects": breakdown(verdicts, measures, subjects, clusters),
@@ -137,10 +138,14 @@ def headline(
     return {**figures, **shares(verdicts[chosen]), "problems": int(chosen.sum())}
 
 
-def curve(measures: Measures, found: list[Interval], trials: NDArray[np.float64]) -> dict[str, dict[str, float | None]]:
-    """K -> the mean with its interval over problems, the mean of the paper's draws and its standard error."""
+def curve(
+    measures: Measures, found: list[Interval], errors: list[float | None], trials: NDArray[np.float64]
+) -> dict[str, dict[str, float | None]]:
+    """K -> the mean with its error and interval over problems, the mean of the paper's draws and its standard error."""
     return {
         str(k): {
+            "value": interval.value,
+            "se": errors[i],
             **interval.as_dict(),
             "draws": float(trials[i].mean()),
             "sampling_only_se": sampling_only_se(trials[i], k, measures.n),

@@ -1,18 +1,19 @@
-"""Whether two answers are equal: first as strings, then as exact rationals; what that leaves open is None.
+"""Whether two answers are equal: as text, as exact rational numbers, or by our conventions for lists, names, chains.
 
-The same rules serve the caller (`quick`, which never waits) and the workers, which put `leaf` to sympy.
+The caller compares with `compare_quickly`, which never waits and leaves open (None) what only sympy can decide. The
+workers compare by the same conventions, with a rule for single expressions (`leaf`) that asks sympy.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from topr_exp.grading.latex import Tokens, TooComplex, number_like, words
-from topr_exp.grading.numeric import different
-from topr_exp.grading.rational import value
-from topr_exp.grading.structure import Group, Leaf, Named, Node, Range, parse, textual
+from topr_exp.grading.numeric import certainly_different
+from topr_exp.grading.rational import rational_value
+from topr_exp.grading.structure import Chain, Group, Leaf, Named, Node, Range, parse, textual
 
 Verdict3 = bool | None  # equal, different, not decided
 LeafRule = Callable[[Leaf, Leaf], Verdict3]
@@ -36,19 +37,19 @@ class QuickRule:
             return gold_text == answer_text
         if gold.relation != answer.relation:
             return False
-        gold_value, answer_value = value(gold.tokens), value(answer.tokens)
+        gold_value, answer_value = rational_value(gold.tokens), rational_value(answer.tokens)
         if gold_value is not None and answer_value is not None:
             self.path = "rational"
             return gold_value == answer_value
         if not (parseable(gold.tokens) and parseable(answer.tokens)):
             return False
-        if not gold.relation and different(gold.tokens, answer.tokens):
+        if not gold.relation and certainly_different(gold.tokens, answer.tokens):
             self.path = "numeric"
             return False
         return None
 
 
-def quick(gold: str, answer: str) -> tuple[Verdict3, str]:
+def compare_quickly(gold: str, answer: str) -> tuple[Verdict3, str]:
     """(equal, different or undecided; "string", "rational" or "numeric"): all that can be said without sympy."""
     if gold.strip() == answer.strip():
         return True, "string"
@@ -67,6 +68,8 @@ def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
         return _same_named(gold, answer, leaf)
     if isinstance(gold, Range) or isinstance(answer, Range):
         return _same_range(gold, answer, leaf)
+    if isinstance(gold, Chain) or isinstance(answer, Chain):
+        return _same_chain(gold, answer, leaf)
     if isinstance(gold, Group) and isinstance(answer, Group):
         return _same_group(gold, answer, leaf)
     if isinstance(gold, Leaf) and isinstance(answer, Leaf):
@@ -110,8 +113,19 @@ def _same_group(gold: Group, answer: Group, leaf: LeafRule) -> Verdict3:
         return False
     if gold.kind in ("list", "union"):
         return _same_unordered(list(gold.items), list(answer.items), leaf)
+    return _all_same(zip(gold.items, answer.items, strict=True), leaf)
+
+
+def _same_chain(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
+    """A chain whose parts differ equals nothing."""
+    chains = [node.parts if isinstance(node, Chain) else (node,) for node in (gold, answer)]
+    within = [(part, parts[-1]) for parts in chains for part in parts[:-1]]
+    return _all_same([(chains[0][-1], chains[1][-1]), *within], leaf)
+
+
+def _all_same(pairs: Iterable[tuple[Node, Node]], leaf: LeafRule) -> Verdict3:
     undecided = False
-    for one, other in zip(gold.items, answer.items, strict=True):
+    for one, other in pairs:
         verdict = same(one, other, leaf)
         if verdict is False:
             return False
@@ -152,29 +166,32 @@ def _pairable(allowed: list[list[bool]]) -> bool:
     return all(place(row, set()) for row in range(len(allowed)))
 
 
-Key = tuple[object, ...]
+NormalForm = tuple[object, ...]
 
 
-def key(text: str) -> Key:
+def normal_form(text: str) -> NormalForm:
     """A hash of the normal form: equal keys mean equal answers; different ones may still be equal symbolically.
 
     The name of an unknown is left out: x = 5 is 5, so that in a vote y = 5 is with it too.
     """
     try:
-        return _key(parse(text))
+        return _normal_form(parse(text))
     except TooComplex:
         return ("raw", text.strip())
 
 
-def _key(node: Node) -> Key:
+def _normal_form(node: Node) -> NormalForm:
     if isinstance(node, Named):
-        return _key(node.value)
+        return _normal_form(node.value)
     if isinstance(node, Range):
-        return _key(node.interval)
+        return _normal_form(node.interval)
+    if isinstance(node, Chain):
+        values = {_normal_form(part) for part in node.parts}
+        return values.pop() if len(values) == 1 else ("chain", *node.tokens)
     if isinstance(node, Group):
-        keys: list[Key] = [_key(item) for item in node.items]
+        keys: list[NormalForm] = [_normal_form(item) for item in node.items]
         return (node.kind, *(sorted(keys, key=repr) if node.kind in ("list", "union") else keys))
-    number = value(node.tokens)
+    number = rational_value(node.tokens)
     if number is not None:
         return ("number", number)
     text = textual(node.tokens)

@@ -1,7 +1,7 @@
-r"""A reader of the unambiguous part of mathematical notation: canonical tokens to a small tree, or nothing.
+r"""Parses plain expressions: canonical tokens to a small tree, or to nothing where their meaning is in doubt.
 
-Where people would disagree what is meant (1/2x, \sin x y, 2\frac{1}{2}x), and for everything rarer (sums, integrals,
-matrices), there is no tree, and latex2sympy2 is asked. The tree is only data: (operator, operands...).
+There is no tree where people would disagree on what is meant (1/2x, \sin x y, 2\frac{1}{2}x), nor for what is rarer
+(sums, integrals, matrices): latex2sympy2 is asked instead. The tree is only data: (operator, operands...).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from topr_exp.grading.latex import GREEK, Tokens, integer_like, number_like, words
-from topr_exp.grading.reader import Reader, Unreadable
+from topr_exp.grading.reader import TokenReader, Unreadable
 
 MAX_TOKENS = 300
 
@@ -23,16 +23,16 @@ _ENDS = words("+ - ) }") | {""}
 
 
 @lru_cache(maxsize=1 << 12)
-def tree(tokens: Tokens) -> Tree | None:
+def expression_tree(tokens: Tokens) -> Tree | None:
     """The expression that the tokens spell beyond doubt, None where there is any."""
     if not tokens or len(tokens) > MAX_TOKENS:
         return None
-    reader = _Reader(_letters(tokens))
+    parser = _ExpressionParser(_letters(tokens))
     try:
-        result = reader.sum()
+        result = parser.sum()
     except Unreadable:
         return None
-    return result if reader.at == len(reader.tokens) else None
+    return result if parser.at == len(parser.tokens) else None
 
 
 def _letters(tokens: Tokens) -> Tokens:
@@ -43,7 +43,7 @@ def _letters(tokens: Tokens) -> Tokens:
     return tuple(out)
 
 
-class _Reader(Reader):
+class _ExpressionParser(TokenReader):
     def sum(self) -> Tree:
         total = self._signed_term()
         while self._peek() in ("+", "-"):

@@ -1,6 +1,7 @@
-r"""Finds the final answer in a completion: the last balanced \boxed{...}, or the phrase before it. Linear in the text.
+r"""Finds the final answer in a completion: in the last balanced \boxed{...}, or after the last "the answer is".
 
-Nothing here judges the answer. `None` means that the completion states none, which is graded as invalid.
+It takes time linear in the text. Nothing here judges the answer; `None` means that the completion states none, which is
+graded as invalid.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ _PHRASES = {
     "verdict": re.compile(r"\bverdict[\s*_]*(?::|\bis\b)", re.IGNORECASE),
 }
 _VERDICT_WORDS = re.compile(r"\b(?:correct|incorrect|not|or)\b|n['’]t\b", re.IGNORECASE)
+# What begins a clause that says something about the value before it, and takes nothing back.
+_CLAUSE = re.compile(
+    r"(?:\\text\s*\{[\s,]*|(?<=[\s,])|(?=\())\(?(?:which|because|since|i\.e\.|that\s+is)(?![A-Za-z])", re.IGNORECASE
+)
 MAX_STATEMENT = 4000  # characters behind a phrase within which its statement has to end
 _DISPLAYS = (("\\[", "\\]"), ("$$", "$$"), ("\\(", "\\)"))
 # A sentence ends at a line's end, or at a full stop that is no decimal point (nor inside "a.m.").
@@ -53,17 +58,18 @@ def extract(completion: str, format: str) -> str | None:
     further = _NEXT_QUESTION.search(text, first.end())
     if further is not None:
         text = text[: further.start()]
-    if format == "math":
-        return last_boxed(text)
-    statement = _after_phrase(text, start)
-    return _verdict(statement) if format == "verdict" and statement is not None else statement
+    statement = last_boxed(text) if format == "math" else _after_phrase(text, start)
+    if statement is None:
+        return None
+    return _verdict(statement) if format == "verdict" else _without_clause(statement)
 
 
 def last_boxed(text: str) -> str | None:
     r"""The content of the last balanced \boxed{...} or \fbox{...}; None if there is none or it is empty.
 
     `\boxed 5` without braces counts up to the end of its formula. Boxes joined by nothing but commas, "and" or "or"
-    are one answer with several parts and come back separated by ", ", so that hedging with two boxes gives a list.
+    are one answer with several parts and come back separated by ", ", so that hedging with two boxes gives a list; the
+    same box over and over is still one answer.
     """
     boxes = _boxes(text)
     if not boxes:
@@ -75,6 +81,8 @@ def last_boxed(text: str) -> str | None:
             break
         parts.append(box)
     contents = [text[inner_start:inner_end].strip() for _, _, inner_start, inner_end in reversed(parts)]
+    if len({"".join(content.split()) for content in contents}) == 1:
+        contents = contents[:1]
     return ", ".join(content for content in contents if content) or None
 
 
@@ -135,6 +143,15 @@ def _after_phrase(text: str, phrase: re.Pattern[str]) -> str | None:
             return answer
         end = match.start()  # nothing follows the phrase: the one before it counts
     return None
+
+
+def _without_clause(statement: str) -> str:
+    """The value before a clause that explains it, such as "42, which is 6 times 7" or "42 (i.e. 42.0)"."""
+    for clause in _CLAUSE.finditer(statement, 0, MAX_STATEMENT):
+        value = statement[: clause.start()].rstrip(" ,;:*_")
+        if value.count("{") == value.count("}") and any(char.isalnum() for char in value):
+            return value
+    return statement
 
 
 def _verdict(statement: str) -> str | None:

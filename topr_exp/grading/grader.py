@@ -1,4 +1,7 @@
-"""Grades completions against golds in order, streaming: the fast paths here, the symbolic one in killable workers."""
+"""Grades a stream of completions against their golds, in order.
+
+What text and arithmetic decide is decided here; what needs sympy, or a grader of the user's, runs in worker processes.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,20 @@ import threading
 import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topr_exp.grading.equivalence import key, quick
+from topr_exp.grading.equivalence import compare_quickly, normal_form
 from topr_exp.grading.extraction import FORMATS, extract
-from topr_exp.grading.pool import Pool, Ticket
-from topr_exp.store.files import file_digest
+from topr_exp.grading.pool import Answer, Pool
+from topr_exp.grading.server import SYMBOLIC
+from topr_exp.runtime.files import file_digest
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
-GRADER_VERSION = "1"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "2"  # part of store keys: raise it with every change that can change a verdict
 
-SYMBOLIC_TARGET = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
 CACHED = 1 << 14  # verdicts of identical (gold, answer) pairs that are kept
 CACHED_CHARS = 1000  # a longer pair is not kept
@@ -34,8 +38,8 @@ class Outcome:
     """What became of one completion.
 
     `answer` is the extracted text (None: invalid, or a user's own grader). `path` tells what decided: "string",
-    "rational", "symbolic", "timeout" or "died" (a worker overran its deadline or a limit: incorrect), "none" (invalid),
-    "user".
+    "rational", "numeric", "symbolic", "timeout" or "died" (a worker overran its deadline or a limit: incorrect),
+    "none" (invalid), "user".
     """
 
     verdict: Verdict
@@ -48,7 +52,7 @@ class _Open:
     """A completion whose outcome may still be on its way."""
 
     answer: str | None
-    ticket: Ticket | None = None
+    future: Future[Answer] | None = None
     pair: tuple[str, str] | None = None
     outcome: Outcome | None = None
 
@@ -94,7 +98,7 @@ class Grader:
         self.workers = workers if workers is not None else cores()
         self.counters: Counter[str] = Counter()
         self._cache: OrderedDict[tuple[str, str], tuple[bool, str]] = OrderedDict()
-        self._under_way: weakref.WeakValueDictionary[tuple[str, str], Ticket] = weakref.WeakValueDictionary()
+        self._under_way: weakref.WeakValueDictionary[tuple[str, str], Future[Answer]] = weakref.WeakValueDictionary()
         self._pool: Pool | None = None
         self._lock = threading.Lock()
         _graders.add(self)
@@ -144,36 +148,33 @@ class Grader:
     def classes(self, answers: Sequence[str | None]) -> list[int]:
         """Equivalent answers share a number, counted from 0 in order of first appearance; None gets -1.
 
-        Equal normal forms need no comparison; the remaining forms are compared most frequent first, at most
-        MAX_CLASS_COMPARISONS times symbolically. For a user's own grader, answers are equal as normal forms only.
+        At most MAX_CLASS_COMPARISONS comparisons are symbolic; of answers of a user's own grader, none is.
         """
-        keys = [None if answer is None else key(answer) for answer in answers]
-        counts = Counter(k for k in keys if k is not None)
-        example: dict[Any, str] = {}
-        for k, answer in zip(keys, answers, strict=True):
-            if k is not None and answer is not None:
-                example.setdefault(k, answer)
-        chief: dict[Any, Any] = {}  # normal form -> the form that stands for its class
-        budget = 0 if self._own else MAX_CLASS_COMPARISONS
-        for form, _ in counts.most_common():
-            chief[form] = form
-            verdicts = [
-                (other, quick(example[other], example[form])[0])
-                for other in dict.fromkeys(chief.values())
-                if other != form
-            ]
-            known = [other for other, verdict in verdicts if verdict]
-            if known:
-                chief[form] = known[0]
-                continue
-            unsure = [other for other, verdict in verdicts if verdict is None][:budget]
-            budget -= len(unsure)
-            tickets = [(other, self._workers_pool().submit(example[other], example[form])) for other in unsure]
-            equal = [other for other, ticket in tickets if ticket.result() == ("ok", True)]
-            if equal:
-                chief[form] = equal[0]
+        forms = [None if answer is None else normal_form(answer) for answer in answers]
+        texts: dict[Any, str] = {}  # normal form -> the first answer that has it
+        for form, answer in zip(forms, answers, strict=True):
+            if form is not None and answer is not None:
+                texts.setdefault(form, answer)
+        counts = Counter(form for form in forms if form is not None)
+        representative = self._merge_forms({form: texts[form] for form, _ in counts.most_common()})
         numbers: dict[Any, int] = {}
-        return [-1 if k is None else numbers.setdefault(chief[k], len(numbers)) for k in keys]
+        return [-1 if form is None else numbers.setdefault(representative[form], len(numbers)) for form in forms]
+
+    def _merge_forms(self, texts: dict[Any, str]) -> dict[Any, Any]:
+        """Each form's representative: the first of the forms, in their order, whose text equals its own."""
+        representative: dict[Any, Any] = {}
+        budget = 0 if self._own else MAX_CLASS_COMPARISONS
+        for form, text in texts.items():
+            others = dict.fromkeys(representative.values())
+            verdicts = {other: compare_quickly(texts[other], text)[0] for other in others}
+            equal = [other for other in others if verdicts[other]]
+            if not equal:
+                open_ = [other for other in others if verdicts[other] is None][:budget]
+                budget -= len(open_)
+                futures = [(other, self._workers_pool().submit(texts[other], text)) for other in open_]
+                equal = [other for other, future in futures if _answer(future) == ("ok", True)]
+            representative[form] = equal[0] if equal else form
+        return representative
 
     # ---- one completion ----
 
@@ -189,35 +190,35 @@ class Grader:
             if cached is not None:
                 self._cache.move_to_end(pair)
         if cached is None:
-            equal, path = quick(gold, answer)
+            equal, path = compare_quickly(gold, answer)
             if equal is None:
-                return _Open(answer, self._symbolic(pair), pair)
+                return _Open(answer, self._compare_in_worker(pair), pair)
             cached = (equal, path)
             self._remember(pair, cached)
         return _Open(answer, outcome=_outcome(answer, *cached))
 
-    def _symbolic(self, pair: tuple[str, str]) -> Ticket:
+    def _compare_in_worker(self, pair: tuple[str, str]) -> Future[Answer]:
         with self._lock:
-            ticket = self._under_way.get(pair)
-        if ticket is None:
-            ticket = self._workers_pool().submit(*pair)
+            future = self._under_way.get(pair)
+        if future is None:
+            future = self._workers_pool().submit(*pair)
             with self._lock:
-                self._under_way[pair] = ticket
-        return ticket
+                self._under_way[pair] = future
+        return future
 
     @staticmethod
     def _ready(item: _Open) -> bool:
-        return item.outcome is not None or (item.ticket is not None and item.ticket.done())
+        return item.outcome is not None or (item.future is not None and item.future.done())
 
     def _finish(self, item: _Open) -> Outcome:
         outcome = item.outcome
         if outcome is None:
-            assert item.ticket is not None
-            status, value = item.ticket.result()
-            if status == "failed" or (status == "error" and not self._own):
-                raise TOPRError(f"grading failed: {value}")
+            assert item.future is not None
+            status, value = _answer(item.future)
             if self._own:
                 outcome = self._user_outcome(status, value)
+            elif status == "error":
+                raise TOPRError(f"grading failed: {value}")
             else:
                 path = "symbolic" if status == "ok" else status
                 equal = status == "ok" and value is True
@@ -254,7 +255,9 @@ class Grader:
     def _workers_pool(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                self._pool = Pool(self.name if self._own else SYMBOLIC_TARGET, self.workers, self.deadline)
+                self._pool = Pool(
+                    self.name if self._own else SYMBOLIC, self.workers, self.deadline, sealed=not self._own
+                )
             return self._pool
 
     def _after_fork(self) -> None:
@@ -262,6 +265,13 @@ class Grader:
         self._under_way.clear()
         if pool is not None:
             pool.abandon()
+
+
+def _answer(future: Future[Answer]) -> Answer:
+    status, value = future.result()
+    if status == "failed":
+        raise TOPRError(f"grading failed: {value}")
+    return status, value
 
 
 def _outcome(answer: str, equal: bool, path: str) -> Outcome:

@@ -1,7 +1,7 @@
-r"""Normal form of an answer: LaTeX text to a short tuple of canonical tokens, in one linear pass with fixed bounds.
+r"""The normal form of an answer: LaTeX text becomes a short tuple of canonical tokens, in one pass with fixed bounds.
 
-Two answers with the same tokens are the same answer. Only these tokens, never a model's text itself, are handed on
-to the symbolic comparison, and only if every one of them is on its list.
+Two answers with the same tokens are the same answer. The symbolic comparison gets these tokens only, never a model's
+text, and refuses an answer if one of its tokens is not on a list.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tells expressions apart by their values at sample points, in floating point: a difference there is a proof.
+"""Proves that two expressions differ, by their floating-point values at sample points.
 
-Most wrong answers are settled here in microseconds. Agreement proves nothing and is left to the symbolic comparison.
+This settles most wrong answers in microseconds. Equal values prove nothing: the symbolic comparison has to decide.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from functools import lru_cache
 
-from topr_exp.grading.expression import Tree, tree
+from topr_exp.grading.expression import Tree, expression_tree
 from topr_exp.grading.latex import Tokens
 
 # Positive, since identities such as sqrt(a b) = sqrt(a) sqrt(b) are meant where they hold.
@@ -31,9 +31,9 @@ class _NoValue(Exception):
     pass
 
 
-def different(one: Tokens, other: Tokens) -> bool:
+def certainly_different(one: Tokens, other: Tokens) -> bool:
     """True if the two expressions certainly have different values; False if that is not known."""
-    trees = tree(one), tree(other)
+    trees = expression_tree(one), expression_tree(other)
     if trees[0] is None or trees[1] is None:
         return False
     names = sorted(_names(trees[0]) | _names(trees[1]))

@@ -1,7 +1,7 @@
-r"""Exact value of an answer that is arithmetic on literal numbers: fractions, decimals, mixed numbers, powers.
+r"""The exact value of an answer that is arithmetic on literal numbers: fractions, decimals, mixed numbers, powers.
 
-A small recursive evaluator over canonical tokens with bounds on every size, so that no input can make it slow;
-what exceeds a bound, or is anything else than arithmetic, has no value here (None).
+Every size is bounded, so that no input can make it slow. What exceeds a bound, or is anything but arithmetic, has no
+value here (None).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from topr_exp.grading.latex import Tokens, integer_like, number_like
-from topr_exp.grading.reader import Reader, Unreadable
+from topr_exp.grading.reader import TokenReader, Unreadable
 
 MAX_DIGITS = 400
 MAX_BITS = 4000
@@ -19,13 +19,13 @@ MAX_TOKENS = 300
 _SIGNS = frozenset("+-*/^!(){}") | {r"\frac"}
 
 
-def value(tokens: Tokens) -> Fraction | None:
+def rational_value(tokens: Tokens) -> Fraction | None:
     r"""The rational number that the tokens spell, None if they spell none. 2\frac{1}{3} is a mixed number."""
     if not tokens or len(tokens) > MAX_TOKENS:
         return None
     if not all(token in _SIGNS or number_like(token) for token in tokens):
         return _scientific(tokens)
-    parser = _Parser(tokens)
+    parser = _NumberParser(tokens)
     try:
         result = parser.sum()
     except (Unreadable, RecursionError):
@@ -63,7 +63,7 @@ def _bounded(result: Fraction) -> Fraction:
     return result
 
 
-class _Parser(Reader):
+class _NumberParser(TokenReader):
     def sum(self) -> Fraction:
         total = self._signed_term()
         while self._peek() in ("+", "-"):

@@ -1,4 +1,4 @@
-"""A normal form's tokens, read one after the other: what the parsers of numbers and of expressions are made of."""
+"""What the parsers of numbers (rational.py) and of expressions (expression.py) share: reading tokens one by one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Unreadable(Exception):
     """The tokens are none of what is read for, or nobody can tell what they mean."""
 
 
-class Reader:
+class TokenReader:
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
         self.at = 0

@@ -1,7 +1,7 @@
-r"""What kind of thing an answer is: one expression, a list, a tuple or interval, a union, a matrix, x = ..., a < x < b.
+r"""What kind of answer it is: one expression, a list, a tuple or interval, a union, a matrix, x = ..., or a < x < b.
 
-`parse` cuts canonical tokens at their top-level separators, so that order, brackets and names are compared by our
-conventions (docs/grading.md) and only single expressions ever have to be compared by value.
+`parse` cuts canonical tokens at their top-level separators. Order, brackets and names are then compared by our
+conventions (docs/grading.md), and only single expressions have to be compared by value.
 """
 
 from __future__ import annotations
@@ -53,7 +53,15 @@ class Range:
     tokens: Tokens
 
 
-Node = Leaf | Group | Named | Range
+@dataclass(frozen=True)
+class Chain:
+    """3 + 4 = 14 / 2 = 7: the last part is what is answered, if none of the others differs from it."""
+
+    parts: tuple[Node, ...]
+    tokens: Tokens
+
+
+Node = Leaf | Group | Named | Range | Chain
 
 _OPEN = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", "{": "}"}
 _CLOSE = frozenset(_OPEN.values())
@@ -226,11 +234,13 @@ def _relation(tokens: Tokens, parts: list[Tokens], found: list[str], depth: int)
         return _approximation(tokens, parts, found, depth)
     if not all(parts):
         return Leaf(tokens, relation=True)
-    if kinds == {"="} or kinds == {r"\in"}:
+    if kinds == {r"\in"} and _is_name(parts[0]):
+        return Named(parts[0], _node(parts[-1], depth + 1), tokens)
+    if kinds == {"="}:
         if _is_name(parts[0]):
-            return Named(parts[0], _node(parts[-1], depth + 1), tokens)
-        if kinds == {"="} and not any(token.isalpha() for token in tokens) and len(parts) == 2:
-            return _sum_and_result(tokens, parts, depth)
+            return Named(parts[0], _chain(parts[1:], depth), tokens)
+        if all(_contradictable(part, parts[-1]) for part in parts):
+            return _chain(parts, depth)
     return _range(tokens, parts, found, depth) or Leaf(tokens, relation=True)
 
 
@@ -238,21 +248,32 @@ def _approximation(tokens: Tokens, parts: list[Tokens], found: list[str], depth:
     """The exact value before the first approximation counts, if there is one: x = 1/3 ≈ 0.33 is x = 1/3."""
     first = found.index(r"\approx")
     name = parts[0] if len(parts) > 1 and _is_name(parts[0]) else None
-    exact = parts[1 if name else 0 : first + 1] or parts[1:]
-    if not exact or not exact[-1]:
+    exact = parts[1 if name else 0 : first + 1] or parts[-1:]
+    if not all(exact):
         return Leaf(tokens, relation=True)
-    value = _node(exact[-1], depth + 1)
+    value = _chain(exact, depth)
     return Named(name, value, tokens) if name else value
 
 
-def _sum_and_result(tokens: Tokens, parts: list[Tokens], depth: int) -> Node:
-    """3 + 4 = 7 answers 7, if it is true."""
-    from topr_exp.grading.rational import value
+def _chain(parts: list[Tokens], depth: int) -> Node:
+    """The last of equal parts, together with those that could contradict it."""
+    last = parts[-1]
+    nodes = tuple(_node(part, depth + 1) for part in parts[:-1] if _contradictable(part, last))
+    answer = _node(last, depth + 1)
+    tokens = tuple(token for part in parts for token in ("=", *part))[1:]
+    return Chain((*nodes, answer), tokens) if nodes else answer
 
-    left, right = value(parts[0]), value(parts[1])
-    if left is None or left != right:
-        return Leaf(tokens, relation=True)
-    return _node(parts[1], depth + 1)
+
+def _contradictable(part: Tokens, last: Tokens) -> bool:
+    r"""Whether the two parts of a chain have to be the same value as they are written.
+
+    Not where one holds letters (A = \pi r^2 = 25\pi), nor where the unit changes (1 hour = 60 minutes, 0.5 = 50\%).
+    """
+    values = [_leaf(tokens).tokens for tokens in (part, last)]
+    if any(token.isalpha() or token in GREEK for value in values for token in value):
+        return False
+    units = {tokens[len(value) :] for tokens, value in zip((part, last), values, strict=True)}
+    return len(units) == 1 or (() in units and units.isdisjoint((("%",), (r"\circ",))))
 
 
 def _is_name(tokens: Tokens) -> bool:

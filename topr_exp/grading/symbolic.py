@@ -1,7 +1,7 @@
-r"""The symbolic comparison, run inside a worker: canonical tokens to sympy by latex2sympy2, equality by math-verify.
+r"""The symbolic comparison, run in a worker: latex2sympy2 turns tokens into sympy, math-verify compares.
 
-What reaches the parser is written here from listed tokens; no text of a model does, and nothing is evaluated as code.
-math-verify's "equal" is believed only if the two expressions also agree numerically, to relative precision.
+What reaches the parser is written here from a list of admitted tokens, so that no text of a model does, and nothing is
+evaluated as code. Two expressions that math-verify calls equal have to agree numerically too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sympy import Integer, Rational
 from sympy.core.relational import Relational
 
 from topr_exp.grading.equivalence import QuickRule, Verdict3, same
-from topr_exp.grading.expression import Tree, tree
+from topr_exp.grading.expression import Tree, expression_tree
 from topr_exp.grading.latex import Tokens, TooComplex, integer_like
 from topr_exp.grading.structure import Leaf, parse
 
@@ -47,13 +47,13 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     verdict = QuickRule()(gold, answer)
     if verdict is not None:
         return verdict
-    trees = tree(gold.tokens), tree(answer.tokens)
+    trees = expression_tree(gold.tokens), expression_tree(answer.tokens)
     if trees[0] is not None and trees[1] is not None:
-        one, other = build(trees[0]), build(trees[1])
+        one, other = to_sympy(trees[0]), to_sympy(trees[1])
         if sympy.expand(one - other) == 0:
             return True
     else:
-        one, other = expression(gold.tokens), expression(answer.tokens)
+        one, other = latex_to_sympy(gold.tokens), latex_to_sympy(answer.tokens)
     if one is None or other is None:
         return False
     relations = _relations(one), _relations(other)
@@ -124,7 +124,7 @@ def to_latex(tokens: Tokens) -> str:
 
 
 @lru_cache(maxsize=256)
-def build(node: Tree) -> Any:
+def to_sympy(node: Tree) -> Any:
     """The sympy expression of a tree; variables are real, and odd roots of negative numbers, too."""
     kind = node[0]
     if kind == "number":
@@ -134,7 +134,7 @@ def build(node: Tree) -> Any:
         return sympy.Symbol(str(node[1]).lstrip("\\"), real=True)
     if kind == "constant":
         return {"pi": sympy.pi, "e": sympy.E, "i": sympy.I}[str(node[1])]
-    parts = [build(part) for part in node[1:] if isinstance(part, tuple)]
+    parts = [to_sympy(part) for part in node[1:] if isinstance(part, tuple)]
     if kind == "-":
         return -parts[0]
     if kind == "root":
@@ -164,7 +164,7 @@ class _Parser(_Latex2Sympy):
 
 
 @lru_cache(maxsize=256)
-def expression(tokens: Tokens) -> Any:
+def latex_to_sympy(tokens: Tokens) -> Any:
     """The sympy expression that the tokens spell, None if the parser refuses them."""
     if any(token.isalpha() and len(token) > 4 for token in tokens if token not in _MATRIX_NAMES):
         return None  # a word, not a product of letters

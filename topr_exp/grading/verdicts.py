@@ -1,4 +1,4 @@
-"""Verdicts of rollouts, kept in the store under the grader's version: grading again never samples again."""
+"""The verdicts of rollouts, kept in the store under the grader's version: a changed grader needs no new samples."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp import world
 from topr_exp.grading import Grader
 from topr_exp.grading.extraction import FORMATS
 from topr_exp.grading.grader import version
-from topr_exp.progress import Progress
+from topr_exp.runtime import distributed
+from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
 from topr_exp.types import Problem
@@ -57,7 +57,7 @@ class Verdicts:
         return "user" not in set(self.columns["path"].filter(unnamed).to_pylist())
 
 
-def judge(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, store: Store) -> Verdicts:
+def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, store: Store) -> Verdicts:
     """Grade every completion against its problem's gold answer, or read the verdicts from the store."""
     key = {
         "rollouts": rollouts.name,
@@ -81,7 +81,7 @@ def judge(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, sto
 
         table.fill(make, report, parallel=True, on_wait=progress.message)
     verdicts = Verdicts(table.name, table.read())
-    if grader_name not in FORMATS and world.leads() and (cut_off := verdicts.cut_off):
+    if grader_name not in FORMATS and distributed.is_main_process() and (cut_off := verdicts.cut_off):
         log.warning(
             "warning: grader %s overran its time or memory on %d of %d completions, which count as incorrect",
             *(grader_name, cut_off, rollouts.rows),

@@ -11,7 +11,7 @@ from topr_exp.types import ConfigError, TOPRError
 if TYPE_CHECKING:
     import torch
 
-SHIPPED = Path(__file__).resolve().parent
+SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # All that decides what a model computes and how text becomes tokens; no pickled weights. Code that comes with a model
 # runs only where model.trust_remote_code says so.
@@ -109,13 +109,18 @@ def load_model(
     return model.to(device).eval(), tokenizer
 
 
+def read_files(folder: Path) -> list[Path]:
+    """The files of a model folder that decide its outputs: weights, configuration, tokenizer."""
+    return sorted({path for pattern in READ_FILES for path in folder.glob(pattern)})
+
+
 def weights_fingerprint(folder: Path) -> str:
     """A hash of everything in a model folder that decides its outputs: weights, configuration, tokenizer.
 
     About a second for 2 GB.
     """
     total = hashlib.sha256()
-    for path in sorted({path for pattern in READ_FILES for path in folder.glob(pattern)}):
+    for path in read_files(folder):
         part = hashlib.sha256()
         with path.open("rb") as file:
             while chunk := file.read(1 << 22):

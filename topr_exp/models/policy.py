@@ -14,10 +14,11 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from topr_exp import world
-from topr_exp.files import new_folder
-from topr_exp.models.config import ModelConfig
+from topr_exp.config.model import ModelConfig
 from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
+from topr_exp.models.words import with_bos
+from topr_exp.runtime import distributed
+from topr_exp.runtime.files import new_folder
 from topr_exp.types import ConfigError
 
 
@@ -76,10 +77,11 @@ class Policy:
     @property
     def place(self) -> str:
         """Device and precision in words, and how many processes compute there."""
-        several = f", {world.size()} processes" if world.size() > 1 else ""
+        several = f", {distributed.world_size()} processes" if distributed.world_size() > 1 else ""
         if self.device.type == "cuda":
             return f"{torch.cuda.get_device_name(self.device)}, {self.precision}{several}"
-        return f"{self.device.type} with {torch.get_num_threads()} threads, {self.precision}{several}"
+        threads = torch.get_num_threads()
+        return f"{self.device.type} with {threads} thread{'s' * (threads > 1)}, {self.precision}{several}"
 
     def begin_training(self, name: str) -> None:
         """From here on the weights change: no folder holds them, and what they compute must be known by `name`."""
@@ -99,10 +101,7 @@ class Policy:
     def encode(self, text: str) -> NDArray[np.int32]:
         """Token ids of a prompt, with one beginning-of-sequence token where the model has one."""
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        bos = self.tokenizer.bos_token_id
-        if bos is not None and (not ids or ids[0] != bos):
-            ids = [bos, *ids]
-        return np.array(ids, dtype=np.int32)
+        return np.array(with_bos(ids, self.tokenizer.bos_token_id), dtype=np.int32)
 
     def decode(self, tokens: Sequence[int], stop: Sequence[str] = ()) -> str:
         """The text of a completion: special tokens left out, cut before the first stop string."""

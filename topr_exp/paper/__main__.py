@@ -17,18 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topr_exp.exit_status import exit_status
+from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
     from topr_exp.paper.figure import Figure
+    from topr_exp.paper.jobs import Need, Request
 
 COMPARED = "COMPARED"  # in the folder of a check: it is over, and the next one computes again
 
 
 def main(given: list[str] | None = None) -> int:
     """The command; exit status 1 where runs failed or a check found a difference, 2 for a mistake in the settings."""
-    return exit_status(partial(work, parser().parse_intermixed_args(given)), resumes=True)
+    return exit_status(partial(make_figures, parser().parse_intermixed_args(given)), resumes=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,27 +53,14 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def work(options: argparse.Namespace) -> int:
-    from topr_exp.checks import check_machine
-    from topr_exp.console import say
-    from topr_exp.files import write_text
-    from topr_exp.paper.page import write_page
-    from topr_exp.paper.registry import FIGURES
-    from topr_exp.paper.work import Request, check, make, needs, run
+def make_figures(options: argparse.Namespace) -> int:
+    """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
+    from topr_exp.paper.jobs import needs, run
+    from topr_exp.runs.console import say
+    from topr_exp.runs.preflight import check_machine
 
     began = time.monotonic()
-    if options.out.exists() and not options.out.is_dir():
-        raise ConfigError(f"--out {options.out}: not a folder")
-    overrides = [text for text in options.figures if "=" in text]
-    check_overrides(overrides)
-    figures = chosen(FIGURES, options)
-    if options.check:
-        place = place_of_check(overrides)
-        if (place / COMPARED).exists():
-            shutil.rmtree(place)
-        overrides.append(f"output_dir={place}")
-    recorded = options.recorded and not options.check
-    request = Request(figures, options.full, overrides, options.jobs, recorded, options.out)
+    request = request_of(options)
     found, todo = needs(request)
     for need in found:
         say(f"{need.figure.name:16} {len(need.jobs):4} runs")
@@ -86,14 +74,53 @@ def work(options: argparse.Namespace) -> int:
     if code > 2:  # stopped by a signal
         return code
     if options.check:
-        lines = [line for need in found for line in check(need, options.out)]
-        write_text(place / COMPARED, "")
-        say("\n".join(lines) or "every number of every run is the recorded one")
-        return int(bool(lines))
-    for need in found:
-        say(f"{need.figure.name}: drawn from {make(need, request)} runs")
-    say(f"wrote {write_page(FIGURES, options.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
+        return compare_with_recorded(found, request)
+    write_results(found, request, began)
     return code
+
+
+def request_of(options: argparse.Namespace) -> Request:
+    """What was asked for, checked; the runs of a check have a folder of their own."""
+    from topr_exp.paper.jobs import Request
+    from topr_exp.paper.registry import FIGURES
+
+    if options.out.exists() and not options.out.is_dir():
+        raise ConfigError(f"--out {options.out}: not a folder")
+    overrides = [text for text in options.figures if "=" in text]
+    check_overrides(overrides)
+    figures = chosen(FIGURES, options)
+    if options.check:
+        place = place_of_check(overrides)
+        if (place / COMPARED).exists():
+            shutil.rmtree(place)
+        overrides.append(f"output_dir={place}")
+    recorded = options.recorded and not options.check
+    return Request(figures, options.full, overrides, options.jobs, recorded, options.out)
+
+
+def compare_with_recorded(found: Sequence[Need], request: Request) -> int:
+    """Print what the runs of a check differ in from what is recorded; exit status 1 where they do."""
+    from topr_exp.paper.recording import differing_runs
+    from topr_exp.runs.console import say
+    from topr_exp.runtime.files import write_text
+
+    lines = [line for need in found for line in differing_runs(need, request.out)]
+    place = request.overrides[-1].split("=", 1)[1]
+    write_text(Path(place) / COMPARED, "")
+    say("\n".join(lines) or "every number of every run is the recorded one")
+    return int(bool(lines))
+
+
+def write_results(found: Sequence[Need], request: Request, began: float) -> None:
+    """Each figure's numbers and picture, and the page of all."""
+    from topr_exp.paper.page import write_page
+    from topr_exp.paper.recording import write_figure
+    from topr_exp.paper.registry import FIGURES
+    from topr_exp.runs.console import say
+
+    for need in found:
+        say(f"{need.figure.name}: drawn from {write_figure(need, request)} runs")
+    say(f"wrote {write_page(FIGURES, request.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

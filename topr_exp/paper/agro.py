@@ -12,10 +12,11 @@ import numpy as np
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.records import Record, rounded
-from topr_exp.paper.selection import Runs, crossed, difference, gain, over_seeds
 from topr_exp.paper.training import algorithms, by_model
 from topr_exp.report.figures import MARKERS
+from topr_exp.report.results import rounded
+from topr_exp.report.selection import Runs, difference, gain, group_by, over_seeds
+from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,13 +57,7 @@ def draw_agro_kl(runs: Runs, extra: Extra) -> Figure:
         efficiency(row[0], plain(members), extra)
         row[0].set_title(model)
         row[0].legend(fontsize=7)
-        for i, (name, group) in enumerate(plain(members).items()):
-            points = group.split(BETA)
-            found = [each.interval() for each in points.values()]
-            errors = [[100 * (one.value - one.low) for one in found], [100 * (one.high - one.value) for one in found]]
-            row[1].errorbar([*points], [100 * one.value for one in found], np.maximum(errors, 0), capsize=2,
-                            marker=MARKERS[i], ms=4, color=draw.look(i)["color"], label=draw.name_of(name))  # fmt: skip
-        draw.log_ticks(row[1], {float(beta) for beta in members.split(BETA)})
+        draw.against(row[1], plain(members), BETA, shift=0.06)
         row[1].set(xlabel="β", ylabel="pass@1 (%)")
         row[1].legend(fontsize=7)
     return figure
@@ -81,13 +76,15 @@ def replays(record: Record) -> bool:
 def efficiency(ax: Axes, groups: Mapping[str, Runs], extra: Extra) -> None:
     """pass@1 against KL: the mean over seeds for each β, every seed a dot."""
     for i, (name, group) in enumerate(groups.items()):
-        points = [(float(np.mean(kl(each, extra))), float(each.values().mean())) for each in group.split(BETA).values()]
-        points.sort()
-        style = draw.look(i)
-        ax.plot([x for x, _ in points], [100 * y for _, y in points], marker=MARKERS[i], ms=4,
+        points = sorted((float(np.mean(kl(each, extra))), 100 * float(each.values().mean()), beta)
+                        for beta, each in group.split(BETA).items())  # fmt: skip
+        style = draw.series_style(draw.place(name, [*groups]))
+        ax.plot([x for x, _, _ in points], [y for _, y, _ in points], marker=MARKERS[i], ms=4,
                 label=draw.name_of(name), **style)  # fmt: skip
+        for x, y, beta in points:
+            ax.plot(x, y, MARKERS[i], ms=4 + 3 * [*group.split(BETA)].index(beta), color=style["color"], alpha=0.7)
         ax.plot(kl(group, extra), 100 * np.array(group.each()), ".", ms=3, color=style["color"], alpha=0.6)
-    ax.set(xlabel="KL(π ‖ π_ref), nats a completion", ylabel="pass@1 (%)")
+    ax.set(xlabel="KL(π ‖ π_ref), nats a completion (larger marks: larger β)", ylabel="pass@1 (%)")
 
 
 def judge_agro_kl(runs: Runs, extra: Extra) -> list[Claim]:
@@ -143,12 +140,11 @@ def as_efficient(
         for label, ratios in ((name, first), (other_name, other))
     )
     found = over_seeds([first[seed] - least * other[seed] for seed in shared])
-    holds = None if found is None else True if found.low > 0 else False if found.high < 0 else None
-    return Claim(text, holds, shown if shared else "no runs")
+    return Claim(text, above(text, found).holds, shown if shared else "no runs")
 
 
 def table_agro_kl(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, (plain, draw.name_of), (BETA, "β = {:g}".format))
+    return group_by(runs, (plain, draw.name_of), (BETA, "β = {:g}".format))
 
 
 # ---- replay
@@ -165,14 +161,14 @@ def draw_agro_replay(runs: Runs, extra: Extra) -> Figure:
         draw.bars(row[1], groups)
         for i, (label, group) in enumerate(groups.items()):
             values = 100 * np.array(group.each())
-            row[2].plot(kl(group, extra), values, MARKERS[i], color=draw.look(i)["color"], ms=4, label=label)
+            row[2].plot(kl(group, extra), values, MARKERS[i], color=draw.series_style(i)["color"], ms=4, label=label)
         row[2].set(xlabel="KL(π ‖ π_ref), nats a completion", ylabel="pass@1 (%)", xlim=(0, None))
         row[2].legend(fontsize=7)
     return figure
 
 
 def table_agro_replay(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, (REPLAY, "replay {:g}".format))
+    return group_by(runs, (REPLAY, "replay {:g}".format))
 
 
 def judge_agro_replay(runs: Runs, extra: Extra) -> list[Claim]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, between
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.selection import Runs, crossed, difference
 from topr_exp.paper.training import algorithms, by_model
+from topr_exp.report.selection import Runs, difference, group_by
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,7 +56,7 @@ def judge_ratio(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def table_ratio(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, (algorithms, draw.name_of), (RATIO, str), (RATE, "lr {:g}".format))
+    return group_by(runs, (algorithms, draw.name_of), (RATIO, str), (RATE, "lr {:g}".format))
 
 
 # ---- whose log μ
@@ -71,7 +71,7 @@ def settings_mu(runs: Runs) -> dict[str, Runs]:
 
 
 def table_mu(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, (algorithms, draw.name_of), (settings_mu, str))
+    return group_by(runs, (algorithms, draw.name_of), (settings_mu, str))
 
 
 def draw_mu(runs: Runs, extra: Extra) -> Figure:
@@ -121,13 +121,11 @@ def draw_staleness(runs: Runs, extra: Extra) -> Figure:
 def judge_staleness(runs: Runs, extra: Extra) -> list[Claim]:
     found = []
     for name, group in algorithms(runs).items():
-        points = group.split(UPDATES)
-        if len(points) > 1:
-            fresh, stale = points[min(points)], points[max(points)]
-            text = f"{draw.name_of(name)}: sampling after every update ends above one epoch on old completions"
-            found.append(above(text, difference(stale, fresh)))
+        fresh, stale = group.where(schedule__updates=1), group.where(schedule__rounds=1)
+        text = f"{draw.name_of(name)}: sampling after every update ends above one epoch on old completions"
+        found.append(above(text, difference(stale, fresh)))
     return found
 
 
 def table_staleness(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, (algorithms, draw.name_of), (UPDATES, "{} updates".format))
+    return group_by(runs, (algorithms, draw.name_of), (UPDATES, "{} updates".format))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from topr_exp.paper.selection import Interval
+from topr_exp.evaluation.intervals import Interval
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,11 @@ class Claim:
     @property
     def word(self) -> str:
         return {True: "shown", False: "not shown", None: "undecided"}[self.holds]
+
+
+def counted(found: Interval) -> str:
+    """A share of seeds as it is printed: 2 of 5 seeds, 40.0 [11.8, 76.9] %."""
+    return f"{round(found.value * found.seeds)} of {found.seeds} seeds, {found.percent()} %"
 
 
 def above(text: str, found: Interval | None, least: float = 0.0) -> Claim:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topr_exp.paper.selection import Runs
+from topr_exp.report.curves import band
 from topr_exp.report.figures import COLORS, DASHES, MARKERS, PERCENT, STYLE
-from topr_exp.report.series import band
-from topr_exp.store.files import write_whole
+from topr_exp.report.selection import Runs
+from topr_exp.runtime.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,13 +30,15 @@ NAMES = {
 ORDER = ("topr", "naive", "ppo", "dpo", "sft", "tis", "is")
 RELATIVES = ("opmd", "asymre", "grpo", "rec", "agro", "kl_pg", "rloo", "agro_on_policy")
 DOTS_PER_INCH = 110
+SEED: Any = {"marker": "o", "ls": "", "ms": 3, "mfc": "white", "mec": "black", "mew": 0.7, "clip_on": False}  # on a bar
+OF_BARS = 0.75  # opacity, so that black lines are seen on black too
 
 
 def name_of(key: Any) -> str:
     return NAMES.get(str(key), str(key))
 
 
-def look(i: int) -> dict[str, Any]:
+def series_style(i: int) -> dict[str, Any]:
     return {"color": COLORS[i % len(COLORS)], "dashes": DASHES[i % len(DASHES)]}
 
 
@@ -68,19 +70,24 @@ def panels(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.1)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As a PNG without a date inside, so that the same numbers give the same file."""
+    """As a PNG or PDF without a date inside, so that the same numbers give the same file."""
     data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    kind = path.suffix[1:]
+    unnamed: Any = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
+    figure.savefig(data, format=kind, dpi=DOTS_PER_INCH, metadata=unnamed[kind])
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data.getvalue())
 
 
 def log_axis(ax: Axes, which: str) -> None:
-    """A log axis whose labels are plain numbers, since the style has no mathematics in text."""
-    from matplotlib.ticker import NullFormatter
+    """A log axis, of what is drawn, whose labels are plain numbers: the style has no mathematics in text."""
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     {"x": ax.set_xscale, "y": ax.set_yscale}[which]("log")
     axis = {"x": ax.xaxis, "y": ax.yaxis}[which]
+    low, high = axis.get_view_interval()
+    if high < 1000 * low:  # powers of ten alone would leave it with a mark or two
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1, 3)))
     axis.set_major_formatter(lambda value, _: f"{value:g}")
     axis.set_minor_formatter(NullFormatter())
 
@@ -88,7 +95,7 @@ def log_axis(ax: Axes, which: str) -> None:
 def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
     """A share on the first test problems while training: the mean, its 95 % t interval over seeds, every seed thin."""
     for key, runs in groups.items():
-        style = look(place(key, [*groups]))
+        style = series_style(place(key, [*groups]))
         lines = [
             (np.array(each["curve"]["step"], float), np.array(each["curve"][name], float))
             for each in runs
@@ -110,7 +117,7 @@ def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
 def metric(ax: Axes, groups: Mapping[Any, Runs], name: str) -> None:
     """A metric of the updates: the mean over seeds, every seed thin."""
     for key, runs in groups.items():
-        style = look(place(key, [*groups]))
+        style = series_style(place(key, [*groups]))
         lines = [
             (np.array(each["metrics"]["step"], float), np.array(each["metrics"][name], float))
             for each in runs
@@ -128,7 +135,7 @@ def metric(ax: Axes, groups: Mapping[Any, Runs], name: str) -> None:
 def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1", shift: float = 0.03) -> None:
     """A final share against a setting on a log axis: interval over seeds and problems, every seed a dot."""
     for i, (label, runs) in enumerate(groups.items()):
-        style = look(place(label, [*groups]))
+        style = series_style(place(label, [*groups]))
         points = runs.split(key)
         if not points:
             continue
@@ -160,12 +167,12 @@ def bars(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1", base: bool 
     for i, (key, runs, part) in enumerate(shown):
         found = runs.interval(name, part)
         error = PERCENT * np.array([[found.value - found.low], [found.high - found.value]])
-        color = "0.6" if key == "base" else look(place(key, [*groups]))["color"]
-        ax.bar(i, PERCENT * found.value, color=color, width=0.7)
+        color = "0.6" if key == "base" else series_style(place(key, [*groups]))["color"]
+        ax.bar(i, PERCENT * found.value, color=color, width=0.7, alpha=OF_BARS)
         ax.errorbar(i, PERCENT * found.value, np.maximum(error, 0), color="black", capsize=2, lw=1)
         if part == "final":
             each = PERCENT * np.array(runs.each(name))
-            ax.plot(np.full(len(each), i + 0.2), each, "k.", ms=3)
+            ax.plot(np.full(len(each), i + 0.2), each, **SEED)
     ax.set_xticks(range(len(shown)), [name_of(key) for key, _, _ in shown], rotation=30, ha="right")
     ax.set(ylabel=f"{name} (%)")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.paper.claims import Claim
-from topr_exp.paper.records import Record
-from topr_exp.paper.selection import Runs
+from topr_exp.report.selection import Runs
+from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
@@ -36,3 +36,9 @@ class Figure:
     own_table: Callable[[Runs, Extra], list[str]] | None = None  # in Markdown, for one model, beside that of numbers
     note: str = ""  # what a reader must know of how it was made
     names: tuple[str, ...] = field(default=("pass@1", "maj", "invalid"))  # columns of the table
+
+
+def of_model(runs: Runs, extra: Mapping[str, Any]) -> list[Any]:
+    """What extra numbers by "MODEL SEED" say of each model and seed of these runs."""
+    keys = dict.fromkeys(f"{each['settings']['model.name']} {each['settings']['seed']}" for each in runs)
+    return [extra[key] for key in keys if key in extra]

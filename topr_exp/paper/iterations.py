@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topr_exp.difficulty import DEFAULT, of_run
+from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above
-from topr_exp.paper.figure import Extra
-from topr_exp.paper.records import Record
-from topr_exp.paper.selection import Runs, difference, interval, of_model, of_problems
+from topr_exp.paper.figure import Extra, of_model
 from topr_exp.paper.training import by_model
+from topr_exp.report.problem_weights import EFFECTIVE_POSITIVE, difficulty_of_run
+from topr_exp.report.selection import Runs, difference, of_problems
+from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,8 +46,8 @@ def draw_figure_8(runs: Runs, extra: Extra) -> Figure:
 def over_iterations(ax: Axes, i: int, label: str, runs: Runs, name: str) -> None:
     """The mean after each iteration with its interval over seeds and problems, every seed thin."""
     values = np.stack([[of_problems(each, name) for each in record["iterations"]] for record in runs])
-    found = [interval(values[:, step]) for step in range(values.shape[1])]
-    steps, style = range(len(found)), draw.look(i)
+    found = [crossed_interval(values[:, step]) for step in range(values.shape[1])]
+    steps, style = range(len(found)), draw.series_style(i)
     for line in 100 * values.mean(axis=2):
         ax.plot(steps, line, color=style["color"], lw=0.5, alpha=0.5)
     examples = " ".join(sorted({f"{record['summary']['n_train']:,.0f}" for record in runs}))
@@ -68,7 +69,7 @@ def judge_figure_8(runs: Runs, extra: Extra) -> list[Claim]:
     for label, group in groups.items():
         first, last = (np.stack([of_problems(each["iterations"][i], "pass@1") for each in group]) for i in (1, -1))
         text = f"{draw.name_of(label)}: goes on to improve after the first iteration"
-        found.append(above(text, interval(last - first)))
+        found.append(above(text, crossed_interval(last - first)))
     return found
 
 
@@ -76,11 +77,11 @@ def judge_figure_8(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def weights_by_difficulty(finished: Sequence[tuple[Record, Path]]) -> Extra:
-    """`topr_exp.difficulty` of each run's completions, by model and seed."""
+    """`report.difficulty` of each run's completions, by model and seed."""
     found: Extra = {}
     for record, folder in finished:
         settings = record["settings"]
-        found[f"{settings['model.name']} {settings['seed']}"] = of_run(folder, 1, list(DEFAULT))
+        found[f"{settings['model.name']} {settings['seed']}"] = difficulty_of_run(folder, 1, list(EFFECTIVE_POSITIVE))
     return found
 
 
@@ -89,12 +90,14 @@ def draw_figure_9(runs: Runs, extra: Extra) -> Figure:
     figure, grid = draw.panels(len(models))
     for ax, (model, members) in zip(grid[0], models.items(), strict=True):
         seeds = of_model(members, extra)
-        for i, p in enumerate(DEFAULT):
+        for i, p in enumerate(EFFECTIVE_POSITIVE):
             lines = np.array([each["per_problem"][i] for each in seeds], dtype=np.float64)  # nan: no such problems
             x = np.flatnonzero(np.isfinite(lines).all(axis=0))
             lines = lines[:, x]
-            ax.plot(x, lines.mean(axis=0), label=f"{100 * p:g} %", **draw.look(i))
-            ax.fill_between(x, lines.min(axis=0), lines.max(axis=0), color=draw.look(i)["color"], alpha=0.15, lw=0)
+            ax.plot(x, lines.mean(axis=0), label=f"{100 * p:g} %", **draw.series_style(i))
+            ax.fill_between(
+                x, lines.min(axis=0), lines.max(axis=0), color=draw.series_style(i)["color"], alpha=0.15, lw=0
+            )
         ax.set_xticks(range(10), [f"{tenth / 10:.1f}" for tenth in range(10)])
         ax.set(xlabel="accuracy of the base on a problem, from", ylabel="weight of a problem (1: all alike)")
         ax.set_title(model)
@@ -108,7 +111,9 @@ def judge_figure_9(runs: Runs, extra: Extra) -> list[Claim]:
     text = "the smaller p̃, the more weight on problems with an accuracy below 50 %, in every seed"
     if not len(hard):
         return [Claim(text, None, "no runs")]
-    shown = ", ".join(f"{100 * p:g} %: {100 * share:.1f}" for p, share in zip(DEFAULT, hard.mean(axis=0), strict=True))
+    shown = ", ".join(
+        f"{100 * p:g} %: {100 * share:.1f}" for p, share in zip(EFFECTIVE_POSITIVE, hard.mean(axis=0), strict=True)
+    )
     return [Claim(text, bool((np.diff(hard, axis=1) < 0).all()), f"share of the weight by p̃: {shown}")]
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.selection import Runs, crossed
 from topr_exp.paper.training import algorithms, by_model
+from topr_exp.report.selection import Runs, group_by
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def draw_learning_rates(runs: Runs, extra: Extra) -> Figure:
 
 
 def judge_learning_rates(runs: Runs, extra: Extra) -> list[Claim]:
-    from topr_exp.resolvers import learning_rate
+    from topr_exp.config.resolvers import learning_rate
 
     try:
         chosen = choose(runs)
@@ -95,4 +95,4 @@ def holding(runs: Runs) -> Claim:
 
 
 def table_learning_rates(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, (algorithms, draw.name_of), (RATE, "{:g}".format))
+    return group_by(runs, (algorithms, draw.name_of), (RATE, "{:g}".format))

@@ -9,11 +9,11 @@ import numpy as np
 
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
-from topr_exp.paper.figure import Extra
-from topr_exp.paper.records import Record
-from topr_exp.paper.selection import Runs, gain, of_model, over_seeds
+from topr_exp.paper.figure import Extra, of_model
 from topr_exp.paper.training import algorithms, by_model, higher
 from topr_exp.paper.variance import LIMITS
+from topr_exp.report.selection import Runs, gain, over_seeds
+from topr_exp.runs.records import Record
 
 LOW_VARIANCE = ("sft", "tis", "naive")  # as the paper's table has it
 
@@ -40,8 +40,10 @@ def noise(ax: Axes, names: Sequence[str], seeds: Sequence[Extra]) -> None:
     for i, name in enumerate(names):
         values = np.array([each[name][0] for each in seeds])
         if len(values):
-            ax.bar(i, float(np.exp(np.log(values).mean())), color=draw.look(draw.place(name, names))["color"])
-            ax.plot(np.full(len(values), i), values, "k.", ms=3)
+            color = draw.series_style(draw.place(name, names))["color"]
+            ax.bar(i, float(np.exp(np.log(values).mean())), color=color, alpha=draw.OF_BARS)
+            ax.plot(np.full(len(values), i), values, **draw.SEED)
+    ax.set_ylim(bottom=0.5 * min((each[name][0] for each in seeds for name in names), default=1))
     draw.log_axis(ax, "y")
     ax.set_xticks(range(len(names)), [draw.name_of(name) for name in names], rotation=30, ha="right")
     ax.set(title="variance of a gradient, same weights", ylabel="trace of the covariance")
@@ -52,15 +54,13 @@ def judge_table_1(runs: Runs, extra: Extra) -> list[Claim]:
     found = []
     for name, (_, _, a_neg, b_neg) in LIMITS.items():
         group = algos.get(name, Runs([]))
-        if not len(group):
-            found.append(Claim(name, None, "no runs"))
-            continue
         if b_neg > 0 and a_neg == 0:
             found.append(above(f"{draw.name_of(name)}: bounded, uses negatives; ends above the base", gain(group)))
         elif b_neg == 0:
-            weight = float(np.mean([each["metrics"]["weight_neg"][-1] for each in group]))
-            text = f"{draw.name_of(name)}: no weight on negatives"
-            found.append(Claim(text, weight == 0, f"weight of negatives at the end {weight:.2g}"))
+            weights = [each["metrics"]["weight_neg"][-1] for each in group]
+            shown = f"weight of negatives at the end {np.mean(weights):.2g}" if weights else "no runs"
+            holds = not any(weights) if weights else None
+            found.append(Claim(f"{draw.name_of(name)}: no weight on negatives", holds, shown))
         else:
             found.append(below(f"{draw.name_of(name)}: unbounded below; ends below the base", gain(group)))
     topr = algos.get("topr", Runs([]))
@@ -86,12 +86,8 @@ def varies(name: str, low: bool, seeds: Sequence[Extra]) -> Claim:
     times = [each[name][0] / each["topr"][0] for each in seeds]
     shown = " ".join(f"{value:.3g}" for value in times) or "no runs"
     found = over_seeds([float(np.log(value)) for value in times])
-    if found is None:
-        return Claim(text, None, shown)
-    if low:
-        limit = float(np.log(2))
-        return Claim(text, True if found.high < limit else False if found.low > limit else None, shown)
-    return Claim(text, True if found.low > 0 else False if found.high < 0 else None, shown)
+    decided = below(text, found, float(np.log(2))) if low else above(text, found)
+    return Claim(text, decided.holds, shown)
 
 
 def table_1(runs: Runs, extra: Extra) -> list[str]:

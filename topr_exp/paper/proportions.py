@@ -10,8 +10,8 @@ import numpy as np
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, between
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.selection import Runs, contrast, crossed, difference, gain
 from topr_exp.paper.training import algorithms, by_model
+from topr_exp.report.selection import Runs, contrast, difference, gain, group_by
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ def judge_figure_5(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def table_5(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, (shares, str), (EFFECTIVE, told))
+    return group_by(runs, (shares, str), (EFFECTIVE, told))
 
 
 # ---- Figure 6
@@ -121,7 +121,7 @@ def judge_figure_6(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def table_6(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, ("data.name", draw.name_of), (algorithms, draw.name_of), (EFFECTIVE, told))
+    return group_by(runs, ("data.name", draw.name_of), (algorithms, draw.name_of), (EFFECTIVE, told))
 
 
 # ---- the map
@@ -171,4 +171,4 @@ def judge_map(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def table_map(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, (algorithms, draw.name_of), ("optim.lr", "lr {:g}".format), (EFFECTIVE, told))
+    return group_by(runs, (algorithms, draw.name_of), ("optim.lr", "lr {:g}".format), (EFFECTIVE, told))

@@ -8,12 +8,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from topr_exp.exit_status import exit_status
-from topr_exp.files import write_text
+from topr_exp.config.resolvers import LEARNING_RATES
 from topr_exp.paper import records
 from topr_exp.paper.learning_rates import choose
-from topr_exp.paper.selection import Runs
-from topr_exp.resolvers import LEARNING_RATES
+from topr_exp.report.selection import Runs
+from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.files import write_text
 from topr_exp.types import TOPRError
 
 

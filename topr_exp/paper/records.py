@@ -14,17 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from topr_exp.config import Config
-from topr_exp.evaluation.statistics import headline_k, measure
-from topr_exp.evaluation.verdicts import INVALID, encode
-from topr_exp.files import write_text
-from topr_exp.report.compare import flatten
+from topr_exp.config.schema import plain
+from topr_exp.config.settings import Config
+from topr_exp.report.groups import flatten
+from topr_exp.report.results import SHARES, results, rounded
 from topr_exp.report.runs import Run, read_run
-from topr_exp.schema import plain
-from topr_exp.store import Store
-from topr_exp.types import VERDICTS, TOPRError
-
-Record = dict[str, Any]
+from topr_exp.runs.records import Record
+from topr_exp.runtime.files import write_text
+from topr_exp.types import TOPRError
 
 # Settings that some experiment varies or that its size depends on; those that are null are left out of a record.
 KEYS = (
@@ -40,9 +37,7 @@ METRICS = (
     "log_ratio_q05_pos", "log_ratio_q50_pos", "log_ratio_q95_pos", "log_ratio_q05_neg", "log_ratio_q50_neg",
     "log_ratio_q95_neg",
 )  # fmt: skip
-SHARES = ("pass@1", *VERDICTS)
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
-DIGITS = 6  # of what is written; a second machine has to agree in all of them
 
 
 def identity(settings: dict[str, Any]) -> str:
@@ -93,37 +88,6 @@ def trimmed(record: Record, names: Iterable[str]) -> Record:
     }
 
 
-def results(run: Run, record: dict[str, Any]) -> Record:
-    """An evaluation of a run: its shares, and of each problem the correct and the invalid completions and maj@K."""
-    n = int(run.config["data"]["eval_n"])
-    solutions = (run.config.get("task") or {}).get("test_solutions")  # that a verifier reads of each problem in turn
-    verdicts = Path(record["verdicts"])
-    columns = Store(verdicts.parent.parent).open(verdicts).read(["verdict", "class"])
-    codes = encode(columns["verdict"].to_pylist()).reshape(-1, n)
-    k = headline_k(n)
-    majority = measure(codes, columns["class"].to_numpy().reshape(-1, n)).maj_at[k]
-    return {
-        **{name: rounded(record[name]) for name in SHARES},
-        "n": n,
-        "k": k,
-        "of_problems": {
-            "correct": packed(np.sum(codes == 0, axis=1)),
-            "invalid": packed(np.sum(codes == INVALID, axis=1)),
-            "maj": packed(np.rint(1000 * majority).astype(int)),  # per mille
-        },
-        **({"solutions": int(solutions)} if solutions else {}),
-    }
-
-
-def packed(counts: Iterable[int]) -> str:
-    """Whole numbers in one string, which JSON keeps on one line."""
-    return " ".join(str(int(count)) for count in counts)
-
-
-def unpacked(text: str) -> np.ndarray:
-    return np.array(text.split(), dtype=np.float64)
-
-
 def metrics(run: Run) -> dict[str, list[float | None]]:
     """METRICS of the updates, averaged over BINS equal parts of the run, and the last step of each."""
     parts = [part for part in np.array_split(np.arange(len(run.updates)), BINS) if len(part)]
@@ -134,11 +98,6 @@ def metrics(run: Run) -> dict[str, list[float | None]]:
             known = [[value for value in each if value is not None and np.isfinite(value)] for each in values]
             table[name] = [rounded(float(np.mean(each))) if each else None for each in known]
     return table
-
-
-def rounded(value: float | None) -> float | None:
-    """To DIGITS significant digits."""
-    return None if value is None else float(f"{value:.{DIGITS}g}")
 
 
 def environment_of(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from topr_exp.paper import (
     verifier,
 )
 from topr_exp.paper.figure import Figure
-from topr_exp.paper.selection import crossed
+from topr_exp.report.selection import group_by
 
 BOTH = "model=tiny,tiny_noise"
 SEEDS = "seed=0,1,2,3,4"
@@ -50,7 +50,7 @@ FIGURES = (
         "Training on negatives as well as positives gives a higher pass@1 and maj@n, leaves fewer problems with few "
         "correct answers, and almost doubles pass@1 on MATH.",
         ("fig4",), training.draw_figure_4, training.judge_figure_4,
-        lambda runs: crossed(runs, ("data.name", draw.name_of), (training.algorithms, draw.name_of)),
+        lambda runs: group_by(runs, ("data.name", draw.name_of), (training.algorithms, draw.name_of)),
     ),
     Figure(
         "fig5", "Figure 5",

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from topr_exp.evaluation.intervals import Interval, crossed_interval
 from topr_exp.paper import draw
-from topr_exp.paper.claims import Claim, above, below
+from topr_exp.paper.claims import Claim, above, below, counted
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.records import Record
-from topr_exp.paper.selection import Interval, Runs, contrast, crossed, difference, gain, interval, over_seeds
+from topr_exp.report.results import unpacked
+from topr_exp.report.selection import Runs, collapsed, contrast, difference, gain, group_by, over_seeds
+from topr_exp.runs.records import Record
 from topr_exp.types import VERDICTS
 
 if TYPE_CHECKING:
@@ -49,14 +51,21 @@ def judge_figure_1(runs: Runs, extra: Extra) -> list[Claim]:
     algos = algorithms(runs)
     naive, ppo, dpo, topr = (algos.get(name, Runs([])) for name in PAPERS_FOUR)
     others = [group for group in (naive, ppo, dpo) if len(group)]
-    second = max(others, key=lambda group: float(group.values().mean()), default=Runs([]))
+    known = others if len(others) == 3 else []  # of two, the best may be the third
+    second = max(known, key=lambda group: float(group.values().mean()), default=Runs([]))
     return [
-        below("naive REINFORCE collapses: it ends below the base", gain(naive)),
+        collapses("naive REINFORCE collapses: most of its seeds end below half of the base's pass@1", naive),
         above("PPO stalls: it gains less than half of what TOPR gains", half_of(ppo, topr)),
         above("DPO ends above PPO", difference(ppo, dpo)),
         above("TOPR ends above DPO", difference(dpo, topr)),
         above("TOPR ends above the best of the other three", difference(second, topr)),
     ]
+
+
+def collapses(text: str, runs: Runs) -> Claim:
+    """Whether more than half of the seeds collapse."""
+    found = collapsed(runs)
+    return Claim(text, above(text, found, 0.5).holds, counted(found) if found else "no runs")
 
 
 def half_of(less: Runs, more: Runs) -> Interval | None:
@@ -109,7 +118,7 @@ def halved(runs: Runs, text: str) -> Claim:
     """Whether the share of invalid answers went below half of the base's."""
     if not len(runs):
         return Claim(text, None, "no runs")
-    found = below(text, interval(runs.values("invalid") - runs.values("invalid", "base") / 2))
+    found = below(text, crossed_interval(runs.values("invalid") - runs.values("invalid", "base") / 2))
     now, before = runs.interval("invalid"), runs.interval("invalid", "base")
     return Claim(text, found.holds, f"{before.percent()} → {now.percent()}")
 
@@ -139,8 +148,6 @@ def majority(runs: Runs) -> str:
 
 def histogram(ax: Axes, groups: Mapping[str, Runs]) -> None:
     """The share of problems by their number of correct completions."""
-    from topr_exp.paper.records import unpacked
-
     parts = [(name, runs, "final") for name, runs in groups.items() if len(runs)]
     parts = [("base", parts[0][1], "base"), *parts] if parts else []
     for name, runs, part in parts:
@@ -148,7 +155,7 @@ def histogram(ax: Axes, groups: Mapping[str, Runs]) -> None:
         counts = [np.bincount(unpacked(each[part]["of_problems"]["correct"]).astype(int), minlength=n + 1)
                   for each in runs]  # fmt: skip
         mean = 100 * np.mean([count / count.sum() for count in counts], axis=0)
-        style = {"color": "0.5", "ls": ":"} if name == "base" else draw.look(draw.place(name, [*groups]))
+        style = {"color": "0.5", "ls": ":"} if name == "base" else draw.series_style(draw.place(name, [*groups]))
         ax.plot(range(n + 1), mean, marker=".", label=draw.name_of(name), **style)
     ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
     draw.legend_below(ax, 3)
@@ -163,7 +170,7 @@ def judge_figure_4(runs: Runs, extra: Extra) -> list[Claim]:
     sft, topr = stories.get("sft", none), stories.get("topr", none)
     fewer = contrast(lambda a, b: (b <= FEW).astype(float) - (a <= FEW), sft, topr)
     on_math = tasks.get("topr", none)
-    doubled = interval(on_math.values() - 1.8 * on_math.values(part="base")) if len(on_math) else None
+    doubled = crossed_interval(on_math.values() - 1.8 * on_math.values(part="base")) if len(on_math) else None
     return [
         above("negatives help: TOPR above positives only, pass@1", difference(sft, topr)),
         above("and in maj@n", difference(sft, topr, "maj")),
@@ -185,7 +192,7 @@ def settings_7(runs: Runs) -> dict[str, Runs]:
 
 
 def table_7(runs: Runs) -> Mapping[str, Runs]:
-    return crossed(runs, (settings_7, str), (algorithms, draw.name_of))
+    return group_by(runs, (settings_7, str), (algorithms, draw.name_of))
 
 
 def draw_figure_7(runs: Runs, extra: Extra) -> Figure:
@@ -229,9 +236,7 @@ def higher(text: str, name: str, first: Runs, other_name: str, other: Runs, numb
         f"{name} {' '.join(f'{pair[i]:.2f}' for pair in pairs)}" for i, name in enumerate((name, other_name))
     )
     found = over_seeds([one - two for one, two in pairs])
-    if found is None:
-        return Claim(text, None, shown if pairs else "no runs")
-    return Claim(text, True if found.low > 0 else False if found.high < 0 else None, shown)
+    return Claim(text, above(text, found).holds, shown if pairs else "no runs")
 
 
 def seed_of(record: Record) -> int:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.records import Record, rounded
+from topr_exp.report.results import rounded
+from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.records import Record, rounded
-from topr_exp.paper.selection import Matrix, Runs, interval, over_seeds
 from topr_exp.paper.training import by_model
+from topr_exp.report.results import rounded
 from topr_exp.report.runs import Run
+from topr_exp.report.selection import Matrix, Runs, over_seeds
 from topr_exp.report.table2 import FILE, Row, Tested, rows_of
+from topr_exp.runs.records import Record
 from topr_exp.verifier.figures import Tally
 
 if TYPE_CHECKING:
@@ -71,7 +73,9 @@ def draw_table_2(runs: Runs, extra: Extra) -> Figure:
             for i, row in enumerate(shown):
                 found = row.figures[row.selection if name == "weighted_sc" else name]
                 ax.bar(
-                    i, 100 * found["value"], color="0.6" if row.selection != "weighted_sc" else draw.look(0)["color"]
+                    i,
+                    100 * found["value"],
+                    color="0.6" if row.selection != "weighted_sc" else draw.series_style(0)["color"],
                 )
                 if found["low"] is not None:
                     ends = [[100 * (found["value"] - found["low"])], [100 * (found["high"] - found["value"])]]
@@ -85,17 +89,14 @@ def judge_table_2(runs: Runs, extra: Extra) -> list[Claim]:
     if not len(runs):
         return []
     before, after = ({name: of_problems(runs, extra, when, name) for name in SHARES} for when in ("before", "after"))
+    gained = {name: crossed_interval(after[name] - before[name]) for name in SHARES}
+    halved = crossed_interval(after["unparsable"] - before["unparsable"] / 2)
     return [
-        above("training makes the verifier more accurate", interval(after["right"] - before["right"])),
+        above("training makes the verifier more accurate", gained["right"]),
         balanced_claim(runs, extra),
-        below(
-            "and leaves less than half of its invalid verdicts (after − half of before)",
-            interval(after["unparsable"] - before["unparsable"] / 2),
-        ),
-        above(
-            "weighted self-consistency gains by the training", interval(after["weighted_sc"] - before["weighted_sc"])
-        ),
-        above("and beats the vote without a verifier", interval(after["weighted_sc"] - before["maj"])),
+        below("and leaves less than half of its invalid verdicts (after − half of before)", halved),
+        above("weighted self-consistency gains by the training", gained["weighted_sc"]),
+        above("and beats the vote without a verifier", crossed_interval(after["weighted_sc"] - before["maj"])),
     ]
 
 

@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from topr_exp.exit_status import exit_status
+from topr_exp.runtime.exit_status import exit_status
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,16 +14,21 @@ import json
 import string
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from topr_exp.report.compare import Comparison, axes, text
+from topr_exp.evaluation.intervals import Values
+from topr_exp.report.curves import number
+from topr_exp.report.estimates import estimate, majority_name, pass_at_1
+from topr_exp.report.facts import facts
+from topr_exp.report.groups import Comparison, axes, bases, text
+from topr_exp.report.plots import KINDS, Groups, Line, Plot, curve_names, curve_plot, kinds_plot, sweep_plot
 from topr_exp.report.runs import Run
-from topr_exp.report.series import estimate, eval_values, majority_name
-from topr_exp.report.thinning import Values, number
-from topr_exp.tracking.records import Record
+from topr_exp.report.tables import OF_SUMMARY, measures
+from topr_exp.runs.records import Record
 from topr_exp.types import VERDICTS
 
 HERE = Path(__file__).parent
@@ -33,11 +38,10 @@ SHOWN_OF_COMPLETION = (
     "set", "iteration", "verdict", "level", "subject", "question", "gold", "completion", "answer", "truncated",
     "trained_on", "logp",
 )  # fmt: skip
-OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train")
 MEASURES = ("pass@1", *VERDICTS)
 
 
-def page(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequence[str]) -> str:
+def render_page(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequence[str]) -> str:
     """The whole page."""
     style, parts, sections = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "parts.js", "page.js"))
     script = parts + sections
@@ -58,32 +62,59 @@ def fingerprint(code: str) -> str:
     return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
 
 
+class Arrays:
+    """The arrays of the plots: equal ones, such as the steps of all runs, are stored once and known by number."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+
+    def add(self, values: Values) -> int | None:
+        """The number of an array; None for one that holds nothing."""
+        if not np.isfinite(values).any():
+            return None
+        return self.numbers.setdefault(json.dumps(compact(values)), len(self.numbers))
+
+    def lists(self) -> list[Any]:
+        return [json.loads(values) for values in self.numbers]
+
+
 def payload(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequence[str]) -> dict[str, Any]:
     """Everything that the page shows."""
     majority = majority_name(runs)
-    names = [*MEASURES, *([majority] if majority else [])]
+    names = measures(runs)
     shown, left_out = completions(runs)
+    arrays = Arrays()
+    groups = best_first(runs, comparison)
     return {
         "title": title,
         "made": time.strftime("%Y-%m-%d %H:%M"),
-        "majority": majority,
+        "headlines": ["pass@1", *([majority] if majority else []), "invalid"],  # correct is pass@1
         "notes": list(notes),
+        "facts": facts(runs, comparison),
+        "fixed": {key: text(value) for key, value in comparison.fixed.items()},
         "keys": comparison.keys,
         "differing": comparison.differing,
-        "axes": axes(list(runs), comparison),
         "runs": [of_run(run, i, comparison, names) for i, run in enumerate(runs)],
-        "groups": [
-            {"label": label, "runs": members} | ends([runs[i] for i in members], names)
-            for label, members in comparison.groups.items()
-        ],
+        "groups": [{"label": label, "runs": len(members)} | ends(members, names) for label, members in groups.items()],
+        "curves": curves(arrays, groups, runs),
+        "sweeps": sweeps(arrays, runs, comparison),
+        "kinds": kinds(arrays, groups, bases(list(runs), comparison)),
+        "subjects": subjects(groups, bases(list(runs), comparison)),
+        "arrays": arrays.lists(),
         "completions": shown,
         "left_out": left_out,
     }
 
 
+def best_first(runs: Sequence[Run], comparison: Comparison) -> Groups:
+    """The groups by their final pass@1."""
+    groups = {label: [runs[i] for i in members] for label, members in comparison.groups.items()}
+    return dict(sorted(groups.items(), key=lambda group: -pass_at_1(group[1])))
+
+
 def of_run(run: Run, i: int, comparison: Comparison, names: Sequence[str]) -> dict[str, Any]:
-    """One run: what its table row, its curves and its points need."""
-    curves, seconds = run.curves, run.summary.get("seconds")
+    """What the table of runs shows of one."""
+    seconds = run.summary.get("seconds")
     spent = (
         [value for one in seconds.values() if (value := number(one)) is not None] if isinstance(seconds, dict) else []
     )
@@ -96,65 +127,72 @@ def of_run(run: Run, i: int, comparison: Comparison, names: Sequence[str]) -> di
         "settings": {key: text(settings.get(key)) for key in [*comparison.differing, "seed"] if key in settings},
         "values": {name: run.figure(name) for name in OF_SUMMARY}
         | {"seed": number(settings.get("seed")), "updates": len(run.updates), "seconds": sum(spent) if spent else None},
-        "steps": compact(curves.steps),
-        "samples": compact(curves.samples),
-        "metrics": {name: compact(values) for name, values in curves.metrics.items()},
-        "curve": curve(run),
-        "kinds": {part: kinds(run.summary.get(part)) for part in ("base", "final")},
-        "subjects": {part: parts(run.summary.get(part), "subjects") for part in ("base", "final")},
         **ends([run], names),
     }
 
 
-def ends(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, list[float | None]]]:
-    """The figures of base and final: name -> value, low, high."""
-    found: dict[str, dict[str, list[float | None]]] = {}
+def ends(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, tuple[float, str]]]:
+    """The figures of base and final: name -> value, and as it is printed."""
+    found: dict[str, dict[str, tuple[float, str]]] = {}
     for part in ("base", "final"):
         estimates = {name: estimate(runs, name, part) for name in names}
-        found[part] = {name: [one.value, one.low, one.high] for name, one in estimates.items() if one is not None}
+        found[part] = {name: (one.value, one.percent()) for name, one in estimates.items() if one is not None}
     return found
 
 
-def curve(run: Run) -> dict[str, Any]:
-    """The evaluations of a run on the same problems."""
-    names = {name for record in run.curve for name, value in record.items() if number(value) is not None}
-    names -= {"iteration", "step", "optimizer_step", "samples", "samples_seen", "problems"}
-    whole = np.array([record["optimizer_step"] for record in run.curve], dtype=np.float64)
-    values = {}
-    for name in sorted(names):
-        steps, found = eval_values(run, name)
-        values[name] = compact(np.where(np.isin(whole, steps), np.interp(whole, steps, found), np.nan))
-    samples = np.array([record["samples_seen"] for record in run.curve], dtype=np.float64)
-    return {"steps": compact(whole), "samples": compact(samples), "values": values}
+# ---- plots
 
 
-def kinds(figures: Any) -> dict[str, list[list[float | None]]] | None:
-    """pass@K, maj@K, the histogram of correct completions and pass@1 by difficulty: x, y, low, high."""
-    if not isinstance(figures, dict):
-        return None
-    found: dict[str, list[list[float | None]]] = {}
-    for name in ("pass@k", "maj@k"):
-        points = figures.get(name)
-        if isinstance(points, dict) and all(k.isdigit() and isinstance(point, dict) for k, point in points.items()):
-            ks = sorted(points, key=int)
-            ends = [[number(points[k].get(end)) for k in ks] for end in ("value", "low", "high")]
-            found[name] = [list(map(float, ks)), *ends]
-    counts = figures.get("correct_histogram")
-    if isinstance(counts, list) and counts and sum(counts):
-        found["histogram"] = [list(map(float, range(len(counts)))), [count / sum(counts) for count in counts]]
-    by_level = {level: part for level, part in parts(figures, "levels").items() if level.isdigit()}
-    if by_level:
-        levels = sorted(by_level, key=int)
-        found["levels"] = [list(map(float, levels)), [by_level[level] for level in levels]]
-    return found or None
+def curves(arrays: Arrays, groups: Groups, runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+    """Every number that was logged while training, by title: its plot with a line for each group, and for each run."""
+    found = {}
+    for kind in ("test", "training"):
+        for name in curve_names(runs, kind):
+            plot = curve_plot(groups, kind, name)
+            single = curve_plot({run.name: [run] for members in groups.values() for run in members}, kind, name)
+            styles = [i for i, members in enumerate(groups.values()) for _ in members]
+            lines = [replace(line, style=styles[line.style]) for line in single.lines]
+            found[f"{kind}: {name}"] = of_plot(arrays, plot) | {"runs": [of_line(arrays, line) for line in lines]}
+    return found
 
 
-def parts(figures: Any, name: str) -> dict[str, float]:
-    """pass@1 of each level or subject."""
-    given = figures.get(name) if isinstance(figures, dict) else None
-    found = given.items() if isinstance(given, dict) else ()
-    values = {key: number(part.get("pass@1")) for key, part in found if isinstance(part, dict)}
-    return {key: value for key, value in values.items() if value is not None}
+def sweeps(arrays: Arrays, runs: Sequence[Run], comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """Plots of the final figures by axis and figure."""
+    return {
+        axis: {f"final {name}": of_plot(arrays, sweep_plot(runs, comparison, axis, places, name)) for name in MEASURES}
+        for axis, places in axes(list(runs), comparison).items()
+    }
+
+
+def kinds(arrays: Arrays, groups: Groups, of_bases: Groups) -> dict[str, dict[str, Any]]:
+    """Plots over the completions of a problem, by title."""
+    return {title: of_plot(arrays, kinds_plot(groups, of_bases, kind)) for kind, (title, _, _) in KINDS.items()}
+
+
+def of_plot(arrays: Arrays, plot: Plot) -> dict[str, Any]:
+    titles = {"x_title": plot.x_title, "y_title": plot.y_title}
+    ways = {"share": plot.share, "log_x": plot.log_x, "whiskers": plot.whiskers}
+    return titles | ways | {"lines": [of_line(arrays, line) for line in plot.lines]}
+
+
+def of_line(arrays: Arrays, line: Line) -> dict[str, Any]:
+    values = {"x": line.band.x, "y": line.band.mean, "low": line.band.low, "high": line.band.high}
+    if line.samples is not None:
+        values["samples"] = line.samples
+    return {"name": line.name, "style": line.style} | {name: arrays.add(each) for name, each in values.items()}
+
+
+def subjects(groups: Groups, of_bases: Groups) -> dict[str, dict[str, float]]:
+    """The mean pass@1 by subject of every base and every group: title -> subject -> value."""
+    parts = [*((label, runs, "base") for label, runs in of_bases.items()),
+             *((label, runs, "final") for label, runs in groups.items())]  # fmt: skip
+    found = {}
+    for label, runs, part in parts:
+        names = {name for run in runs for name in (run.summary.get(part) or {}).get("subjects") or {}}
+        known = {name: [one for run in runs if (one := run.figure(part, "subjects", name, "pass@1")) is not None]
+                 for name in names}  # fmt: skip
+        found[label] = {name: float(np.mean(values)) for name, values in known.items() if values}
+    return {label: values for label, values in found.items() if values}
 
 
 def compact(values: Values) -> list[float | int | None]:

@@ -6,7 +6,7 @@ const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 const DASHES = ["", "7 3", "2 2", "9 3 2 3"];
 const SHOWN_AT_FIRST = 8;
 const ASIDE = 5; // pixels
-const T_95 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131];
+const MOST_MARKED = 25; // points of a line that are marked one by one
 
 // ---- the document
 
@@ -36,24 +36,17 @@ function choice(title, options, chosen, change) {
 
 // ---- numbers
 
-const isShare = (name) => /(pass@|maj@|correct|incorrect|invalid|share|clipped|sampled_correct)/.test(name) && !/reward/.test(name);
 const finite = (value) => typeof value === "number" && Number.isFinite(value);
 
-// Of a tie the even digit, as in the console: 93.25 is 93.2. With one digit only quarters tie.
+// Of a tie the even digit, as in the tables: 93.25 is 93.2. With one digit only quarters tie.
 const tenths = (value) => (Math.abs(value % 1) === 0.25 ? value - 0.01 * Math.sign(value) : value).toFixed(1);
 
-function shown(value, name) {
+function shown(value, share = false) {
   if (!finite(value)) return "–";
-  if (isShare(name)) return tenths(100 * value);
+  if (share) return tenths(100 * value);
   if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
   const size = Math.abs(value);
   return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(+value.toPrecision(4));
-}
-
-function interval(estimate, name) {
-  if (!estimate) return "–";
-  const [value, low, high] = estimate;
-  return finite(low) ? `${shown(value, name)} [${shown(low, name)}, ${shown(high, name)}]` : shown(value, name);
 }
 
 // The order of texts, numbers in them by their size: 0.05 before 0.2, s2 before s10.
@@ -66,8 +59,6 @@ function natural(a, b) {
   }
   return xs.length - ys.length;
 }
-
-const unit = (name) => (isShare(name) ? `${name} (%)` : name);
 
 // ---- tables: click a title to sort
 
@@ -122,28 +113,29 @@ function style(i) {
   return { color: COLORS[i % COLORS.length], dash: DASHES[i % DASHES.length] };
 }
 
-// series: {name, i, x, y, low, high, marks, ribbon}; low and high may be missing, their line is a ribbon or whiskers
-function draw(box, series, { xTitle, yTitle, yName, logX = false }) {
+// A plot of report/plots.py: lines {name, style, x, y, low, high} with the numbers of their arrays, and titles.
+function draw(box, lines, { x_title: xTitle, y_title: yTitle, share, log_x: logX, whiskers }) {
   const width = Math.max(360, Math.min(1000, box.clientWidth || 800)), height = Math.round(Math.max(280, width * 0.48));
   const edge = { left: 62, right: 16, top: 14, bottom: 44 };
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${yTitle} against ${xTitle}` });
-  const alive = series.map((one) => {
-    const good = one.x.map((x, j) => finite(x) && finite(one.y[j]) && (!logX || x > 0));
+  const alive = lines.map((one) => {
+    const [x, y, low, high] = ["x", "y", "low", "high"].map((name) => DATA.arrays[one[name]]);
+    const good = x.map((value, j) => finite(value) && finite(y[j]) && (!logX || value > 0));
     const pick = (values) => (values ? values.filter((_, j) => good[j]) : null);
-    return { ...one, x: pick(one.x), y: pick(one.y), low: pick(one.low), high: pick(one.high) };
+    return { ...one, x: pick(x), y: pick(y), low: pick(low), high: pick(high) };
   }).filter((one) => one.x.length);
   if (!alive.length) {
     box.replaceChildren(node("p", { class: "soft" }, " Nothing to draw: no shown run has these numbers."));
     return;
   }
+  const marked = whiskers || Math.max(...alive.map((one) => one.x.length)) < MOST_MARKED;
   const all = (key) => alive.flatMap((one) => (one[key] || []).filter(finite));
   const scaleX = (x) => (logX ? Math.log2(x) : x);
   const xs = all("x").map(scaleX), ys = [...all("y"), ...all("low"), ...all("high")];
   let [x0, x1, y0, y1] = [least(xs), most(xs), least(ys), most(ys)];
   if (x0 === x1) [x0, x1] = [x0 - 0.5, x1 + 0.5];
-  if (alive.some((one) => one.marks)) [x0, x1] = [x0 - 0.02 * (x1 - x0), x1 + 0.02 * (x1 - x0)];
+  if (marked) [x0, x1] = [x0 - 0.02 * (x1 - x0), x1 + 0.02 * (x1 - x0)];
   const space = (y1 - y0 || Math.abs(y1) || 1) * 0.06;
-  const share = isShare(yName);
   [y0, y1] = [share && y0 >= 0 ? Math.max(0, y0 - space) : y0 - space, share && y1 <= 1 ? Math.min(1, y1 + space) : y1 + space];
   const px = (x) => edge.left + ((scaleX(x) - x0) / (x1 - x0)) * (width - edge.left - edge.right);
   const py = (y) => height - edge.bottom - ((y - y0) / (y1 - y0)) * (height - edge.top - edge.bottom);
@@ -163,20 +155,19 @@ function draw(box, series, { xTitle, yTitle, yName, logX = false }) {
   write(yTitle, 0, 0, "middle", { transform: `translate(14 ${(edge.top + height - edge.bottom) / 2}) rotate(-90)` });
   const line = (x, y, aside = 0) => x.map((value, j) => `${j ? "L" : "M"}${(px(value) + aside).toFixed(1)} ${py(y[j]).toFixed(1)}`).join("");
   // Lines with whiskers stand a little beside one another, so that all whiskers can be seen.
-  const whiskers = alive.filter((one) => one.marks && one.low && !one.ribbon);
-  for (const one of alive) {
-    const aside = whiskers.includes(one) ? (whiskers.indexOf(one) - (whiskers.length - 1) / 2) * ASIDE : 0;
-    const { color, dash } = style(one.i);
-    if (one.low && (!one.marks || one.ribbon)) {
+  for (const [place, one] of alive.entries()) {
+    const aside = whiskers ? (place - (alive.length - 1) / 2) * ASIDE : 0;
+    const { color, dash } = style(one.style);
+    if (one.low && !whiskers) {
       const back = one.x.map((x, j) => `L${px(x).toFixed(1)} ${py(one.low[j]).toFixed(1)}`).reverse().join("");
       svg.append(shape("path", { d: line(one.x, one.high) + back + "Z", fill: color, opacity: 0.14, stroke: "none" }));
     }
     svg.append(shape("path", { d: line(one.x, one.y, aside), fill: "none", stroke: color, "stroke-width": 1.8, "stroke-dasharray": dash }));
-    if (one.marks || one.x.length === 1) {
+    if (marked || one.x.length === 1) {
       one.x.forEach((value, j) => {
         const x = px(value) + aside;
-        if (one.low && !one.ribbon && finite(one.low[j])) svg.append(shape("line", { x1: x, x2: x, y1: py(one.low[j]), y2: py(one.high[j]), stroke: color, "stroke-width": 1.4 }));
-        svg.append(mark(x, py(one.y[j]), one.i, color));
+        if (one.low && whiskers && finite(one.low[j])) svg.append(shape("line", { x1: x, x2: x, y1: py(one.low[j]), y2: py(one.high[j]), stroke: color, "stroke-width": 1.4 }));
+        svg.append(mark(x, py(one.y[j]), one.style, color));
       });
     }
   }
@@ -189,8 +180,8 @@ function draw(box, series, { xTitle, yTitle, yName, logX = false }) {
       one.x.forEach((x, j) => { if (Math.abs(px(x) - mx) < Math.abs(px(one.x[best]) - mx)) best = j; });
       return { one, j: best, away: Math.abs(py(one.y[best]) - my) };
     }).sort((a, b) => a.away - b.away).slice(0, 6);
-    tip.replaceChildren(node("strong", {}, `${xTitle} ${shown(near[0].one.x[near[0].j], "")}`), ...near.map(({ one, j }) =>
-      node("div", {}, `${one.name}: ${shown(one.y[j], yName)}${one.low && finite(one.low[j]) ? ` [${shown(one.low[j], yName)}, ${shown(one.high[j], yName)}]` : ""}`)));
+    tip.replaceChildren(node("strong", {}, `${xTitle} ${shown(near[0].one.x[near[0].j])}`), ...near.map(({ one, j }) =>
+      node("div", {}, `${one.name}: ${shown(one.y[j], share)}${one.low && finite(one.low[j]) ? ` [${shown(one.low[j], share)}, ${shown(one.high[j], share)}]` : ""}`)));
     tip.hidden = false;
     const left = (event.clientX - frame.left) + 14;
     tip.style.setProperty("left", `${left + 240 > frame.width ? Math.max(0, left - 260) : left}px`);
@@ -212,49 +203,24 @@ function mark(x, y, i, color) {
 }
 
 // A plot with its controls and a legend whose entries switch lines on and off.
-function plot(home, controls, make) {
+// state: control -> what is chosen; choices: control -> [value, text] of each option; make: the plot of a state.
+function plot(home, state, choices, make) {
   const box = node("div", { class: "canvas" }), legend = node("div", { class: "legend" }), hidden = new Map();
   function refresh() {
-    const { series, options } = make();
+    const made = make();
     const on = (one, j) => (hidden.has(one.name) ? !hidden.get(one.name) : j < SHOWN_AT_FIRST);
-    legend.replaceChildren(...series.map((one, j) => {
-      const { color, dash } = style(one.i), sample = shape("svg", { width: 30, height: 12 });
+    legend.replaceChildren(...made.lines.map((one, j) => {
+      const { color, dash } = style(one.style), sample = shape("svg", { width: 30, height: 12 });
       sample.append(shape("line", { x1: 1, x2: 29, y1: 6, y2: 6, stroke: color, "stroke-width": 2, "stroke-dasharray": dash }));
       const check = node("input", { type: "checkbox", checked: on(one, j), onchange: () => { hidden.set(one.name, !check.checked); show(); } });
       return node("label", {}, check, sample, one.name);
     }));
-    const show = () => draw(box, series.filter(on), options);
+    const show = () => draw(box, made.lines.filter(on), made);
     show();
   }
-  home.replaceChildren(node("div", { class: "controls" }, ...controls(refresh)), node("div", { class: "plot" }, box, legend));
+  const controls = Object.entries(choices).map(([name, options]) => choice(name, options, state[name], (value) => { state[name] = value; refresh(); }));
+  home.replaceChildren(node("div", { class: "controls" }, ...controls), node("div", { class: "plot" }, box, legend));
   refresh();
   let timer = null;
   addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(refresh, 150); });
-}
-
-// The mean of curves at the places of the first one, with a t interval (of shares: its part between 0 and 1).
-// Of two curves their range: a t interval over two is wider than any plot.
-function mean(curves, share) {
-  const good = curves.map(([x, y]) => [x.filter((_, j) => finite(y[j])), y.filter(finite)]).filter(([x]) => x.length);
-  if (!good.length) return null;
-  const end = Math.min(...good.map(([x]) => x[x.length - 1])), x = good[0][0].filter((value) => value <= end);
-  const at = ([xs, ys], value) => {
-    let j = xs.findIndex((other) => other >= value);
-    if (j <= 0) return j === 0 ? ys[0] : ys[ys.length - 1];
-    const part = (value - xs[j - 1]) / (xs[j] - xs[j - 1]);
-    return ys[j - 1] + part * (ys[j] - ys[j - 1]);
-  };
-  const found = { x, y: [], low: good.length > 1 ? [] : null, high: good.length > 1 ? [] : null };
-  for (const value of x) {
-    const values = good.map((curve) => at(curve, value)), count = values.length;
-    const middle = values.reduce((a, b) => a + b, 0) / count;
-    found.y.push(middle);
-    if (count > 1) {
-      const spread = Math.sqrt(values.reduce((sum, one) => sum + (one - middle) ** 2, 0) / (count - 1));
-      const half = ((T_95[count - 2] || 1.96) * spread) / Math.sqrt(count);
-      found.low.push(count === 2 ? Math.min(...values) : share ? Math.max(0, middle - half) : middle - half);
-      found.high.push(count === 2 ? Math.max(...values) : share ? Math.min(1, middle + half) : middle + half);
-    }
-  }
-  return found;
 }

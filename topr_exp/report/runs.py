@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from topr_exp.report.thinning import Thinned, number, thin
-from topr_exp.tracking.records import Lines, Record, on_one_axis
+from topr_exp.report.curves import Curves, number, read_curves, thin
+from topr_exp.runs.records import Lines, Record, on_one_axis
 from topr_exp.types import TOPRError
 
 MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
@@ -32,11 +32,17 @@ class Run:
     completions: list[Record] = field(default_factory=list)
     status: str = "unfinished"
     notes: list[str] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)  # where it was computed: commit, command, versions
 
     @cached_property
-    def curves(self) -> Thinned:
+    def training_curves(self) -> Curves:
         """The metrics of the updates, for drawing."""
-        return thin(self.updates)
+        return thin(read_curves(self.updates, "samples"))
+
+    @cached_property
+    def test_curves(self) -> Curves:
+        """The evaluations on the same problems."""
+        return read_curves(self.curve, "samples_seen")
 
     def figure(self, *keys: str) -> float | None:
         """A number of the summary by its path; None where it is missing."""
@@ -84,6 +90,7 @@ def read_run(path: Path) -> Run:
         run.config = resolved
     elif stored:
         run.notes.append("config.json has no resolved settings (another version's?)")
+    run.environment = load(run, "environment.json", expected=False)
     run.summary = load(run, "summary.json", expected=(path / "DONE").exists())
     metrics, evaluations = (lines(run, name) for name in ("metrics.jsonl", "eval.jsonl"))
     run.updates, tests = on_one_axis(metrics, evaluations)

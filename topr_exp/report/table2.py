@@ -11,14 +11,16 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from topr_exp.exit_status import exit_status
+from topr_exp.evaluation.intervals import t_half_width
+from topr_exp.report.groups import group_runs
 from topr_exp.report.runs import Run, read_runs
-from topr_exp.report.series import half_width
+from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import TOPRError
 from topr_exp.verifier.figures import Tally, difference, summarise
 from topr_exp.verifier.table import COLUMNS, WIDTH, cell
@@ -45,6 +47,7 @@ class Row:
 
     name: str
     kind: str  # none, base, oracle or an algorithm
+    problems: list[str]  # of any of the runs
     together: Tally  # averaged over the runs
     figures: dict[str, Any]
     alone: list[dict[str, Any]]  # the figures of each run
@@ -60,11 +63,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
     options = parser.parse_args(arguments)
 
-    def work() -> int:
-        print(table2(read_runs(options.folders)))
-        return 0
+    return exit_status(partial(print_table, options.folders))
 
-    return exit_status(work)
+
+def print_table(folders: Sequence[Path]) -> int:
+    print(table2(read_runs(folders)))
+    return 0
 
 
 def verifiers(runs: Sequence[Run]) -> list[Run]:
@@ -74,17 +78,20 @@ def verifiers(runs: Sequence[Run]) -> list[Run]:
 
 def table2(runs: Sequence[Run]) -> str:
     """The table of the verifiers among `runs`. TOPRError where there are none, or ones that nothing compares."""
-    tested = [read(run) for run in verifiers(runs)]
+    tested = [read_tested(run) for run in verifiers(runs)]
     if not tested:
         raise TOPRError("no finished run of a verifier (task=verifier) among these")
     for name in ("model.name", "task.solver", "data.name"):
         alike(name, [setting(one.run, name) for one in tested])
     alike("task.test_solutions", [str(one.before.solutions) for one in tested])
     alike("data.eval_n", [str(one.before.verifications) for one in tested])
+    keys = [key for key in group_runs([one.run for one in tested]).keys if key != "algo.name"]
+    if keys:
+        raise TOPRError(f"these runs can't stand in one table: they differ in {', '.join(keys)}")
     return "\n".join(render(rows_of(tested), tested))
 
 
-def read(run: Run) -> Tested:
+def read_tested(run: Run) -> Tested:
     """What a run noted of each test problem; TOPRError for a file that is damaged."""
     try:
         stored = json.loads((run.path / FILE).read_text(encoding="utf-8"))
@@ -142,7 +149,16 @@ def row(name: str, kind: str, parts: Sequence[tuple[list[str], Tally]]) -> Row:
         ]
         values[column] = np.sum(sums, axis=0) / runs
     together = Tally(values, first.solutions, first.verifications)
-    return Row(name, kind, together, summarise(together), [summarise(tally, resamples=2) for _, tally in parts])
+    alone = [summarise(tally, resamples=2) for _, tally in parts]
+    return Row(name, kind, [*places], together, summarise(together), alone)
+
+
+def gain(other: Row, row: Row) -> dict[str, float | None]:
+    """What a row's selection scores more than another's, on the problems that both have."""
+    places = {problem: i for i, problem in enumerate(other.problems)}
+    shared = [(places[problem], i) for i, problem in enumerate(row.problems) if problem in places]
+    theirs, ours = (np.array(index, dtype=np.int64) for index in zip(*shared, strict=True))
+    return difference(other.together.values[other.selection][theirs], row.together.values[row.selection][ours])
 
 
 def render(rows: Sequence[Row], tested: Sequence[Tested]) -> list[str]:
@@ -157,11 +173,7 @@ def render(rows: Sequence[Row], tested: Sequence[Tested]) -> list[str]:
     none, base = rows[0], rows[1]
     for row in rows[1:-1]:
         against = [none] if row is base else [none, base]
-        changes = [
-            f"weighted SC - {other.kind} "
-            + cell(difference(other.together.values[other.selection], row.together.values["weighted_sc"]))
-            for other in against
-        ]
+        changes = [f"weighted SC - {other.kind} {cell(gain(other, row))}" for other in against]
         balanced = f"balanced accuracy {cell(row.figures['balanced_accuracy'])}"
         lines.append(f"{row.name}: " + "; ".join([balanced, *changes]))
         if row is not base and len(row.alone) > 1:
@@ -185,7 +197,9 @@ def over_runs(row: Row) -> list[str]:
     for column, title in COLUMNS.items():
         shares = [figures[column]["value"] for figures in row.alone]
         values = np.array([100 * share for share in shares if share is not None])
-        found.append(f"{title} {values.mean():.1f} ± {float(half_width(values)):.1f}" if len(values) else f"{title} –")
+        found.append(
+            f"{title} {values.mean():.1f} ± {float(t_half_width(values)):.1f}" if len(values) else f"{title} –"
+        )
     return found
 
 

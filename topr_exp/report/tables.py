@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from topr_exp.report.compare import Comparison, text
+from topr_exp.evaluation.intervals import Interval
+from topr_exp.report.estimates import estimate, majority_name
+from topr_exp.report.groups import Comparison, text
 from topr_exp.report.runs import Run
-from topr_exp.report.series import Estimate, estimate, majority_name
 from topr_exp.types import VERDICTS
 
 OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train")
@@ -60,13 +62,20 @@ def groups_csv(runs: Sequence[Run], comparison: Comparison) -> str:
         for part in ("base", "final"):
             for name in names:
                 found = estimate([runs[i] for i in members], name, part)
-                row += [*numbers(found), found.over if found else None]
+                row += [*numbers(found), over(found)]
         table.append(row)
     return as_csv(table)
 
 
-def numbers(found: Estimate | None) -> list[float | None]:
-    return [None, None, None] if found is None else [found.value, found.low, found.high]
+def numbers(found: Interval | None) -> list[float | None]:
+    return [None, None, None] if found is None else [*found.as_dict().values()]
+
+
+def over(found: Interval | None) -> str | None:
+    """What an interval is over."""
+    if found is None:
+        return None
+    return "seeds" if found.seeds > 1 else "nothing" if math.isnan(found.low) else "problems"
 
 
 def as_csv(table: Sequence[Sequence[Any]]) -> str:
@@ -101,12 +110,8 @@ def groups_tex(runs: Sequence[Run], comparison: Comparison) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def tex_cell(found: Estimate | None) -> str:
-    if found is None:
-        return "--"
-    if found.low is None or found.high is None:
-        return f"{100 * found.value:.1f}"
-    return f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+def tex_cell(found: Interval | None) -> str:
+    return "--" if found is None else found.percent()
 
 
 def tex(value: str) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from topr_exp.files import new_folder, write_text
-from topr_exp.report.compare import compare, different_bases
 from topr_exp.report.figures import write_figures
-from topr_exp.report.page import page
+from topr_exp.report.groups import different_bases, group_runs
+from topr_exp.report.page import render_page
 from topr_exp.report.runs import read_runs
 from topr_exp.report.tables import groups_csv, groups_tex, runs_csv
-from topr_exp.store.files import disk_errors
+from topr_exp.runtime.files import disk_errors, new_folder, write_text
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
@@ -20,7 +19,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     out: where to; None is `report/` in the first folder. TOPRError where there are no runs, or the disk refuses.
     """
     runs = read_runs(folders)
-    comparison = compare(runs)
+    comparison = group_runs(runs)
     target = out if out is not None else folders[0] / "report"
     with disk_errors(f"write in {target}"):
         (target / "tables").mkdir(parents=True, exist_ok=True)
@@ -30,5 +29,5 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     write_text(target / "tables" / "groups.csv", groups_csv(runs, comparison))
     write_text(target / "tables" / "groups.tex", groups_tex(runs, comparison))
     names = [folder.resolve().name for folder in folders]
-    write_text(target / "report.html", page(" and ".join(names), runs, comparison, notes))
+    write_text(target / "report.html", render_page(" and ".join(names), runs, comparison, notes))
     return target / "report.html"

@@ -17,14 +17,14 @@ from typing import Any
 from topr_exp.types import ConfigError, TOPRError
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
-LOG_LINES = 200  # of the log's end are searched for why an engine ended
+LOG_LINES = 200  # at the end of the log are searched for the reason why an engine ended
 END_SECONDS = 15.0
-# Of the process that asks, and wrong for an engine: which process of a distributed run it is.
+# Variables that say which process of a distributed run this is: true of the process that asks, not of an engine.
 DISTRIBUTED = ("RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_")  # how their names begin
 
 
 class Engine:
-    """Starts with the first `ask`; ends with `close`, and with the process that made it, however that ends.
+    """Ends with `close`, and with the process that made it, however that ends.
 
     What vLLM prints goes into `log`.
     """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from topr_exp.sampling.config import SamplerConfig
+from topr_exp.config.sampler import SamplerConfig
 
 WORTH_A_PASS = 32  # tokens
 
@@ -24,8 +24,8 @@ class Sample:
     finish: str = "length"  # stop (end-of-sequence), stop_string or length
 
 
-class RoomyLayer(DynamicLayer):
-    """Keys and values of one layer, growing into spare room instead of being copied at every step."""
+class PreallocatedLayer(DynamicLayer):
+    """Keys and values of one layer, written into spare room instead of being copied at every step."""
 
     def __init__(self, room: int) -> None:
         super().__init__()
@@ -53,14 +53,14 @@ class RoomyLayer(DynamicLayer):
     def get_seq_length(self) -> int:
         return self.length
 
-    def take(self, rows: Tensor) -> None:
+    def select(self, rows: Tensor) -> None:
         """Keep (or repeat) the given rows of the batch."""
         self.all_keys, self.all_values = self.all_keys[rows], self.all_values[rows]
         self.filled()
 
 
-class Decoding:
-    """A batch of sequences with their cache: reads tokens, returns the logits of the next.
+class DecodingBatch:
+    """A batch of sequences with their cache: takes tokens, returns the logits of the next ones.
 
     The cache's columns are what all prompts begin with (where that is long enough to be worth a pass of its own), the
     rest of each prompt, padded on the left, and what was sampled. A mask hides the padding; positions leave it out.
@@ -69,52 +69,56 @@ class Decoding:
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], room: int) -> None:
         self.model = model
         self.device = model.get_input_embeddings().weight.device
-        shared = shared_prefix(prompts)
+        shared = shared_prefix_length(prompts)
         self.prefix, self.rests = prompts[0][:shared], [prompt[shared:] for prompt in prompts]
         self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         rests = self.lengths - shared
         self.width = int(rests.max())
         columns = torch.arange(shared + self.width + room, device=self.device)
-        self.layers = [RoomyLayer(len(columns)) for _ in range(model.config.num_hidden_layers)]
+        self.layers = [PreallocatedLayer(len(columns)) for _ in range(model.config.num_hidden_layers)]
         self.cache = Cache(layers=self.layers)
         self.mask = (columns < shared) | (columns >= shared + self.width - rests[:, None])
         self.padded = bool((rests < self.width).any())
 
-    def read_prompts(self) -> Tensor:
+    def prefill(self) -> Tensor:
+        """Run the prompts through the model; the logits of each one's first sampled token."""
         shared = len(self.prefix)
         if shared:
-            self.read(torch.tensor([self.prefix], device=self.device), torch.arange(shared, device=self.device)[None])
+            self.forward(
+                torch.tensor([self.prefix], device=self.device), torch.arange(shared, device=self.device)[None]
+            )
             for layer in self.layers:
-                layer.take(torch.zeros(len(self.rests), dtype=torch.int64, device=self.device))
+                layer.select(torch.zeros(len(self.rests), dtype=torch.int64, device=self.device))
         ids = torch.zeros((len(self.rests), self.width), dtype=torch.int64)
         for row, rest in enumerate(self.rests):
             ids[row, self.width - len(rest) :] = torch.tensor(rest)
         columns = torch.arange(self.width, device=self.device)
         positions = shared + (columns - self.width + (self.lengths - shared)[:, None]).clamp_min(0)
-        return self.read(ids.to(self.device), positions)
+        return self.forward(ids.to(self.device), positions)
 
-    def read_next(self, tokens: Tensor) -> Tensor:
-        logits = self.read(tokens[:, None], self.lengths[:, None])
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Run one more token of each row through the model; the logits of the next."""
+        logits = self.forward(tokens[:, None], self.lengths[:, None])
         self.lengths = self.lengths + 1
         return logits
 
-    def read(self, ids: Tensor, positions: Tensor) -> Tensor:
-        hides = self.padded and len(ids) == len(self.mask)  # the shared prefix, read alone, has no padding
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        hides = self.padded and len(ids) == len(self.mask)  # the shared prefix, alone, has no padding
         mask = self.mask[:, : self.layers[0].length + ids.shape[1]].long() if hides else None
         out = self.model.base_model(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache, use_cache=True
         )
         return self.model.get_output_embeddings()(out.last_hidden_state[:, -1]).float()
 
-    def take(self, rows: Tensor) -> None:
+    def select(self, rows: Tensor) -> None:
         """Keep (or repeat) the given rows."""
         for layer in self.layers:
-            layer.take(rows)
+            layer.select(rows)
         self.lengths, self.mask = self.lengths[rows], self.mask[rows]
 
 
 @torch.inference_mode()
-def sample(
+def sample_completions(
     model: Any,
     prompts: Sequence[Sequence[int]],
     n: int,
@@ -125,63 +129,73 @@ def sample(
 ) -> list[list[Sample]]:
     """n completions of each prompt, drawn token by token; a function of the arguments and the generator's state.
 
-    What all prompts begin with and the rest of each are read once; keys and values are repeated for the n completions.
+    Keys and values of what all prompts begin with and of the rest of each are computed once, then repeated n times.
     Rows that ended leave the batch as soon as they are an eighth of it. `stopped(tokens)` says whether a completion so
     far ends in a stop string.
     """
-    batch = Decoding(model, prompts, config.max_new_tokens)
-    logits = batch.read_prompts()
+    batch = DecodingBatch(model, prompts, config.max_new_tokens)
+    logits = batch.prefill()
     repeat = torch.arange(len(prompts), device=batch.device).repeat_interleave(n)
-    batch.take(repeat)
+    batch.select(repeat)
     logits = logits[repeat]
     samples = [Sample() for _ in range(len(repeat))]
-    rows = list(range(len(samples)))  # the sample that each row of the batch belongs to
-    eos = set(eos_ids)
+    rows = samples  # of the batch
     for step in range(config.max_new_tokens):
-        tokens, logprobs = draw(logits, config, generator)
-        alive = []
-        for i, (token, logprob) in enumerate(zip(tokens.tolist(), logprobs.tolist(), strict=True)):
-            one = samples[rows[i]]
-            if one.finish != "length":
-                continue
-            one.tokens.append(token)
-            one.logprobs.append(logprob)
-            if token in eos:
-                one.finish = "stop"
-            elif stopped is not None and stopped(one.tokens):
-                one.finish = "stop_string"
-            else:
-                alive.append(i)
+        tokens, logprobs = sample_tokens(logits, config, generator)
+        alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), eos_ids, stopped)
         if not alive or step + 1 == config.max_new_tokens:
             break
         if len(rows) - len(alive) >= max(len(rows) // 8, 1):
             keep = torch.tensor(alive, device=batch.device)
-            batch.take(keep)
+            batch.select(keep)
             tokens, rows = tokens[keep], [rows[i] for i in alive]
-        logits = batch.read_next(tokens)
+        logits = batch.decode(tokens)
     return [samples[i : i + n] for i in range(0, len(samples), n)]
 
 
-def shared_prefix(prompts: Sequence[Sequence[int]]) -> int:
-    """How many tokens to read once for all prompts: those they all begin with, 0 for too few to be worth a pass."""
+def append_tokens(
+    rows: Sequence[Sample],
+    tokens: Sequence[int],
+    logprobs: Sequence[float],
+    eos_ids: Sequence[int],
+    stopped: Callable[[list[int]], bool] | None,
+) -> list[int]:
+    """Give each sample that has not ended its next token; the indices of those that go on."""
+    alive = []
+    for i, (one, token, logprob) in enumerate(zip(rows, tokens, logprobs, strict=True)):
+        if one.finish != "length":
+            continue
+        one.tokens.append(token)
+        one.logprobs.append(logprob)
+        if token in eos_ids:
+            one.finish = "stop"
+        elif stopped is not None and stopped(one.tokens):
+            one.finish = "stop_string"
+        else:
+            alive.append(i)
+    return alive
+
+
+def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
+    """How many tokens to compute once for all prompts: what they all begin with, 0 where that is not worth a pass."""
     shortest = min(map(len, prompts)) - 1  # something is left of each, so that each has logits of its own
     first = prompts[0]
     length = next((i for i in range(shortest) if any(prompt[i] != first[i] for prompt in prompts)), shortest)
     return length if length >= WORTH_A_PASS and len(prompts) > 1 else 0
 
 
-def draw(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """One token a row from the distribution that temperature, top-k and top-p leave, and its log-probability there.
 
     logits: [rows, vocabulary] float32. The draw is argmax(p / e) with e exponential: exact, and vectorised.
     """
-    logp = restrict(logits / config.temperature, config.top_k, config.top_p).log_softmax(-1)
+    logp = apply_top_k_top_p(logits / config.temperature, config.top_k, config.top_p).log_softmax(-1)
     noise = torch.empty_like(logp).exponential_(generator=generator)
     tokens = (logp.exp() / noise).argmax(-1)
     return tokens, logp.gather(-1, tokens[:, None]).squeeze(-1)
 
 
-def restrict(logits: Tensor, top_k: int, top_p: float) -> Tensor:
+def apply_top_k_top_p(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     """Logits with -inf outside the top k tokens (0: all), then outside the smallest set of probability top_p."""
     if 0 < top_k < logits.shape[-1]:
         values, indices = logits.topk(top_k, dim=-1)

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.data.prompts import Prompter
-from topr_exp.data.questions import Questions, ask
+from topr_exp.data.questions import Questions, tokenize_prompts
 from topr_exp.models.policy import Policy
+from topr_exp.sampling import import_errors
 from topr_exp.sampling.rollouts import Rollouts, fingerprint
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import import_file
@@ -20,10 +21,10 @@ from topr_exp.types import Problem, TOPRError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Imported = tuple[Rollouts, Questions, Ragged | None]  # completions, what they answer, log μ where it came with them
 
-def load_imported(
-    source: str, problems: list[Problem], prompter: Prompter, policy: Policy, store: Store
-) -> tuple[Rollouts, Questions, Ragged | None]:
+
+def load_imported(source: str, problems: list[Problem], prompter: Prompter, policy: Policy, store: Store) -> Imported:
     """The completions of `source`, what they answer, and the log-probabilities that came with them (None: none did).
 
     source: a file of JSON lines (imported on the way) or a table of the store, as kind/hash. A line answers one of
@@ -42,18 +43,15 @@ def load_imported(
         raise TOPRError(f"data.completions={source}: neither a file nor a table of {store.root} (kind/hash)")
     columns = table.read()
     if missing := [name for name in ("problem_id", "question", "gold") if name not in columns.column_names]:
-        raise TOPRError(
-            f"data.completions={source}: a table without {missing[0]}; write it to a file (python -m topr_exp.store "
-            "export) and give that"
-        )
-    answered, index = resolve(columns, problems, source)
-    questions = ask(answered, prompter, policy, max_new_tokens=1)
+        raise import_errors.missing_column(source, missing[0])
+    answered, index = match_problems(columns, problems, source)
+    questions = tokenize_prompts(answered, prompter, policy, max_new_tokens=1)
     if questions.too_long:
         raise TOPRError(f"data.completions={source}: {questions.too_long} prompts are longer than the model's context")
     if "tokens" not in columns.column_names:
-        columns = columns.append_column("tokens", tokenized(columns, policy))
+        columns = columns.append_column("tokens", tokenize_completions(columns, policy))
     columns = columns.append_column("problem", pa.array(index, pa.int32()))
-    columns = columns.append_column("sample", pa.array(place_in_group(index), pa.int32()))
+    columns = columns.append_column("sample", pa.array(index_in_group(index), pa.int32()))
     check_tokens(Ragged(columns["tokens"]), policy.vocabulary, source)
     bounds = list(accumulate((table.shard_sizes(shard)[0] for shard in range(table.shards)), initial=0))
     given = Ragged(columns["sampler_logp"]) if "sampler_logp" in columns.column_names else None
@@ -62,7 +60,7 @@ def load_imported(
     return Rollouts(name, columns, questions.prompts, bounds, 0), questions, given
 
 
-def resolve(columns: pa.Table, problems: list[Problem], source: str) -> tuple[list[Problem], NDArray[np.int32]]:
+def match_problems(columns: pa.Table, problems: list[Problem], source: str) -> tuple[list[Problem], NDArray[np.int32]]:
     """The problems that a table's rows answer, in the order in which they occur, and each row's problem."""
     known = {problem.id: problem for problem in problems}
     answered: dict[tuple[str, ...], int] = {}
@@ -75,10 +73,7 @@ def resolve(columns: pa.Table, problems: list[Problem], source: str) -> tuple[li
             key = (name or "", question, gold) if own else (name,)
             if key not in answered:
                 if not own and name not in known:
-                    raise TOPRError(
-                        f"data.completions={source}: completion {row + 1} answers problem_id {name!r}, which is not "
-                        "among the training problems (data.train_problems=null takes all); or give question and gold"
-                    )
+                    raise import_errors.unknown_problem(source, row + 1, name)
                 answered[key] = len(found)
                 found.append(Problem(name or f"imported/{len(found):06d}", question, gold) if own else known[name])
             index[row] = answered[key]
@@ -86,7 +81,7 @@ def resolve(columns: pa.Table, problems: list[Problem], source: str) -> tuple[li
     return found, index
 
 
-def place_in_group(index: NDArray[np.int32]) -> NDArray[np.int32]:
+def index_in_group(index: NDArray[np.int32]) -> NDArray[np.int32]:
     """For each row, how many rows before it have the same value."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
@@ -96,7 +91,7 @@ def place_in_group(index: NDArray[np.int32]) -> NDArray[np.int32]:
     return place
 
 
-def tokenized(columns: pa.Table, policy: Policy) -> Any:
+def tokenize_completions(columns: pa.Table, policy: Policy) -> Any:
     """The texts as token ids, ended by an end-of-sequence token where the completion ended by itself."""
     import pyarrow as pa
 
@@ -114,9 +109,6 @@ def check_tokens(tokens: Ragged, vocabulary: int, source: str) -> None:
     """Refuse completions that can't be scored; the first bad one is named."""
     for number, row in enumerate(tokens, 1):
         if not len(row):
-            raise TOPRError(f"data.completions={source}: completion {number} is empty")
+            raise import_errors.empty(source, number)
         if int(row.max()) >= vocabulary:
-            raise TOPRError(
-                f"data.completions={source}: completion {number} has token id {int(row.max())}, the model has "
-                f"{vocabulary}; leave out `tokens` to have the text tokenized"
-            )
+            raise import_errors.unknown_token(source, number, int(row.max()), vocabulary)

@@ -40,7 +40,7 @@ def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
     return {names.get(q, f"{100 * q:g}%"): float(value) for q, value in zip(QUANTILES, found, strict=True)}
 
 
-def describe(found: dict[str, Any]) -> str:
+def describe_mismatch(found: dict[str, Any]) -> str:
     """The same in a line."""
     if not found["tokens"]:
         return "log μ − log q: no tokens"

@@ -1,4 +1,4 @@
-"""Rollouts: n completions of each problem, sampled once and kept in the store for every run that asks the same."""
+"""Rollouts: n completions of each problem, sampled once and kept in the store for all runs that need the same."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp.config.sampler import SamplerConfig
 from topr_exp.data.questions import Questions
 from topr_exp.models.policy import Policy
-from topr_exp.progress import Progress
+from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 
@@ -30,7 +31,7 @@ MADE_BY = b"made_by"  # in a shard's metadata
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Completions of P prompts, in shards: as many of each prompt as were sampled, usually n."""
+    """Completions of P prompts, in shards; usually n of each prompt, or as many as were imported."""
 
     name: str  # of the store's table, which keys of other tables refer to
     columns: pa.Table  # problem (the prompt's index), sample (which one of the prompt's), tokens, text, finish
@@ -85,7 +86,7 @@ class Rollouts:
         return texts
 
 
-def collect(
+def generate_rollouts(
     sampler: Sampler,
     policy: Policy,
     questions: Questions,
@@ -98,56 +99,83 @@ def collect(
 
     A shard is a function of the key and its index: it has a random generator of its own.
     """
-    config, prompts, stop = sampler.config, questions.prompts, questions.stop
-    key = {
+    config, prompts = sampler.config, questions.prompts
+    size = config.prompts_per_shard
+    table = store.table("rollouts", rollouts_key(config, policy, questions, n, seed), -(-len(prompts) // size))
+    sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
+    with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
+        shards = ShardSampling(sampler, policy, questions, n, seed, progress)
+        run_in_lanes(sampler, lambda: table.fill(shards.make, shards.report, parallel=True, on_wait=shards.wait))
+    bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
+    return Rollouts(table.name, table.read(), prompts, bounds, shards.sampled)
+
+
+def rollouts_key(config: SamplerConfig, policy: Policy, questions: Questions, n: int, seed: int) -> dict[str, Any]:
+    """All that decides what is sampled: what the store finds the completions by."""
+    return {
         "weights": policy.fingerprint,
         "precision": policy.precision,
-        "prompts": fingerprint(prompts),
+        "prompts": fingerprint(questions.prompts),
         "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
         "n": n,
         "sampler": config.distribution(policy.vocabulary),
         "seed": seed,
-        "stop": list(stop),
+        "stop": list(questions.stop),
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
         "version": VERSION,
     }
-    import pyarrow as pa
-
-    size = config.prompts_per_shard
-    table = store.table("rollouts", key, -(-len(prompts) // size))
-    sampled, told, lock = 0, set[int](), threading.Lock()
-    sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
-    with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
-
-        def make(shard: int) -> pa.Table:
-            nonlocal sampled
-            part = prompts[shard * size : (shard + 1) * size]
-            made = draw(sampler, policy, part, n, (seed, shard), stop, first=shard * size)
-            ids = [problem.id for problem in questions.problems[shard * size : (shard + 1) * size] for _ in range(n)]
-            made = made.append_column("problem_id", pa.array(ids, pa.string()))
-            count = token_count(made)
-            with lock:
-                told.add(shard)
-                sampled += count
-                progress.update(len(part) * n, count)
-            return made.replace_schema_metadata({MADE_BY: json.dumps(sampler.made_by())})
-
-        def report(shard: int, made_here: bool) -> None:
-            with lock:
-                if shard not in told:
-                    told.add(shard)
-                    progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, 0, "from the store")
-
-        def wait(message: str) -> None:
-            if sampler.lanes == 1 or f":{os.getpid()}," not in message:  # else for another lane of ours
-                progress.message(message)
-
-        in_lanes(sampler, lambda: table.fill(make, report, parallel=True, on_wait=wait))
-    bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
-    return Rollouts(table.name, table.read(), prompts, bounds, sampled)
 
 
-def in_lanes(sampler: Sampler, work: Callable[[], object]) -> None:
+@dataclass
+class ShardSampling:
+    """Samples the shards of a table of rollouts, in several threads, and says how far it is: each shard counts once."""
+
+    sampler: Sampler
+    policy: Policy
+    questions: Questions
+    n: int
+    seed: int
+    progress: Progress
+    sampled: int = 0  # tokens
+    told: set[int] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def make(self, shard: int) -> pa.Table:
+        """Sample a shard."""
+        import pyarrow as pa
+
+        part, questions = self.prompts_of(shard), self.questions
+        prompts = questions.prompts[part]
+        seed = (self.seed, shard)
+        made = completions_table(self.sampler, self.policy, prompts, self.n, seed, questions.stop, first=part.start)
+        ids = [problem.id for problem in questions.problems[part] for _ in range(self.n)]
+        made = made.append_column("problem_id", pa.array(ids, pa.string()))
+        count = token_count(made)
+        with self.lock:
+            self.told.add(shard)
+            self.sampled += count
+            self.progress.update(len(prompts) * self.n, count)
+        return made.replace_schema_metadata({MADE_BY: json.dumps(self.sampler.made_by())})
+
+    def report(self, shard: int, made_here: bool) -> None:
+        """Count a shard that was there already, or that another process made."""
+        with self.lock:
+            if shard not in self.told:
+                self.told.add(shard)
+                self.progress.update(len(self.questions.prompts[self.prompts_of(shard)]) * self.n, 0, "from the store")
+
+    def wait(self, message: str) -> None:
+        """Say which process is waited for, unless it is this one in another thread."""
+        if self.sampler.lanes == 1 or f":{os.getpid()}," not in message:
+            self.progress.message(message)
+
+    def prompts_of(self, shard: int) -> slice:
+        """Which prompts a shard has."""
+        size = self.sampler.config.prompts_per_shard
+        return slice(shard * size, (shard + 1) * size)
+
+
+def run_in_lanes(sampler: Sampler, work: Callable[[], object]) -> None:
     """Do the work in as many threads as the sampler has lanes; the first error stops all."""
     if sampler.lanes == 1:
         work()
@@ -161,7 +189,7 @@ def in_lanes(sampler: Sampler, work: Callable[[], object]) -> None:
             raise
 
 
-def draw(
+def completions_table(
     sampler: Sampler,
     policy: Policy,
     prompts: Sequence[NDArray[np.int32]],
@@ -176,7 +204,7 @@ def draw(
     """
     import pyarrow as pa
 
-    groups = sampler.draw(policy, [prompt.tolist() for prompt in prompts], n, seed, stop)
+    groups = sampler.sample(policy, [prompt.tolist() for prompt in prompts], n, seed, stop)
     flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""What draws completions: one interface to the samplers that the settings name."""
+"""Samplers: one interface to what draws completions, and the choice that the settings name."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Protocol
 import torch
 import transformers
 
+from topr_exp.config.sampler import SamplerConfig, VLLMConfig
 from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.config import SamplerConfig, VLLMConfig
-from topr_exp.sampling.hf import Sample, sample
+from topr_exp.sampling.hf import Sample, sample_completions
 from topr_exp.sampling.seeds import seed_of
 
 
 class Sampler(Protocol):
-    """Draws completions from policies; `prepare` comes before `draw`, `close` gives back what it holds."""
+    """Draws completions from policies; `prepare` comes before `sample`, `close` gives back what it holds."""
 
-    lanes: int  # calls of `draw` that may run at once, in threads
+    lanes: int  # calls of `sample` that may run at once, in threads
 
     @property
     def config(self) -> SamplerConfig: ...
@@ -28,7 +28,7 @@ class Sampler(Protocol):
     def prepare(self, policy: Policy, length: int) -> None:
         """From now on sample from this policy, at most `length` tokens of prompt and completion together."""
 
-    def draw(
+    def sample(
         self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
     ) -> list[list[Sample]]:
         """n completions of each prompt, a function of the weights and the arguments.
@@ -41,17 +41,17 @@ class Sampler(Protocol):
         """What drew the completions: program, versions, device. Kept with them; no part of their key."""
 
     def rest(self) -> None:
-        """The policy trains next, and is sampled from again afterwards."""
+        """Free what can be freed at once: the policy trains next, and is sampled from again afterwards."""
 
     def close(self) -> None:
-        """End all processes and free their memory; a later `draw` starts them again."""
+        """End all processes and free their memory; a later `sample` starts them again."""
 
     def stop(self) -> None:
-        """Close for good: calls of `draw` that are under way fail."""
+        """Close for good: calls of `sample` that are under way fail."""
 
 
-class Transformers:
-    """`hf.sample` on the device of the policy."""
+class HFSampler:
+    """transformers, on the device of the policy."""
 
     lanes = 1
 
@@ -62,14 +62,14 @@ class Transformers:
     def prepare(self, policy: Policy, length: int) -> None:
         self.device = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "cpu"
 
-    def draw(
+    def sample(
         self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
     ) -> list[list[Sample]]:
         generator = torch.Generator(device=policy.device).manual_seed(seed_of(*seed))
         stopped = policy.stopper(stop) if stop else None
         work = f"sampling {len(prompts) * n} completions at a time"
         with policy.autocast(keep=True), memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"):
-            return sample(policy.model, prompts, n, self.config, policy.eos_ids, generator, stopped)
+            return sample_completions(policy.model, prompts, n, self.config, policy.eos_ids, generator, stopped)
 
     def made_by(self) -> dict[str, str]:
         versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
@@ -92,7 +92,7 @@ def open_sampler(config: SamplerConfig, scratch: Path, trust_remote_code: bool) 
     scratch: a folder for an engine's log and weights. Raises ConfigError where the program is not installed.
     """
     if not isinstance(config, VLLMConfig):
-        yield Transformers(config)
+        yield HFSampler(config)
         return
     from topr_exp.sampling.vllm import VLLM
 

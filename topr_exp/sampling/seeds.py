@@ -1,4 +1,4 @@
-"""Seeds by name."""
+"""Seeds for random generators."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
+from topr_exp.config.sampler import VLLMConfig
 from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy, save_policy
-from topr_exp.sampling.config import VLLMConfig
 from topr_exp.sampling.engine import Engine, check_python
 from topr_exp.sampling.hf import Sample
 from topr_exp.sampling.seeds import seed_of
@@ -50,7 +50,7 @@ class VLLM:
     def __init__(self, config: VLLMConfig, scratch: Path, trust_remote_code: bool) -> None:
         self.config, self.scratch, self.trust_remote_code = config, scratch, trust_remote_code
         self.python = check_python(config.python)
-        self.all = [Lane(i, gpus) for i, gpus in enumerate(groups(visible_gpus(), config.tensor_parallel))]
+        self.all = [Lane(i, gpus) for i, gpus in enumerate(engine_gpus(visible_gpus(), config.tensor_parallel))]
         self.idle: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for lane in self.all:
             self.idle.put(lane)
@@ -73,13 +73,13 @@ class VLLM:
             save_policy(policy, self.folder)
         self.weights = policy.fingerprint
 
-    def draw(
+    def sample(
         self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
     ) -> list[list[Sample]]:
         assert policy.fingerprint == self.weights, "prepare first"
         lane = self.idle.get()
         try:
-            engine = self.ready(lane, policy, prompts)
+            engine = self.ready_engine(lane, policy, prompts)
             config = self.config
             answer = engine.ask(
                 "generate",
@@ -97,35 +97,35 @@ class VLLM:
             self.idle.put(lane)
         return [[Sample(*one) for one in group] for group in answer["completions"]]
 
-    def ready(self, lane: Lane, policy: Policy, prompts: Sequence[Sequence[int]]) -> Engine:
+    def ready_engine(self, lane: Lane, policy: Policy, prompts: Sequence[Sequence[int]]) -> Engine:
         """The lane's engine, running, awake and with the policy's weights."""
         if self.stopped:
             raise TOPRError("sampling was stopped")
-        if lane.length < self.length or lane.shape != shape_of(policy):
-            self.end(lane)
+        if lane.length < self.length or lane.shape != weight_shapes(policy):
+            self.end_engine(lane)
         reload = lane.engine is not None
         if lane.engine is None:
-            self.start(lane, policy)
+            self.start_engine(lane, policy)
         assert lane.engine is not None
         if lane.asleep:
-            release()
+            release_gpu_memory()
             lane.engine.ask("wake")
             lane.asleep = False
         if lane.weights != self.weights:
             lane.weights = ""  # until they are known to be right
             if reload:
                 lane.engine.ask("reload", model=str(self.folder))
-            check(lane.engine, policy, prompts[:2], reload)
+            check_log_probabilities(lane.engine, policy, prompts[:2], reload)
             lane.weights = self.weights
         return lane.engine
 
-    def start(self, lane: Lane, policy: Policy) -> None:
+    def start_engine(self, lane: Lane, policy: Policy) -> None:
         """Start a lane's engine with the folder of the weights at hand."""
         config = self.config
-        release()
+        release_gpu_memory()
         log = self.scratch / f"engine-{lane.number}.log"
         lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus)
-        lane.length, lane.shape, lane.weights, lane.asleep = self.length, shape_of(policy), "", False
+        lane.length, lane.shape, lane.weights, lane.asleep = self.length, weight_shapes(policy), "", False
         self.description = lane.engine.ask(
             "start",
             model=str(self.folder),
@@ -139,7 +139,7 @@ class VLLM:
             sleep=config.sleep,
         )
 
-    def end(self, lane: Lane) -> None:
+    def end_engine(self, lane: Lane) -> None:
         if lane.engine is not None:
             lane.engine.close()
         lane.engine, lane.weights = None, ""
@@ -155,7 +155,7 @@ class VLLM:
 
     def close(self) -> None:
         for lane in self.all:
-            self.end(lane)
+            self.end_engine(lane)
         self.length = 0
         if self.folder == self.written:
             self.weights = ""
@@ -167,7 +167,7 @@ class VLLM:
 
 
 @torch.inference_mode()
-def check(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], reloaded: bool) -> None:
+def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], reloaded: bool) -> None:
     """Raise TOPRError unless an engine's log-probabilities are transformers' but for rounding."""
     plain: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16, "stop": []}
     ids = [list(map(int, prompt)) for prompt in prompts]
@@ -191,14 +191,14 @@ def check(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], relo
     )
 
 
-def shape_of(policy: Policy) -> str:
-    """Names and shapes of a model's weights: engines take others of the same shape."""
+def weight_shapes(policy: Policy) -> str:
+    """Names and shapes of a model's weights: an engine can load other weights of the same shapes."""
     shapes = {name: tuple(weight.shape) for name, weight in policy.model.named_parameters()}
     return f"{policy.model.config.model_type} {shapes}"
 
 
-def release() -> None:
-    """Give back the GPU memory that torch keeps in this process for later: an engine asks for its share of all."""
+def release_gpu_memory() -> None:
+    """Give back the GPU memory that torch keeps for later in this process: an engine needs its share of the whole."""
     if torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()
@@ -214,7 +214,7 @@ def visible_gpus() -> list[str]:
     return gpus
 
 
-def groups(gpus: list[str], size: int) -> list[list[str]]:
+def engine_gpus(gpus: list[str], size: int) -> list[list[str]]:
     """The GPUs of each engine; without GPUs one engine on the CPU. ConfigError where they do not make one group."""
     if not gpus:
         if size > 1:

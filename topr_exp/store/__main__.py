@@ -13,17 +13,20 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from topr_exp.exit_status import exit_status, reader_may_leave
-from topr_exp.store import catalog
-from topr_exp.store.table import MISSING, Store
+from topr_exp.runtime.exit_status import exit_status, exit_without_reader
+from topr_exp.store import catalog, users
+from topr_exp.store.shards import MISSING
+from topr_exp.store.table import Store
 from topr_exp.types import TOPRError
+
+PRUNE = "remove tables that fit all that is given, with what was made from them; without --yes only say so"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    with reader_may_leave():
+    with exit_without_reader():
         return exit_status(lambda: int(options.run(Store(options.root), options)))
 
 
@@ -35,17 +38,19 @@ def parser() -> argparse.ArgumentParser:
     table = "kind/hash, as `list` prints it; a beginning that fits one table is enough"
 
     command = commands.add_parser("list", help="one line a table")
+    command.add_argument("--run", type=Path, metavar="FOLDER", dest="of", help="those that this run uses")
     command.set_defaults(run=list_tables)
-    command = commands.add_parser("describe", help="a table's whole key, columns and shards")
+    command = commands.add_parser("describe", help="a table's whole key, columns, shards, and the runs that use it")
     command.add_argument("key", metavar="KEY", help=table)
     command.set_defaults(run=describe)
     command = commands.add_parser("verify", help="compute every checksum; exit status 1 when a shard is damaged")
     command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all tables")
     command.set_defaults(run=verify)
-    command = commands.add_parser("prune", help="remove tables that fit all that is given; without --yes only say so")
+    command = commands.add_parser("prune", help=PRUNE)
     command.add_argument("--kind", help="of this kind")
     command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
     command.add_argument("--key", help=table)
+    command.add_argument("--unused", action="store_true", help="that no run uses, as those of runs that were deleted")
     command.add_argument("--yes", action="store_true", help="remove them")
     command.set_defaults(run=prune, refuse=command.error)
     command = commands.add_parser("export", help="write a table of completions as JSON lines")
@@ -68,8 +73,13 @@ def days(text: str) -> float:
 
 def list_tables(store: Store, options: argparse.Namespace) -> int:
     found = catalog.entries(store)
+    if options.of is not None:
+        if not options.of.is_dir():
+            raise TOPRError(f"--run {options.of}: no such folder")
+        used = users.users(found, store, options.of)
+        found = [entry for entry in found if used[entry.name]]
     if not found:
-        print(f"{store.root} holds no tables")
+        print(f"{store.root} holds no tables{'' if options.of is None else f' that {options.of} uses'}")
         return 0
     lines = [("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY")]
     for entry in found:
@@ -101,6 +111,8 @@ def describe(store: Store, options: argparse.Namespace) -> int:
         ("unused", f"{entry.days_unused():.1f} days"),
         ("columns", ", ".join(f"{name} {kind}" for name, kind in entry.columns()) or "none yet"),
     ]
+    used = users.users(catalog.entries(store), store)[entry.name]
+    lines.append(("runs", users.named(used, store) or "none"))
     if missing:
         lines.append(("missing", "shards " + ", ".join(map(str, missing))))
     if makers := entry.makers():
@@ -134,30 +146,41 @@ def verify(store: Store, options: argparse.Namespace) -> int:
 
 
 def prune(store: Store, options: argparse.Namespace) -> int:
-    if options.kind is None and options.older_than is None and options.key is None:
-        options.refuse("say what to remove: --kind, --older-than or --key")
-    found = [catalog.find(store, options.key)] if options.key else catalog.entries(store)
-    chosen = [
-        entry
-        for entry in found
-        if options.kind in (None, entry.kind)
-        and (options.older_than is None or entry.days_unused() >= options.older_than)
-    ]
-    removed = freed = 0
+    if options.kind is None and options.older_than is None and options.key is None and not options.unused:
+        options.refuse("say what to remove: --kind, --older-than, --key or --unused")
+    entries = catalog.entries(store)
+    used = users.users(entries, store)
+    found = [catalog.find(store, options.key)] if options.key else entries
+    chosen = [entry for entry in found if fits(entry, used[entry.name], options)]
+    removed, freed = set[str](), 0
     for entry in chosen:
-        size = entry.bytes()
-        if makers := entry.makers():
-            print(f"kept     {entry.name}: {', '.join(makers)} is at work on it")
+        part = [one for one in [entry, *users.hanging(entry.name, entries)] if one.name not in removed]
+        if makers := sorted({maker for one in part for maker in one.makers()}):
+            print(f"kept     {entry.name}: {', '.join(makers)} is at work on it or on what was made from it")
             continue
-        if options.yes:
-            catalog.remove(entry)
-        print(f"{'removed ' if options.yes else 'would go'} {entry.name}  {human_bytes(size)}")
-        removed, freed = removed + 1, freed + size
+        for one in part:
+            size = one.bytes()
+            if options.yes:
+                catalog.remove(one)
+            why = users.named(used[one.name], store, "used by ") or "used by no run"
+            print(f"{'removed ' if options.yes else 'would go'} {one.name}  {human_bytes(size)}  {why}")
+            removed.add(one.name)
+            freed += size
     if options.yes:
         catalog.sweep(store)
-    tables = f"{removed} {'table' if removed == 1 else 'tables'}, {human_bytes(freed)}"
+    tables = f"{len(removed)} {'table' if len(removed) == 1 else 'tables'}, {human_bytes(freed)}"
     print(f"removed {tables}" if options.yes else f"{tables} would be removed; add --yes to do it")
     return 0
+
+
+def fits(entry: catalog.Entry, used: list[Path], options: argparse.Namespace) -> bool:
+    """Whether a table is one that `prune` was asked for; what was imported can't be made again, so it is asked for."""
+    asked_for = options.kind is not None or options.key is not None or not users.imported(entry)
+    return (
+        options.kind in (None, entry.kind)
+        and (options.older_than is None or entry.days_unused() >= options.older_than)
+        and (not options.unused or (not used and asked_for))
+    )
 
 
 def export(store: Store, options: argparse.Namespace) -> int:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topr_exp.store import claims
-from topr_exp.store.files import disk_errors, unique_name
+from topr_exp.runtime import leases
+from topr_exp.runtime.files import disk_errors, unique_name
 from topr_exp.store.table import KEY_FILE, Store, Table
 from topr_exp.types import TOPRError
 
@@ -66,10 +66,9 @@ class Entry:
     def makers(self) -> list[str]:
         """host:pid of the processes at work on it."""
         found = []
-        for path in sorted(self.folder.glob(f"*{claims.SUFFIX}")):
-            seen = claims.look(path)
-            if seen is not None and claims.is_alive(seen, self.folder):
-                found.append(str(seen.owner))
+        for path in sorted(self.folder.glob(f"*{leases.SUFFIX}")):
+            if owner := leases.living_owner(path):
+                found.append(str(owner))
         return sorted(set(found))
 
 

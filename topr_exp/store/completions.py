@@ -19,12 +19,12 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from topr_exp.store.files import DIGEST_BYTES, TEMPORARY, digest, disk_errors, unique_name
+from topr_exp.runtime.files import DIGEST_BYTES, TEMPORARY, digest, disk_errors, unique_name
 from topr_exp.store.table import Store, Table
 from topr_exp.types import TOPRError
 
@@ -65,8 +65,8 @@ def import_file(store: Store, path: Path, kind: str = "imported") -> tuple[Table
     return table, scan, table.fill(lambda index: read_shard(scan, index))
 
 
-def scan_file(path: Path) -> Scan:
-    """Check every line and find where the shards begin."""
+def scan_file(path: Path, see: Callable[[dict[str, Any]], None] = lambda row: None) -> Scan:
+    """Check every line and find where the shards begin; `see` is shown each line's object and may refuse it."""
     scan, whole = Scan(path), hashlib.blake2b(digest_size=DIGEST_BYTES)
     with open(path, "rb") as file:
         for lines in iter(lambda: list(itertools.islice(file, ROWS_PER_SHARD)), []):
@@ -80,6 +80,7 @@ def scan_file(path: Path) -> Scan:
                     differs = "lacks" if name in scan.lists else "has"
                     raise TOPRError(f"{path}:{number}: {differs} {name}, unlike the lines before; all lines or none")
                 scan.passed_over.update(set(row) - {*TEXTS, *LISTS})
+                see(row)
                 scan.rows += 1
             block = b"".join(lines)
             whole.update(block)

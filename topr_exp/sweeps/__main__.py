@@ -1,7 +1,7 @@
 """`python -m topr_exp.sweeps`: how a sweep stands, go on with it, cancel it, read what its runs print.
 
-Everything is read from the sweep's folder, and Slurm is asked where it has a part in it: so this works in another
-terminal or on another machine that sees the folder, and while runs are at work.
+Everything is read from the sweep's folder, and from Slurm where jobs of it are there. So this works in another terminal
+or on another machine that sees the folder, and while runs are active.
 """
 
 from __future__ import annotations
@@ -15,25 +15,30 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from topr_exp import attempt
-from topr_exp.console import say, warn
-from topr_exp.exit_status import exit_status
-from topr_exp.store import claims
-from topr_exp.sweeps.config import SlurmCluster
-from topr_exp.sweeps.status import ACTIVE, RUNNING, Status, look, table
-from topr_exp.sweeps.sweep import CLAIM, LOG, SUBMITIT, Run, Sweep, hold
+from topr_exp.config.cluster import SlurmCluster
+from topr_exp.runs import attempt
+from topr_exp.runs.console import say, warn
+from topr_exp.runtime import leases
+from topr_exp.runtime.exit_status import exit_status
+from topr_exp.sweeps.status import ACTIVE, RUNNING, Status, read_statuses
+from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SUBMITIT, Run, Sweep, lock_sweep
+from topr_exp.sweeps.table import count_states, status_table
 from topr_exp.types import TOPRError
+
+OUTPUTS = Path("outputs")  # output_dir unless it is set
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    return exit_status(partial(work, parser().parse_args(arguments)))
+    return exit_status(partial(run_command, parser().parse_args(arguments)))
 
 
-def work(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
+    if options.folder is None:
+        return list_sweeps(OUTPUTS)
     sweep = Sweep.read(options.folder)
     if options.command == "status":
-        return show(sweep)
+        return show_status(sweep)
     if options.command == "resume":
         return resume(sweep, options.settings)
     if options.command == "cancel":
@@ -51,48 +56,70 @@ def parser() -> argparse.ArgumentParser:
         "logs": "what a run prints, and the error that ended it",
     }
     parsers = {name: commands.add_parser(name, help=text, description=text) for name, text in helps.items()}
-    for each in parsers.values():
-        each.add_argument("folder", type=Path, help="the sweep's folder: output_dir/name")
+    for name, each in parsers.items():
+        optional = name == "status"
+        without = f" (without it: one line for each sweep in {OUTPUTS})" if optional else ""
+        each.add_argument(
+            "folder", type=Path, nargs="?" if optional else None, help=f"the sweep's folder: output_dir/name{without}"
+        )
     parsers["resume"].add_argument("settings", nargs="*", help="other settings of the cluster, as in cluster.jobs=4")
     run_help = "number, Slurm id or folder's name of a run"
     parsers["cancel"].add_argument("run", nargs="*", help=run_help)
     parsers["logs"].add_argument("run", help=run_help)
-    parsers["logs"].add_argument("--lines", type=count, default=40, help="from the end (default: 40)")
+    parsers["logs"].add_argument("--lines", type=positive_int, default=40, help="from the end (default: 40)")
     parsers["logs"].add_argument("--follow", action="store_true", help="go on until the run ends")
     return top
 
 
-def count(text: str) -> int:
+def positive_int(text: str) -> int:
     """A whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more; got {text}")
     return int(text)
 
 
-def show(sweep: Sweep) -> int:
+def list_sweeps(output_dir: Path) -> int:
+    """`status` without a folder: one line a sweep, the one that was launched last at the end."""
+    files = sorted(output_dir.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        raise TOPRError(f"there is no sweep in {output_dir}; give output_dir/name of a sweep that is elsewhere")
+    for path in files:
+        try:
+            sweep = Sweep.read(path.parent)
+        except TOPRError as error:
+            warn(str(error))
+            continue
+        statuses, queue = read_statuses(sweep, sweep.runs)
+        say(f"{sweep.folder}: {count_states(statuses)}")
+        for note in queue.notes:
+            warn(f"{sweep.folder}: {note}")
+    return 0
+
+
+def show_status(sweep: Sweep) -> int:
     """`status`"""
-    statuses, queue = look(sweep, sweep.runs)
+    statuses, queue = read_statuses(sweep, sweep.runs)
     for note in queue.notes:
         warn(note)
-    say(table(statuses))
+    say(status_table(statuses))
     return 0
 
 
 def resume(sweep: Sweep, settings: Sequence[str]) -> int:
     """`resume`"""
-    from topr_exp.jobs import recompose
-    from topr_exp.schema import plain
+    from topr_exp.config.schema import plain
+    from topr_exp.runs.plan import recompose
     from topr_exp.sweeps import slurm
-    from topr_exp.sweeps.launch import drive
+    from topr_exp.sweeps.launch import run_unfinished
 
     cluster, launcher = recompose(sweep.arguments, settings)
     if isinstance(cluster, SlurmCluster):
         slurm.require()
-    with hold(sweep.folder):
+    with lock_sweep(sweep.folder):
         sweep = Sweep.read(sweep.folder)
         for run in sweep.runs:
             run.settings["cluster"] = plain(cluster)
-        return drive(sweep, sweep.runs, cluster, launcher)
+        return run_unfinished(sweep, sweep.runs, cluster, launcher)
 
 
 def cancel(sweep: Sweep, names: Sequence[str]) -> int:
@@ -100,12 +127,12 @@ def cancel(sweep: Sweep, names: Sequence[str]) -> int:
     from topr_exp.sweeps.slurm import cancel as scancel
 
     chosen = [sweep.find(name) for name in names] or sweep.runs
-    statuses, queue = look(sweep, chosen)
+    statuses, queue = read_statuses(sweep, chosen)
     active = [each for each in statuses if each.state in ACTIVE]
-    launcher = owner(sweep.folder / CLAIM, sweep.folder)
+    launcher = leases.living_owner(sweep.folder / CLAIM)
     # A sweep of Slurm's may have been resumed here: then its runs have ids of jobs that are long over.
     in_slurm = [each.slurm for each in active if each.slurm and queue.holds(each.slurm)]
-    here = [owner(sweep.path(each.run) / attempt.CLAIM, sweep.folder) for each in active if each.slurm not in in_slurm]
+    here = [leases.living_owner(sweep.path(each.run) / attempt.CLAIM) for each in active if each.slurm not in in_slurm]
     if in_slurm:
         scancel(in_slurm)
     # The launcher of a local sweep first, or it would start the next run.
@@ -119,17 +146,11 @@ def describe(each: Status) -> str:
     return f"run {each.run.number}" + (f" ({each.slurm})" if each.slurm else "")
 
 
-def owner(path: Path, folder: Path) -> claims.Owner | None:
-    """The living process that holds a claim."""
-    seen = claims.look(path) if path.exists() else None
-    return seen.owner if seen is not None and claims.is_alive(seen, folder) else None
-
-
-def terminate(process: claims.Owner | None) -> None:
+def terminate(process: leases.Owner | None) -> None:
     """SIGTERM to a process of this machine; TOPRError for another machine's."""
     if process is None:
         return
-    if not claims.is_here(process):
+    if not process.is_here():
         raise TOPRError(f"process {process} is on another machine; cancel there")
     try:
         os.kill(process.pid, signal.SIGTERM)
@@ -146,7 +167,7 @@ def logs(sweep: Sweep, name: str, lines: int, follow: bool) -> int:
     printed = path.read_bytes()
     say(f"==> {path}")
     say("\n".join(printed.decode(errors="replace").rstrip("\n").split("\n")[-lines:]))
-    while follow and look(sweep, [run])[0][0].state == RUNNING:
+    while follow and read_statuses(sweep, [run])[0][0].state == RUNNING:
         time.sleep(1.0)
         with path.open("rb") as file:
             file.seek(len(printed))

@@ -1,6 +1,6 @@
-"""What Slurm says of jobs: squeue for those it still knows, sacct (accounting) for those that ended long ago.
+"""The state of jobs in Slurm: from squeue for those it still knows, from sacct (accounting) for those long over.
 
-Slurm is asked, never relied upon: it may be slow, down, or without accounting; then the runs' own files must do.
+Nothing relies on an answer: Slurm may be slow, down, or without accounting. Then the runs' own files have to do.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def active(self) -> bool:
-        """Whether it waits or runs; it may still do its work without our help."""
+        """Whether it waits or runs, so that it may still finish without being started again."""
         return self.pending or self.state in AT_WORK
 
 
@@ -47,14 +47,14 @@ class Queue:
         return entry is not None and entry.active
 
 
-def ask(ids: Iterable[str]) -> Queue:
+def query(ids: Iterable[str]) -> Queue:
     """The state of these jobs (ids as in 17 or 17_3); never raises."""
     wanted = set(ids)
     queue = Queue()
     if not wanted:
         return queue
     arrays = ",".join(sorted({name.split("_")[0] for name in wanted}))
-    rows, problem = table(["squeue", "-h", "-r", "-t", "all", "-j", arrays, "-o", "%i|%T|%r"])
+    rows, problem = run_slurm(["squeue", "-h", "-r", "-t", "all", "-j", arrays, "-o", "%i|%T|%r"])
     if problem and "Invalid job id" not in problem:  # which is what it says when all of them ended long ago
         queue.answered = False
         queue.notes.append(f"Slurm does not answer ({problem}); going on by the runs' files")
@@ -63,26 +63,26 @@ def ask(ids: Iterable[str]) -> Queue:
     gone = wanted - queue.entries.keys()
     if gone:
         arrays = ",".join(sorted({name.split("_")[0] for name in gone}))
-        rows, problem = table(["sacct", "-n", "-P", "-X", "-j", arrays, "-o", "JobID,State"])
+        rows, problem = run_slurm(["sacct", "-n", "-P", "-X", "-j", arrays, "-o", "JobID,State"])
         if problem:
             queue.notes.append(f"Slurm's accounting does not answer (sacct: {problem}); going on by the runs' files")
         queue.entries |= {row[0]: Entry(row[1].split(" ")[0]) for row in rows if row[0] in gone}
     return queue
 
 
-def find(name: str) -> tuple[str | None, str]:
+def find_job(name: str) -> tuple[str | None, str]:
     """The id of the job with this name, if Slurm knows one, and why it could not be asked ("" when it answered)."""
-    rows, problem = table(["squeue", "-h", "-t", "all", "-n", name, "-o", "%F"])
+    rows, problem = run_slurm(["squeue", "-h", "-t", "all", "-n", name, "-o", "%F"])
     return (rows[0][0] if rows else None), problem
 
 
 def partitions() -> list[str]:
     """The partitions that there are."""
-    rows, _ = table(["sinfo", "-h", "-o", "%R"])
+    rows, _ = run_slurm(["sinfo", "-h", "-o", "%R"])
     return sorted({row[0] for row in rows})
 
 
-def table(command: list[str]) -> tuple[list[list[str]], str]:
+def run_slurm(command: list[str]) -> tuple[list[list[str]], str]:
     """The lines of a command's answer, split at `|`, and what went wrong in one line ("" when nothing did)."""
     if shutil.which(command[0]) is None:
         return [], f"{command[0]} is not on PATH"

@@ -21,9 +21,10 @@ from typing import Any
 from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
 from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
 
-from topr_exp import attempt, interrupts
-from topr_exp.sweeps import group, queue
-from topr_exp.sweeps.config import SlurmCluster
+from topr_exp.config.cluster import SlurmCluster
+from topr_exp.runs import attempt
+from topr_exp.runtime import interrupts
+from topr_exp.sweeps import child, group, queue
 from topr_exp.sweeps.sweep import LOG, SUBMITIT, Run, Submission, Sweep
 from topr_exp.types import ConfigError, TOPRError
 
@@ -38,25 +39,22 @@ class Task(SlurmLauncher):
 
         Every task of the job is a process of the run. What the others than the first print stays in Submitit's logs.
         """
-        leads = announce() == 0
-        if leads:
+        is_main = export_ranks() == 0
+        if is_main:
             print(f"the run's output goes on in {folder}/{LOG}", flush=True)
-            from topr_exp.sweeps.local import write_into
-
-            write_into(Path(folder) / LOG)
+            child.redirect_attempt(Path(folder) / LOG)
         cpus = os.environ.get("SLURM_CPUS_PER_TASK")
-        if run.settings["cluster"]["threads"] is None and cpus:
-            run.settings["cluster"]["threads"] = int(cpus)
+        child.take_share(int(cpus) if cpus else None)
         try:
-            group.start(run.enter())
+            group.run_processes(run.enter())
         except interrupts.Interrupted as stop:
             print(f"{stop}", file=sys.stderr, flush=True)
-            if not leads:
+            if not is_main:
                 return  # as done: a task that fails would end the first, which has the job queued again
             if stop.signal in TIME_SIGNALS:
                 self.queue_again(Path(folder))
             else:
-                give_way()
+                requeue_preempted()
             raise SystemExit(128 + stop.signal) from None
 
     def queue_again(self, folder: Path) -> None:
@@ -77,8 +75,8 @@ class Task(SlurmLauncher):
             raise refused from None
 
 
-def announce() -> int:
-    """Tell the tasks of a job who they are and where the first of them is, as torchrun would; returns the rank."""
+def export_ranks() -> int:
+    """Set RANK, MASTER_ADDR and the like from Slurm's variables, as torchrun would; returns the rank."""
     from submitit.helpers import TorchDistributedEnvironment
 
     place = TorchDistributedEnvironment()
@@ -86,16 +84,16 @@ def announce() -> int:
     return int(place.rank)
 
 
-def give_way() -> None:
+def requeue_preempted() -> None:
     """After SIGTERM: have this job queued again where Slurm does not do so itself.
 
     A cancelled job must not come back, and one that was preempted at once is already queued again. But one that is
     still running has been given notice (GraceTime): to end within that time counts as having failed.
     """
     job = os.environ["SLURM_JOB_ID"]
-    rows, _ = queue.table(["squeue", "-h", "-j", job, "-o", "%T"])
+    rows, _ = queue.run_slurm(["squeue", "-h", "-j", job, "-o", "%T"])
     if rows and rows[0][0] == "RUNNING":
-        _, problem = queue.table(["scontrol", "requeue", job])
+        _, problem = queue.run_slurm(["scontrol", "requeue", job])
         print(f"preempted: {problem or 'queued again'}", file=sys.stderr, flush=True)
 
 
@@ -111,7 +109,7 @@ def submit(sweep: Sweep, runs: Sequence[Run], cluster: SlurmCluster, launcher: d
     Raises ConfigError, with Slurm's own words, when it refuses.
     """
     submission = Submission(os.urandom(4).hex(), [run.number for run in runs], None)
-    executor = make_executor(sweep, cluster, launcher, name_of(submission))
+    executor = make_executor(sweep, cluster, launcher, job_name(submission))
     sweep.submissions.append(submission)
     sweep.save()  # before Slurm knows: should this process be killed in between, `recover` finds the jobs by name
     folders = [str(sweep.path(run).resolve()) for run in runs]
@@ -121,7 +119,7 @@ def submit(sweep: Sweep, runs: Sequence[Run], cluster: SlurmCluster, launcher: d
     except Exception as error:
         sweep.submissions.remove(submission)
         sweep.save()
-        raise ConfigError(refusal(error, launcher)) from None
+        raise ConfigError(describe_refusal(error, launcher)) from None
     submission.slurm = jobs[0].job_id.split("_")[0]
     sweep.save()
     where = f"partition {launcher['partition']}" if launcher["partition"] else "the default partition"
@@ -166,7 +164,7 @@ def make_executor(sweep: Sweep, cluster: SlurmCluster, launcher: dict[str, Any],
     return executor
 
 
-def name_of(submission: Submission) -> str:
+def job_name(submission: Submission) -> str:
     """The name of its jobs in Slurm."""
     return f"topr_exp-{submission.token}"
 
@@ -178,7 +176,7 @@ def recover(sweep: Sweep) -> None:
     """
     lost = [submission for submission in sweep.submissions if submission.slurm is None]
     for submission in lost:
-        submission.slurm, problem = queue.find(name_of(submission))
+        submission.slurm, problem = queue.find_job(job_name(submission))
         if problem:
             raise TOPRError(f"{problem}: some runs may be queued already; try again when Slurm answers")
         if submission.slurm is None:
@@ -187,7 +185,7 @@ def recover(sweep: Sweep) -> None:
         sweep.save()
 
 
-def refusal(error: Exception, launcher: dict[str, Any]) -> str:
+def describe_refusal(error: Exception, launcher: dict[str, Any]) -> str:
     """Why sbatch refused, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
     reason = "; ".join(line.split("error:", 1)[1].strip() for line in lines) or attempt.message(error)
@@ -198,6 +196,6 @@ def refusal(error: Exception, launcher: dict[str, Any]) -> str:
 
 def cancel(ids: Sequence[str]) -> None:
     """Cancel jobs; TOPRError when Slurm says no."""
-    _, problem = queue.table(["scancel", *ids])
+    _, problem = queue.run_slurm(["scancel", *ids])
     if problem:
         raise TOPRError(f"scancel: {problem}")

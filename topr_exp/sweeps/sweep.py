@@ -1,7 +1,7 @@
-"""A sweep on disk: `sweep.json` says which runs belong to it, what each of them does and what was submitted.
+"""A sweep on disk: `sweep.json` lists its runs, the settings of each and what was submitted to Slurm.
 
-It is written before a run starts, so that a sweep whose launcher is gone can be watched and resumed by anyone who
-reads the folder. Only the holder of `sweep.claim` writes it.
+It is written before a run starts, so that a sweep whose launcher is gone can be watched and resumed by anyone who can
+read the folder. Only the holder of `sweep.claim` writes it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from topr_exp import attempt
-from topr_exp.config import Config, load
-from topr_exp.files import write_json
-from topr_exp.jobs import Job
-from topr_exp.schema import plain
-from topr_exp.store.files import disk_errors
+from topr_exp.config.load import load
+from topr_exp.config.schema import plain
+from topr_exp.config.settings import Config
+from topr_exp.runs import attempt
+from topr_exp.runs.preflight import check_files
+from topr_exp.runtime.files import disk_errors, write_json
 from topr_exp.types import TOPRError
+
+if TYPE_CHECKING:
+    from topr_exp.runs.plan import Job
 
 FILE = "sweep.json"
 CLAIM = "sweep.claim"
@@ -40,12 +43,14 @@ class Run:
     cwd: str  # where it was launched: relative paths among the settings count from here
 
     def enter(self) -> Config:
-        """Go where the settings count from, and check them once more."""
+        """Change to the folder that relative paths count from; returns the settings, checked once more."""
         from omegaconf import OmegaConf
 
         with disk_errors(f"enter {self.cwd}, where the sweep was launched"):
             os.chdir(self.cwd)
-        return load(OmegaConf.create(self.settings))
+        config = load(OmegaConf.create(self.settings))
+        check_files(config)
+        return config
 
 
 @dataclass
@@ -144,9 +149,9 @@ class Sweep:
 
 
 @contextlib.contextmanager
-def hold(folder: Path) -> Iterator[None]:
-    """Launch alone: TOPRError while another launcher is at work in the sweep's folder."""
+def lock_sweep(folder: Path) -> Iterator[None]:
+    """Keep other launchers out of a sweep's folder; TOPRError while one is active in it."""
     with disk_errors(f"write in {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-    with attempt.occupy(folder, CLAIM, "launched"):
+    with attempt.lock_run_folder(folder, CLAIM, "launched"):
         yield

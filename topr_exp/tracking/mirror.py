@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from topr_exp.runs.records import Lines, Record, on_one_axis
 from topr_exp.tracking.login import wanted_mode
-from topr_exp.tracking.records import Lines, Record, on_one_axis
 from topr_exp.tracking.samples import COLUMNS, sample_rows
 
 POLL_SECONDS = 1.0

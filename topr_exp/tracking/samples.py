@@ -24,11 +24,11 @@ def sample_rows(record: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
     try:
         rollouts, verdicts = (Path(record[name]) for name in ("rollouts", "verdicts"))
         completions = Store(rollouts.parent.parent).open(rollouts).read(["problem", "sample", "text"])
-        judged = Store(verdicts.parent.parent).open(verdicts)
-        marks = judged.read(["verdict", "answer"])
+        graded = Store(verdicts.parent.parent).open(verdicts)
+        marks = graded.read(["verdict", "answer"])
     except (KeyError, TOPRError):
         return
-    golds = judged.key["golds"]
+    golds = graded.key["golds"]
     names = marks["verdict"].to_pylist()
     for verdict in VERDICTS:
         chosen = pa.array([row for row, name in enumerate(names) if name == verdict][:PER_VERDICT], pa.int64())

@@ -1,4 +1,4 @@
-"""The run's side of tracking: starts the process that copies the run folder to W&B, and never waits for it long.
+"""The run's side of tracking: starts the process that copies the run folder to W&B, and waits for it a bounded time.
 
 The client of W&B runs in a process of its own (`mirror`) that reads the files which the run writes in any case.
 Whatever happens to it or to the network can therefore neither stop nor slow a run, nor lose a point: the next
@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from topr_exp import world
-from topr_exp.config import Config
-from topr_exp.console import say, warn
-from topr_exp.interrupts import Interrupted
+from topr_exp.config.settings import Config
+from topr_exp.runs.console import say, warn
+from topr_exp.runtime import distributed
+from topr_exp.runtime.interrupts import Interrupted
 
 FINISH_SECONDS = 30.0  # most that the end of a run waits for the last points to be sent
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed
@@ -35,10 +35,14 @@ class Tracker:
         self.config, self.folder = config, folder
         self._process: subprocess.Popen[str] | None = None
         self._listener: threading.Thread | None = None
-        self._said: dict[str, Any] = {}  # the events of the mirror, by name
+        self._events: dict[str, Any] = {}  # of the mirror, by name
 
     def __enter__(self) -> Tracker:
-        if world.leads() and self.config.tracking.name == "wandb" and not (self.folder / "DONE").exists():
+        if (
+            distributed.is_main_process()
+            and self.config.tracking.name == "wandb"
+            and not (self.folder / "DONE").exists()
+        ):
             try:
                 self._start()
             except OSError as error:
@@ -58,11 +62,11 @@ class Tracker:
                 start_new_session=True,  # an interrupt from the keyboard is the run's; it ends the mirror in order
             )
         request = {"folder": str(self.folder), "pid": os.getpid(), "overrides": overrides(self.folder)}
-        self._tell({**request, "tracking": vars(self.config.tracking)})
+        self._send({**request, "tracking": vars(self.config.tracking)})
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it is gone: `_close` finds out why
@@ -76,13 +80,13 @@ class Tracker:
         for line in self._process.stdout:
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
-                self._said[event.pop("event")] = event
+                self._events[event.pop("event")] = event
                 if "warning" in event:
                     self._warn(event["warning"])
 
     def _warn(self, text: str) -> None:
-        if "warned" not in self._said:
-            self._said["warned"] = True
+        if "warned" not in self._events:
+            self._events["warned"] = True
             warn(f"W&B: {text}; the run goes on, and its files are complete")
 
     def __exit__(
@@ -91,9 +95,9 @@ class Tracker:
         if self._process is None:
             return
         stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
-        self._tell({"exit_code": 0 if error is None else 1, "preempted": stopped})
+        self._send({"exit_code": 0 if error is None else 1, "preempted": stopped})
         self._close(FINISH_SECONDS if error is None else STOP_SECONDS)
-        opened = self._said.get("opened", {})
+        opened = self._events.get("opened", {})
         if opened.get("mode") == "offline":
             say(f"W&B, offline: wandb sync {shlex.quote(opened['path'])}")
         elif opened.get("url"):
@@ -111,7 +115,7 @@ class Tracker:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         else:
-            if code != 0 and "warned" not in self._said:
+            if code != 0 and "warned" not in self._events:
                 self._listener.join(1.0)
                 self._warn(f"its client ended with code {code} (see {self.folder / 'wandb' / 'client.log'})")
         self._listener.join(1.0)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from topr_exp.exit_status import exit_status
+from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import TOPRError
 
 STEPS, SAMPLES = "optimizer_step", "samples"
@@ -47,10 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--entity", default="", help="the account or team (default: the one that is logged in)")
     parser.add_argument("--group", help="only the runs of this sweep (the `name` of its runs)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the specification, create nothing")
-    return exit_status(partial(make, parser.parse_args(arguments)))
+    return exit_status(partial(run_command, parser.parse_args(arguments)))
 
 
-def make(options: argparse.Namespace) -> int:
+def run_command(options: argparse.Namespace) -> int:
     if options.save is not None:
         save(build(options.entity, options.project, options.group), options.save)
         print(f"specification: {options.save}")
@@ -61,7 +61,7 @@ def make(options: argparse.Namespace) -> int:
 
 def save(workspace: Any, path: Path) -> None:
     """The specification that W&B would be sent, as JSON."""
-    from topr_exp.files import write_text
+    from topr_exp.runtime.files import write_text
 
     # The package offers no public way to it but saving online; the constraints pin its version.
     write_text(path, workspace._to_model().model_dump_json(indent=2, by_alias=True, exclude_none=True) + "\n")
@@ -96,10 +96,10 @@ def build(entity: str, project: str, group: str | None) -> Any:
         sections=[
             ws.Section(name=name, panels=made, is_open=True)
             for name, made in (
-                ("Learning curves by algorithm", learning_curves(panels)),
-                ("Effective proportion of positives", proportions(panels)),
+                ("Learning curves by algorithm", learning_curve_panels(panels)),
+                ("Effective proportion of positives", proportion_panels(panels)),
                 ("Ratios", [by_algorithm(panels, title, key) for title, key in RATIOS.items()]),
-                ("Invalid answers", invalid(panels)),
+                ("Invalid answers", invalid_panels(panels)),
                 ("Runs", [panels.RunComparer(diff_only=True), panels.WeavePanelSummaryTable(table_name="completions")]),
             )
         ],
@@ -120,7 +120,7 @@ def by_algorithm(panels: Any, title: str, key: str, x: str = STEPS) -> Any:
     )  # fmt: skip
 
 
-def learning_curves(panels: Any) -> list[Any]:
+def learning_curve_panels(panels: Any) -> list[Any]:
     return [
         by_algorithm(panels, "pass@1 while training (part of the test set)", "curve/pass_at_1"),
         by_algorithm(panels, "pass@1 against samples seen", "curve/pass_at_1", SAMPLES),
@@ -130,7 +130,7 @@ def learning_curves(panels: Any) -> list[Any]:
     ]
 
 
-def proportions(panels: Any) -> list[Any]:
+def proportion_panels(panels: Any) -> list[Any]:
     """Final pass@1 against p~, coloured by the share p of positives in the data; and with the algorithm beside."""
     gradient = [panels.GradientPoint(color=color, offset=at) for at, color in ((0, "#0072B2"), (100, "#E69F00"))]
     columns = [
@@ -157,7 +157,7 @@ def proportions(panels: Any) -> list[Any]:
     ]
 
 
-def invalid(panels: Any) -> list[Any]:
+def invalid_panels(panels: Any) -> list[Any]:
     final = panels.SummaryMetric("final/invalid")
     return [
         by_algorithm(panels, "Invalid share while training", "curve/invalid"),

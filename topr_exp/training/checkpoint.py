@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_model, save_model
 
-from topr_exp import world
-from topr_exp.files import new_folder, write_json
-from topr_exp.store.files import file_digest
+from topr_exp.runtime import distributed
+from topr_exp.runtime.files import file_digest, new_folder, write_json
 from topr_exp.training import shards
 
-KEEP = 2  # the one before the newest, in case that turns out to be damaged
+KEEP = 2  # the newest, and the one before it in case the newest turns out to be damaged
 log = logging.getLogger(__name__)
 
 
@@ -37,28 +36,30 @@ def save(
     Every process of the run has to call it.
     """
     path = folder / f"step-{step:08d}"
-    if not shards.sharded(model):
-        if world.leads():
+    if not shards.is_sharded(model):
+        if distributed.is_main_process():
             with new_folder(path) as target:
                 save_model(model, str(target / "model.safetensors"))
-                with (target / "optimizer.pt").open("wb") as file:  # a file of Python's says why it can't be written
+                with (target / "optimizer.pt").open("wb") as file:  # torch would not say why it can't be written
                     torch.save(optimizer.state_dict(), file)
-                finish(target, state, extra)
-    elif world.leads():
+                write_state(target, state, extra)
+    elif distributed.is_main_process():
         with new_folder(path) as target:
-            finish(target, state, extra, shards.save(world.from_leader(target), model, optimizer))
+            write_state(target, state, extra, shards.save(distributed.broadcast(target), model, optimizer))
     else:
-        shards.save(world.from_leader(path), model, optimizer)
-    if world.leads():
+        shards.save(distributed.broadcast(path), model, optimizer)
+    if distributed.is_main_process():
         there = sorted(folder.glob("step-????????"))
         later = [each for each in there if each > path]  # was found damaged when the run went on from an earlier one
         for old in [*later, *[each for each in there if each <= path][:-KEEP]]:
             shutil.rmtree(old, ignore_errors=True)
-    world.wait()
+    distributed.barrier()
 
 
-def finish(target: Path, state: dict[str, Any], extra: dict[str, bytes], known: dict[str, str] | None = None) -> None:
-    """Add what is small, and the checksums of all files but those whose checksum is `known`."""
+def write_state(
+    target: Path, state: dict[str, Any], extra: dict[str, bytes], known: dict[str, str] | None = None
+) -> None:
+    """Write the state, the files `extra`, and the checksums of all files there; those that are `known` as given."""
     write_json(target / "state.json", state)
     for name, content in extra.items():
         (target / name).write_bytes(content)
@@ -75,12 +76,12 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
     Weights are read by safetensors, the optimizer with weights_only: nothing in a checkpoint can run code. Every
     process of the run has to call it.
     """
-    for path in world.from_leader(sorted(folder.glob("step-????????"), reverse=True)):
-        if fault := damage(path):
-            if world.leads():
+    for path in distributed.broadcast(sorted(folder.glob("step-????????"), reverse=True)):
+        if fault := find_damage(path):
+            if distributed.is_main_process():
                 log.warning("%s is damaged (%s) and is skipped", path, fault)
             continue
-        if shards.sharded(model) or not (path / "model.safetensors").exists():
+        if shards.is_sharded(model) or not (path / "model.safetensors").exists():
             shards.load(path, model, optimizer)
         else:
             load_model(model, str(path / "model.safetensors"))
@@ -90,15 +91,15 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
     return None
 
 
-def damage(path: Path) -> str | None:
+def find_damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, in words; None when it is whole. The processes share the files among them."""
     fault = None
     try:
         digests = json.loads((path / "checksums.json").read_text(encoding="utf-8"))
-        for name, digest in list(digests.items())[world.rank() :: world.size()]:
+        for name, digest in list(digests.items())[distributed.rank() :: distributed.world_size()]:
             if file_digest(path / name) != digest:
                 fault = f"{name} has another checksum"
                 break
     except (OSError, ValueError) as error:
         fault = str(error)
-    return next((one for one in world.gather(fault) if one is not None), None)
+    return next((one for one in distributed.all_gather(fault) if one is not None), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from topr_exp.training.packing import Sequences, Tree, cheapest
-from topr_exp.training.tree_attention import prepare, rows_of, size_of
+from topr_exp.training.packing import Sequences, Tree, cheapest_tree
+from topr_exp.training.tree_attention import model_size, tree_rows, use_tree_attention
 from topr_exp.types import TOPRError
 
 # Logits at a time, whatever the batch, length and vocabulary: 64 MiB in float32, on a GPU 256. A GPU needs the larger
@@ -75,34 +75,43 @@ def score_tokens(
     """
     with recomputed_layers(model, recompute and torch.is_grad_enabled()):
         hidden = predicting_states(model, inputs)
-    targets = inputs.targets
-    head = model.get_output_embeddings()
+    targets, head = inputs.targets, model.get_output_embeddings()
     if reference is not None:
         reference_head = reference.get_output_embeddings()
         with torch.no_grad():
             reference_hidden = predicting_states(reference, inputs)
 
-    def chunk(start: int, end: int, hidden: Tensor) -> tuple[Tensor, ...]:
-        logits = head(hidden[start:end]).float()
-        out = [-torch.nn.functional.cross_entropy(logits, targets[start:end], reduction="none")]
-        if entropy:
-            with torch.no_grad():
-                out.append(distribution_entropy(logits))
+    def score_rows(start: int, end: int, hidden: Tensor) -> tuple[Tensor, ...]:
+        reference_logp = None
         if reference is not None:
             with torch.no_grad():
                 reference_logp = reference_head(reference_hidden[start:end]).float().log_softmax(-1)
-            out.append(distribution_kl(logits.log_softmax(-1), reference_logp))
-        return tuple(out)
+        return row_scores(head(hidden[start:end]).float(), targets[start:end], entropy, reference_logp)
 
-    size = max(1, CHUNK[inputs.device.type] // head.weight.shape[0])
-    bounds = [(start, min(start + size, len(targets))) for start in range(0, len(targets), size)]
-    if len(bounds) == 1 or not torch.is_grad_enabled():
-        parts = [chunk(start, end, hidden) for start, end in bounds]
-    else:
-        parts = [checkpoint(chunk, start, end, hidden, use_reentrant=False) for start, end in bounds]
-    flat = [torch.cat(column) for column in zip(*parts, strict=True)]
+    flat = in_chunks(score_rows, hidden, max(1, CHUNK[inputs.device.type] // head.weight.shape[0]))
     filled = [values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values) for values in flat]
     return TokenScores(filled[0], filled[1] if entropy else None, filled[-1] if reference is not None else None)
+
+
+def row_scores(logits: Tensor, targets: Tensor, entropy: bool, reference_logp: Tensor | None) -> tuple[Tensor, ...]:
+    """Of each row of logits: the target's log-probability, and if asked the entropy and the KL to the reference."""
+    out = [-torch.nn.functional.cross_entropy(logits, targets, reduction="none")]
+    if entropy:
+        with torch.no_grad():
+            out.append(distribution_entropy(logits))
+    if reference_logp is not None:
+        out.append(distribution_kl(logits.log_softmax(-1), reference_logp))
+    return tuple(out)
+
+
+def in_chunks(function: Callable[[int, int, Tensor], tuple[Tensor, ...]], hidden: Tensor, size: int) -> list[Tensor]:
+    """function(start, end, hidden) for `size` rows at a time, its results joined; backward computes them again."""
+    bounds = [(start, min(start + size, len(hidden))) for start in range(0, len(hidden), size)]
+    if len(bounds) == 1 or not torch.is_grad_enabled():
+        parts = [function(start, end, hidden) for start, end in bounds]
+    else:
+        parts = [checkpoint(function, start, end, hidden, use_reentrant=False) for start, end in bounds]
+    return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
 def predicting_states(model: Any, inputs: Inputs) -> Tensor:
@@ -114,8 +123,8 @@ def predicting_states(model: Any, inputs: Inputs) -> Tensor:
     for setting in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(model.config, setting, None) not in (None, 1.0):
             raise TOPRError(f"model.path: {type(model).__name__} changes its logits by {setting}; not supported")
-    tree = cheapest(inputs.sequences, size_of(model)) if prepare(model) else None
-    ids, places, options = padded(inputs) if tree is None else packed(tree, inputs)
+    tree = cheapest_tree(inputs.sequences, model_size(model)) if use_tree_attention(model) else None
+    ids, places, options = padded_inputs(inputs) if tree is None else packed_inputs(tree, inputs)
 
     def tensor(array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(inputs.device, non_blocking=True)
@@ -144,7 +153,7 @@ def recomputed_layers(model: Any, wanted: bool) -> Iterator[None]:
             layer.gradient_checkpointing, layer.training = False, training
 
 
-def padded(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
+def padded_inputs(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
     """The sequences padded on the right to [B, L], the places that predict, and nothing else to tell the model.
 
     Causal attention never looks back from a sequence to the padding behind it, so no mask is needed.
@@ -154,21 +163,21 @@ def padded(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[s
         row[: len(prompt)] = prompt
         row[len(prompt) : len(prompt) + len(completion)] = completion
     first = np.array([row * ids.shape[1] + len(prompt) for row, (prompt, _) in enumerate(inputs.sequences)])
-    return ids, following(first - 1, first, inputs.lengths), {}
+    return ids, predecessors(first - 1, first, inputs.lengths), {}
 
 
-def packed(tree: Tree, inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
+def packed_inputs(tree: Tree, inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
     """The row of a tree's tokens [1, N], the places that predict, and the tree for the attention function."""
     positions = torch.from_numpy(tree.positions)[None].to(inputs.device, non_blocking=True)
     # A mask of four dimensions is passed on as it is; without one, transformers would build its own.
     unused = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=inputs.device)
-    options = {"position_ids": positions, "attention_mask": unused, "tree": rows_of(tree, inputs.device)}
-    places = following(tree.prompt_ends, tree.completion_starts, inputs.lengths)
+    options = {"position_ids": positions, "attention_mask": unused, "tree": tree_rows(tree, inputs.device)}
+    places = predecessors(tree.prompt_ends, tree.completion_starts, inputs.lengths)
     return tree.ids.astype(np.int64)[None], places, options
 
 
-def following(before: NDArray[np.int64], first: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where each completion token's predecessor stands: `before` for the first one, from `first` on for the others."""
+def predecessors(before: NDArray[np.int64], first: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place before each completion token: `before` for a completion's first, from `first` on for its others."""
     places = np.repeat(first - 1, lengths) + ragged_arange(lengths)
     places[np.cumsum(lengths) - lengths] = before
     return places

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from topr_exp import world
+from topr_exp.runtime import distributed
 from topr_exp.training.logprobs import TokenScores
 from topr_exp.types import Batch, LossOutput, PairBatch
 
 QUANTILES = (0.05, 0.5, 0.95)
 
 
-class Collector:
+class MetricAccumulator:
     """Gathers micro-batches of one update and reduces them to a flat record of numbers."""
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Collector:
         self.signs.append(sides[0].positive)
         self.paired = len(sides) == 2
 
-    def of_all(self) -> Collector:
+    def of_all_processes(self) -> MetricAccumulator:
         """What all processes of the run gathered, in the order of their ranks."""
-        if world.size() == 1:
+        if distributed.world_size() == 1:
             return self
-        merged = Collector()
-        for other in world.gather(on_cpu(vars(self))):
+        merged = MetricAccumulator()
+        for other in distributed.all_gather(on_cpu(vars(self))):
             merged.tokens += other["tokens"]
             merged.loss += other["loss"]
             merged.entropy += other["entropy"]

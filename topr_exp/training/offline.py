@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from topr_exp import interrupts
-from topr_exp.progress import Progress
+from topr_exp.runtime import interrupts
+from topr_exp.runtime.progress import Progress
 from topr_exp.training.examples import Examples
 from topr_exp.training.journal import Journal
 from topr_exp.training.trainer import Trainer
@@ -36,7 +36,7 @@ def train_offline(
             if order is None or position == 0:
                 order = examples.training_set.order(seed, iteration, epoch)
             chosen = order[position * batch : (position + 1) * batch]
-            record = trainer.update(examples, chosen, fresh=mu_is_start and trainer.step == 0)
+            record = trainer.update(examples, chosen, expect_unit_ratio=mu_is_start and trainer.step == 0)
             journal.log({"iteration": iteration, **record})
             progress.update(1, record["tokens"], f"loss {record['loss']:.3g}")
             trainer.checkpoint(journal, steps, save_every)

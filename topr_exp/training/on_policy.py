@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topr_exp import interrupts, world
-from topr_exp.composition.candidates import generator
+from topr_exp.composition.candidates import random_generator
 from topr_exp.composition.training_set import TrainingSet
+from topr_exp.config.schedule import ScheduleConfig
 from topr_exp.data.questions import Questions
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
-from topr_exp.progress import Progress
+from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.mismatch import mismatch
-from topr_exp.sampling.rollouts import Rollouts, draw, token_count
+from topr_exp.sampling.rollouts import Rollouts, completions_table, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
-from topr_exp.training.config import ScheduleConfig
 from topr_exp.training.examples import Examples
 from topr_exp.training.journal import Journal
 from topr_exp.training.scoring import log_probabilities
@@ -49,16 +49,16 @@ class Rounds:
     n: int  # completions a problem
     grader: Grader
     reference: Policy | None  # π_ref, where the loss needs its log-probabilities
-    choose: Callable[[Rollouts, Verdicts, Sequence[Problem]], TrainingSet]  # composes the completions of a round
+    build_training_set: Callable[[Rollouts, Verdicts, Sequence[Problem]], TrainingSet]  # of a round
     seed: int
     iteration: int
-    gap: float = math.nan  # mean |log μ − log q| a token of the newest completions, q what the sampler drew from
+    sampler_gap: float = math.nan  # mean |log μ − log q| a token of the newest completions, q the sampler's
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
 
     @property
     def sampled(self) -> int:
-        """This process's share of the tokens that the rounds sampled, earlier attempts included: the leader has all."""
-        return self.trainer.sampled if world.leads() else 0
+        """Tokens that the rounds sampled, earlier attempts included: process 0 counts those of all, the others none."""
+        return self.trainer.sampled if distributed.is_main_process() else 0
 
     def run(self, journal: Journal, save_every: float) -> None:
         """Every remaining round, with a checkpoint after a round every `save_every` seconds and on a signal."""
@@ -68,35 +68,36 @@ class Rounds:
         if self.schedule.prompts > (there := len(self.train.prompts)):
             raise TOPRError(f"schedule.prompts={self.schedule.prompts}: there are {there} problems to sample")
         if self.trainer.restored is not None and self.schedule.replay > 0:
-            self.restore()
+            self.restore_buffer()
         steps = self.schedule.rounds * self.schedule.updates
         progress = Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens")
         with progress, interrupts.deferred():
             while self.trainer.step < steps:
                 number = self.trainer.step // self.schedule.updates
-                examples, correct, replayed = self.sample(number)
+                examples, correct, replayed = self.sample_round(number)
                 for position in range(self.schedule.updates):
-                    chosen = self.batch(examples, number, position)
-                    record = self.trainer.update(examples, chosen, fresh=position == 0 and not replayed)
-                    seen = {"round": number, "sampled_correct": correct, "sampler_gap": self.gap}
+                    chosen = self.choose_examples(examples, number, position)
+                    record = self.trainer.update(examples, chosen, expect_unit_ratio=position == 0 and not replayed)
+                    seen = {"round": number, "sampled_correct": correct, "sampler_gap": self.sampler_gap}
                     journal.log({"iteration": self.iteration, **seen, **record})
                     progress.update(1, record["tokens"], f"{100 * correct:.0f} % of the samples correct")
-                self.trainer.checkpoint(journal, steps, save_every, self.packed if self.schedule.replay > 0 else None)
+                extra = self.serialized_buffer if self.schedule.replay > 0 else None
+                self.trainer.checkpoint(journal, steps, save_every, extra)
 
-    def batch(self, examples: Examples, number: int, position: int) -> np.ndarray:
+    def choose_examples(self, examples: Examples, number: int, position: int) -> np.ndarray:
         """The examples of an update: consecutive parts of an order drawn for each pass over the round's set."""
         size = self.trainer.config.batch_size
         epoch, part = divmod(position, math.ceil(len(examples) / size))
         order = examples.training_set.order(self.seed, self.iteration, 1_000_000 * (number + 1) + epoch)
         return order[part * size : (part + 1) * size]
 
-    def sample(self, number: int) -> tuple[Examples, float, bool]:
+    def sample_round(self, number: int) -> tuple[Examples, float, bool]:
         """The examples of a round, the share of correct ones among what was sampled, and whether any was replayed."""
-        indices, replay = self.draw_prompts(number)
+        indices, replay = self.choose_prompts(number)
         groups: list[pa.Table] = [self.buffer[slot] for slot in replay]
-        correct = self.gap = math.nan
+        correct = self.sampler_gap = math.nan
         if len(indices):
-            columns = self.complete(indices, number)
+            columns = self.sample_prompts(indices, number)
             correct = float(np.mean(np.array(columns["verdict"].to_pylist()) == "correct"))
             new = [columns.slice(i * self.n, self.n) for i in range(len(indices))]
             groups += new
@@ -104,43 +105,43 @@ class Rounds:
                 self.buffer += new
         columns = pa.concat_tables(groups).combine_chunks()
         problems = [int(group["question"][0].as_py()) for group in groups]
-        # A problem may come twice, new and replayed: a group is known by its place.
+        # A problem may come twice, new and replayed, so a group is identified by its place, not by its problem.
         slots = pa.array(np.repeat(np.arange(len(groups)), self.n), pa.int32())
         columns = columns.append_column("problem", slots)
         rollouts = Rollouts("", columns, [self.train.prompts[i] for i in problems], [0, len(columns)], 0)
         verdicts = Verdicts("", columns)
-        training_set = self.choose(rollouts, verdicts, [self.train.problems[i] for i in problems])
+        training_set = self.build_training_set(rollouts, verdicts, [self.train.problems[i] for i in problems])
         reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
         return Examples(training_set, rollouts, Ragged(columns["logp"]), reference), correct, bool(replay)
 
-    def draw_prompts(self, number: int) -> tuple[np.ndarray, list[int]]:
+    def choose_prompts(self, number: int) -> tuple[np.ndarray, list[int]]:
         """The problems that a round samples, and the buffer's groups that take the place of the others."""
         assert self.schedule.prompts is not None
         count, total = self.schedule.prompts, len(self.train.prompts)
-        rng = generator(self.seed, self.iteration, f"round {number}")
+        rng = random_generator(self.seed, self.iteration, f"round {number}")
         replayed = int((rng.random(count) < self.schedule.replay).sum()) if self.buffer else 0
         slots = rng.choice(len(self.buffer), size=replayed, replace=replayed > len(self.buffer)).tolist()
         epoch, first = divmod(number * count, total)
         order = np.concatenate(
-            [generator(self.seed, self.iteration, f"prompts {epoch + i}").permutation(total) for i in (0, 1)]
+            [random_generator(self.seed, self.iteration, f"prompts {epoch + i}").permutation(total) for i in (0, 1)]
         )
         return order[first : first + count - replayed], slots
 
-    def complete(self, indices: np.ndarray, number: int) -> pa.Table:
-        """Completions of some problems, in shards as the store's: a process makes those that its rank falls on."""
+    def sample_prompts(self, indices: np.ndarray, number: int) -> pa.Table:
+        """Completions of some problems, in shards as large as the store's, which the processes share among them."""
         size = self.sampler.config.prompts_per_shard
         shards = [indices[start : start + size] for start in range(0, len(indices), size)]
-        self.trainer.drop_gradients()
-        with self.trainer.layout.whole():
-            mine = range(world.rank(), len(shards), world.size())
-            made = {shard: self.complete_shard(shards[shard], number, shard) for shard in mine}
-        by_shard = {shard: table for part in world.gather(made) for shard, table in part.items()}
+        self.trainer.zero_grad()
+        with self.trainer.layout.gathered_weights():
+            mine = range(distributed.rank(), len(shards), distributed.world_size())
+            made = {shard: self.sample_shard(shards[shard], number, shard) for shard in mine}
+        by_shard = {shard: table for part in distributed.all_gather(made) for shard, table in part.items()}
         columns = pa.concat_tables([by_shard[shard] for shard in range(len(shards))]).combine_chunks()
         self.trainer.sampled += token_count(columns)
-        self.gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
+        self.sampler_gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
         return columns
 
-    def complete_shard(self, indices: np.ndarray, number: int, shard: int) -> pa.Table:
+    def sample_shard(self, indices: np.ndarray, number: int, shard: int) -> pa.Table:
         """Completions of some problems with verdicts, log μ and, where it is needed, log π_ref."""
         policy, size = self.trainer.policy, self.trainer.config.score_batch_size
         prompts = [self.train.prompts[i] for i in indices]
@@ -148,7 +149,7 @@ class Rounds:
         seed = (settings.seed, self.iteration, number, *([shard] if shard else []))
         now = dataclasses.replace(policy, fingerprint=f"iteration {self.iteration}, round {number}", folder=None)
         self.sampler.prepare(now, max(map(len, self.train.prompts)) + settings.max_new_tokens)
-        columns = draw(self.sampler, now, prompts, self.n, seed, self.train.stop)
+        columns = completions_table(self.sampler, now, prompts, self.n, seed, self.train.stop)
         self.sampler.rest()
         problems = [self.train.problems[i] for i in indices]
         rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)
@@ -162,14 +163,14 @@ class Rounds:
             columns = columns.append_column(name, column)
         return columns
 
-    def packed(self) -> dict[str, bytes]:
+    def serialized_buffer(self) -> dict[str, bytes]:
         """The buffer as an Arrow file, to go with a checkpoint."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, self.buffer[0].schema) as writer:
             writer.write_table(pa.concat_tables(self.buffer))
         return {BUFFER: sink.getvalue().to_pybytes()}
 
-    def restore(self) -> None:
+    def restore_buffer(self) -> None:
         """Read the buffer of the checkpoint that the trainer goes on from."""
         assert self.trainer.restored is not None
         table = pa.ipc.open_file(pa.OSFile(str(self.trainer.restored / BUFFER))).read_all()

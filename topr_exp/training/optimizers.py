@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from topr_exp.training.config import OptimConfig, Optimizer
+from topr_exp.config.optim import OptimConfig, Optimizer
 
 
 def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig) -> torch.optim.Optimizer:
@@ -58,7 +58,7 @@ class ShardedAdafactor(torch.optim.Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 update = self.direction(weight, weight.grad.to_local(), self.state[weight])
-                rms = (self.over_rows(update.square().sum(), weight) / weight.numel()).sqrt()
+                rms = (self.sum_over_processes(update.square().sum(), weight) / weight.numel()).sqrt()
                 update.mul_(group["lr"]).div_((rms / self.CLIP).clamp(min=1.0))
                 local = weight.to_local()
                 if group["weight_decay"] != 0:
@@ -81,12 +81,12 @@ class ShardedAdafactor(torch.optim.Optimizer):
         if weight.ndim > 2:
             column, mean = average("exp_avg_sq_col", squares.mean(-2)), row.mean(-1, keepdim=True)
         else:
-            column = average("exp_avg_sq_col", self.over_rows(squares.sum(0), weight) / weight.shape[0])
-            mean = self.over_rows(row.sum(), weight) / weight.shape[0]
+            column = average("exp_avg_sq_col", self.sum_over_processes(squares.sum(0), weight) / weight.shape[0])
+            mean = self.sum_over_processes(row.sum(), weight) / weight.shape[0]
         return (row / mean).rsqrt().unsqueeze(-1).mul(column.unsqueeze(-2).rsqrt()).mul_(gradient)
 
     @staticmethod
-    def over_rows(part: Tensor, weight: DTensor) -> Tensor:
+    def sum_over_processes(part: Tensor, weight: DTensor) -> Tensor:
         """The sum over the processes among which the weight's rows are divided."""
         torch.distributed.all_reduce(part, group=weight.device_mesh.get_group())
         return part

@@ -8,9 +8,9 @@ of each distinct prompt, then completions.
                    └─ rest of prompt 2 and completion 3        (one completion alone goes on in its prompt's segment)
 
 A token sees the tokens before it in its segment and everything in the segments above: all that causal attention over
-its whole sequence would let it see. So log-probabilities are those of the sequences one by one, and gradients, summed
-where the branches meet, too, to rounding. Embeddings, norms, projections and the MLP never look at another token and
-take the row as it is; attention goes level by level (`tree_attention.py`).
+its whole sequence would let it see. So log-probabilities, and gradients summed where branches meet, are those of the
+sequences one by one but for rounding. Embeddings, norms, projections and the MLP never look at another token and take
+the row as it is; attention goes level by level (`tree_attention.py`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Segment:
 
 
 @dataclass
-class _Growing:
+class _TreeBuilder:
     levels: list[list[_Segment]] = field(default_factory=list)
 
     def add(self, tokens: Ids, above: _Segment | None) -> _Segment:
@@ -89,40 +89,40 @@ class _Growing:
         return segment
 
 
-def grow(sequences: Sequences, *, share_prefix: bool, share_prompts: bool) -> Tree:
+def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool) -> Tree:
     """Lay sequences out as a tree; completions are not empty.
 
     share_prefix: what all prompts begin with is a segment of its own. share_prompts: so is the rest of a prompt that
     several completions follow. With neither, each sequence is a segment: packed, nothing shared.
     """
-    growing = _Growing()
+    builder = _TreeBuilder()
     names = [prompt.tobytes() for prompt, _ in sequences]
     distinct = {name: prompt for name, (prompt, _) in zip(names, sequences, strict=True)}
     followers = Counter(names)
     prefix = common_prefix(list(distinct.values())) if share_prefix else 0
-    root = growing.add(sequences[0][0][:prefix], None) if prefix else None
+    root = builder.add(sequences[0][0][:prefix], None) if prefix else None
     shared: dict[bytes, _Segment] = {}
     ends, starts = [], []
     for name, (prompt, completion) in zip(names, sequences, strict=True):
         rest = prompt[prefix:]
         if share_prompts and followers[name] > 1 and len(rest):
             if name not in shared:
-                shared[name] = growing.add(rest, root)
+                shared[name] = builder.add(rest, root)
             ends.append((shared[name], len(rest) - 1))
-            starts.append((growing.add(completion, shared[name]), 0))
+            starts.append((builder.add(completion, shared[name]), 0))
         else:
-            segment = growing.add(np.concatenate([rest, completion]), root)
+            segment = builder.add(np.concatenate([rest, completion]), root)
             assert root is not None or len(rest), "a prompt is empty"
             ends.append((segment, len(rest) - 1) if root is None or len(rest) else (root, prefix - 1))
             starts.append((segment, len(rest)))
-    return _finished(growing, ends, starts)
+    return _with_places(builder, ends, starts)
 
 
-def _finished(growing: _Growing, ends: list[tuple[_Segment, int]], starts: list[tuple[_Segment, int]]) -> Tree:
+def _with_places(builder: _TreeBuilder, ends: list[tuple[_Segment, int]], starts: list[tuple[_Segment, int]]) -> Tree:
     """The tree with places in the row, now that the levels are complete."""
     first: list[list[int]] = []
     total = 0
-    for segments in growing.levels:
+    for segments in builder.levels:
         first.append([])
         for segment in segments:
             first[-1].append(total)
@@ -137,7 +137,7 @@ def _finished(growing: _Growing, ends: list[tuple[_Segment, int]], starts: list[
             np.array([segment.start for segment in segments], dtype=np.int64),
             np.array([segment.parent for segment in segments], dtype=np.int64),
         )
-        for segments in growing.levels
+        for segments in builder.levels
     ]
     return Tree(levels, places(ends), places(starts))
 
@@ -152,7 +152,7 @@ def common_prefix(rows: Sequence[Ids]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What of a model decides the cost of a pass."""
+    """The numbers of a model that decide the cost of a forward pass."""
 
     layers: int
     weights: int  # of a layer
@@ -183,10 +183,10 @@ def padded_cost(sequences: Sequences, size: Size) -> float:
     return size.layers * token * width * len(sequences)
 
 
-def cheapest(sequences: Sequences, size: Size) -> Tree | None:
+def cheapest_tree(sequences: Sequences, size: Size) -> Tree | None:
     """The cheapest tree, or None where padding costs less; a function of the sequences and the model's shape alone."""
     trees = [
-        grow(sequences, share_prefix=prefix, share_prompts=prompts)
+        build_tree(sequences, share_prefix=prefix, share_prompts=prompts)
         for prefix in (True, False)
         for prompts in (True, False)
     ]
@@ -195,7 +195,7 @@ def cheapest(sequences: Sequences, size: Size) -> Tree | None:
     return trees[best] if costs[best] < padded_cost(sequences, size) else None
 
 
-def cost(sequences: Sequences, size: Size) -> float:
+def cheapest_cost(sequences: Sequences, size: Size) -> float:
     """About how many operations a forward pass takes in the cheapest layout."""
-    tree = cheapest(sequences, size)
+    tree = cheapest_tree(sequences, size)
     return padded_cost(sequences, size) if tree is None else tree_cost(tree, size)

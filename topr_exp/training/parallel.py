@@ -1,8 +1,8 @@
 """How the model in training lies over the processes of a run: whole on each of them, or sharded.
 
-`replicated`: every process holds all weights; gradients are summed by torch's DistributedDataParallel.
-`sharded`: every process holds a part of each weight, of its gradient and of the optimizer's state; torch's FSDP2
-gathers a block's weights when it computes and sums the gradients by parts.
+`ddp`: every process holds all weights; gradients are summed by torch's DistributedDataParallel.
+`fsdp`: every process holds a part of each weight, of its gradient and of the optimizer's state; torch's FSDP2 gathers
+a block's weights when it computes and sums the gradients by parts.
 
 Both sum over processes, where torch would average: the trainer has divided by the number of examples of the global
 batch, so the sum is the gradient that one process computes.
@@ -18,16 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from topr_exp import world
-from topr_exp.sweeps.config import Parallel
+from topr_exp.runtime import distributed
 from topr_exp.training.logprobs import Inputs, TokenScores, score_tokens
 from topr_exp.types import TOPRError
 
 LARGE = 1_000_000_000  # weights; in float32 with gradient and AdamW's state they take 16 GB
 
 
-class Scored(nn.Module):
-    """`score_tokens` of a model as a module with a forward pass: what torch's wrappers hang their work on."""
+class ScoringModule(nn.Module):
+    """`score_tokens` of a model as the forward pass of a module, since torch's wrappers wrap that."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -41,7 +40,7 @@ class Scored(nn.Module):
         return tuple(getattr(scores, field.name) for field in dataclasses.fields(scores))
 
 
-class Single:
+class SingleProcess:
     """The model of a run of one process."""
 
     def __init__(self, model: Any) -> None:
@@ -60,18 +59,18 @@ class Single:
         return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
+    def gathered_weights(self) -> Iterator[None]:
         """While the block runs, all weights are on this process: it may compute what the others don't."""
         yield
 
 
-class Replicated(Single):
+class DDP(SingleProcess):
     """The whole model on every process."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.wrapped = nn.parallel.DistributedDataParallel(Scored(model), gradient_as_bucket_view=True)
-        self.wrapped.register_comm_hook(None, lambda state, bucket: summed(bucket))
+        self.wrapped = nn.parallel.DistributedDataParallel(ScoringModule(model), gradient_as_bucket_view=True)
+        self.wrapped.register_comm_hook(None, lambda state, bucket: sum_over_processes(bucket))
 
     def score(self, inputs: Inputs, **options: Any) -> TokenScores:
         if not torch.is_grad_enabled():
@@ -82,13 +81,13 @@ class Replicated(Single):
         return contextlib.nullcontext() if last else self.wrapped.no_sync()
 
 
-def summed(bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
-    """The communication of DistributedDataParallel: a sum."""
+def sum_over_processes(bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
+    """The communication hook of DistributedDataParallel: sum a bucket of gradients."""
     work = torch.distributed.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
 
-class Sharded(Single):
+class FSDP(SingleProcess):
     """A part of every weight on each process, by rows."""
 
     def __init__(self, model: Any) -> None:
@@ -98,7 +97,7 @@ class Sharded(Single):
         if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
             raise TOPRError(f"cluster.parallel=fsdp needs a newer torch than {torch.__version__}; set ddp")
         super().__init__(model)
-        mesh = init_device_mesh(model.device.type, (world.size(),))
+        mesh = init_device_mesh(model.device.type, (distributed.world_size(),))
         kinds = set(model._no_split_modules or ())
         blocks = [module for module in model.modules() if type(module).__name__ in kinds]
         if not blocks:
@@ -106,7 +105,7 @@ class Sharded(Single):
         for block in blocks:
             fully_shard(block, mesh=mesh)
         # Embeddings, last norm and output layer stay together: the first and the last may be one tensor.
-        root: Any = fully_shard(Scored(model), mesh=mesh)
+        root: Any = fully_shard(ScoringModule(model), mesh=mesh)
         self.root = root
         self.blocks: list[Any] = blocks
         for part in (self.root, *self.blocks):
@@ -125,7 +124,7 @@ class Sharded(Single):
         return whole
 
     @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
+    def gathered_weights(self) -> Iterator[None]:
         for block in self.blocks:
             block.set_reshard_after_forward(False)
         for part in (self.root, *self.blocks):
@@ -139,14 +138,13 @@ class Sharded(Single):
                 part.reshard()
 
 
-def spread(model: Any, parallel: Parallel | None) -> Single:
-    """Lay a model over the processes of this run, in one way or (None) the other by its size.
+def parallelize(model: Any, kind: str | None) -> SingleProcess:
+    """Lay a model over the processes of this run: by `ddp`, by `fsdp`, or (None) as suits its size.
 
-    Its parameters are others from here on.
+    This may replace the model's parameters, so make the optimizer afterwards.
     """
-    if world.size() == 1:
-        return Single(model)
-    if parallel is None:
-        large = sum(weight.numel() for weight in model.parameters()) >= LARGE
-        parallel = Parallel.fsdp if large else Parallel.ddp
-    return Sharded(model) if parallel is Parallel.fsdp else Replicated(model)
+    if distributed.world_size() == 1:
+        return SingleProcess(model)
+    if kind is None:
+        kind = "fsdp" if sum(weight.numel() for weight in model.parameters()) >= LARGE else "ddp"
+    return {"ddp": DDP, "fsdp": FSDP}[kind](model)

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy
-from topr_exp.progress import Progress
+from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store
 from topr_exp.training.logprobs import collate, score_tokens
-from topr_exp.training.tree_attention import prepare
+from topr_exp.training.tree_attention import use_tree_attention
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 VERSION = 2  # of what is stored; part of the key
 
 
-def score(policy: Policy, rollouts: Rollouts, store: Store, batch_size: int, label: str) -> tuple[Ragged, int]:
+def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size: int, label: str) -> tuple[Ragged, int]:
     """log π(y_t | x, y_<t) under `policy` by row of the rollouts, and the number of tokens scored by this call.
 
     All candidates are scored, not just the chosen ones, so that every composition of a sweep shares the table.
@@ -64,7 +64,7 @@ def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], b
     values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
     # Where completions can share their prompt's computation, those of a prompt together; else those of similar length.
     lengths = np.array([len(completion) for completion in tokens])
-    prompts = rollouts.problem[np.asarray(rows)] if prepare(policy.model) else np.zeros_like(lengths)
+    prompts = rollouts.problem[np.asarray(rows)] if use_tree_attention(policy.model) else np.zeros_like(lengths)
     order = np.lexsort((lengths, prompts))
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]

@@ -18,16 +18,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from topr_exp import world
-from topr_exp.files import library_errors
-from topr_exp.store.files import disk_errors, file_digest, sync_folder
+from topr_exp.runtime import distributed
+from topr_exp.runtime.files import disk_errors, file_digest, library_errors, sync_folder
 from topr_exp.training.optimizers import ShardedAdafactor, follows_rows
 
 WEIGHT = "weight"
-Reader = Callable[[str, Tensor, range], dict[str, Tensor]]  # a weight's name, the weight, rows -> those, by key
+Reader = Callable[[str, Tensor, range], dict[str, Tensor]]  # (a weight's name, the weight, rows) -> those rows by key
 
 
-def sharded(model: Any) -> bool:
+def is_sharded(model: Any) -> bool:
     """Whether this process holds only a part of each weight."""
     return any(isinstance(weight, DTensor) for weight in model.parameters())
 
@@ -42,7 +41,7 @@ def own_rows(weight: Tensor) -> range:
     return range(first, first + weight.to_local().shape[0])
 
 
-def local(value: Tensor) -> Tensor:
+def local_part(value: Tensor) -> Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
 
 
@@ -56,13 +55,13 @@ def save(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str
             by_rows = key == WEIGHT or follows_rows(key, value, weight)
             if by_rows:
                 first[f"{key}/{name}"] = own_rows(weight).start
-            if by_rows or world.leads():
-                tensors[f"{key}/{name}"] = local(value).contiguous().cpu()
-    path = folder / f"shard-{world.rank() + 1:05d}-of-{world.size():05d}.safetensors"
+            if by_rows or distributed.is_main_process():
+                tensors[f"{key}/{name}"] = local_part(value).contiguous().cpu()
+    path = folder / f"shard-{distributed.rank() + 1:05d}-of-{distributed.world_size():05d}.safetensors"
     with disk_errors(f"write {path}"), library_errors():
         save_file(tensors, path, metadata={"first": json.dumps(first)})
         sync_folder(path)
-    return dict(world.gather((path.name, file_digest(path))))
+    return dict(distributed.all_gather((path.name, file_digest(path))))
 
 
 def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -72,12 +71,12 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
     for name, weight in model.named_parameters():
         values = read(name, weight, own_rows(weight))
         with torch.no_grad():
-            local(weight).copy_(values.pop(WEIGHT))
+            local_part(weight).copy_(values.pop(WEIGHT))
         optimizer.state[weight] = {key: as_made(value, weight, optimizer) for key, value in values.items()}
 
 
 def as_made(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> Any:
-    """An entry of the optimizer's state in the form in which the optimizer made it."""
+    """An entry of the optimizer's state as the type that the optimizer itself gives it."""
     if value.ndim == 0:
         return value if value.is_floating_point() else int(value)
     value = value.to(weight.device)

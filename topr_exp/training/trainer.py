@@ -19,30 +19,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topr_exp import interrupts, world
+from topr_exp.config.optim import OptimConfig
 from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy, save_policy
-from topr_exp.sweeps.config import Parallel
+from topr_exp.runtime import distributed, interrupts
 from topr_exp.training import checkpoint
-from topr_exp.training.config import OptimConfig
 from topr_exp.training.examples import Examples
 from topr_exp.training.journal import Journal
 from topr_exp.training.logprobs import TokenScores, collate
-from topr_exp.training.metrics import Collector
-from topr_exp.training.micro_batches import Part, micro_batches
+from topr_exp.training.metrics import MetricAccumulator
+from topr_exp.training.micro_batches import MicroBatch, micro_batches
 from topr_exp.training.optimizers import make_optimizer
-from topr_exp.training.parallel import spread
-from topr_exp.types import Batch, TOPRError
+from topr_exp.training.parallel import SingleProcess
+from topr_exp.types import Batch, PairBatch, TOPRError
 
 log = logging.getLogger(__name__)
 
-GATE = 1e-3  # largest |Δ| in float32 before the first update after scoring
+RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
 
 class Trainer:
     """The policy in training, its optimizer and its counters; starts from the newest checkpoint below `folder`.
 
-    `reference` is the model whose whole distribution a loss needs (`vocab_kl`), else None.
+    reference: the model whose whole distribution a loss needs (`vocab_kl`), else None.
+    layout: how the policy's model lies over the processes of the run (`parallelize`).
     """
 
     def __init__(
@@ -52,10 +52,11 @@ class Trainer:
         reference: Any,
         config: OptimConfig,
         folder: Path,
-        parallel: Parallel | None = None,
+        layout: SingleProcess,
     ) -> None:
         self.policy, self.loss, self.reference, self.config, self.folder = policy, loss, reference, config, folder
-        self.layout = spread(policy.model, parallel)
+        self.layout = layout
+        self.signals: Callable[[Batch], dict[str, Tensor]] | None = getattr(loss, "signals", None)
         self.optimizer = make_optimizer(policy.model.parameters(), config)
         state: dict[str, Any] = {}
         self.restored: Path | None = None  # the checkpoint that this run goes on from
@@ -74,13 +75,13 @@ class Trainer:
 
     def save_policy(self, folder: Path) -> None:
         """Write the trained model as a folder that transformers loads; every process of the run has to call it."""
-        with self.layout.whole():
-            if world.leads():
+        with self.layout.gathered_weights():
+            if distributed.is_main_process():
                 save_policy(self.policy, folder)
-        world.wait()
+        distributed.barrier()
 
-    def drop_gradients(self) -> None:
-        """Forget them: an update sums its own, and between updates a sampler can use their memory."""
+    def zero_grad(self) -> None:
+        """Forget the gradient: an update sums its own, and between updates a sampler can use the memory."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def checkpoint(
@@ -88,25 +89,26 @@ class Trainer:
     ) -> None:
         """Save if `every` seconds have passed since the last time; save and stop if a signal asked for it.
 
-        Where saving takes long, as it does with a large model, the next time is later: unless `every` is 0, it takes
-        a twentieth of the run.
+        Where saving takes long, as it does with a large model, it is done less often, so that it takes at most a
+        twentieth of the run; not so if `every` is 0.
         """
-        interrupts.agree()
+        interrupts.agree_on_stop()
         wait = every and max(every, 20 * self.saving)
-        due = world.from_leader(self.step < steps and time.monotonic() - self.saved >= wait)
-        if interrupts.asked() or due:
+        due = distributed.broadcast(self.step < steps and time.monotonic() - self.saved >= wait)
+        if interrupts.stop_requested() or due:
             began = time.monotonic()
             journal.before_checkpoint(self.step, steps)
             self.save(extra() if extra is not None else {})
-            interrupts.check()
+            interrupts.stop_if_requested()
             self.saved = time.monotonic()
             self.saving = self.saved - began
 
-    def update(self, examples: Examples, chosen: NDArray[np.int64], *, fresh: bool) -> dict[str, float]:
+    def update(self, examples: Examples, chosen: NDArray[np.int64], *, expect_unit_ratio: bool) -> dict[str, float]:
         """One optimizer step on the chosen examples; returns its record.
 
-        fresh: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does not, and,
-        unless optim.skip_nonfinite is set, when the loss or the gradient is not finite; when memory runs out, too.
+        expect_unit_ratio: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does
+        not, and, unless optim.skip_nonfinite is set, when the loss or the gradient is not finite; when memory runs
+        out, too.
         """
         config, longest = self.config, max(examples.length(example) for example in chosen)
         work = (
@@ -116,51 +118,51 @@ class Trainer:
         more = "" if config.gradient_checkpointing else " or set optim.gradient_checkpointing=true"
         smaller = "lower optim.micro_batch_size" if config.micro_batch_size > 1 else "train on more or larger devices"
         with memory_for(work, smaller + more):
-            return self.optimize(examples, chosen, fresh=fresh)
+            return self.optimize(examples, chosen, expect_unit_ratio=expect_unit_ratio)
 
-    def optimize(self, examples: Examples, chosen: NDArray[np.int64], *, fresh: bool) -> dict[str, float]:
-        """The work of `update`."""
+    def optimize(self, examples: Examples, chosen: NDArray[np.int64], *, expect_unit_ratio: bool) -> dict[str, float]:
+        """The work of `update`, which says what to do when memory runs out."""
         began = time.monotonic()
-        collector = Collector()
+        metrics = self.accumulate_gradients(examples, chosen)
+        norm = self.layout.clip(self.config.grad_clip)
+        metrics = metrics.of_all_processes()
+        if expect_unit_ratio:
+            self.check_unit_ratio(torch.cat(metrics.delta))
+        self.samples += len(chosen)
+        self.step += 1
+        if math.isfinite(metrics.loss) and bool(norm.isfinite()):
+            self.optimizer.step()
+        else:
+            self.skip_or_stop(metrics, examples, chosen)
+        return {
+            "step": self.step,
+            "samples": self.samples,
+            **metrics.record(len(chosen)),
+            "grad_norm": float(norm),
+            "lr": self.config.lr,
+            "skipped": self.skipped,
+            "tokens": metrics.tokens,
+            "tokens_per_second": round(metrics.tokens / (time.monotonic() - began), 1),
+        }
+
+    def accumulate_gradients(self, examples: Examples, chosen: NDArray[np.int64]) -> MetricAccumulator:
+        """Sum the gradient of the mean loss over the micro-batches; returns the metrics of this process."""
+        metrics = MetricAccumulator()
         parts = micro_batches(self.policy.model, examples, chosen, self.config.micro_batch_size)
-        apart = len(parts) > 1 or world.size() > 1
-        self.drop_gradients()
-        signals = self.first_pass(examples, chosen, parts) if apart and "groups" in self.loss.needs else None
+        self.zero_grad()
+        apart = len(parts) > 1 or distributed.world_size() > 1
+        signals = self.compute_signals(examples, chosen, parts) if apart and self.signals is not None else None
         for part in parts:
             with self.layout.accumulating(last=part is parts[-1]):
                 rows = examples.rows(chosen[part.positions])
                 scores, mask = self.forward(examples, rows)
-                batch = examples.batch(rows, scores.logp, mask, scores.vocab_kl)
-                if signals is not None and isinstance(batch, Batch):
-                    mine = {name: value[part.positions] for name, value in signals.items()}
-                    batch = dataclasses.replace(batch, signals=mine)
-                elif "groups" in self.loss.needs and isinstance(batch, Batch):
-                    batch = dataclasses.replace(batch, signals=self.loss.signals(batch))
+                batch = self.with_signals(examples.batch(rows, scores.logp, mask, scores.vocab_kl), part, signals)
                 out = self.loss(batch)
                 if part.counts:
-                    collector.add(batch, out, scores)
+                    metrics.add(batch, out, scores)
                 mean = out.loss.sum() / len(chosen)
                 (mean if part.counts else 0 * mean).backward()
-        norm = self.layout.clip(self.config.grad_clip)
-        collector = collector.of_all()
-        if fresh:
-            self.check_gate(torch.cat(collector.delta))
-        self.samples += len(chosen)
-        self.step += 1
-        if math.isfinite(collector.loss) and bool(norm.isfinite()):
-            self.optimizer.step()
-        else:
-            self.not_finite(collector, examples, chosen)
-        return {
-            "step": self.step,
-            "samples": self.samples,
-            **collector.record(len(chosen)),
-            "grad_norm": float(norm),
-            "lr": self.config.lr,
-            "skipped": self.skipped,
-            "tokens": collector.tokens,
-            "tokens_per_second": round(collector.tokens / (time.monotonic() - began), 1),
-        }
+        return metrics
 
     def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
         """The token scores of some completions and their mask."""
@@ -170,8 +172,23 @@ class Trainer:
             recompute = self.config.gradient_checkpointing
             return self.layout.score(inputs, entropy=True, reference=reference, recompute=recompute), inputs.mask
 
-    def first_pass(self, examples: Examples, chosen: NDArray[np.int64], parts: list[Part]) -> dict[str, Tensor]:
-        """What the loss computes over complete groups with the current policy, without gradients, by position."""
+    def with_signals(
+        self, batch: Batch | PairBatch, part: MicroBatch, signals: dict[str, Tensor] | None
+    ) -> Batch | PairBatch:
+        """The batch with its part of the signals; None: it is the whole global batch, so they are computed from it."""
+        if self.signals is None:
+            return batch
+        assert isinstance(batch, Batch), "signals are of single responses, not of pairs"
+        if signals is None:
+            with torch.no_grad():
+                return dataclasses.replace(batch, signals=self.signals(batch))
+        return dataclasses.replace(batch, signals={name: value[part.positions] for name, value in signals.items()})
+
+    def compute_signals(
+        self, examples: Examples, chosen: NDArray[np.int64], parts: list[MicroBatch]
+    ) -> dict[str, Tensor]:
+        """What the loss computes over the global batch with the current policy, without gradients, by position."""
+        assert self.signals is not None
         rows = examples.rows(chosen)
         lengths = [len(completion) for _, completion in examples.sequences(rows)]
         logp = torch.zeros((len(rows), max(lengths)), device=self.policy.device)
@@ -183,37 +200,40 @@ class Trainer:
                     some = self.layout.score(inputs).logp
                 if part.counts:
                     logp[torch.from_numpy(part.positions).to(logp.device), : some.shape[1]] = some
-            world.add_up(logp)
-            signals: dict[str, Tensor] = self.loss.signals(examples.batch(rows, logp, mask, None))
-        return signals
+            distributed.all_reduce_sum_(logp)
+            batch = examples.batch(rows, logp, mask, None)
+            assert isinstance(batch, Batch), "signals are of single responses, not of pairs"
+            return self.signals(batch)
 
-    def check_gate(self, delta: Tensor) -> None:
+    def check_unit_ratio(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.
 
-        In bfloat16 batches of another shape round otherwise, so that no bound can be set: how far it is from 0 is said.
+        In bfloat16 no bound can be set, since batches of another shape are rounded differently: a line says how far Δ
+        is from 0.
         """
         worst = float(delta.abs().max())
-        if not self.policy.full_precision and self.step == 0 and world.leads():
+        if not self.policy.full_precision and self.step == 0 and distributed.is_main_process():
             median, high = delta.abs().float().quantile(torch.tensor([0.5, 0.99], device=delta.device)).tolist()
             log.warning(
                 f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
                 f"{median:.2g} (median), {high:.2g} (99 %), {worst:.2g} (largest)"
             )
-        if self.policy.full_precision and not worst <= GATE:
+        if self.policy.full_precision and not worst <= RATIO_TOLERANCE:
             raise TOPRError(
-                f"log π − log μ is {worst:.2g} before the first update (at most {GATE:g} is rounding): μ was not "
-                "scored by these weights with this forward pass; was the model folder or the store changed by hand?"
+                f"log π − log μ is {worst:.2g} before the first update (at most {RATIO_TOLERANCE:g} is rounding): "
+                "μ was not scored by these weights with this forward pass; was the model folder or the store "
+                "changed by hand?"
             )
 
-    def not_finite(self, collector: Collector, examples: Examples, chosen: NDArray[np.int64]) -> None:
+    def skip_or_stop(self, metrics: MetricAccumulator, examples: Examples, chosen: NDArray[np.int64]) -> None:
         """Count the step as skipped if the user asked for that, else stop the run and say which samples did it."""
         if self.config.skip_nonfinite:
             self.skipped += 1
             return
-        delta = torch.cat(collector.delta)
+        delta = torch.cat(metrics.delta)
         worst = float(delta.nan_to_num(nan=math.inf).abs().max())
         raise TOPRError(
-            f"the loss or its gradient is not finite at step {self.step}; loss {collector.loss / len(chosen):.4g}, "
+            f"the loss or its gradient is not finite at step {self.step}; loss {metrics.loss / len(chosen):.4g}, "
             f"largest |log-ratio| {worst:.4g}, completions {examples.rows(chosen).tolist()}; the last checkpoint is "
             "kept (lower optim.lr, or set optim.skip_nonfinite=true)"
         )

@@ -1,7 +1,7 @@
-"""Attention over a tree of tokens, as an attention function of transformers: `prepare` gives it to a model.
+"""Attention over a tree of tokens, as an attention function of transformers: `use_tree_attention` gives it to a model.
 
-transformers passes what the caller gives to the model's forward pass on to the attention function, in which this one
-finds the tree; without a tree it is transformers' own. So a model keeps working in every other way: sampling with a
+transformers passes the extra arguments of a model's forward pass on to the attention function. This one takes the tree
+from them; without a tree it calls transformers' own. So a model keeps working in every other way: sampling with a
 cache, padded batches, gradient checkpointing (which calls a layer again with the same arguments).
 """
 
@@ -23,7 +23,7 @@ from topr_exp.training.packing import Level, Size, Tree
 
 NAME = "sdpa_or_tree"
 # Rotary positions from position_ids, full causal attention through the interface: each is tested.
-KINDS = ("llama", "mistral", "qwen2", "qwen3")
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Reindexed(torch.autograd.Function):
         return back if ctx.holes is None else back.index_fill_(0, ctx.holes, 0), None, None, None
 
 
-def rows_of(tree: Tree, device: torch.device) -> list[Rows]:
+def tree_rows(tree: Tree, device: torch.device) -> list[Rows]:
     """The levels of a tree, ready for attention."""
     levels: list[Rows] = []
     start = 0
@@ -86,12 +86,12 @@ def rows_of(tree: Tree, device: torch.device) -> list[Rows]:
         if depth:
             lines = [line[level.parents] for line in lines] + [level.parents]
         end = start + int(level.lengths.sum())
-        levels.append(_rows(level, start, end, lines, tree.levels[:depth], device))
+        levels.append(_level_rows(level, start, end, lines, tree.levels[:depth], device))
         start = end
     return levels
 
 
-def _rows(
+def _level_rows(
     level: Level, start: int, end: int, lines: list[NDArray[np.int64]], above: list[Level], device: torch.device
 ) -> Rows:
     lengths = level.lengths
@@ -144,8 +144,8 @@ def attention(
         values.append(rows.pad(value))
         out = attend(
             rows.pad(query).transpose(1, 2),
-            beside(keys, rows).transpose(1, 2),
-            beside(values, rows).transpose(1, 2),
+            with_segments_above(keys, rows).transpose(1, 2),
+            with_segments_above(values, rows).transpose(1, 2),
             rows.mask(query.dtype),
             options.get("scaling"),
         )
@@ -165,7 +165,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale
     )
 
 
-def beside(states: list[Tensor], rows: Rows) -> Tensor:
+def with_segments_above(states: list[Tensor], rows: Rows) -> Tensor:
     """Keys or values of a level's segments with those of the segments above before them, [R, K, heads, size]."""
     if not rows.above:
         return states[-1]
@@ -176,11 +176,11 @@ def beside(states: list[Tensor], rows: Rows) -> Tensor:
     return torch.cat([*above, states[-1]], dim=1)
 
 
-def prepare(model: Any) -> bool:
+def use_tree_attention(model: Any) -> bool:
     """Give a model this attention if trees are exact for it; says once where they are not."""
     if model.config._attn_implementation == NAME:
         return True
-    if reason := obstacle(model):
+    if reason := why_not_exact(model):
         if not getattr(model, "_told_of_padding", False):
             log.warning("sequences are padded, and what they share is computed for each: %s", reason)
             model._told_of_padding = True
@@ -189,11 +189,11 @@ def prepare(model: Any) -> bool:
     return True
 
 
-def obstacle(model: Any) -> str | None:
+def why_not_exact(model: Any) -> str | None:
     """Why a tree would not be exact for this model, in words; None where it is."""
     config = model.config
-    if config.model_type not in KINDS:
-        return f"models of type {config.model_type} are not among {', '.join(KINDS)}"
+    if config.model_type not in MODEL_TYPES:
+        return f"models of type {config.model_type} are not among {', '.join(MODEL_TYPES)}"
     if config._attn_implementation != "sdpa":
         return f"model.attention={config._attn_implementation}, where sdpa is needed"
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -202,8 +202,8 @@ def obstacle(model: Any) -> str | None:
     return None
 
 
-def size_of(model: Any) -> Size:
-    """The shape of a model by which layouts are compared."""
+def model_size(model: Any) -> Size:
+    """The numbers of a model by which the costs of layouts are compared."""
     config, base = model.config, model.base_model
     embedding = base.get_input_embeddings().weight.numel()
     layers = config.num_hidden_layers

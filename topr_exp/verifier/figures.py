@@ -100,10 +100,10 @@ def interval(
     """A figure of the means [1, S] and its percentiles over the drawn means [resamples, S]."""
     value = figure(name, names, means)[0]
     if drawn is None or np.isnan(value):
-        return {"value": None if np.isnan(value) else float(value), "low": None, "high": None}
+        return Interval(float(value)).as_dict()
     # A resample without a correct (or incorrect) solution says nothing about the verifier on them.
     low, high = np.nanpercentile(figure(name, names, drawn), [2.5, 97.5])
-    return {"value": float(value), "low": float(low), "high": float(high)}
+    return Interval(float(value), float(low), float(high)).as_dict()
 
 
 def figure(name: str, names: list[str], means: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -118,5 +118,4 @@ def figure(name: str, names: list[str], means: NDArray[np.float64]) -> NDArray[n
 
 def difference(first: NDArray[np.float64], second: NDArray[np.float64], seed: int = 0) -> dict[str, float | None]:
     """second - first, [P] each, paired by problem."""
-    found: Interval = paired_difference(first, second, np.random.default_rng([seed, 3]))
-    return {"value": found.value, "low": found.low, "high": found.high}
+    return paired_difference(first, second, np.random.default_rng([seed, 3])).as_dict()

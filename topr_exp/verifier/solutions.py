@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp import world
-from topr_exp.config import Config
+from topr_exp.config.task import TaskConfig
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter
-from topr_exp.data.questions import Questions, ask
-from topr_exp.evaluation.evaluate import Evaluation
+from topr_exp.data.questions import tokenize_prompts
+from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.evaluation.verdicts import CORRECT, encode
-from topr_exp.files import write_json
-from topr_exp.grading.verdicts import judge
-from topr_exp.models.policy import Policy, load_policy
-from topr_exp.sampling.rollouts import collect
+from topr_exp.grading.verdicts import grade_rollouts
+from topr_exp.models.policy import Policy
+from topr_exp.runtime import distributed
+from topr_exp.runtime.files import write_json
+from topr_exp.sampling.rollouts import generate_rollouts
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Store
 from topr_exp.types import Problem
@@ -71,28 +71,52 @@ def fill(template: str, question: str, solution: str) -> str:
     return re.sub(r"\{question\}|\{solution\}", lambda place: parts[place.group()], template)
 
 
+@dataclass(frozen=True)
+class Solver:
+    """Who writes the solutions that a verifier reads, and who says whether they are correct.
+
+    Its completions and their grades lie in the store, where every run that asks the same finds them.
+    """
+
+    policy: Policy
+    sampler: Sampler
+    grader: str
+    store: Store
+
+    def solve(self, problems: Sequence[Problem], prompter: Prompter, n: int, seed: int) -> Solutions:
+        """n graded solutions of each problem whose prompt is not too long, from the store as far as they are there."""
+        questions = tokenize_prompts(problems, prompter, self.policy, self.sampler.config.max_new_tokens)
+        rollouts = generate_rollouts(self.sampler, self.policy, questions, n, seed, self.store, "solving")
+        verdicts = grade_rollouts(rollouts, questions.problems, self.grader, self.store)
+        return Solutions(
+            questions.problems,
+            rollouts.texts(0, rollouts.rows),
+            encode(verdicts.verdict.tolist()).reshape(-1, n),
+            verdicts.classes.reshape(-1, n),
+            rollouts.sampled,
+        )
+
+
 class Verification:
     """The task of a verifier: what it is asked, and what its verdicts are good for.
 
-    The solver's completions and their grades lie in the store, where every run that asks the same finds them.
+    seed, test_seed: of the solutions to the training and to the test problems.
     """
 
-    def __init__(self, config: Config, sets: ProblemSets, prompter: Prompter, store: Store, sampler: Sampler) -> None:
-        task, tokens = config.task, config.sampler.max_new_tokens
+    def __init__(
+        self, task: TaskConfig, solver: Solver, sets: ProblemSets, prompter: Prompter, *, seed: int, test_seed: int
+    ) -> None:
         assert task.solutions is not None
         assert task.test_solutions is not None
         assert task.template is not None
         assert task.chat is not None
-        solver = load_policy(config.solver, config.cluster.device.name)
-        test = ask(sets.test, prompter, solver, tokens)
-        self.test = write_solutions(sampler, solver, test, task.test_solutions, config.evaluation.seed, config, store)
+        self.test = solver.solve(sets.test, prompter, task.test_solutions, test_seed)
         self.sampled = self.test.sampled
         self.sets = replace(sets, test=self.test.questions(task.template))
         if sets.train:  # there are none where a model is only evaluated
-            train = ask(sets.train, prompter, solver, tokens)
-            written = write_solutions(sampler, solver, train, task.solutions, config.sampler.seed, config, store)
-            self.sampled += written.sampled
-            self.sets = replace(self.sets, train=written.questions(task.template))
+            train = solver.solve(sets.train, prompter, task.solutions, seed)
+            self.sampled += train.sampled
+            self.sets = replace(self.sets, train=train.questions(task.template))
         # The question is the whole prompt already.
         self.prompter = Prompter("{question}", (), task.chat, ())
         self.base: figures.Tally | None = None
@@ -109,12 +133,12 @@ class Verification:
             change = figures.difference(self.base.values["weighted_sc"], counted.values["weighted_sc"])
             found["weighted_sc - base"] = change
         path = folder / FILE
-        shown = read(path)
+        shown = noted_before(path)
         shown["problems"] = [problem.id for problem in self.test.problems]
         shown["solutions"], shown["verifications"] = counted.solutions, counted.verifications
         values = {name: value.tolist() for name, value in counted.values.items()}
         shown.setdefault("iterations", {})[str(iteration)] = values
-        if world.leads():
+        if distributed.is_main_process():
             write_json(path, shown)
         return {"verifier": found}
 
@@ -127,21 +151,6 @@ class Verification:
         return figures.tally(self.test.verdicts, self.test.classes, codes[rows], rows >= 0)
 
 
-def write_solutions(
-    sampler: Sampler, solver: Policy, questions: Questions, n: int, seed: int, config: Config, store: Store
-) -> Solutions:
-    """n graded solutions of each question, from the store as far as they are there."""
-    rollouts = collect(sampler, solver, questions, n, seed, store, "solving")
-    verdicts = judge(rollouts, questions.problems, config.data.grader_name, store)
-    return Solutions(
-        questions.problems,
-        rollouts.texts(0, rollouts.rows),
-        encode(verdicts.verdict.tolist()).reshape(-1, n),
-        verdicts.classes.reshape(-1, n),
-        rollouts.sampled,
-    )
-
-
-def read(path: Path) -> dict[str, Any]:
+def noted_before(path: Path) -> dict[str, Any]:
     """What an earlier evaluation, or an earlier attempt, wrote."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

@@ -13,7 +13,7 @@ COLUMNS = {
 WIDTH = 22
 
 
-def of_run(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
+def run_table(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     """The table of a run from its figures before and after training."""
     changes = {
         "trained - base": final["weighted_sc - base"],
@@ -24,7 +24,7 @@ def of_run(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     return [*rows({"base": base, "trained": final}), f"weighted SC, paired: {paired}", note(base)]
 
 
-def of_evaluation(figures: dict[str, Any]) -> str:
+def evaluation_table(figures: dict[str, Any]) -> str:
     """The table of one model."""
     paired = f"weighted SC, paired: model - none {cell(figures['weighted_sc - maj'])}"
     return "\n".join([*rows({"model": figures}), paired, note(figures)])

@@ -1,0 +1,364 @@
+"""Settings: every YAML composes, every mistake is one line that names key, value and what is allowed."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, config_of
+from topr_exp.config.arguments import parse
+from topr_exp.config.schema import plain
+from topr_exp.models.loading import SHIPPED
+from topr_exp.runs.plan import plan
+from topr_exp.runs.preflight import check_machine
+from topr_exp.types import ConfigError
+
+GROUPS = {
+    group.name: sorted(path.stem for path in group.glob("*.yaml"))
+    for group in (ROOT / "conf").iterdir()
+    if group.is_dir()
+}
+
+
+@pytest.mark.parametrize(("group", "choice"), [(g, c) for g, choices in GROUPS.items() for c in choices])
+def test_every_yaml_composes(group: str, choice: str) -> None:
+    # Some algorithms are right on-policy only; their YAMLs say so by choosing the schedule.
+    more = ["task.solver=tiny"] if choice == "verifier" else []
+    more += ["seed=0"] if group == "experiment" else []  # one of the seeds that it sweeps over
+    for job in plan(parse([f"{group}={choice}", "dry_run=true", *more])).jobs:
+        assert job.config.folder.parent.name == job.config.name
+
+
+@pytest.mark.parametrize("model", GROUPS["model"])
+@pytest.mark.parametrize("data", GROUPS["data"])
+def test_every_model_takes_every_data_set(model: str, data: str) -> None:
+    config = config_of(f"model={model}", f"data={data}")
+    assert config.data.name == data
+    assert config.data.source == ("embedded" if model.startswith("tiny") else "hub")
+
+
+def test_the_papers_models_carry_the_papers_settings() -> None:
+    for model in ("llama3_8b", "deepseek_r1_8b"):
+        for data, n, eval_n in (("gsm8k", 16, 64), ("math", 32, 16)):
+            config = config_of(f"model={model}", f"data={data}")
+            assert (config.data.n, config.data.eval_n) == (n, eval_n)
+            assert plain(config.optim)["name"] == "adafactor"
+            assert (config.optim.lr, config.optim.batch_size, config.optim.grad_clip) == (5e-7, 8, 1.0)
+            assert (config.optim.weight_decay, config.optim.epochs) == (0.0, 1)
+            assert (config.sampler.top_k, config.sampler.max_new_tokens) == (500, 512)
+            assert (config.sampler.temperature, config.sampler.top_p) == (1.0, 1.0)
+
+
+def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> None:
+    assert config_of("data=math").data.n == 16
+    assert config_of("data=math", "model=llama3_8b").data.n == 32
+    assert config_of("data=math", "data.n=3").data.n == 3
+    assert config_of("optim=paper").optim.lr == 5e-7
+    assert config_of("optim.lr=1e-3").optim.lr == 1e-3
+    assert config_of("data.source=hub").data.source == "hub"
+
+
+VERIFIER = ["task=verifier", "task.solver=tiny"]
+MISTAKES = [
+    (["basline=-0.3"], "nothing reads basline; did you mean baseline?"),
+    (["algo=sft", "effective_positive=0.1"], "effective_positive=0.1 means nothing for algo=sft, where a constant"),
+    (["+basline=-0.3"], "nothing reads basline; did you mean baseline?"),
+    (["algo.bpos=1"], "nothing reads algo.bpos; did you mean algo.b_pos?"),
+    (["+algo.bpos=1"], "nothing reads algo.bpos; did you mean algo.b_pos?"),
+    (["algorithm=topr"], "nothing reads algorithm; did you mean algo?"),
+    (["+optim.learning_rate=1"], "nothing reads optim.learning_rate"),
+    (["algo=toper"], "algo=toper: no such choice; allowed: agro, "),
+    (["model=tiny2"], "model=tiny2: no such choice; allowed: deepseek_r1_8b, llama3_8b, tiny"),
+    (["baseline=low"], "baseline=low: expected a number or null"),
+    (["seed=1.5"], "seed=1.5: expected a whole number"),
+    (["dry_run=perhaps"], "dry_run=perhaps: expected true or false"),
+    (["optim.name=sgd"], "optim.name=sgd: expected one of adamw, adafactor"),
+    (["optim.betas=3"], "optim.betas=3: expected a list, as in [1, 2] or null"),
+    (["optim=7"], "optim=7: no such choice; allowed: paper, tiny"),
+    (["baseline=-3"], "baseline must be in [-1, 1]; got -3"),
+    (["effective_positive=1.1"], "effective_positive must be in [0, 1]; got 1.1"),
+    (["baseline=nan"], "baseline=nan: expected a number or null"),
+    (["algo.a_pos=-1"], "algo.a_pos must be at least 0 and finite; got -1"),
+    (["algo.a_neg=2"], "algo.b_neg must be at least a_neg = 2.0; got 1.0"),
+    (["optim.lr=0"], "optim.lr must be above 0; got 0"),
+    (["optim.batch_size=0"], "optim.batch_size must be 1 or more; got 0"),
+    (["sampler.top_p=0"], "sampler.top_p must be in (0, 1]; got 0"),
+    (["data.n=0"], "data.n must be 1 or more; got 0"),
+    (["baseline=0.1", "effective_positive=0.2"], "baseline=0.1 and effective_positive=0.2 exclude each other"),
+    (["algo=dpo", "baseline=0.1"], "baseline=0.1 means nothing for algo=dpo"),
+    (["algo=dpo", "effective_positive=0.1"], "effective_positive=0.1 means nothing for algo=dpo"),
+    (["algo=grpo", "baseline=0"], "baseline=0 means nothing for algo=grpo"),
+    (["algo=grpo", "data.n=1"], "data.n must be 2 or more for algo=grpo"),
+    (["algo=agro", "optim.batch_size=24"], "optim.batch_size must be a multiple of data.n=16 for algo=agro"),
+    (["algo=agro_on_policy", "schedule=offline"], "algo=agro_on_policy is right on-policy only"),
+    (
+        ["algo=dpo", "compose=positives"],
+        "compose.name=positives picks single completions, but algo=dpo trains on pairs",
+    ),
+    (["compose=positives", "effective_positive=0.5"], "effective_positive=0.5 can't be reached with compose=positives"),
+    (["compose.positive_share=0.5"], "compose.positive_share=0.5 means nothing for compose=uniform"),
+    (["algo.eps_low=0.1"], "nothing reads algo.eps_low here; the algorithm has algo.a_pos, algo.b_pos,"),
+    (["+algo=tis"], "algo is set already; write algo=VALUE without +"),
+    (["~baseline"], "~baseline: no key can be left out"),
+    (["~seed"], "~seed: no key can be left out"),
+    (["+seed=1"], "seed is set already; write seed=VALUE without +"),
+    (["lr=1e-4"], "nothing reads lr; did you mean optim.lr?"),
+    (["optim.learning_rate=1e-4"], "nothing reads optim.learning_rate; did you mean optim.lr?"),
+    (["model=meta-llama/Llama-3.2-1B"], "model=meta-llama/Llama-3.2-1B: no such choice; allowed: deepseek_r1_8b,"),
+    (["-m", "experiment=fig7,fig8"], "experiment=fig7,fig8: each has a sweep of its own"),
+    (["-m", "seed=range(3,0)"], "seed=range(3,0): there is no such value"),
+    (["-m", "optim.lr=interval(1e-5,1e-3)"], "optim.lr=interval(1e-5,1e-3): no list of values"),
+    (["-m", "algo=glob(x*)"], "algo=glob(x*): there is no such value"),
+    (["cluster=slurm", "cluster.mem_gb=16GB"], "cluster.mem_gb=16GB: expected a whole number"),
+    (["name=.."], "name must be 1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit; got .."),
+    (["name=store"], "name=store: that folder of output_dir has another use"),
+    (["algo=agro_on_policy", "optim.batch_size=32", "sampler.top_k=2"], "algo=agro_on_policy is right on-policy only"),
+    (["model.reference=tiny_noise"], "model.reference=tiny_noise is not read by algo=topr"),
+    (["sampler.max_new_tokens=100000"], "sampler.max_new_tokens must be below 2048"),
+    (["model.revision=main"], "model.revision=main: tiny is a folder, which has none"),
+    (["model.name="], "model.name must not be empty"),
+    (["data.chat=true"], "data.chat=true: the model's tokenizer has no chat template"),
+    (["algo="], "algo=: no such choice; allowed: agro,"),
+    (["=3"], "=3: expected KEY=VALUE"),
+    (["--config-name", "nope"], "--config-name nope: no such file"),
+    (["algo._target_=foo.Bar"], "algo._target_=foo.Bar: ModuleNotFoundError: No module named 'foo'"),
+    (["tracking.project=x"], "nothing reads tracking.project here; tracking=wandb does"),
+    (["data.grader=foo:bar"], "grader foo:bar cannot be loaded (ModuleNotFoundError"),
+    (["data.completions=none.jsonl"], "data.completions=none.jsonl: neither a file nor a table of outputs/store"),
+    (["model.path=/nonexistent"], "model.path=/nonexistent: no such folder; shipped models are tiny,"),
+    (["task=verifier", "task.solver=/nonexistent"], "task.solver=/nonexistent: no such folder"),
+    (["data.shots=8", "data.fewshot_file=/none"], "data.fewshot_file=/none: no such file"),
+    (["data.reward=zero_one", "effective_positive=0.5"], "effective_positive=0.5 is of rewards 1 and -1 (Eq. 12)"),
+    (["schedule=on_policy", "optim.batch_size=16"], "optim.batch_size must be 32 or more"),
+    (["schedule=on_policy", "algo=dpo"], "algo=dpo trains on pairs of a correct and an incorrect completion"),
+    (["schedule=on_policy", "compose=positives"], "compose=positives may find nothing in a round's few completions"),
+    (
+        ["schedule=on_policy", "schedule.updates=0"],
+        "schedule.updates must be 1 or more for an on-policy schedule; got 0",
+    ),
+    (["schedule.updates=2"], "schedule.prompts must be set where updates, rounds or replay are"),
+    (["data.source=/not/there"], "data.source=/not/there: no such folder; allowed: embedded, hub or a folder"),
+    (["data.shots=9"], "data.shots=9: the gsm8k examples hold 8"),
+    (["name=../x"], "name must be 1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit; got ../x"),
+    (["seed=0,1"], "seed=0,1: several values are a sweep; add -m"),
+    (["-m", "seed=0,1", "baseline=0.1,2"], "baseline must be in [-1, 1]; got 2"),
+    (["task=verifier"], "task.solver must be a model for task=verifier"),
+    (["task=verify"], "task=verify: no such choice; allowed: solve, verifier"),
+    (["task.solver=tiny"], "task.solver=tiny is read for task=verifier only"),
+    ([*VERIFIER, "task.solutions=0"], "task.solutions must be 1 or more; got 0"),
+    ([*VERIFIER, "task.solutions=many"], "task.solutions=many: expected a whole number or null"),
+    ([*VERIFIER, "task.test_solutions=null"], "task.test_solutions must be 1 or more; got null"),
+    ([*VERIFIER, "task.template='{question}'"], "task.template must hold {question} and {solution} once each; got"),
+    ([*VERIFIER, "task.template='{solution}'"], "task.template must hold {question} and {solution} once each; got"),
+    ([*VERIFIER, "task.template=null"], "task.template must hold {question} and {solution} once each; got None"),
+    ([*VERIFIER, "task.chat=null"], "task.chat must be true or false for task=verifier; got null"),
+    ([*VERIFIER, "data.completions=x.jsonl"], "data.completions=x.jsonl holds answers to the problems, which task=v"),
+    (
+        [r'data.template="Q: {question}\nA:"'],
+        "data.template holds a backslash and an n, which make no line break; in bash",
+    ),
+    (
+        [r'data.template="{question}\nnu:"'],
+        r"""write one as in $'data.template="Q: {question}\nA:"', in a YAML file in""",
+    ),
+    (
+        [r'data.stop=["Q:", "\n"]'],
+        r"""write one as in $'data.stop=["\nQ:"]', in a YAML file in double quotes; got \n""",
+    ),
+    ([*VERIFIER, r'task.template="{question}\n{solution}"'], "task.template holds a backslash and an n"),
+    (["nonsense"], "nonsense: expected KEY=VALUE"),
+    (["algo._target_=os.system"], "algo._target_=os.system: "),
+    (["algo._target_=topr_exp.types.Batch"], "algo._target_=topr_exp.types.Batch: not a loss"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), MISTAKES, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_a_mistake_is_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(parse(arguments))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_line_breaks_as_the_message_says_and_latex() -> None:
+    assert config_of('data.template="Q: {question}\nA:"').data.template == "Q: {question}\nA:"
+    assert config_of('data.stop=["\nQ:"]').data.stop == ["\nQ:"]
+    latex = r"With $x \neq 0$ and $\nu \notin N$: {question}"
+    assert config_of(f'data.template="{latex}"').data.template == latex
+
+
+def run_child(*arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """The outcome of a Python process and the seconds of processor that it took."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+DRY_RUN_SECONDS = 3.0
+HYDRA = "import hydra._internal.config_loader_impl, hydra._internal.core_plugins.basic_sweeper"
+HYDRA_SECONDS = 0.2  # of processor to import this on 2 cores that nobody else uses; more is another's work beside
+
+
+def command(*arguments: str, bound: float) -> tuple[subprocess.CompletedProcess[str], float]:
+    """The outcome and its seconds of processor, as on an idle machine; the first of ten tries that keeps the bound.
+
+    A machine at work on other things charges a process several times the idle seconds, so what it charges beside this
+    for a fixed piece of work is taken for its slowness.
+    """
+    for _ in range(10):
+        _, fixed = run_child("-c", HYDRA)
+        done, seconds = run_child("-m", "topr_exp", *arguments)
+        seconds /= max(1.0, fixed / HYDRA_SECONDS)
+        if seconds < bound:
+            break
+    return done, seconds
+
+
+@pytest.mark.parametrize(
+    "arguments", [["basline=-0.3"], ["algo=toper"], ["-m", "seed=0,1", "optim.lr=-1"], ["--cfg", "job", "-m"]]
+)
+def test_the_command_answers_a_mistake_quickly(arguments: list[str]) -> None:
+    done, seconds = command(*arguments, bound=1.5)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert seconds < 1.5
+
+
+def test_help_answers_quickly_and_names_groups_and_examples() -> None:
+    done, seconds = command("--help", bound=1.0)
+    assert done.returncode == 0
+    assert seconds < 1.0
+    for group in GROUPS:
+        assert f"\n{group}: " in done.stdout
+    assert done.stdout.count("  python -m topr_exp") == 5
+
+
+def test_a_dry_run_of_fifty_runs_answers_quickly(tmp_path: Path) -> None:
+    sweep = ["-m", "algo=topr,tis,naive,sft,ppo", "seed=range(0,10)", f"output_dir={tmp_path}", "dry_run=true"]
+    done, seconds = command(*sweep, bound=DRY_RUN_SECONDS)
+    assert done.returncode == 0
+    assert sum(" new " in line for line in done.stdout.splitlines()) == 50
+    assert "nothing started" in done.stdout
+    assert seconds < DRY_RUN_SECONDS
+    assert not list(tmp_path.iterdir())
+
+
+def test_run_folders_are_short_safe_and_of_the_settings_alone(tmp_path: Path) -> None:
+    first = config_of()
+    assert (
+        first.folder
+        == config_of("algo=topr", "cluster.threads=1", "tracking=none", "checkpoint.every_seconds=9").folder
+    )
+    long = config_of(f"data.template='{'x/.. ' * 200}{{question}}'", f"output_dir={tmp_path}")
+    others = [
+        long,
+        config_of("seed=1"),
+        config_of("baseline=0"),
+        config_of("sampler.seed=1"),
+        config_of("optim.lr=1e-5"),
+    ]
+    names = {config.folder.name for config in [first, *others]}
+    assert len(names) == 6
+    for name in names:
+        assert len(name) < 120
+        assert all(ch.isalnum() or ch in "._-" for ch in name)
+
+
+def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp_path: Path) -> None:
+    """What `tiny` sets holds on, but the run is not called tiny; as soon as a name or a model is given, that holds."""
+    own = shutil.copytree(SHIPPED / "tiny", tmp_path / "runs" / "my_run" / "iteration-2" / "model")
+    names = {
+        "tiny": "tiny",
+        "tiny_noise": "tiny_noise",
+        "owner/Name-7B": "Name-7B",
+        str(own): "my_run",
+        f"{own.parent}/../iteration-2/model/": "my_run",
+    }
+    for path, name in names.items():
+        config = config_of(f"model.path={path}")
+        assert config.model.name == name
+        assert (config.data.source, config.optim.lr) == ("embedded", 1e-4)
+    assert config_of("model.path=tiny").folder == config_of().folder
+    for more in ("model=tiny", "model.name=tiny"):
+        assert config_of(more, "model.path=tiny_noise").model.name == "tiny"
+    # The names of runs, which decide whether a run is found again, are those of earlier versions.
+    assert config_of().folder.name == "topr_gsm8k_tiny_s0_b17cb00905"
+    assert config_of("model=tiny", "model.path=tiny_noise").folder.name == "topr_gsm8k_tiny_s0_6d7b8bbf7e"
+    assert config_of("model.name=x", "model.path=tiny_noise").folder.name == "topr_gsm8k_x_s0_cdd8b4b487"
+
+
+def test_a_run_that_was_begun_under_the_old_name_keeps_it(tmp_path: Path) -> None:
+    place = f"output_dir={tmp_path}"
+    old = config_of("model=tiny", "model.path=tiny_noise", place).folder
+    old.mkdir(parents=True)
+    assert config_of("model.path=tiny_noise", place).folder == old
+
+
+def test_a_loss_of_the_users_own_needs_no_change_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conf" / "algo").mkdir(parents=True)
+    (tmp_path / "conf" / "algo" / "mine.yaml").write_text("_target_: my_loss.Mine\nname: mine\nscale: 2.0\n")
+    (tmp_path / "my_loss.py").write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import ClassVar\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine:\n"
+        "    name: str\n    scale: float\n"
+        "    needs: ClassVar[frozenset] = frozenset()\n    uses_baseline: ClassVar[bool] = True\n"
+        "    def __call__(self, batch): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = config_of("--config-dir", str(tmp_path / "conf"), "algo=mine", "algo.scale=3")
+    assert (config.algo.name, config.algo.scale) == ("mine", 3.0)
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (
+            "needs = frozenset({'ref_logp', 'refrence'})",
+            "needs refrence, which nothing provides; allowed: pairs, ",
+        ),
+        ("needs = 'pairs'", "needs must be a set of names; got 'pairs'"),
+        ("needs = frozenset(); rewards = 'zero-one'", "rewards=zero-one: expected one of pm1, zero_one"),
+        ("needs = frozenset(); __call__ = None", "not a loss (it needs `name` and `__call__`)"),
+    ],
+)
+def test_a_loss_declares_nothing_that_nobody_knows(
+    declared: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the package or in a folder of the user's own, and before anything starts."""
+    (tmp_path / "wrong_loss.py").write_text(
+        f"from topr_exp.algorithms.dpo import DPO\nclass Mine(DPO):\n    {declared}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "wrong_loss", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        config_of("algo=dpo", "algo._target_=wrong_loss.Mine", "dry_run=true")
+    assert str(caught.value).startswith(f"algo._target_=wrong_loss.Mine: {message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_loss_of_the_package_is_held_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topr_exp.algorithms.dpo.DPO.needs", frozenset({"pairs", "pair"}))
+    with pytest.raises(ConfigError, match=r"^algo\._target_=topr_exp\.algorithms\.dpo\.DPO: needs pair, which nothing"):
+        config_of("algo=dpo")
+
+
+def test_a_folder_that_can_t_be_written_in_and_a_key_taken_over_by_others_are_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match=f"output_dir={path}: {tmp_path / 'file'} is not a folder"):
+            check_machine([config_of(f"output_dir={path}")])
+    check_machine([config_of(f"output_dir={tmp_path / 'not' / 'yet' / 'there'}")])
+    with pytest.raises(ConfigError, match=r"^seed=abc: expected a whole number"):  # sampler.seed is seed's
+        config_of("experiment=fig1", "algo=topr", "seed=abc")

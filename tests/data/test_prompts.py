@@ -1,0 +1,127 @@
+"""Prompts: templates, worked examples, chat form, stop strings, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.data.test_folder import settings
+from topr_exp.config.data import AnswerFormat
+from topr_exp.data import exemplars
+from topr_exp.data.gold import gsm8k_gold, math_gold
+from topr_exp.data.prompts import build_prompter, own_shots
+from topr_exp.types import ConfigError, TOPRError
+
+
+def test_zero_shot_prompts() -> None:
+    assert build_prompter(settings("gsm8k", "hub")).render("Why {x}?") == "Question: Why {x}?\nAnswer:"
+    assert build_prompter(settings("math", "hub")).render("Q") == "Problem: Q\nSolution:"
+    final = build_prompter(settings("math", "hub", answer_format=AnswerFormat.final))
+    assert final.render("Q") == "Problem: Q\nReasoning:"
+    assert final.stop == ()
+
+
+@pytest.mark.parametrize(("name", "shots"), [("gsm8k", 8), ("math", 4)])
+def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(name: str, shots: int) -> None:
+    prompter = build_prompter(settings(name, "hub", shots=shots))
+    prompt = prompter.render("What now?")
+    begin = {"gsm8k": "Question:", "math": "Problem:"}[name]
+    assert prompt.count(begin) == shots + 1
+    assert prompt.count("\n\n") == shots
+    assert prompt.endswith({"gsm8k": "Question: What now?\nAnswer:", "math": "Problem: What now?\nSolution:"}[name])
+    assert prompter.stop == (f"\n{begin}",)
+    assert build_prompter(settings(name, "hub", shots=shots, stop=["END"])).stop == ("END",)
+
+
+def test_own_examples_end_as_their_format_asks() -> None:
+    for shot, source in zip(own_shots(AnswerFormat.gsm8k), exemplars.GSM8K, strict=True):
+        assert shot.solution.endswith(f"The answer is {source.answer}.")
+        assert gsm8k_gold(f"#### {source.answer}") == source.answer
+    for shot, source in zip(own_shots(AnswerFormat.math), exemplars.MATH, strict=True):
+        assert math_gold(shot.solution) == source.answer
+    for shot, source in zip(own_shots(AnswerFormat.final), exemplars.MATH, strict=True):
+        assert shot.solution.endswith(f"So the final answer is {source.answer}.")
+        assert "boxed" not in shot.solution
+
+
+def test_the_arithmetic_of_the_gsm8k_examples_is_right() -> None:
+    import re
+
+    found = 0
+    for one in exemplars.GSM8K:
+        for left, right in re.findall(r"([\d(][\d +*/()-]*) = (\d+)", one.steps):
+            assert eval(left) == int(right)
+            found += 1
+        assert re.findall(r"= (\d+)", one.steps)[-1] == one.answer
+    assert found >= 16
+
+
+def test_the_math_examples_are_right() -> None:
+    from fractions import Fraction
+
+    assert sum(n for n in range(-20, 20) if -3 < n <= 5) == 12
+    assert Fraction(5, 6) - Fraction(3, 8) == Fraction(11, 24)
+    assert all((abs(2 * x - 1) < 7) == (-3 < x < 4) for x in (Fraction(k, 3) for k in range(-30, 30)))
+    assert 2**2 + 4**2 * 2 == 6**2
+    assert [one.answer for one in exemplars.MATH] == ["12", r"\frac{11}{24}", "(-3,4)", r"4\sqrt{2}"]
+
+
+def test_more_examples_than_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"data\.shots=9: the gsm8k examples hold 8"):
+        build_prompter(settings("gsm8k", "hub", shots=9))
+
+
+def test_examples_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "shots.jsonl"
+    path.write_text('{"question": "A\\u2028?", "solution": "B."}\n\n{"question": "C?", "solution": "D."}\n')
+    prompter = build_prompter(settings("gsm8k", "hub", shots=2, fewshot_file=str(path)))
+    assert (
+        prompter.render("E?") == "Question: A\u2028?\nAnswer: B.\n\nQuestion: C?\nAnswer: D.\n\nQuestion: E?\nAnswer:"
+    )
+    path.write_text('{"question": "A?"}\n')
+    with pytest.raises(TOPRError, match=r"shots\.jsonl:1: expected the texts question and solution"):
+        build_prompter(settings("gsm8k", "hub", shots=1, fewshot_file=str(path)))
+    with pytest.raises(TOPRError, match="no such file"):
+        build_prompter(settings("gsm8k", "hub", shots=1, fewshot_file=str(tmp_path / "none.jsonl")))
+
+
+class ChatTokenizer(SimpleNamespace):
+    chat_template = "yes"
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
+        assert options == {"tokenize": False, "add_generation_prompt": True}
+        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+
+
+def test_chat_prompts_are_turns() -> None:
+    prompter = build_prompter(settings("math", "hub", chat=True, shots=1, template="{question}"))
+    first = own_shots(AnswerFormat.math)[0]
+    expected = f"<user>{first.question}<assistant>{first.solution}<user>Q<assistant>"
+    assert prompter.render("Q", ChatTokenizer()) == expected
+    assert prompter.stop == ()
+    with pytest.raises(TOPRError, match="no chat template"):
+        prompter.render("Q", SimpleNamespace(chat_template=None))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 0}, "n must be 1 or more; got 0"),
+        ({"eval_n": 0}, "eval_n must be 1 or more"),
+        ({"shots": -1}, "shots must be 0 or more"),
+        ({"train_problems": 0}, "train_problems must be null"),
+        ({"source": "embedded"}, "train_problems must be a number"),
+        ({"source": ""}, "source must be"),
+        ({"seed": -1}, "seed must be"),
+        ({"template": "no place"}, "template must hold"),
+        ({"fewshot_file": "x"}, "fewshot_file=x is not read"),
+        ({"answer_format": AnswerFormat.math}, "answer_format must be gsm8k where format is gsm8k; got math"),
+        ({"stop": [""]}, "stop must not hold an empty string"),
+    ],
+)
+def test_settings_out_of_range(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings("gsm8k", **({"source": "hub"} | changes))

@@ -1,0 +1,136 @@
+"""Evaluations during training, and the completions that a run keeps for people to read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.conftest import config_of, overrides
+from topr_exp.config.settings import Config
+from topr_exp.evaluation.curve import Curve
+from topr_exp.evaluation.showcase import PER_VERDICT
+from topr_exp.pipeline import run
+from topr_exp.runtime import interrupts
+from topr_exp.types import ConfigError
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Config]:
+    """The same run with and without evaluations while it trains, two iterations each."""
+    folder, configs = tmp_path_factory.mktemp("curve"), []
+    for more in ([], ["evaluation.every=2", "evaluation.problems=3"]):
+        configs.append(config_of(*overrides(folder, "iterations=2", *more)))
+        run(configs[-1])
+    return configs[0], configs[1]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_evaluating_does_not_change_the_training(finished: tuple[Config, Config]) -> None:
+    weights = [(config.folder / "model" / "model.safetensors").read_bytes() for config in finished]
+    assert weights[0] == weights[1]
+    losses = [[record["loss"] for record in lines(config.folder / "metrics.jsonl")] for config in finished]
+    assert losses[0] == losses[1]
+
+
+def test_the_curve_has_its_points_and_the_headline_figures_stand_apart(finished: tuple[Config, Config]) -> None:
+    plain, curved = (lines(config.folder / "eval.jsonl") for config in finished)
+    points = [record for record in curved if record.get("subset")]
+    assert [(record["iteration"], record.get("step")) for record in points] == [
+        (0, None), (1, 2), (1, 4), (1, None), (2, 2), (2, 4), (2, None)
+    ]  # fmt: skip
+    assert {record["problems"] for record in points} == {3}
+    assert [record["samples_seen"] for record in points if "step" in record] == [32, 64, 32, 64]
+    whole = [record for record in curved if not record.get("subset")]
+    assert [record["pass@1"] for record in whole] == [record["pass@1"] for record in plain]
+    summary = json.loads((finished[1].folder / "summary.json").read_text())
+    assert [record["problems"] for record in summary["iterations"]] == [8, 8, 8]
+
+
+def tables(store: Path, kind: str) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Key and rows of each table of a kind, by name."""
+    found = {}
+    for folder in (store / kind).iterdir():
+        shards = [
+            pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in sorted(folder.glob("shard-*.arrow"))
+        ]
+        key = json.loads((folder / "key.json").read_text())
+        found[f"{kind}/{folder.name}"] = (key.get("key", key), pa.concat_tables(shards).to_pylist())
+    return found
+
+
+def test_each_point_of_the_curve_is_of_completions_of_its_own(finished: tuple[Config, Config]) -> None:
+    """Every point within an iteration has a table of the weights at that update, and its figures are what is in it."""
+    folder = finished[1].folder
+    points = {(each["iteration"], each["step"]): each for each in lines(folder / "eval.jsonl") if "step" in each}
+    rollouts, verdicts = tables(folder / "store", "rollouts"), tables(folder / "store", "verdicts")
+    graded = {key["rollouts"]: rows for key, rows in verdicts.values()}
+    found, drawn = {}, []
+    for name, (key, rows) in rollouts.items():
+        place = re.fullmatch(rf"{folder.name}, iteration (\d+), update (\d+)", key["weights"])
+        if place is not None:
+            found[int(place[1]), int(place[2])] = [row["verdict"] for row in graded[name]]
+            drawn.append(sum(sum(row["sampler_logp"]) for row in rows))
+    assert set(found) == set(points) == {(1, 2), (1, 4), (2, 2), (2, 4)}
+    for place, point in points.items():
+        assert len(found[place]) == 3 * 4
+        for verdict in ("correct", "incorrect", "invalid"):
+            assert point[verdict] == pytest.approx(found[place].count(verdict) / 12), (place, verdict)
+        assert point["pass@1"] == point["correct"]
+    assert len({round(value, 6) for value in drawn}) == 4  # by weights that had moved
+
+
+def test_the_showcase_holds_every_kind_with_log_probabilities(finished: tuple[Config, Config]) -> None:
+    shown = lines(finished[0].folder / "completions.jsonl")
+    kinds = Counter((entry["set"], entry["iteration"]) for entry in shown)
+    assert set(kinds) == {("test", 0), ("test", 1), ("test", 2), ("train", 1), ("train", 2)}
+    assert max(Counter((entry["set"], entry["iteration"], entry["verdict"]) for entry in shown).values()) <= PER_VERDICT
+    for entry in shown:
+        expected = {
+            ("test", 0): {"0", "1", "2"}, ("test", 1): {"1"}, ("test", 2): {"2"},
+            ("train", 1): {"0", "1"}, ("train", 2): {"1", "2"},
+        }[entry["set"], entry["iteration"]]  # fmt: skip
+        assert set(entry["logp"]) == expected
+        assert all(value <= 0 for value in entry["logp"].values())
+    correct = [entry for entry in shown if entry["verdict"] == "correct"]
+    assert correct
+    assert all(entry["answer"] == entry["gold"] for entry in correct)
+    assert all(entry["trained_on"] for entry in shown if entry["set"] == "train")
+
+
+def test_a_run_that_was_asked_to_stop_saves_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nowhere:
+        def log(self, record: dict[str, float]) -> None: ...
+        def before_checkpoint(self, step: int, steps: int) -> None: ...
+
+    measured: list[int] = []
+    curve = Curve(Nowhere(), 2, lambda step, samples: measured.append(step))
+    for step in (1, 2, 3):
+        curve.log({"step": step, "samples": 8 * step})
+    monkeypatch.setattr(interrupts, "_agreed", 15)
+    curve.log({"step": 4, "samples": 32})
+    assert measured == [2]
+    monkeypatch.setattr(interrupts, "_agreed", None)
+    curve.reach(4, 32)  # what the next attempt begins with
+    assert measured == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("evaluation.every=0", "evaluation.every must be null or 1 or more; got 0"),
+        ("evaluation.problems=9", "evaluation.problems=9 is not read where every is null; set evaluation.every too"),
+    ],
+)
+def test_mistakes(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(override)
+    assert str(error.value) == message

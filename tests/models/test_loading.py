@@ -1,0 +1,107 @@
+"""Loading models: shipped ones, folders, and what is said about folders that can't be used."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from topr_exp.models.loading import SHIPPED, load_model, model_folder, weights_fingerprint
+from topr_exp.tiny.recipes import RECIPES
+from topr_exp.types import TOPRError
+
+SHIPPED_NAMES = [name for name in RECIPES if (SHIPPED / name).is_dir()]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(SHIPPED / "tiny", tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_a_shipped_model_loads_and_is_what_it_says(name: str) -> None:
+    model, tokenizer = load_model(name)
+    parameters = sum(p.numel() for p in model.parameters())
+    assert 500_000 <= parameters <= 1_200_000
+    assert not model.training
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert type(model).__name__ == "LlamaForCausalLM"
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    assert model.config.vocab_size == len(tokenizer)
+    # Untied, so that weights can be replaced in a running vLLM.
+    assert model.get_input_embeddings().weight.data_ptr() != model.get_output_embeddings().weight.data_ptr()
+    # The rounded float16 weights are the base: nothing is lost by storing them so.
+    assert all(torch.equal(p, p.half().float()) for p in model.parameters())
+
+
+def test_what_ships_is_small() -> None:
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.suffix != ".py" and path.is_file()) < 5e6
+
+
+def test_a_folder_loads_like_the_shipped_model(copy: Path) -> None:
+    ids = torch.tensor([[1, 5, 9, 20]])
+    shipped, _ = load_model("tiny")
+    model, _ = load_model(str(copy), device="cpu")
+    assert torch.equal(model(ids).logits, shipped(ids).logits)
+    assert load_model(str(copy), dtype=torch.bfloat16)[0].dtype is torch.bfloat16
+
+
+def test_the_fingerprint_follows_weights_and_tokenizer(copy: Path) -> None:
+    first = weights_fingerprint(copy)
+    assert first == weights_fingerprint(SHIPPED / "tiny")
+    (copy / "README.md").write_text("another card")
+    assert weights_fingerprint(copy) == first
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(weights)
+    second = weights_fingerprint(copy)
+    assert second != first
+    (copy / "tokenizer.json").write_text((copy / "tokenizer.json").read_text() + " ")
+    assert weights_fingerprint(copy) not in (first, second)
+
+
+def test_folders_that_cannot_be_used(copy: Path, tmp_path: Path) -> None:
+    with pytest.raises(TOPRError, match=r"no such folder; shipped models are .*tiny"):
+        model_folder(str(tmp_path / "nowhere"))
+    with pytest.raises(TOPRError, match="no such folder"):
+        model_folder("tinny")
+    (copy / "tokenizer.json").unlink()
+    with pytest.raises(TOPRError, match="has no tokenizer"):
+        load_model(str(copy))
+    (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
+    with pytest.raises(TOPRError, match=r"no weights .*pickled"):
+        load_model(str(copy))
+    (copy / "config.json").unlink()
+    with pytest.raises(TOPRError, match=r"no config\.json"):
+        load_model(str(copy))
+
+
+def test_damaged_weights_are_one_line(copy: Path) -> None:
+    (copy / "model.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(TOPRError, match="can't be loaded") as error:
+        load_model(str(copy))
+    assert "\n" not in str(error.value)
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(copy: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(copy)
+    tokenizer.add_tokens(["<one>", "<two>"])
+    tokenizer.save_pretrained(copy)
+    with pytest.raises(TOPRError, match="tokens, the model only"):
+        load_model(str(copy))
+
+
+def test_an_unreachable_hub_says_how_to_give_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise ConnectionError("no route\nat all")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(TOPRError, match=r"model a/b: .*no route.*give a folder") as error:
+        model_folder("a/b")
+    assert "\n" not in str(error.value)

@@ -1,0 +1,232 @@
+"""Every loss of conf/algo and both optimizers as their formulas stand in the papers, for one completion at a time.
+
+A formula takes the settings of `algo`, a completion, log π of its tokens, R = R0 − c and what else is known: of the
+problem's group (`advantage` and so on, constants) and of the tokens (`kl`, with a gradient as log π has). It returns
+the loss, not yet divided by length, and what the loss reports.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+TOLERANCE = 1e-3  # a log-ratio so near to a limit does not count as clipped
+
+Record = dict[str, Any]
+
+
+@dataclass(eq=False)
+class Completion:
+    """A sampled completion, with what is known of it before the first update."""
+
+    problem: int
+    sample: int  # which one of its problem's
+    prompt: list[int]
+    tokens: list[int]
+    correct: bool
+    truncated: bool = False
+    reward: float = 0.0  # R0
+    mean: float = 0.0  # of the rewards of all n completions of its problem
+    std: float = 0.0
+    n: int = 0
+    mu: Any = None  # [T] log μ
+    ref: Any = None  # [T] log π_ref
+
+
+def tapered(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    """−stopgrad(clip(r, a, b)) R log π, the limits by the sign of R (at R = 0 by the verdict)."""
+    sign = "pos" if reward > 0 or (reward == 0 and one.correct) else "neg"
+    low, high = (math.log(algo[name]) if algo[name] > 0 else -math.inf for name in (f"a_{sign}", f"b_{sign}"))
+    tokens = logp.detach() - one.mu
+    delta = {"sequence": tokens.sum(), "geometric": tokens.mean(), "token": tokens}[algo["ratio"]]
+    weight = delta.clamp(low, high).exp()
+    loss = -reward * (weight * logp).sum()  # a number or one a token
+    metrics = {
+        "weight": float(weight.mean()),
+        "clipped_low": share(delta < low - TOLERANCE),
+        "clipped_high": share(delta > high + TOLERANCE),
+    }
+    if algo["ratio"] == "sequence":  # beyond a limit the taper goes on as its tangent in log space
+        limit = min(max(float(delta), low), high)
+        metrics["objective"] = reward * math.exp(limit) * (1 + float(delta) - limit) if limit > -math.inf else 0.0
+    return loss, metrics
+
+
+def ppo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    tokens = logp - one.mu
+    value, clipped = clipped_objective(algo, tokens if algo["ratio"] == "token" else tokens.sum(), reward)
+    return -value.sum(), {"objective": float(value.sum()), "clipped": share(clipped)}
+
+
+def clipped_objective(algo: Any, delta: Tensor, advantage: float) -> tuple[Tensor, Tensor]:
+    """min(r A, clip(r, 1 − ε_low, 1 + ε_high) A), and where its gradient is zero although A is not."""
+    ratio, low, high = delta.exp(), 1 - algo["eps_low"], 1 + algo["eps_high"]
+    value = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+    return value, (ratio > high) & (advantage > 0) | (ratio < low) & (advantage < 0)
+
+
+def dpo(algo: Any, chosen: Completion, rejected: Completion, good: Tensor, bad: Tensor) -> tuple[Tensor, Record]:
+    """−log σ(β [Δ(chosen) − Δ(rejected)]); without a sign, where the margin is 0, the accuracy is anything."""
+    better, worse = (good - chosen.mu).sum(), (bad - rejected.mu).sum()
+    margin = algo["beta"] * (better - worse)
+    metrics = {"margin": float(margin), "accuracy": float(margin > 0) if abs(margin) > 1e-5 else math.nan}
+    return (1 + (-margin).exp()).log(), metrics | {
+        "chosen_log_ratio": float(better),
+        "rejected_log_ratio": float(worse),
+    }
+
+
+def grpo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    advantage = (one.reward - one.mean) / (one.std + 1e-4 if algo["normalize_std"] else 1.0)
+    value, clipped = clipped_objective(algo, logp - one.mu, advantage)
+    return -value.sum(), {"advantage": advantage, "clipped": share(clipped)}
+
+
+def opmd(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    advantage = one.reward - one.mean
+    return algo["tau"] / 2 * (logp - one.mu).sum() ** 2 - advantage * logp.sum(), {"advantage": advantage}
+
+
+def asymre(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    advantage = one.reward - (one.mean + algo["delta_v"])
+    return -advantage * logp.sum(), {"advantage": advantage}
+
+
+def rec(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    """A token counts until its ratio has left the trust interval on the side to which A drives it."""
+    advantage = known["advantage"] if algo["drop"] else one.reward - one.mean
+    ratio = (logp.detach() - one.mu).exp()
+    inside = (ratio <= 1 + algo["eps_high"]) & (advantage >= 0) | (ratio >= 1 - algo["eps_low"]) & (advantage <= 0)
+    metrics = {"advantage": advantage, "clipped": share(~inside)}
+    return -advantage * logp[inside].sum(), metrics | ({"kept": known["kept"]} if algo["drop"] else {})
+
+
+def agro(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    """−(S_i − S̄_−i) log π; the estimators other than vanilla stand in for Δ_i ∇log π within it."""
+    delta, advantage, beta = logp.detach() - one.ref, known["advantage"], algo["beta"]
+    if algo["estimator"] == "vanilla":
+        loss = -advantage * logp.sum()
+    else:
+        loss = -(advantage + beta * delta.sum()) * logp.sum()
+        for t in range(len(logp)):
+            if algo["estimator"] == "future_only":
+                loss = loss + beta * delta[t:].sum() * logp[t]
+            else:
+                loss = loss + beta * (known["kl"][t + 1 :].detach().sum() * logp[t] + known["kl"][t])
+    metrics = {"advantage": advantage, "ref_log_ratio": float(delta.sum())}
+    if "square" in known:  # on-policy: π also decides what is sampled
+        loss, metrics["square"] = loss + known["square"] / (2 * beta) * logp.sum(), known["square"]
+    return loss, metrics
+
+
+def rloo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    return -known["advantage"] * logp.sum(), {"advantage": known["advantage"]}
+
+
+def kl_pg(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    advantage, kl = against_others(one), known["kl"].sum()
+    return algo["beta"] * kl - advantage * logp.sum(), {"advantage": advantage, "vocab_kl": float(kl)}
+
+
+FORMULAS: dict[str, Callable[..., tuple[Tensor, Record]]] = dict.fromkeys(
+    ("topr", "tis", "is", "naive", "sft"), tapered
+) | {"ppo": ppo, "grpo": grpo, "opmd": opmd, "asymre": asymre, "rec": rec, "red_drop": rec}
+FORMULAS |= {"agro": agro, "agro_on_policy": agro, "rloo": rloo, "kl_pg": kl_pg}
+
+
+def share(where: Tensor) -> float:
+    return float(where.double().mean())
+
+
+def against_others(one: Completion) -> float:
+    """r_i − r̄_−i, the mean over the other n − 1 that were sampled, whether they are trained on or not."""
+    return one.reward - (one.n * one.mean - one.reward) / (one.n - 1)
+
+
+# ---- what a loss takes from all completions of a problem, with the current π
+
+
+def of_group(algo: Any, group: list[Completion], logps: list[Tensor]) -> list[Record]:
+    """Per completion of a problem's group, of whose tokens log π is `logps`."""
+    if algo["name"] in ("agro", "agro_on_policy") or (algo["name"] == "rloo" and algo["beta"] > 0):
+        # S = r − β log π/π_ref; RLOO's penalty is of the policy that sampled.
+        now = [one.mu for one in group] if algo["name"] == "rloo" else logps
+        s = [one.reward - algo["beta"] * float((p - one.ref).sum()) for one, p in zip(group, now, strict=True)]
+        apart = [value - float(np.mean(without(s, i))) for i, value in enumerate(s)]
+        known = [{"advantage": value} for value in apart]
+        if algo["name"] == "agro_on_policy":
+            for i, value in enumerate(apart):
+                known[i]["square"] = value**2 - square_baseline(
+                    algo["square_baseline"], without(s, i), without(apart, i)
+                )
+        return known
+    if algo.get("drop"):  # the first negatives, as many as there are positives
+        right = [one for one in group if one.correct]
+        wrong = sorted((one for one in group if not one.correct), key=lambda one: one.sample)[: len(right)]
+        mean = float(np.mean([one.reward for one in right + wrong])) if right else 0.0
+        kept = [one in right + wrong for one in group]
+        return [{"kept": float(k), "advantage": k * (one.reward - mean)} for one, k in zip(group, kept, strict=True)]
+    return [{"advantage": against_others(one)} for one in group]
+
+
+def square_baseline(kind: str, others: list[float], others_apart: list[float]) -> float:
+    n = len(others) + 1
+    if kind == "others_variance":
+        return n / (n - 1) * float(np.var(others, ddof=1))
+    return float(np.mean(np.square(others_apart))) if kind == "leave_one_out" else 0.0
+
+
+def without(values: list[float], place: int) -> list[float]:
+    return values[:place] + values[place + 1 :]
+
+
+# ---- optimizers: a step from gradients
+
+
+class AdamW:
+    def __init__(self, weights: list[Tensor], optim: Any) -> None:
+        self.weights, self.optim, self.t = weights, optim, 0
+        self.first = [torch.zeros_like(weight) for weight in weights]
+        self.second = [torch.zeros_like(weight) for weight in weights]
+
+    def step(self, gradients: list[Tensor]) -> None:
+        self.t += 1
+        (one, two), lr = self.optim["betas"], self.optim["lr"]
+        for weight, gradient, m, v in zip(self.weights, gradients, self.first, self.second, strict=True):
+            m.copy_(one * m + (1 - one) * gradient)
+            v.copy_(two * v + (1 - two) * gradient**2)
+            direction = m / (1 - one**self.t) / ((v / (1 - two**self.t)).sqrt() + 1e-8)
+            weight.copy_(weight * (1 - lr * self.optim["weight_decay"]) - lr * direction)
+
+
+class Adafactor:
+    """With a fixed step size, without scaling by the weights and without momentum."""
+
+    def __init__(self, weights: list[Tensor], optim: Any) -> None:
+        self.weights, self.optim, self.t = weights, optim, 0
+        self.rows: list[Any] = [0.0] * len(weights)
+        self.columns: list[Any] = [0.0] * len(weights)
+
+    def step(self, gradients: list[Tensor]) -> None:
+        self.t += 1
+        keep, lr = 1 - self.t**-0.8, self.optim["lr"]
+        for i, (weight, gradient) in enumerate(zip(self.weights, gradients, strict=True)):
+            square = gradient**2 + 1e-30
+            if weight.ndim == 2:
+                self.rows[i] = keep * self.rows[i] + (1 - keep) * square.mean(1)
+                self.columns[i] = keep * self.columns[i] + (1 - keep) * square.mean(0)
+                mean_square = torch.outer(self.rows[i], self.columns[i]) / self.rows[i].mean()
+            else:
+                mean_square = self.rows[i] = keep * self.rows[i] + (1 - keep) * square
+            direction = gradient / mean_square.sqrt()
+            direction = direction / max(1.0, float(direction.square().mean().sqrt()))
+            weight.copy_(weight * (1 - lr * self.optim["weight_decay"]) - lr * direction)
+
+
+OPTIMIZERS = {"adamw": AdamW, "adafactor": Adafactor}

@@ -1,0 +1,374 @@
+"""A run computed a second time, the plain way, so that what its parts hand to one another is compared with the truth.
+
+Taken from the run: its settings (config.json), the sampled tokens, their verdicts, and the weights that it began from.
+Computed here: prompts, rewards, group statistics, which completions (or pairs, or groups) are trained on and in which
+order, the baseline, log μ, log π_ref, and every update with all that is logged of it. Each sequence is computed alone
+and unpadded, and an update is one sum over its batch.
+
+Of the package only `generator` is used. Which numbers are drawn from it, and in which order, is a convention that has
+to be the same here; the rest is mathematics.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from tests.reference.formulas import FORMULAS, OPTIMIZERS, Completion, Record, dpo, of_group
+from topr_exp.composition.candidates import random_generator
+
+TEMPLATE = "Question: {question}\nAnswer:"  # of data.answer_format=gsm8k without worked examples
+REGULARIZED = ("agro", "agro_on_policy", "rloo", "kl_pg")  # have a π_ref, and rewards 1 and 0 unless told otherwise
+
+Draw = tuple[list[int], list[list[int]], Any]  # a prompt, the tokens of its completions, what names their randomness
+Example = tuple[Completion, ...]  # one completion, or a correct and an incorrect one
+
+
+@dataclass
+class TrainingSet:
+    examples: list[Example]
+    rows: np.ndarray  # [N, 1] or [N, 2], their places among the candidates
+    positive_share: float  # p
+    baseline: float  # c
+
+
+@dataclass
+class Replay:
+    """What the run should have recorded, and ended with."""
+
+    records: list[Record] = field(default_factory=list)
+    sets: dict[int, TrainingSet] = field(default_factory=dict)  # by iteration, where sampling comes first
+    before: dict[str, Tensor] = field(default_factory=dict)  # weights
+    after: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Reference:
+    """A finished run, to be computed again. `draws`: what it sampled in rounds, which keep none of it."""
+
+    def __init__(self, folder: Path, draws: Sequence[Draw] = ()) -> None:
+        self.folder = folder
+        self.settings = json.loads((folder / "config.json").read_text().replace('".inf"', "Infinity"))["resolved"]
+        self.algo, self.optim, self.name = self.settings["algo"], self.settings["optim"], self.settings["algo"]["name"]
+        model, data = self.settings["model"], self.settings["data"]
+        assert (data["shots"], data["template"], data["chat"]) == (0, None, False)
+        self.policy, self.tokenizer = load(model["path"]), AutoTokenizer.from_pretrained(model["path"])
+        referred = self.name in REGULARIZED and self.algo["beta"] > 0  # RLOO's β may be 0
+        self.reference = load(model["reference"] or model["path"]) if referred else None
+        self.whole_groups = (referred and self.name != "kl_pg") or self.algo.get("drop", False)
+        lines = [json.loads(line) for line in (Path(data["source"]) / "train.jsonl").read_text().splitlines()]
+        texts = [TEMPLATE.format(question=line["question"]) for line in lines]
+        start = [self.tokenizer.bos_token_id]
+        self.prompts = [start + self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+        self.golds = [int(line["answer"].rpartition("#### ")[2]) for line in lines]
+        self.draws = iter([draw for draw in draws if draw[0] in self.prompts])  # without what evaluation samples
+
+    def replay(self, updates: int = 20) -> Replay:
+        """The first updates of each iteration."""
+        out = Replay(before=weights_of(self.policy))
+        for iteration in range(1, self.settings["iterations"] + 1):
+            if iteration > 1:
+                self.policy = load(str(self.folder / f"iteration-{iteration - 1}" / "model"))
+            self.optimizer = OPTIMIZERS[self.optim["name"]](list(self.policy.parameters()), self.optim)
+            step = samples = 0
+            for batch, baseline, seen in self.batches(iteration, out.sets):
+                step, samples = step + 1, samples + len(batch)
+                place = {"iteration": iteration, "step": step, "samples": samples, **seen}
+                out.records.append({**place, **self.update(batch, baseline)})
+                if step == updates:
+                    break
+        out.after = weights_of(self.policy)
+        return out
+
+    # ---- what is trained on
+
+    def batches(self, iteration: int, sets: dict[int, TrainingSet]) -> Iterator[tuple[list[Example], float, Record]]:
+        """The batches of an iteration in their order, with c and what is logged of a round."""
+        if self.settings["schedule"]["prompts"] is not None:
+            yield from self.rounds(iteration)
+            return
+        chosen = sets[iteration] = self.compose(self.stored(iteration), iteration)
+        for epoch in range(self.optim["epochs"]):
+            for batch in self.passes(chosen, iteration, epoch):
+                yield batch, chosen.baseline, {}
+
+    def passes(self, chosen: TrainingSet, iteration: int, epoch: int) -> Iterator[list[Example]]:
+        """One pass over a set in an order of its own; the last batch holds what is left."""
+        rng = random_generator(self.settings["seed"], iteration, f"order of epoch {epoch}")
+        order = chosen.examples
+        if self.whole_groups:
+            problems = sorted({one.problem for (one,) in order})
+            place = dict(zip(problems, rng.permutation(len(problems)).tolist(), strict=True))
+            order = sorted(order, key=lambda example: place[example[0].problem])
+        else:
+            order = [order[i] for i in rng.permutation(len(order))]
+        size = self.optim["batch_size"]
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
+
+    def stored(self, iteration: int) -> list[Completion]:
+        """The completions of an iteration with their verdicts, as the store has them; problems count as they come."""
+        table, verdicts = (table_of(self.folder, kind, iteration) for kind in ("rollouts", "verdicts"))
+        candidates: list[Completion] = []
+        problems: dict[int, int] = {}
+        for row, verdict in zip(table, verdicts, strict=True):
+            line = int(row["problem_id"].rpartition("/")[2])
+            problem = problems.setdefault(line, len(problems))
+            sample = sum(one.problem == problem for one in candidates)
+            correct, cut_off = verdict["verdict"] == "correct", row["finish"] == "length"
+            candidates.append(Completion(problem, sample, self.prompts[line], row["tokens"], correct, cut_off))
+            if self.settings["data"]["completions"] is not None:
+                candidates[-1].mu = torch.tensor(row["sampler_logp"])
+        self.prepared(candidates)
+        if self.settings["data"]["completions"] is None:
+            for one, row in zip(candidates, table, strict=True):
+                apart = (self.sampled_from(one) - torch.tensor(row["sampler_logp"])).abs().max()
+                assert apart < 1e-4, f"drawn from another distribution: {row['text']}"
+        return candidates
+
+    def rounds(self, iteration: int) -> Iterator[tuple[list[Example], float, Record]]:
+        """Sample some problems, take a few updates, sample again; groups of earlier rounds may come back."""
+        schedule, seed, total = self.settings["schedule"], self.settings["seed"], len(self.prompts)
+        count, buffer, gap = schedule["prompts"], list[list[Completion]](), math.nan
+        for number in range(schedule["rounds"]):
+            rng = random_generator(seed, iteration, f"round {number}")
+            replayed = int((rng.random(count) < schedule["replay"]).sum()) if buffer else 0
+            old = rng.choice(len(buffer), size=replayed, replace=replayed > len(buffer))
+            new, share = [], math.nan
+            for i in range(count - replayed):  # problems in an endless list, each once a pass
+                epoch, place = divmod(number * count + i, total)
+                line = int(random_generator(seed, iteration, f"prompts {epoch}").permutation(total)[place])
+                new.append(self.drawn(line, i))
+            if fresh := self.prepared([one for group in new for one in group]):
+                share = float(np.mean([one.correct for one in fresh]))
+                gap = float(torch.cat([(one.mu - self.sampled_from(one)).abs() for one in fresh]).mean())
+            groups = [*(buffer[i] for i in old), *new]
+            buffer += new
+            candidates = [replace(one, problem=slot) for slot, group in enumerate(groups) for one in group]
+            chosen = self.compose(candidates, iteration)
+            seen = {"round": number, "sampled_correct": share, "sampler_gap": gap}
+            batches: list[list[Example]] = []
+            while len(batches) < schedule["updates"]:  # a pass over the round's set, and another one
+                epoch = 1_000_000 * (number + 1) + len(batches) // math.ceil(
+                    len(chosen.examples) / self.optim["batch_size"]
+                )
+                batches += self.passes(chosen, iteration, epoch)
+            for batch in batches[: schedule["updates"]]:
+                yield batch, chosen.baseline, seen
+
+    def drawn(self, line: int, problem: int) -> list[Completion]:
+        """The completions that were drawn for a problem, graded by the last number after `The answer is`."""
+        prompt, draws, _ = next(self.draws)
+        assert (prompt, len(draws)) == (self.prompts[line], self.settings["data"]["n"])
+        group = []
+        for sample, tokens in enumerate(draws):
+            text = self.tokenizer.decode(tokens, skip_special_tokens=True)
+            answers = re.findall(r"The answer is (-?\d+)", text)
+            correct = bool(answers) and int(answers[-1]) == self.golds[line]
+            group.append(Completion(problem, sample, prompt, tokens, correct))
+        return group
+
+    @torch.no_grad()
+    def prepared(self, candidates: list[Completion]) -> list[Completion]:
+        """With rewards (whatever is not correct is worth the same), group statistics, log μ and log π_ref."""
+        kind = self.settings["data"]["reward"] or ("zero_one" if self.name in REGULARIZED else "pm1")
+        for one in candidates:
+            one.reward = 1.0 if one.correct else {"zero_one": 0.0, "pm1": -1.0}[kind]
+            if one.mu is None and self.settings["mu"] == "sampler":
+                one.mu = self.sampled_from(one)
+            elif one.mu is None:
+                one.mu = token_logp(self.policy, one)
+            if self.reference is not None:
+                one.ref = token_logp(self.reference, one)
+        for one in candidates:
+            rewards = [other.reward for other in candidates if other.problem == one.problem]
+            one.mean, one.std, one.n = float(np.mean(rewards)), float(np.std(rewards, ddof=1)), len(rewards)
+        return candidates
+
+    @torch.no_grad()
+    def sampled_from(self, one: Completion) -> Tensor:
+        """[T] log-probabilities after temperature and top-k, as the sampler draws."""
+        sampler = self.settings["sampler"]
+        if (sampler["temperature"], sampler["top_k"]) == (1, 0) and one.mu is not None:
+            return one.mu
+        logits = completion_logits(self.policy, one) / sampler["temperature"]
+        if sampler["top_k"]:
+            logits[logits < logits.topk(sampler["top_k"]).values[:, -1:]] = -math.inf
+        return at(logits.log_softmax(-1), one.tokens)
+
+    def compose(self, candidates: list[Completion], iteration: int) -> TrainingSet:
+        """Which of the candidates are trained on, and the c that the set's own p asks for."""
+        compose, seed = self.settings["compose"], self.settings["seed"]
+        name, n, p = compose["name"], compose["n_examples"], compose["positive_share"]
+        usable = [i for i, one in enumerate(candidates) if not (compose["drop_truncated"] and one.truncated)]
+        right = [i for i in usable if candidates[i].correct]
+        wrong = [i for i in usable if not candidates[i].correct]
+        problems = sorted({one.problem for one in candidates})
+        rng = random_generator(seed, iteration, "compose examples")
+        if self.name == "dpo":
+            rows = pairs(candidates, right, wrong, compose, random_generator(seed, iteration, "compose pairs"))
+        else:
+            if self.whole_groups:
+                kept: list[int] = []
+                for problem in random_generator(seed, iteration, "compose groups").permutation(problems):
+                    group = [i for i in usable if candidates[i].problem == problem]
+                    if n is not None and len(kept) + len(group) > n:
+                        break
+                    kept += group
+            elif name == "uniform":
+                kept = some(rng, usable, n)
+            elif name == "positives":
+                kept = some(rng, right, n)
+            elif name == "proportion":
+                sizes = range(len(usable), 0, -1) if n is None else [n]  # the largest with that share
+                n = next(n for n in sizes if round(p * n) <= len(right) and n - round(p * n) <= len(wrong))
+                kept = some(rng, right, round(p * n)) + some(rng, wrong, n - round(p * n))
+            else:  # anna_karenina: the first correct one of each problem, then incorrect ones
+                firsts = [next((i for i in right if candidates[i].problem == problem), None) for problem in problems]
+                kept = some(rng, [i for i in firsts if i is not None], n)
+                kept += some(rng, wrong, None if n is None else n - len(kept))
+            rows = [(i,) for i in sorted(kept)]
+        examples = [tuple(candidates[i] for i in row) for row in rows]
+        share = float(np.mean([one.correct for example in examples for one in example]))
+        effective, baseline = self.settings["effective_positive"], self.settings["baseline"] or 0.0
+        if effective is not None:  # Eq. 12 solved for c
+            baseline = (share - effective) / (share + effective - 2 * share * effective)
+        return TrainingSet(examples, np.array(rows), share, baseline)
+
+    # ---- an update
+
+    def update(self, batch: list[Example], baseline: float) -> Record:
+        """Loss and gradient, a step of the optimizer, and everything that is logged of it."""
+        sides = [side for part in zip(*batch, strict=True) for side in part]  # of pairs the correct ones first
+        scores = [self.score(one) for one in sides]
+        logps = [score["logp"] for score in scores]
+        losses, reported = zip(*self.losses(sides, scores, baseline), strict=True)
+        loss = torch.stack(losses).mean()
+        gradients = torch.autograd.grad(loss, self.optimizer.weights)
+        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
+        with torch.no_grad():
+            self.optimizer.step(
+                [gradient * min(1.0, self.optim["grad_clip"] / (norm + 1e-6)) for gradient in gradients]
+            )
+
+        def log_ratio(to: str) -> np.ndarray:
+            return np.array([float((p.detach() - getattr(one, to)).sum()) for p, one in zip(logps, sides, strict=True)])
+
+        delta, correct = log_ratio("mu"), np.array([one.correct for one in sides])
+        record: Record = {"loss": float(loss), "grad_norm": norm, "lr": self.optim["lr"], "skipped": 0}
+        record["positive_share"] = float(correct.mean())
+        record["tokens"] = sum(len(one.tokens) for one in sides)
+        record["entropy"] = float(torch.cat([score["entropy"] for score in scores]).mean())
+        record["kl_mu"] = float(np.mean(np.exp(delta) - 1 - delta))
+        if self.reference is not None:
+            record["kl_ref"] = float(log_ratio("ref").mean())
+        for sign, chosen in (("pos", correct), ("neg", ~correct)):
+            if not chosen.any():
+                continue
+            ratio = np.exp(delta[chosen])
+            record[f"log_ratio_{sign}"] = float(delta[chosen].mean())
+            record[f"ess_{sign}"] = float(ratio.sum() ** 2 / (len(ratio) * (ratio**2).sum()))
+            for q in (5, 50, 95):
+                record[f"log_ratio_q{q:02d}_{sign}"] = float(np.percentile(delta[chosen], q))
+            for name in reported[0] if self.name != "dpo" else ():
+                record[f"{name}_{sign}"] = float(np.mean([one[name] for one in reported], where=chosen))
+        if self.name == "dpo":
+            record |= {name: float(np.mean([one[name] for one in reported])) for name in reported[0]}
+        return record
+
+    def score(self, one: Completion) -> dict[str, Tensor]:
+        """Of every sampled token: log π, the distribution's entropy and, where it is needed, its KL to π_ref's."""
+        logp = completion_logits(self.policy, one).log_softmax(-1)
+        score = {"logp": at(logp, one.tokens), "entropy": -(logp.exp() * logp).sum(-1).detach()}
+        if self.name == "kl_pg" or self.algo.get("estimator") == "exact_one_step":
+            with torch.no_grad():
+                reference = completion_logits(self.reference, one).log_softmax(-1)
+            score["kl"] = (logp.exp() * (logp - reference)).sum(-1)
+        return score
+
+    def losses(self, sides: list[Completion], scores: list[Any], c: float) -> Iterator[tuple[Tensor, Record]]:
+        """The loss of each example and what the loss reports of it."""
+        logps = [score["logp"] for score in scores]
+        if self.name == "dpo":
+            half = len(sides) // 2
+            for i in range(half):
+                yield dpo(self.algo, sides[i], sides[half + i], logps[i], logps[half + i])
+            return
+        for i, one in enumerate(sides):
+            group = [j for j, other in enumerate(sides) if other.problem == one.problem]
+            known = of_group(self.algo, [sides[j] for j in group], [logps[j].detach() for j in group])[group.index(i)]
+            loss, metrics = FORMULAS[self.name](self.algo, one, logps[i], one.reward - c, {**scores[i], **known})
+            yield loss / len(one.tokens) if self.algo["length_normalize"] else loss, metrics
+
+
+def some(rng: np.random.Generator, rows: list[int], n: int | None) -> list[int]:
+    """n at random without replacement; all where there are no more."""
+    if n is None or n >= len(rows):
+        return list(rows)
+    return [rows[i] for i in rng.choice(len(rows), size=n, replace=False, shuffle=False)]
+
+
+def pairs(
+    candidates: list[Completion], right: list[int], wrong: list[int], compose: Any, rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    """(correct, incorrect) of one problem: at most so many different ones each, by Floyd's algorithm, then N of all."""
+    problems = sorted({one.problem for one in candidates})
+    there = [
+        [(i, j) for i in right for j in wrong if candidates[i].problem == candidates[j].problem == problem]
+        for problem in problems
+    ]
+    wanted = [min(len(options), compose["pairs_per_problem"]) for options in there]
+    taken: list[list[int]] = [[] for _ in problems]
+    for i in range(max(wanted)):
+        going = [k for k in range(len(problems)) if wanted[k] > i]
+        last = [len(there[k]) - wanted[k] + i for k in going]
+        draws = rng.integers(0, np.array(last) + 1)  # of all problems in one call
+        for k, draw, end in zip(going, draws, last, strict=True):
+            taken[k].append(end if draw in taken[k] else int(draw))
+    found = [there[k][place] for k in range(len(problems)) for place in taken[k]]
+    if compose["n_examples"] is not None and compose["n_examples"] < len(found):
+        found = [found[i] for i in sorted(some(rng, list(range(len(found))), compose["n_examples"]))]
+    return found
+
+
+# ---- model and files
+
+
+def load(folder: str) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def weights_of(model: Any) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def completion_logits(model: Any, one: Completion) -> Tensor:
+    """[T, vocabulary]: what each token of a completion is predicted by, from all before it."""
+    logits: Tensor = model(input_ids=torch.tensor([one.prompt + one.tokens]), use_cache=False).logits[0]
+    return logits[len(one.prompt) - 1 : -1]
+
+
+def token_logp(model: Any, one: Completion) -> Tensor:
+    return at(completion_logits(model, one).log_softmax(-1), one.tokens)
+
+
+def at(logp: Tensor, tokens: list[int]) -> Tensor:
+    return logp[torch.arange(len(tokens)), torch.tensor(tokens)]
+
+
+def table_of(run: Path, kind: str, iteration: int = 1) -> list[dict[str, Any]]:
+    """The rows of a table of the store that an iteration of a run used."""
+    sources = json.loads((run / f"iteration-{iteration}" / "sources.json").read_text())
+    folder = Path(sources["store"]) / sources[kind].split()[0]
+    shards = [pa.ipc.open_file(path).read_all().to_pylist() for path in sorted(folder.glob("shard-*.arrow"))]
+    return [row for shard in shards for row in shard]

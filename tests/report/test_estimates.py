@@ -1,0 +1,102 @@
+"""Means and 95 % intervals of the report against plain arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests import by_hand
+from tests.report.made_up import evaluation, made_run
+from topr_exp.evaluation.intervals import t_95, t_half_width
+from topr_exp.report.curves import band
+from topr_exp.report.estimates import estimate, majority_name, plotted
+from topr_exp.report.plots import curves_of
+from topr_exp.report.runs import Run
+
+BASE = evaluation(30, 40, 20, ends=(25, 36))
+
+
+def runs(*finals: tuple[float, float, float]) -> list[Run]:
+    return [made_run(f"r{i}", BASE, evaluation(*each, ends=(each[0] - 4, each[0] + 5)), seed=i)
+            for i, each in enumerate(finals)]  # fmt: skip
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 15, 19, 40, 200])
+def test_the_quantile_is_that_of_95_percent(freedom: int) -> None:
+    exact = 12.706 if freedom == 1 else by_hand.student(freedom)
+    assert t_95(freedom) == pytest.approx(exact, rel=0.005)
+
+
+def test_the_half_width_of_each_column() -> None:
+    columns = [[0.1, 0.25, 0.3, 0.2], [0.7, 0.71, 0.72, 0.9]]
+    for found, column in zip(t_half_width(np.array(columns).T), columns, strict=True):
+        mean, low, high = by_hand.interval(column)
+        assert (mean - found, mean + found) == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize(("name", "place"), [("pass@1", 0), ("maj@8", 1), ("invalid", 2)])
+def test_a_group_s_figure_is_its_mean_with_the_interval_over_seeds(name: str, place: int) -> None:
+    finals = [(60.0, 70.0, 9.0), (63.0, 66.0, 7.0), (58.5, 71.0, 8.0)]
+    found = estimate(runs(*finals), name)
+    assert found is not None
+    expected = by_hand.interval([each[place] / 100 for each in finals])
+    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=1e-4)
+    assert found.seeds == 3
+    base = estimate(runs(*finals), name, "base")
+    assert base is not None
+    assert base.value == pytest.approx((30, 40, 20)[place] / 100)
+
+
+def test_an_interval_of_shares_ends_where_shares_end() -> None:
+    found = estimate(runs((99, 1, 1), (80, 2, 1), (99, 3, 1)), "pass@1")
+    assert found is not None
+    assert (found.high, found.low) == (1.0, pytest.approx(by_hand.interval([0.99, 0.8, 0.99])[1], abs=1e-4))
+
+
+def test_a_single_run_has_the_interval_over_problems_that_was_measured() -> None:
+    (one,) = runs((60, 70, 5))
+    for name, ends in (("pass@1", (0.56, 0.65)), ("maj@8", (0.59, 0.68))):
+        found = estimate([one], name)
+        assert found is not None
+        assert (found.low, found.high, found.seeds) == (pytest.approx(ends[0]), pytest.approx(ends[1]), 1)
+    from_error = estimate([made_run("x", BASE, evaluation(60, 70, 5, se=2.0))], "pass@1")  # 1.96 standard errors
+    assert from_error is not None
+    assert (from_error.low, from_error.high) == pytest.approx((0.6 - 0.0392, 0.6 + 0.0392))
+    assert estimate([made_run("x", BASE, {})], "pass@1") is None
+
+
+def test_two_runs_are_drawn_with_their_range() -> None:
+    found = plotted(runs((60, 70, 9), (50, 66, 7)), "pass@1")
+    assert found is not None
+    assert (found.value, found.low, found.high, found.seeds) == (pytest.approx(0.55), 0.5, 0.6, 2)
+    three = plotted(runs((60, 70, 9), (50, 66, 7), (55, 66, 7)), "pass@1")
+    assert three is not None
+    assert (three.low, three.high) == pytest.approx(by_hand.interval([0.6, 0.5, 0.55])[1:], abs=1e-4)
+
+
+def test_each_point_of_a_curve_has_its_own_figures() -> None:
+    run = made_run("x", BASE, BASE, curve={0: (30, 20), 10: (45, 12), 20: (41, 3), 35: (60, 1)})
+    for name, expected in (("pass@1", [0.3, 0.45, 0.41, 0.6]), ("invalid", [0.2, 0.12, 0.03, 0.01])):
+        curves = curves_of(run, "test")
+        assert curves.steps.tolist() == [0, 10, 20, 35]
+        assert curves.values[name].tolist() == pytest.approx(expected)
+
+
+def test_a_band_has_at_each_place_the_interval_of_the_values_there() -> None:
+    """Curves that were measured at other steps are read between them."""
+    first, second, third = [0.3, 0.5, 0.4], [0.2, 0.6, 0.5], [0.35, 0.4, 0.45]
+    x = np.array([0.0, 10.0, 20.0])
+    curves = [(x, np.array(first)), (x, np.array(second)), (x[[0, 2]], np.array(third)[[0, 2]])]
+    found = band(curves, share=True)
+    assert found is not None
+    assert found.x.tolist() == [0, 10, 20]
+    for i in range(3):
+        expected = by_hand.interval([first[i], second[i], third[i]])
+        shown = (found.mean[i], found.low[i], found.high[i])
+        assert shown == pytest.approx((expected[0], max(0.0, expected[1]), expected[2]), abs=1e-3)
+
+
+def test_the_headline_vote_is_the_one_with_most_completions() -> None:
+    run = made_run("x", BASE, {"maj@2": 0.1, "maj@4": 0.3, "maj@k": {}, "maj@4_se": 0.1})
+    assert majority_name([made_run("y", {}, run.summary["final"])]) == "maj@4"
+    assert majority_name([made_run("x", BASE, {"pass@1": 0.1})]) is None

@@ -1,0 +1,119 @@
+"""`python -m topr_exp.report`: what it writes, and how long it takes for many runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.run_folders import completion, make_run, make_sweep, write_lines
+from topr_exp.report.__main__ import main
+from topr_exp.report.groups import group_runs
+from topr_exp.report.page import render_page
+from topr_exp.report.runs import read_runs
+from topr_exp.sweeps.launch import publish
+
+NASTY = "</script><script>alert(1)</script><!-- \u2028 $script ${data} \\u003c"
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found is not None
+    return dict(json.loads(found[1]))
+
+
+def page_of(folder: Path) -> Path:
+    """The page alone, without the figures that take most of the time."""
+    runs = read_runs([folder])
+    path = folder / "page.html"
+    path.write_text(render_page("test", runs, group_runs(runs), []))
+    return path
+
+
+def test_page_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep = make_sweep(tmp_path, 20)
+    assert main([str(sweep)]) == 0
+    out = sweep / "report"
+    assert capsys.readouterr().out == f"report: {out / 'report.html'} (figures/ and tables/ beside it)\n"
+    assert {path.name for path in (out / "tables").iterdir()} == {"runs.csv", "groups.csv", "groups.tex"}
+    names = {path.stem for path in (out / "figures").iterdir()}
+    assert names >= {"curve_pass_1", "curve_invalid", "final", "pass_at_k", "maj_at_k", "sweep_effective_positive"}
+    names.remove("captions")
+    captions = (out / "figures" / "captions.txt").read_text()
+    for name in names:
+        assert f"{name}: " in captions
+        assert (out / "figures" / f"{name}.pdf").read_bytes()[:5] == b"%PDF-"
+        assert (out / "figures" / f"{name}.png").read_bytes()[1:4] == b"PNG"
+    data = data_of(out / "report.html")
+    assert len(data["runs"]) == 20
+    assert data["keys"] == ["algo.name", "effective_positive"]
+    # The report is no run, and the same runs give the same files.
+    assert main([str(sweep), "--out", str(tmp_path / "other")]) == 0
+    assert data_of(tmp_path / "other" / "report.html")["runs"] == data["runs"]
+    for path in (out / "figures").iterdir():
+        assert path.read_bytes() == (tmp_path / "other" / "figures" / path.name).read_bytes(), path.name
+
+
+def test_the_page_asks_nothing_of_the_network(tmp_path: Path) -> None:
+    make_run(tmp_path)
+    text = page_of(tmp_path).read_text()
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:|//|\w+\.)""", text)
+    assert "default-src 'none'" in text
+    assert "unsafe" not in text
+
+
+def test_hostile_text_cannot_leave_its_place(tmp_path: Path) -> None:
+    _, folder = make_run(tmp_path, "name=x")
+    write_lines(folder / "completions.jsonl", [completion(0, "invalid", NASTY, question=NASTY, gold=NASTY)])
+    (folder / "error.txt").write_text(NASTY)
+    (folder / "DONE").unlink()
+    made = page_of(folder)
+    assert made.read_text().count("<script") == 2
+    (shown,) = data_of(made)["completions"]
+    assert shown["completion"] == shown["question"] == shown["gold"] == NASTY
+
+
+@pytest.mark.parametrize("state", ["nothing", "settings only", "one update", "all damaged"])
+def test_runs_that_have_barely_begun(tmp_path: Path, state: str) -> None:
+    _, folder = make_run(tmp_path, steps=1, done=False)
+    for name in ("metrics.jsonl", "eval.jsonl"):
+        if state != "one update":
+            (folder / name).unlink()
+    if state == "nothing":
+        (folder / "config.json").write_text("")
+    if state == "all damaged":
+        for name in ("config.json", "summary.json", "metrics.jsonl", "eval.jsonl", "completions.jsonl", "state.json"):
+            (folder / name).write_bytes(b"\x00{[\n\xff\n")
+    assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    (run,) = data_of(tmp_path / "out" / "report.html")["runs"]
+    assert run["notes"]
+
+
+def test_a_sweep_writes_its_report_and_survives_a_failing_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep(tmp_path, 2)
+    publish(sweep)
+    assert capsys.readouterr().out == f"report: {sweep / 'report' / 'report.html'}\n"
+    (sweep / "report" / "report.html").unlink()
+    (sweep / "report" / "report.html").mkdir()
+    publish(sweep)
+    error = capsys.readouterr().err
+    assert error.startswith("warning: no report (")
+    assert error.count("\n") == 1
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "missing")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'missing'}: no such folder\n"
+
+
+def test_many_runs_are_quick_and_small(many: tuple[Path, float]) -> None:
+    path, seconds = many
+    print(f"200 runs with 1,000 lines each: {seconds:.1f} s, {path.stat().st_size / 1e6:.1f} MB")
+    assert path.stat().st_size <= 25e6
+    assert seconds <= 60, "30 s are the aim; twice that where other work shares the machine"
+    assert len(data_of(path)["runs"]) == 200

@@ -1,0 +1,81 @@
+"""What a run says of itself before it starts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.conftest import config_of
+from topr_exp.runs.console import header
+
+TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True)"
+LEFT_OUT = (
+    ", 1 left out: no answer can be read, 1 left out: the question is in test, 1 left out: the prompt is too long"
+)
+ROUNDS = ["experiment=smoke", "algo=rloo", "schedule.rounds=3", "schedule.prompts=8", "schedule.replay=0.3",
+          "optim.batch_size=32"]  # fmt: skip
+VERIFIER = ["task=verifier", "task.solver=tiny"]
+
+
+def shown(*overrides: str) -> dict[str, str]:
+    """The header by its rows, for 5 of 8 training and 3 of 3 test problems."""
+    policy: Any = SimpleNamespace(parameters=598_000, place="cpu, float32")
+    nothing, some = SimpleNamespace(unparsable=0, overlapping=0), SimpleNamespace(unparsable=1, overlapping=1)
+    sets: Any = SimpleNamespace(train_report=some, test_report=nothing)
+    train, test = (SimpleNamespace(problems=[None] * count, too_long=left) for count, left in ((5, 1), (3, 0)))
+    config = config_of("output_dir=out", "name=n", *overrides)
+    lines = header(config, policy, sets, train, test).splitlines()  # type: ignore[arg-type]
+    return {line[:12].rstrip(): line[12:] for line in lines}
+
+
+def test_every_row_of_a_plain_run() -> None:
+    rows = shown("algo=topr", "baseline=-0.3", "data=gsm8k", "sampler.top_k=5", "sampler.top_p=0.9")
+    folder = rows.pop("folder")
+    assert folder.startswith("out/n/topr_gsm8k_tiny_c-0.3_s0_")
+    assert rows == {
+        "algorithm": f"{TOPR}, baseline c = -0.3, rewards 1 and -1",
+        "data": f"gsm8k from embedded, 5 train problems{LEFT_OUT}; 3 test problems",
+        "model": "tiny, 0.60 M parameters, cpu, float32",
+        "sampling": "hf, 16 completions a problem (8 to evaluate), temperature 1, top-k 5, top-p 0.9, "
+        "at most 64 tokens, sampler.seed 0",
+        "training": "adamw, learning rate 0.0001, 32 examples an update, gradient clip 1, 1 epoch, seed 0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "row", "text"),
+    [
+        (["effective_positive=0.5"], "algorithm", f"{TOPR}, effective positive proportion p~ = 0.5, rewards 1 and -1"),
+        (["data.reward=zero_one"], "algorithm", f"{TOPR}, rewards 1 and 0"),
+        (
+            ROUNDS,
+            "training",
+            "adamw, learning rate 0.0001, 32 examples an update, gradient clip 1, "
+            "3 rounds of 8 problems and 1 update, replay 0.3, seed 0",
+        ),
+        (["iterations=3"], "iterations", "3"),
+        (["mu=sampler"], "log μ", "what the sampler drew with"),
+        (
+            ["compose=proportion", "compose.positive_share=0.5", "compose.n_examples=10"],
+            "examples",
+            "10 completions by proportion, 50 % of them correct",
+        ),
+        (VERIFIER, "task", "verify solutions by tiny: 16 a training problem, 32 a test problem"),
+        (VERIFIER, "data", f"gsm8k from embedded, 5 train solutions{LEFT_OUT}; 3 test solutions"),
+        (
+            VERIFIER,
+            "sampling",
+            "hf, 16 completions a solution (8 to evaluate), temperature 1, at most 64 tokens, sampler.seed 0",
+        ),
+    ],
+)
+def test_a_setting_is_named_where_it_is_made(overrides: list[str], row: str, text: str) -> None:
+    assert shown(*overrides)[row] == text
+
+
+def test_the_rows_stand_in_their_order() -> None:
+    rows = shown(*VERIFIER, "iterations=2", "mu=sampler", "compose.drop_truncated=true")
+    first, last = ["algorithm", "task", "data", "model", "sampling"], ["training", "iterations", "folder"]
+    assert list(rows) == [*first, "examples", "log μ", *last]

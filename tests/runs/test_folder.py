@@ -1,0 +1,109 @@
+"""The folder of a run: what it writes, and that only the main process of a run writes it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import config_of
+from topr_exp.runs.attempt import ERROR
+from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.measurements import Evaluations, Metrics
+from topr_exp.runtime import distributed
+from topr_exp.types import TOPRError
+
+UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
+# How each method is called: a new one that is not here fails the test that nothing but the main process writes.
+CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
+    RunFolder: {
+        "refuse_changed": ("files", {"data.source": "ab"}),
+        "note": ("files", {"data.source": "ab"}),
+        "read": ("config.json",),
+        "stage": ("training",),
+        "aside": ("evaluation",),
+        "lap": (),
+        "count": ("tokens_sampled", 7),
+        "save_state": (),
+        "log": (UPDATE,),
+        "before_checkpoint": (1, 2),
+        "save_training_set": (1, np.arange(3), {"n_train": 3}, {"store": "s"}),
+        "save_rounds": (1, 3, 0.0),
+        "finish": ({"final": {}},),
+    },
+    Metrics: {"rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "close": ()},
+    Evaluations: {"add": ({"iteration": 0, "pass@1": 0.5},), "on_all_problems": ()},
+}
+
+
+def call_all(folder: RunFolder) -> None:
+    for part in (folder.metrics, folder.evaluations, folder):
+        for name, arguments in CALLS[type(part)].items():
+            if (part, name) == (folder.metrics, "close"):
+                continue  # by leaving the folder
+            result = getattr(part, name)(*arguments)
+            if isinstance(result, contextlib.AbstractContextManager):
+                with result:
+                    pass
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    """Every file, by name, with what changes when it is written or replaced."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "_rank", 1)
+
+
+def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
+    """NaN and Infinity are no JSON, and other programs than Python refuse them."""
+    with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+        folder.metrics.rewind(1, 0)
+        folder.log({"iteration": 1, "step": 1, "loss": math.nan, "kl_mu": math.inf})
+        text = (folder.path / "metrics.jsonl").read_text()
+    assert text == '{"iteration": 1, "step": 1, "loss": null, "kl_mu": null}\n'
+
+
+@pytest.mark.parametrize("kind", CALLS)
+def test_the_list_of_calls_is_complete(kind: type) -> None:
+    methods = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
+    assert methods == set(CALLS[kind])
+
+
+def test_only_the_main_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other processes of a run do all that it does, and leave its folder as it is."""
+    ours = RunFolder(config_of(f"output_dir={tmp_path}"))
+    with ours:
+        call_all(ours)
+        for name in ("DONE", "inputs.json"):  # as if the run were not finished and had not noted its inputs
+            (ours.path / name).unlink()
+        before = contents(ours.path)
+        assert {"state.json", "metrics.jsonl", "eval.jsonl", "summary.json"} <= set(before)
+        as_another_process(monkeypatch)
+        with RunFolder(config_of(f"output_dir={tmp_path}", "seed=0")) as theirs:
+            call_all(theirs)
+        assert contents(ours.path) == before
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("error", [TOPRError("mine"), distributed.PeerGone("another's")])
+@pytest.mark.parametrize("main", [True, False])
+def test_any_process_says_why_it_ended_unless_another_one_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: bool, error: TOPRError
+) -> None:
+    if not main:
+        RunFolder(config_of(f"output_dir={tmp_path}")).path.mkdir(parents=True)
+        as_another_process(monkeypatch)
+    with pytest.raises(TOPRError), RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+        raise error
+    recorded = (folder.path / ERROR).exists()
+    assert recorded == (main or not isinstance(error, distributed.PeerGone))
+    if main:
+        assert json.loads((folder.path / "state.json").read_text())["status"] == "failed"

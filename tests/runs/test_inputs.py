@@ -1,0 +1,135 @@
+"""A run goes on only with the files that it began with, and a changed grader grades again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import config_of, overrides
+from topr_exp.models import loading
+from topr_exp.pipeline import run
+from topr_exp.runs import inputs
+from topr_exp.runs.folder import RunFolder
+from topr_exp.sweeps.launch import state_before
+from topr_exp.types import TOPRError
+
+GRADER = """
+import time
+
+def grade(completion, gold):
+    {body}
+"""
+
+
+@pytest.fixture
+def written_grader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's module beside the command, which its workers find too."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "our_grader", raising=False)
+    path = tmp_path / "our_grader.py"
+    path.write_text(GRADER.format(body='return "correct"'))
+    return path
+
+
+def test_a_changed_grader_grades_again(tmp_path: Path, written_grader: Path) -> None:
+    settings = [*overrides(tmp_path), "data.grader=our_grader:grade"]
+    assert run(config_of(*settings))["base"]["correct"] == 1.0
+    written_grader.write_text(GRADER.format(body='return "correct" if "7" in completion else "incorrect"'))
+    with pytest.raises(TOPRError, match=r"data.grader \(our_grader.py\) has changed since .*; set another name"):
+        run(config_of(*settings))
+    assert run(config_of(*settings, "name=again"))["base"]["correct"] < 1.0
+
+
+def test_a_grader_that_takes_too_long_is_told(
+    tmp_path: Path, written_grader: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("topr_exp.grading.grader.OWN_DEADLINE", 0.5)
+    body = 'time.sleep(3600 * ("7" not in completion)); return "correct"'
+    written_grader.write_text(GRADER.format(body=body))
+    run(
+        config_of(*overrides(tmp_path), "data.grader=our_grader:grade", "data.train_problems=4", "data.test_problems=2")
+    )
+    assert "grader our_grader:grade overran its time or memory on " in caplog.text
+
+
+def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "problems"
+    folder.mkdir()
+    for split, numbers in (("train", range(6)), ("test", range(10, 13))):
+        lines = [json.dumps({"question": f"What is {i} plus 1?", "answer": f"#### {i + 1}"}) for i in numbers]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    settings = [*overrides(tmp_path), f"data.source={folder}", "compose.n_examples=16"]
+    first = run(config_of(*settings))
+    (folder / "test.jsonl").write_text((folder / "test.jsonl").read_text())
+    assert run(config_of(*settings)) == first
+    with (folder / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"question": "What is 1 plus 8?", "answer": "#### 9"}) + "\n")
+    with pytest.raises(TOPRError, match=r"data.source \(train.jsonl\) has changed since"):
+        run(config_of(*settings))
+
+
+@pytest.fixture
+def own_model(tmp_path: Path) -> Path:
+    """A model folder that a test may change."""
+    return Path(shutil.copytree(loading.SHIPPED / "tiny", tmp_path / "mine"))
+
+
+def change(model: Path) -> None:
+    """Another tokenizer file of the same length, so that only the content tells."""
+    path = model / "generation_config.json"
+    path.write_text(path.read_text().replace("{", "{ ", 1).replace("\n}", "}", 1))
+
+
+@pytest.mark.parametrize("key", ["model.path", "model.reference"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Path, key: str, finished: bool) -> None:
+    algo = "algo=agro" if key == "model.reference" else "algo=topr"
+    config = config_of(*overrides(tmp_path), algo, f"{key}={own_model}")
+    first = run(config)
+    if not finished:
+        (config.folder / "DONE").unlink()
+    expected = "done" if finished else "resumable"
+    assert state_before(config) == expected
+    assert run(config)["final"] == first["final"]
+    if not finished:
+        (config.folder / "DONE").unlink()
+    change(own_model)
+    for answer in (run, state_before):  # state_before is what dry_run and a sweep's launch ask
+        with pytest.raises(TOPRError, match=rf"^{key} has changed since .*; set another name, or remove that$"):
+            answer(config)
+    assert run(config_of(*overrides(tmp_path), algo, f"{key}={own_model}", "name=again"))["n_train"] == first["n_train"]
+
+
+def test_a_model_that_looks_as_it_did_is_not_read(
+    tmp_path: Path, own_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hashing a large model takes many seconds; a copy of the same files is the same model all the same."""
+    config = config_of(*overrides(tmp_path), f"model.path={own_model}")
+    run(config)
+    read = []
+    fingerprint = inputs.weights_fingerprint
+    monkeypatch.setattr(inputs, "weights_fingerprint", lambda path: read.append(path) or fingerprint(path))
+    inputs.refuse_changed_inputs(RunFolder(config), config)
+    assert not read
+    os.utime(own_model / "model.safetensors")
+    inputs.refuse_changed_inputs(RunFolder(config), config)
+    assert read == [own_model]
+
+
+def test_a_run_made_before_the_looks_were_noted_is_compared_by_content(tmp_path: Path, own_model: Path) -> None:
+    config = config_of(*overrides(tmp_path), f"model.path={own_model}")
+    run(config)
+    path = config.folder / "inputs.json"
+    noted = json.loads(path.read_text())
+    assert noted.pop("looks")
+    path.write_text(json.dumps(noted))
+    assert state_before(config) == "done"
+    change(own_model)
+    with pytest.raises(TOPRError, match=r"model\.path has changed"):
+        state_before(config)

@@ -1,0 +1,63 @@
+"""Every command ends with an exit status and, for an error, one line."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.interrupts import Interrupted
+from topr_exp.types import ConfigError, TOPRError
+
+STOPPED = "error: stopped by SIGTERM; the same command goes on from there\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (ConfigError("seed=x: expected a whole number"), 2, "error: seed=x: expected a whole number\n"),
+        (TOPRError("disk full"), 1, "error: disk full\n"),
+        (Interrupted(signal.SIGTERM), 128 + signal.SIGTERM, STOPPED),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_an_error_is_one_line_and_a_status(
+    error: BaseException, status: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        raise error
+
+    assert exit_status(work) == status
+    assert capsys.readouterr() == ("", line)
+
+
+def test_ctrl_c_says_that_a_command_goes_on_where_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise KeyboardInterrupt
+
+    assert exit_status(work, resumes=True) == 130
+    assert capsys.readouterr().err == "error: interrupted; the same command goes on where this one stopped\n"
+
+
+def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback() -> None:
+    assert exit_status(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        exit_status(lambda: 1 // 0)
+
+
+def test_a_reader_who_leaves_is_no_error() -> None:
+    code = (
+        "import sys; from topr_exp.runtime.exit_status import exit_without_reader\n"
+        "with exit_without_reader():\n    for _ in range(100000): print('line')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"line\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 1

@@ -1,0 +1,223 @@
+"""The process of an engine without vLLM: how it starts, breaks and ends; and drawing in several lanes at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, config_of, make_model, overrides
+from topr_exp.config.sampler import SamplerConfig
+from topr_exp.config.schema import plain
+from topr_exp.data.questions import Questions
+from topr_exp.evaluate import settings_of
+from topr_exp.sampling import engine as engine_module
+from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.hf import Sample
+from topr_exp.sampling.rollouts import generate_rollouts
+from topr_exp.sampling.sampler import HFSampler, open_sampler
+from topr_exp.sampling.vllm import engine_gpus
+from topr_exp.store import Store
+from topr_exp.types import ConfigError, Problem, TOPRError
+
+# Stands in for the worker: the same framing, none of its work.
+WORKER = """
+import json, os, sys, time
+from multiprocessing.connection import Connection
+connection = Connection(int(sys.argv[1]))
+while True:
+    try:
+        asked = json.loads(connection.recv_bytes())
+    except EOFError:
+        break
+    if asked["do"] == "crash":
+        sys.exit("some lines\\nRuntimeError: no memory left\\nand more")
+    if asked["do"] == "hang":
+        time.sleep(600)
+    answer = {"error": "ValueError: no"} if asked["do"] == "fail" else {"pid": os.getpid(), **asked}
+    connection.send_bytes(json.dumps(answer).encode())
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "worker.py").write_text(WORKER)
+    monkeypatch.setattr(engine_module, "WORKER", tmp_path / "worker.py")
+    made = Engine(sys.executable, tmp_path / "sampler" / "engine.log", threads=1, gpus=[])
+    yield made
+    made.close()
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_an_engine_answers_refuses_and_ends(engine: Engine) -> None:
+    answer = engine.ask("echo", text="Σ", numbers=[0.1, 2])
+    assert (answer["text"], answer["numbers"]) == ("Σ", [0.1, 2])
+    with pytest.raises(TOPRError, match=r"^vLLM could not fail: ValueError: no; its log is .*engine.log$"):
+        engine.ask("fail")
+    engine.close()
+    assert gone(answer["pid"])
+    assert engine.process.returncode == 0
+
+
+def test_an_engine_that_breaks_is_one_line_with_its_last_words(engine: Engine) -> None:
+    with pytest.raises(TOPRError, match=r"the vLLM engine ended: RuntimeError: no memory left; its log is .*log$"):
+        engine.ask("crash")
+
+
+def test_an_engine_at_work_is_ended_at_once(engine: Engine) -> None:
+    told: list[str] = []
+
+    def ask() -> None:
+        try:
+            engine.ask("hang")
+        except TOPRError as error:
+            told.append(str(error))
+
+    asking = threading.Thread(target=ask)  # as a lane that is at work when another one fails
+    asking.start()
+    deadline = time.monotonic() + 120
+    while not engine.busy:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    engine.close()
+    asking.join(timeout=120)
+    assert len(told) == 1
+    assert gone(engine.process.pid)
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [
+        ("/not/there", "sampler.python=/not/there: can't be started (No such file or directory)"),
+        ("/bin/false", "sampler.python=/bin/false: no Python (it ended with status 1)"),
+        (sys.executable, f"there is no vLLM in its environment; {sys.executable} -m pip install vllm"),
+        (None, "there is no vLLM in this environment; pip install -e '.[vllm]'"),
+    ],
+)
+def test_a_missing_vllm_is_one_line_before_anything_loads(tmp_path: Path, python: str | None, message: str) -> None:
+    import importlib.util
+
+    if importlib.util.find_spec("vllm") is not None and python in (None, sys.executable):
+        pytest.skip("this environment has vLLM")
+    config = config_of("sampler=vllm", *([f"sampler.python={python}"] if python else []))
+    with pytest.raises(ConfigError) as caught, open_sampler(config.sampler, tmp_path, False):
+        pass
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_without_vllm_ends_with_that_line(tmp_path: Path) -> None:
+    arguments = overrides(tmp_path, "sampler=vllm", "sampler.python=/not/there")
+    command = [sys.executable, "-m", "topr_exp", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("error: sampler.python=/not/there: can't be started")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sampler.tensor_parallel=2"], "nothing reads sampler.tensor_parallel here; sampler=vllm does"),
+        (["sampler=vllm", "sampler.tensor_parallel=0"], "sampler.tensor_parallel must be 1 or more; got 0"),
+        (["sampler=vllm", "sampler.gpu_memory_utilization=2"], "sampler.gpu_memory_utilization must be in (0, 1]"),
+        (["sampler=vllm", "sampler.cpu_cache_gib=0"], "sampler.cpu_cache_gib must be above 0; got 0"),
+        (["sampler=vlm"], "sampler=vlm: no such choice; allowed: hf, vllm"),
+        (["sampler.name=vlm"], "sampler.name=vlm: expected one of hf, vllm"),
+    ],
+)
+def test_mistakes_in_the_settings_are_one_line(arguments: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(*arguments)
+    assert message in str(caught.value)
+
+
+def test_where_an_engine_computes_does_not_name_a_run() -> None:
+    first = config_of("sampler=vllm")
+    assert first.folder == config_of("sampler=vllm", "sampler.python=/x", "sampler.eager=true").folder
+    assert first.folder != config_of("sampler=hf", "sampler.prompts_per_shard=128").folder
+    assert first.sampler.distribution(9)["name"] == "vllm"  # completions of the two never mix in the store
+
+
+def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:
+    run = plain(config_of("sampler=vllm", "sampler.top_k=7"))
+    own, other = (list(settings_of(run, Namespace(overrides=given, config_dir=None))) for given in ([], ["sampler=hf"]))
+    assert {"sampler='vllm'", "sampler=vllm"} & set(own)
+    assert "sampler.tensor_parallel=1" in own
+    assert not [text for text in other if text.startswith("sampler=") or "tensor_parallel" in text]
+    assert "sampler.top_k=7" in other
+
+
+def test_gpus_are_shared_out_to_engines() -> None:
+    assert engine_gpus([], 1) == [[]]
+    assert engine_gpus(["0", "1", "2"], 1) == [["0"], ["1"], ["2"]]
+    assert engine_gpus(["0", "1", "2"], 2) == [["0", "1"]]
+    with pytest.raises(ConfigError, match=r"sampler.tensor_parallel=2: torch sees no GPU here; allowed: 1"):
+        engine_gpus([], 2)
+    with pytest.raises(ConfigError, match=r"sampler.tensor_parallel=4: this process has 2 of the GPUs here"):
+        engine_gpus(["0", "1"], 4)
+
+
+class Lanes(HFSampler):
+    """The reference sampler in threads."""
+
+    lanes = 3
+
+    def __init__(self, config: SamplerConfig, fails: bool = False) -> None:
+        super().__init__(config)
+        self.fails, self.drawn, self.stopped = fails, list[int](), False
+
+    def sample(
+        self, policy: Any, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
+    ) -> list[list[Sample]]:
+        if self.stopped or (self.fails and seed[-1] == 2):
+            raise TOPRError("it broke")
+        self.drawn.append(seed[-1])
+        time.sleep(0.05)  # so that other lanes get a turn
+        return super().sample(policy, prompts, n, seed, stop)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Plain:
+    eos_token_id = 1
+
+    def decode(self, tokens: Sequence[int], **kwargs: Any) -> str:
+        return " ".join(map(str, tokens))
+
+
+def test_lanes_share_the_shards_and_change_nothing(
+    tmp_path: Path, make_policy: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    policy = make_policy(make_model(11))
+    policy.tokenizer = Plain()
+    config = SamplerConfig("hf", 0, 1.0, 1.0, 0, max_new_tokens=6, prompts_per_shard=2)
+    problems = [Problem(f"p{i}", "", "") for i in range(12)]
+    prompts = [np.array([0, 3 + i % 8], np.int32) for i in range(12)]
+    questions = Questions(problems, prompts, (), 0)
+    alone = generate_rollouts(HFSampler(config), policy, questions, 3, 0, Store(tmp_path / "a"))
+    lanes = Lanes(config)
+    together = generate_rollouts(lanes, policy, questions, 3, 0, Store(tmp_path / "b"))
+    assert sorted(lanes.drawn) == list(range(6))
+    assert together.columns.equals(alone.columns)
+    assert together.sampled == alone.sampled
+    assert "36/36 completions" in capsys.readouterr().err.splitlines()[-1]
+
+    broken = Lanes(config, fails=True)
+    with pytest.raises(TOPRError, match="it broke"):
+        generate_rollouts(broken, policy, questions, 3, 0, Store(tmp_path / "c"))
+    assert broken.stopped

@@ -1,0 +1,81 @@
+"""Rollouts in the store: which settings name another table, what is counted, what is found again."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_model
+from tests.sampling.test_engine import Plain
+from topr_exp.config.sampler import SamplerConfig
+from topr_exp.data.questions import Questions
+from topr_exp.models.policy import Policy
+from topr_exp.runtime.progress import Progress
+from topr_exp.sampling.rollouts import ShardSampling, generate_rollouts, rollouts_key
+from topr_exp.sampling.sampler import HFSampler
+from topr_exp.store import Store
+from topr_exp.types import Problem
+
+CONFIG = SamplerConfig("hf", 0, 1.0, 1.0, 0, max_new_tokens=6, prompts_per_shard=2)
+QUESTIONS = Questions(
+    [Problem(f"p{i}", "", "") for i in range(5)], [np.array([0, 3 + i], np.int32) for i in range(5)], (), 0
+)
+
+
+def policy(**changes: Any) -> Policy:
+    made = Policy(make_model(11), Plain(), "test", torch.float32)
+    return dataclasses.replace(made, **changes)
+
+
+def key(**changes: Any) -> dict[str, Any]:
+    values = {"config": CONFIG, "policy": policy(), "questions": QUESTIONS, "n": 3, "seed": 0} | changes
+    return rollouts_key(**values)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n": 4},
+        {"seed": 1},
+        {"policy": policy(fingerprint="other")},
+        {"policy": policy(compute=torch.bfloat16)},
+        {"config": dataclasses.replace(CONFIG, temperature=0.5)},
+        {"config": dataclasses.replace(CONFIG, prompts_per_shard=3)},
+        {"questions": dataclasses.replace(QUESTIONS, stop=("\n",))},
+        {"questions": dataclasses.replace(QUESTIONS, prompts=QUESTIONS.prompts[::-1])},
+        {"questions": dataclasses.replace(QUESTIONS, problems=QUESTIONS.problems[::-1])},
+    ],
+    ids=lambda changes: "".join(changes),
+)
+def test_what_decides_the_completions_is_in_their_key(changes: dict[str, Any]) -> None:
+    assert key(**changes) != key()
+    assert key() == key()
+
+
+def test_what_is_in_the_store_is_found_and_not_counted_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (generate_rollouts(HFSampler(CONFIG), policy(), QUESTIONS, 3, 0, Store(tmp_path)) for _ in range(2))
+    assert first.sampled == first.tokens.lengths().sum() > 0
+    assert second.sampled == 0
+    assert second.columns.equals(first.columns)
+    assert first.columns["problem_id"].to_pylist() == [f"p{i}" for i in range(5) for _ in range(3)]
+    assert first.problem.tolist() == [i for i in range(5) for _ in range(3)]
+    assert first.bounds == [0, 6, 12, 15]
+    assert capsys.readouterr().err.count("15/15 completions") == 2
+
+
+@pytest.mark.parametrize(("lanes", "said"), [(1, ["ours", "theirs"]), (2, ["theirs"])])
+def test_a_thread_that_waits_for_another_of_this_process_is_not_worth_a_line(lanes: int, said: list[str]) -> None:
+    sampler, progress, lines = HFSampler(CONFIG), Progress("sampling", 1, "completions"), list[str]()
+    sampler.lanes, progress.message = lanes, lines.append  # type: ignore[method-assign]
+    shards = ShardSampling(sampler, policy(), QUESTIONS, 3, 0, progress)
+    shards.wait(f"ours: host:{os.getpid()}, since a minute")
+    shards.wait(f"theirs: host:{os.getpid() + 1}, since a minute")
+    assert [line.partition(":")[0] for line in lines] == said

@@ -1,0 +1,162 @@
+"""The sampler draws from exactly the distribution that it claims, and says so in its log-probabilities."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_model
+from topr_exp.config.sampler import SamplerConfig
+from topr_exp.sampling import hf
+from topr_exp.sampling.hf import apply_top_k_top_p, sample_completions
+
+EOS = 1
+
+
+def settings(**changes: Any) -> SamplerConfig:
+    values = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 3} | changes
+    return SamplerConfig(name="hf", seed=0, prompts_per_shard=8, **values)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def exact(model: Any, prompt: list[int], config: SamplerConfig, eos: int = EOS) -> dict[tuple[int, ...], float]:
+    """The probability of every completion, by enumeration of the whole language."""
+    found: dict[tuple[int, ...], float] = {}
+
+    def extend(tokens: tuple[int, ...], logp: float) -> None:
+        if len(tokens) == config.max_new_tokens or (tokens and tokens[-1] == eos):
+            found[tokens] = math.exp(logp)
+            return
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, -1] / config.temperature
+        step = apply_top_k_top_p(logits[None], config.top_k, config.top_p)[0].log_softmax(-1)
+        for token, value in enumerate(step.tolist()):
+            if value > -math.inf:
+                extend((*tokens, token), logp + value)
+
+    extend((), 0.0)
+    return found
+
+
+@pytest.mark.parametrize("changes", [{}, {"top_k": 2}, {"top_p": 0.7, "temperature": 1.5}], ids=str)
+def test_frequencies_follow_the_exact_probabilities(changes: dict[str, Any]) -> None:
+    model = make_model(5, num_hidden_layers=1)
+    config = settings(**changes)
+    prompts = [[0, 3], [0, 4, 2, 3, 3]]  # of different lengths: the first one is padded
+    draws = 4000
+    groups = sample_completions(model, prompts, draws, config, [EOS], generator())
+    for prompt, group in zip(prompts, groups, strict=True):
+        probabilities = exact(model, prompt, config)
+        assert abs(sum(probabilities.values()) - 1) < 1e-5
+        counts = dict.fromkeys(probabilities, 0)
+        for one in group:
+            counts[tuple(one.tokens)] += 1  # a KeyError is a completion of probability 0
+            assert abs(sum(one.logprobs) - math.log(probabilities[tuple(one.tokens)])) < 1e-4
+            assert one.finish == ("stop" if one.tokens[-1] == EOS else "length")
+        expected = np.array([draws * p for p in probabilities.values()])
+        observed = np.array(list(counts.values()))
+        large = expected >= 5
+        statistic = float(((observed - expected)[large] ** 2 / expected[large]).sum())
+        # The chi-square statistic has mean k and variance 2k; five standard deviations.
+        k = int(large.sum())
+        assert statistic < k + 5 * math.sqrt(2 * k)
+
+
+def test_greedy_limit_equals_transformers_generate() -> None:
+    model = make_model(11)
+    prompts = [[0, 3, 5], [0, 4], [0, 9, 9, 8, 7, 6]]
+    config = settings(top_k=1, max_new_tokens=12)
+    for prompt, (one,) in zip(prompts, sample_completions(model, prompts, 1, config, [EOS], generator()), strict=True):
+        out = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=EOS)
+        assert one.tokens == out[0, len(prompt) :].tolist()
+
+
+def test_logprobs_are_the_models_own_without_restrictions() -> None:
+    model = make_model(11)
+    prompts = [[0, 3, 5], [0, 4, 4, 4, 2]]
+    for prompt, group in zip(
+        prompts, sample_completions(model, prompts, 6, settings(max_new_tokens=9), [EOS], generator()), strict=True
+    ):
+        for one in group:
+            logp = model(torch.tensor([[*prompt, *one.tokens]])).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
+            expected = logp.gather(-1, torch.tensor(one.tokens)[:, None]).squeeze(-1)
+            torch.testing.assert_close(torch.tensor(one.logprobs), expected.detach(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("rests", [[[4], [5, 6, 7], [8, 9]], [[4, 4], [5, 6], [8, 9]]], ids=["padded", "equally long"])
+def test_a_prefix_that_all_prompts_share_is_read_once(monkeypatch: pytest.MonkeyPatch, rests: list[list[int]]) -> None:
+    model = make_model(11)
+    shots = [3, 4, 5, 6, 7, 8] * 8
+    prompts = [[0, *shots, *rest] for rest in rests]
+    read: list[int] = []
+    handle = model.base_model.embed_tokens.register_forward_hook(lambda _, given, out: read.append(given[0].numel()))
+    config = settings(max_new_tokens=9)
+    shared = sample_completions(model, prompts, 4, config, [EOS], generator())
+    assert sum(read[:2]) == 1 + len(shots) + len(prompts) * max(map(len, rests))
+    monkeypatch.setattr(hf, "WORTH_A_PASS", 1000)
+    apart = sample_completions(model, prompts, 4, config, [EOS], generator())
+    handle.remove()
+    for a, b in zip((one for group in shared for one in group), (one for group in apart for one in group), strict=True):
+        assert (a.tokens, a.finish) == (b.tokens, b.finish)
+        assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "length"),
+    [
+        ([list(range(40)), [*range(35), 9, 9]], 35),
+        ([list(range(40)), [*range(31), 9, 9]], 0),
+        ([list(range(40)), list(range(40))], 39),
+        ([list(range(40)), list(range(36))], 35),
+        ([list(range(40))], 0),
+    ],
+)
+def test_how_much_is_read_once(prompts: list[list[int]], length: int) -> None:
+    assert hf.shared_prefix_length(prompts) == length
+
+
+def test_the_same_seed_gives_the_same_completions_and_another_gives_others() -> None:
+    model = make_model(11)
+    runs = [
+        [
+            one.tokens
+            for group in sample_completions(model, [[0, 3]], 16, settings(), [EOS], generator(seed))
+            for one in group
+        ]
+        for seed in (0, 0, 1)
+    ]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_every_end_of_sequence_id_ends_a_completion_and_stop_strings_do_too() -> None:
+    model = make_model(11)
+    groups = sample_completions(
+        model, [[0, 3]], 64, settings(max_new_tokens=20), [1, 5, 7], generator(), lambda ids: ids[-1] == 6
+    )
+    for one in groups[0]:
+        ends = [i for i, token in enumerate(one.tokens) if token in (1, 5, 6, 7)]
+        assert ends == ([len(one.tokens) - 1] if one.finish != "length" else [])
+        if ends:
+            assert one.finish == ("stop_string" if one.tokens[-1] == 6 else "stop")
+
+
+def test_top_k_and_top_p_keep_the_smallest_sets() -> None:
+    logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()[None]
+    for (top_k, kept_k), (top_p, kept_p) in itertools.product(
+        [(0, 4), (1, 1), (3, 3), (9, 4)], [(1.0, 4), (0.39, 1), (0.41, 2), (0.75, 3)]
+    ):
+        kept = int((apply_top_k_top_p(logits, top_k, top_p) > -torch.inf).sum())
+        if top_p == 1.0:
+            assert kept == kept_k
+        elif top_k in (0, 9):
+            assert kept == kept_p
+        else:
+            assert 1 <= kept <= min(kept_k, 4)

@@ -1,0 +1,302 @@
+"""Real vLLM, on the CPU, in the environment that `make vllm` makes: it samples from the model that training has."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import ROOT, config_of, overrides
+from tests.sampling.test_sampler import exact
+from tests.sweeps.test_group import assert_same_run, launch
+from topr_exp.models.policy import Policy, load_policy
+from topr_exp.pipeline import run
+from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.hf import Sample
+from topr_exp.sampling.vllm import VLLM
+from topr_exp.types import TOPRError
+
+ENVIRONMENT = Path(os.environ.get("TOPR_VLLM", ROOT / ".venv-vllm"))
+PYTHON = ENVIRONMENT / "bin" / "python"
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not (ENVIRONMENT / ".installed").exists(), reason=f"no vLLM in {ENVIRONMENT}; run `make vllm`"),
+]
+
+
+def settings(*more: str) -> list[str]:
+    return ["sampler=vllm", f"sampler.python={PYTHON}", "sampler.cpu_cache_gib=0.25", *more]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Policy:
+    return load_policy(config_of().model, "cpu")
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLM]:
+    """A sampler whose one engine these tests share; they leave it with the shipped weights or others."""
+    torch.set_num_threads(1)
+    sampler = VLLM(config_of(*settings()).sampler, tmp_path_factory.mktemp("sampler"), False)
+    yield sampler
+    sampler.close()
+
+
+def draw(vllm: VLLM, policy: Policy, n: int, seed: int = 0, stop: tuple[str, ...] = (), **changes: Any) -> Any:
+    """n completions of each of PROMPTS."""
+    vllm.config = dataclasses.replace(vllm.config, **{"max_new_tokens": 24} | changes)
+    prompts = [policy.encode(text).tolist() for text in PROMPTS]
+    vllm.prepare(policy, 100)
+    return prompts, vllm.sample(policy, prompts, n, (seed,), stop)
+
+
+PROMPTS = ["Tom has 3 apples. He buys 2 more. How many apples does Tom have?", "Ann has 20 coins"]
+
+
+def own_logp(policy: Policy, prompt: list[int], one: Sample) -> torch.Tensor:
+    with torch.no_grad():
+        logits = policy.model(torch.tensor([[*prompt, *one.tokens]])).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, torch.tensor(one.tokens)[:, None]).squeeze(-1)
+
+
+def assert_same_model(policy: Policy, prompts: list[list[int]], groups: list[list[Sample]]) -> None:
+    for prompt, group in zip(prompts, groups, strict=True):
+        for one in group:
+            torch.testing.assert_close(torch.tensor(one.logprobs), own_logp(policy, prompt, one), atol=1e-4, rtol=0)
+
+
+def perturbed(policy: Policy, name: str) -> Policy:
+    """Other weights of the same model, which lie in no folder."""
+    import copy
+
+    model = copy.deepcopy(policy.model)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.05 * torch.randn(weight.shape, generator=generator)
+    return dataclasses.replace(policy, model=model, fingerprint=name, folder=None)
+
+
+def test_log_probabilities_are_those_of_transformers(vllm: VLLM, tiny: Policy) -> None:
+    prompts, groups = draw(vllm, tiny, 16)
+    assert_same_model(tiny, prompts, groups)
+    finishes = set()
+    for one in (one for group in groups for one in group):
+        ends = [i for i, token in enumerate(one.tokens) if token in tiny.eos_ids]
+        assert ends == ([len(one.tokens) - 1] if one.finish == "stop" else [])
+        assert len(one.tokens) == 24 or one.finish == "stop"
+        finishes.add(one.finish)
+    assert finishes == {"stop", "length"}
+    made_by = vllm.made_by()
+    assert (made_by["sampler"], made_by["device"]) == ("vllm", "cpu")
+    assert made_by["vllm"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"top_k": 3, "temperature": 1.3, "max_new_tokens": 3}, {"top_p": 0.9, "temperature": 1.5, "max_new_tokens": 2}],
+    ids=str,
+)
+def test_frequencies_follow_the_exact_probabilities(vllm: VLLM, tiny: Policy, changes: dict[str, Any]) -> None:
+    draws = 2000
+    prompts, groups = draw(vllm, tiny, draws, **{"top_p": 1.0, "top_k": 0} | changes)
+    cells = 0
+    assert tiny.eos_ids == [2]
+    for prompt, group in zip(prompts, groups, strict=True):
+        probabilities = exact(tiny.model, prompt, vllm.config, eos=2)
+        assert abs(sum(probabilities.values()) - 1) < 1e-5
+        counts = dict.fromkeys(probabilities, 0)
+        for one in group:
+            counts[tuple(one.tokens)] += 1  # a KeyError is a completion of probability 0
+            # Under the distribution that it was drawn from: after temperature, top-k and top-p.
+            assert abs(sum(one.logprobs) - math.log(probabilities[tuple(one.tokens)])) < 1e-3
+        expected = np.array([draws * p for p in probabilities.values()])
+        observed = np.array(list(counts.values()))
+        large = expected >= 5
+        statistic = float(((observed - expected)[large] ** 2 / expected[large]).sum())
+        k = int(large.sum())
+        assert statistic < k + 5 * math.sqrt(2 * k)
+        cells += k
+    assert cells >= 5
+    vllm.config = dataclasses.replace(vllm.config, top_p=1.0, top_k=0, temperature=1.0)
+
+
+def test_the_same_seed_gives_the_same_completions_whatever_was_asked_before(vllm: VLLM, tiny: Policy) -> None:
+    first, other, again = (draw(vllm, tiny, 8, seed)[1] for seed in (3, 4, 3))
+    assert first == again  # log-probabilities too, to the last digit
+    assert first != other
+    assert len({tuple(one.tokens) for one in first[0]}) > 1  # the completions of a prompt have seeds of their own
+
+
+def test_stop_strings_end_completions_as_in_the_reference_sampler(vllm: VLLM, tiny: Policy) -> None:
+    _, groups = draw(vllm, tiny, 16, stop=("=", "answer"))
+    stopped, ends = tiny.stopper(("=", "answer")), set()
+    for one in (one for group in groups for one in group):
+        assert [stopped(one.tokens[: i + 1]) for i in range(len(one.tokens))].count(True) <= 1
+        assert (one.finish == "stop_string") == stopped(one.tokens)
+        ends.add(one.finish)
+    assert "stop_string" in ends
+
+
+def test_weights_are_reloaded_and_checked(vllm: VLLM, tiny: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw(vllm, tiny, 1)
+    (engine,) = [lane.engine for lane in vllm.all]
+    changed = perturbed(tiny, "changed")
+    prompts, groups = draw(vllm, changed, 8)
+    assert_same_model(changed, prompts, groups)
+    with pytest.raises(AssertionError):
+        assert_same_model(tiny, prompts, groups)
+    # A folder that holds other weights than the policy has: what a reload that did nothing looks like.
+    wrong = dataclasses.replace(changed, fingerprint="wrong", folder=tiny.folder)
+    with pytest.raises(TOPRError, match=r"differ from transformers' by [\d.]+ a token after weights were loaded"):
+        draw(vllm, wrong, 1)
+    prompts, groups = draw(vllm, tiny, 8)
+    assert_same_model(tiny, prompts, groups)
+    assert [lane.engine for lane in vllm.all] == [engine]  # one process all along
+
+
+def test_an_engine_that_can_not_start_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(TOPRError) as caught:
+        run(config_of(*overrides(tmp_path, *settings("sampler.cpu_cache_gib=1e-6"))))
+    assert str(caught.value).startswith("vLLM could not start: ValueError: ")
+    assert "\n" not in str(caught.value)
+    (log,) = tmp_path.rglob("engine-*.log")
+    assert f"its log is {log}" in str(caught.value)
+
+
+ROUNDS = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=4", "optim.lr=1e-3"]
+SHARDS = ["sampler.prompts_per_shard=1"]  # 8 of the evaluation and 16 to train on: a kill finds some of them to go
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Any]]:
+    """A whole run and its summary."""
+    config = config_of(*overrides(tmp_path_factory.mktemp("run"), *settings(*SHARDS)))
+    return config, run(config)
+
+
+def test_the_whole_pipeline(finished: tuple[Any, dict[str, Any]]) -> None:
+    config, summary = finished
+    assert summary["n_train"] == 16 * 4
+    assert summary["tokens"]["tokens_sampled"] > 0
+    for ratio in summary["sampler_mismatch"]["sequence_ratio"].values():
+        assert ratio == pytest.approx(1, abs=1e-3)  # nothing is cut off, so vLLM's log-probabilities are μ's
+    made_by = json.loads((config.folder / "iteration-1" / "training_set.json").read_text())["sampler"]
+    assert made_by["sampler"] == "vllm"
+    assert "vllm" in made_by
+    # The engine ended before training; a second one sampled from the trained weights.
+    assert not engines_of(config.folder)
+
+
+def engines_of(folder: Path) -> list[int]:
+    """Processes whose output goes into a folder's log."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/fd/1"):
+        try:
+            if str(folder) in os.readlink(entry):
+                found.append(int(entry.parts[2]))
+        except OSError:
+            continue
+    return found
+
+
+def shards(store: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.glob("rollouts/*/*.arrow"))}
+
+
+def test_a_run_killed_while_it_samples_goes_on_to_the_same_bits(
+    finished: tuple[Any, dict[str, Any]], tmp_path: Path
+) -> None:
+    arguments = overrides(tmp_path, *settings(*SHARDS))
+    config = config_of(*arguments)
+    command = [sys.executable, "-m", "topr_exp", *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    store = tmp_path / "store"
+    deadline = time.monotonic() + 900
+    while len(shards(store)) < 9 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    kept = shards(store)
+    whole = shards(Path(finished[0].output_dir) / "store")
+    assert len(whole) == 24
+    assert 9 <= len(kept) < len(whole)
+    deadline = time.monotonic() + 300
+    while engines_of(config.folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not engines_of(config.folder)  # the engine does not outlive the run
+
+    run(config)
+    assert shards(store) == whole
+    weights = [folder / "model" / "model.safetensors" for folder in (config.folder, finished[0].folder)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_two_engines_at_once_make_the_run_that_one_makes(
+    finished: tuple[Any, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a machine with two GPUs, but that both engines compute on the CPU.
+    monkeypatch.setattr("topr_exp.sampling.vllm.engine_gpus", lambda gpus, size: [[], []])
+    answered: dict[int, int] = {}
+    ask = Engine.ask
+
+    def spy(self: Engine, do: str, **values: Any) -> dict[str, Any]:
+        answer = ask(self, do, **values)
+        answered[self.process.pid] = answered.get(self.process.pid, 0) + (do == "generate")
+        return answer
+
+    monkeypatch.setattr(Engine, "ask", spy)
+    config = config_of(*overrides(tmp_path, *settings(*SHARDS)))
+    run(config)
+    # Two before training, two after it; an engine's first request is the check of its weights.
+    assert len([number for number in answered.values() if number > 1]) == 4
+    assert shards(tmp_path / "store") == shards(Path(finished[0].output_dir) / "store")
+    weights = [folder / "model" / "model.safetensors" for folder in (config.folder, finished[0].folder)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert not engines_of(config.folder)
+
+
+def test_two_processes_with_an_engine_each_make_the_rounds_that_one_makes(tmp_path: Path) -> None:
+    arguments = settings("sampler.prompts_per_shard=2", *ROUNDS)
+    alone = config_of(*overrides(tmp_path / "one", *arguments))
+    run(alone)
+    done = launch(tmp_path / "two", *arguments, "cluster.processes=2")
+    assert done.returncode == 0, done.stderr
+    both = config_of(*overrides(tmp_path / "two", *arguments))
+    assert shards(tmp_path / "two" / "store") == shards(tmp_path / "one" / "store")
+    assert_same_run(both.folder, alone.folder)
+    assert len(list(both.folder.glob("sampler/*/engine-0.log"))) == 2
+    assert not engines_of(both.folder)
+
+
+def test_rounds_keep_one_engine_and_reload_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = Engine.ask
+
+    def spy(self: Engine, do: str, **values: Any) -> dict[str, Any]:
+        asked.append(do)
+        return ask(self, do, **values)
+
+    monkeypatch.setattr(Engine, "ask", spy)
+    config = config_of(*overrides(tmp_path, *settings(*ROUNDS)))
+    run(config)
+    assert asked.count("start") == 1
+    assert asked.count("reload") == 4  # three rounds and the trained model
+    lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    for line in lines:  # vLLM drew from the weights that the round then trained
+        assert line["sampler_gap"] < 1e-4
+    assert not list(config.folder.glob("sampler/**/weights"))

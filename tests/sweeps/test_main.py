@@ -1,0 +1,32 @@
+"""`python -m topr_exp.sweeps` without a sweep's folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from topr_exp.sweeps.__main__ import main
+
+
+def test_status_without_a_folder_lists_the_sweeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["status"]) == 1
+    assert capsys.readouterr().err.startswith("error: there is no sweep in outputs; ")
+    for name in ("new", "old"):
+        shutil.copytree(ROOT / "tests/recorded/runs", tmp_path / "outputs" / name)
+    (tmp_path / "outputs/single").mkdir()  # runs that were started without -m
+    (tmp_path / "outputs/damaged").mkdir()
+    (tmp_path / "outputs/damaged/sweep.json").write_text("{")
+    os.utime(tmp_path / "outputs/old/sweep.json", (0, 0))
+    assert main(["status"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "outputs/old: 2 runs: 1 done, 1 stopped\noutputs/new: 2 runs: 1 done, 1 stopped\n"
+    assert printed.err.startswith("warning: outputs/damaged/sweep.json is damaged")
+    assert main(["status", "outputs/old"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 runs: 1 done, 1 stopped"

@@ -1,0 +1,137 @@
+"""CPU threads: they don't spin on cores that others need, and a run goes on with as many as it was begun with."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import ROOT, config_of
+from topr_exp import pipeline
+from topr_exp.sweeps import child, local
+
+# Parallel sums with pauses between them, in which threads that spin go on working; prints the seconds of processor.
+PAUSES = """
+import time, {first}
+import torch
+torch.set_num_threads(2)
+values = torch.ones(1_000_000)
+values.sum()
+time.sleep(0.1)
+before = time.process_time()
+for _ in range(100):
+    values.sum()
+    time.sleep(0.003)
+print(time.process_time() - before)
+"""
+
+
+def seconds(first: str, **environment: str) -> float:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    code = PAUSES.format(first=first)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, env=kept | environment
+    )
+    return float(done.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the OpenMP of torch's Linux builds")
+def test_threads_that_wait_sleep() -> None:
+    assert seconds("topr_exp") < 0.5 * seconds("sys", OMP_WAIT_POLICY="ACTIVE")
+
+
+@pytest.mark.parametrize("module", ["topr_exp.__main__", "topr_exp.sweeps.warm", "topr_exp.evaluate", "topr_exp.paper"])
+@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
+def test_every_program_says_so_before_torch_is_loaded(module: str, given: dict[str, str]) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    code = (
+        "import sys, os\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, *rest):\n"
+        f"        if name == 'torch': print([os.environ.get(name) for name in {names}]); os._exit(0)\n"
+        f"sys.meta_path.insert(0, Watch())\nimport {module}\nimport torch"
+    )
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", code], capture_output=True, text=True, cwd=ROOT, env=kept | given
+    )
+    expected = [given.get(name) for name in names] if given else ["PASSIVE", "1000"]
+    assert done.stdout.strip() == str(expected), done.stderr
+
+
+# ---- how many
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Those that each run computed with; the runs end where their work would begin."""
+    seen: list[int] = []
+
+    class Experiment:
+        def __init__(self, *given: object) -> None:
+            seen.append(torch.get_num_threads())
+
+        def run(self) -> dict[str, object]:
+            return {}
+
+    before = torch.get_num_threads()
+    monkeypatch.setattr(pipeline, "Experiment", Experiment)
+    yield seen
+    torch.set_num_threads(before)
+
+
+def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(
+    tmp_path: Path, threads: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of("experiment=smoke", f"output_dir={tmp_path}")
+    torch.set_num_threads(3)
+    pipeline.run(config)
+    assert json.loads((config.folder / "environment.json").read_text())["threads"] == 3
+    torch.set_num_threads(2)
+    pipeline.run(config)
+    assert capsys.readouterr().err == ""
+    pipeline.run(config_of("experiment=smoke", f"output_dir={tmp_path}", "cluster.threads=1"))
+    assert (
+        "warning: the run was begun with cluster.threads=3; with 1 its last digits may differ"
+        in capsys.readouterr().err
+    )
+    assert threads == [3, 3, 1]
+
+
+def test_a_run_made_before_this_was_noted_takes_what_there_is(tmp_path: Path, threads: list[int]) -> None:
+    config = config_of("experiment=smoke", f"output_dir={tmp_path}")
+    pipeline.run(config)
+    path = config.folder / "environment.json"
+    noted = json.loads(path.read_text())
+    del noted["threads"]
+    path.write_text(json.dumps(noted))
+    torch.set_num_threads(2)
+    pipeline.run(config)
+    assert threads[1] == 2
+
+
+def test_the_share_of_a_sweeps_run_is_a_default(
+    tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was begun alone with more threads keeps them when a sweep with several jobs goes on with it."""
+    from topr_exp.runs.plan import Job
+    from topr_exp.sweeps.sweep import Sweep
+
+    monkeypatch.setattr(child, "redirect_attempt", lambda log: None)
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.chdir(tmp_path)
+    config = config_of("experiment=smoke", f"output_dir={tmp_path}")
+    torch.set_num_threads(3)
+    pipeline.run(config)
+    sweep = Sweep(tmp_path / "runs", [])
+    other = config_of("experiment=smoke", f"output_dir={tmp_path}", "seed=1")
+    begun, new = sweep.add([Job([], config), Job([], other)], [])
+
+    for run, asked in ((begun, None), (new, None), (new, 1)):
+        local.run_one(run, sweep.path(run), asked, 2, 0)
+    assert threads == [3, 3, 2, 1]

@@ -1,0 +1,181 @@
+"""Several processes compute what one computes: weights, metrics, checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from tests.conftest import make_model
+from tests.processes import together
+from tests.training.test_trainer import AGRO_LOSS, DPO_LOSS, TOPR, make_examples, optim
+from topr_exp.config.optim import Optimizer
+from topr_exp.models.policy import Policy, save_model
+from topr_exp.runtime import distributed
+from topr_exp.training.parallel import parallelize
+from topr_exp.training.scoring import log_probabilities
+from topr_exp.training.trainer import Trainer
+
+LOSSES = {loss.name: loss for loss in (TOPR, DPO_LOSS, AGRO_LOSS)}
+CASES = [
+    ("topr", Optimizer.adamw),
+    ("topr", Optimizer.adafactor),
+    ("dpo", Optimizer.adamw),
+    ("agro", Optimizer.adafactor),
+]
+SIZES = [8, 3, 8]  # of global batches; the second has fewer examples than there are processes
+SIZES_OF_GROUPS = [8, 4, 8]
+EXACT = 1e-6  # in float32, of weights between -2 and 2
+
+
+def policy() -> Policy:
+    return Policy(make_model(11), None, "test", torch.float32)
+
+
+def train(
+    folder: Path, loss: str, optimizer: Optimizer, parallel: str, micro: int = 2, steps: int = 3
+) -> tuple[Trainer, list[dict[str, float]]]:
+    """Some updates, from the newest checkpoint below `folder` on."""
+    recompute = loss == "dpo"  # one of them with gradient checkpointing
+    config = optim(name=optimizer, micro_batch_size=micro, lr=1e-3, gradient_checkpointing=recompute)
+    ours = policy()
+    trainer = Trainer(ours, LOSSES[loss], None, config, folder, parallelize(ours.model, parallel))
+    return trainer, go_on(trainer, steps)
+
+
+def go_on(trainer: Trainer, steps: int) -> list[dict[str, float]]:
+    """The updates up to a step."""
+    examples = make_examples(policy(), trainer.loss)
+    order = examples.training_set.order(0, 1, 0)
+    sizes = SIZES_OF_GROUPS if "groups" in trainer.loss.needs else SIZES
+    records = []
+    for step in range(trainer.step, steps):
+        chosen = np.resize(order, 100)[8 * step : 8 * step + sizes[step]]
+        records.append(trainer.update(examples, chosen, expect_unit_ratio=step == 0))
+    return records
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    with trainer.layout.gathered_weights():
+        return {name: weight.detach().clone() for name, weight in trainer.policy.model.named_parameters()}
+
+
+def case(folder: Path, loss: str, optimizer: Optimizer, parallel: str) -> tuple[Any, Any]:
+    trainer, records = train(folder, loss, optimizer, parallel)
+    return weights(trainer), records
+
+
+def cases(folder: Path, parallel: str) -> dict[tuple[str, Optimizer], tuple[Any, Any]]:
+    return {(loss, optimizer): case(folder, loss, optimizer, parallel) for loss, optimizer in CASES}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Optimizer], tuple[Any, Any]]:
+    """What one process computes."""
+    return cases(tmp_path_factory.mktemp("alone"), "ddp")
+
+
+def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    assert set(ours) == set(theirs)
+    for name, weight in theirs.items():
+        torch.testing.assert_close(ours[name], weight, atol=EXACT, rtol=EXACT, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_several_processes_compute_what_one_computes(
+    tmp_path: Path, alone: dict[tuple[str, Optimizer], tuple[Any, Any]], size: int, parallel: str
+) -> None:
+    leader, *others = together(size, cases, tmp_path, parallel)
+    for key, (expected, records) in alone.items():
+        got, metrics = leader[key]
+        assert_same(got, expected)
+        for ours, theirs in zip(metrics, records, strict=True):
+            assert set(ours) == set(theirs)
+            for name, value in theirs.items():
+                if name not in ("tokens_per_second", "accuracy"):  # accuracy: the sign of a margin of 0
+                    assert ours[name] == pytest.approx(value, rel=1e-4, abs=1e-5), (key, name)
+        for other in others:
+            strip = [{**record, "tokens_per_second": 0} for record in other[key][1]]
+            assert strip == [{**record, "tokens_per_second": 0} for record in metrics]
+
+
+def saved(folder: Path, optimizer: Optimizer, parallel: str) -> dict[str, torch.Tensor]:
+    """An update and a checkpoint."""
+    trainer, _ = train(folder, "topr", optimizer, parallel, steps=1)
+    trainer.save({"extra": b"kept"})
+    return weights(trainer)
+
+
+def resumed(folder: Path, optimizer: Optimizer, parallel: str) -> dict[str, torch.Tensor]:
+    """The two other updates, from that checkpoint."""
+    trainer, records = train(folder, "topr", optimizer, parallel)
+    assert [record["step"] for record in records] == [2, 3]
+    assert trainer.restored is not None
+    assert (trainer.restored / "extra").read_bytes() == b"kept"
+    return weights(trainer)
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
+def test_a_checkpoint_loads_on_any_number_of_processes(
+    tmp_path: Path, alone: dict[tuple[str, Optimizer], tuple[Any, Any]], optimizer: Optimizer
+) -> None:
+    expected, _ = alone["topr", optimizer]
+    sharded, whole = tmp_path / "sharded", tmp_path / "whole"
+    together(4, saved, sharded, optimizer, "fsdp")
+    (checkpoint,) = sharded.iterdir()
+    assert sum(path.suffix == ".safetensors" for path in checkpoint.iterdir()) == 4
+    assert_same(resumed(sharded, optimizer, "ddp"), expected)  # on one
+    assert_same(together(2, resumed, sharded, optimizer, "fsdp")[0], expected)
+    assert_same(together(2, resumed, sharded, optimizer, "ddp")[0], expected)
+    saved(whole, optimizer, "ddp")
+    assert_same(together(2, resumed, whole, optimizer, "fsdp")[0], expected)
+
+
+def saved_again(folder: Path) -> None:
+    trainer, _ = train(folder, "topr", Optimizer.adamw, "fsdp")
+    trainer.save({})
+
+
+def step_found(folder: Path) -> int:
+    return train(folder, "topr", Optimizer.adamw, "fsdp", steps=0)[0].step
+
+
+def test_a_damaged_shard_sets_all_processes_back_to_the_checkpoint_before(tmp_path: Path) -> None:
+    together(2, saved, tmp_path, Optimizer.adamw, "fsdp")
+    together(2, saved_again, tmp_path)
+    second = tmp_path / "step-00000003" / "shard-00002-of-00002.safetensors"
+    second.write_bytes(second.read_bytes()[:-1] + b"x")
+    assert together(2, step_found, tmp_path) == [1, 1]
+
+
+def used_in_between(folder: Path, parallel: str) -> tuple[dict[str, torch.Tensor], list[list[float]]]:
+    """Training with other work on the whole model in between, more of it on some processes than on others."""
+    trainer, _ = train(folder, "topr", Optimizer.adamw, parallel, steps=0)
+    rollouts = make_examples(policy(), TOPR).rollouts
+    seen = []
+    for steps in (0, 1, 3):
+        go_on(trainer, steps)
+        with trainer.layout.gathered_weights():
+            for _ in range(1 + distributed.rank()):
+                logp = log_probabilities(trainer.policy, rollouts, range(4), 3)["logp"].to_pylist()
+            save_model(trainer.policy.model, folder / str(distributed.rank()))
+        seen.append([sum(line) for line in logp])
+    return weights(trainer), seen
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_each_process_may_use_the_whole_model_between_updates(
+    tmp_path: Path, alone: dict[tuple[str, Optimizer], tuple[Any, Any]], parallel: str
+) -> None:
+    results = together(2, used_in_between, tmp_path, parallel)
+    _, expected = used_in_between(tmp_path / "one", parallel)
+    for rank, (final, seen) in enumerate(results):
+        assert_same(final, alone["topr", Optimizer.adamw][0])
+        np.testing.assert_allclose(seen, expected, rtol=1e-5)
+        stored_model = LlamaForCausalLM.from_pretrained(tmp_path / str(rank))
+        assert_same(dict(stored_model.named_parameters()), final)

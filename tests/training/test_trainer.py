@@ -1,0 +1,385 @@
+"""The loop: what a batch is split into, how often it is interrupted and how it is padded change nothing."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import Tensor
+
+from tests.conftest import config_of, make_model, overrides
+from topr_exp.algorithms.agro import AGRO, Estimator
+from topr_exp.algorithms.base import log_prob, signal
+from topr_exp.algorithms.dpo import DPO
+from topr_exp.algorithms.tapered import Ratio, Tapered
+from topr_exp.composition.candidates import Candidates
+from topr_exp.composition.training_set import build_training_set
+from topr_exp.config.compose import ComposeConfig, ComposeName, unit_of
+from topr_exp.config.optim import OptimConfig, Optimizer
+from topr_exp.pipeline import run
+from topr_exp.runtime import interrupts
+from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.store import Ragged
+from topr_exp.training.examples import Examples
+from topr_exp.training.micro_batches import micro_batches
+from topr_exp.training.optimizers import make_optimizer
+from topr_exp.training.parallel import SingleProcess
+from topr_exp.training.scoring import log_probabilities
+from topr_exp.training.trainer import Trainer
+from topr_exp.types import Batch, LossOutput, TOPRError
+
+N = 4  # completions a problem
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True)
+NAIVE = Tapered("naive", 1.0, 1.0, 1.0, 1.0, Ratio.sequence, True)
+AGRO_LOSS = AGRO("agro", 0.5, Estimator.vanilla, False)
+DPO_LOSS = DPO("dpo", 0.1)
+
+
+def optim(**changes: Any) -> OptimConfig:
+    values = {"lr": 1e-2, "grad_clip": 1.0, "batch_size": 8, "micro_batch_size": 8, "name": Optimizer.adamw}
+    values |= {"gradient_checkpointing": False, **changes}
+    return OptimConfig(
+        betas=[0.9, 0.999] if values["name"] is Optimizer.adamw else None,
+        weight_decay=0.0,
+        score_batch_size=5,
+        epochs=1,
+        skip_nonfinite=False,
+        **values,
+    )
+
+
+def make_examples(policy: Any, loss: Any, problems: int = 6) -> Examples:
+    """Random completions of random prompts, a third of them called correct."""
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(3, 11, rng.integers(1, 7)).astype(np.int32) for _ in range(problems)]
+    rows = problems * N
+    columns = pa.table(
+        {
+            "tokens": pa.array([rng.integers(3, 11, rng.integers(1, 9)) for _ in range(rows)], pa.list_(pa.int32())),
+            "finish": pa.array(["stop"] * rows),
+            "problem": pa.array(np.repeat(np.arange(problems), N), pa.int32()),
+            "sample": pa.array(np.tile(np.arange(N), problems), pa.int16()),
+        }
+    )
+    rollouts = Rollouts("", columns, prompts, [0, rows], 0)
+    candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0)
+    config = ComposeConfig(ComposeName.uniform, None, None, 16, False)
+    training_set = build_training_set(
+        candidates, -1.0, config, unit_of(loss.needs), seed=0, iteration=1, baseline=None, effective=None
+    )
+    mu = Ragged(log_probabilities(policy, rollouts, range(rows), 7)["logp"])
+    return Examples(training_set, rollouts, mu, mu)
+
+
+def new_trainer(policy: Any, loss: Any, config: OptimConfig, folder: Path) -> Trainer:
+    return Trainer(policy, loss, None, config, folder, SingleProcess(policy.model))
+
+
+def train(
+    tmp_path: Path, make_policy: Any, loss: Any, updates: int, **changes: Any
+) -> tuple[Any, list[dict[str, float]]]:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, loss)
+    trainer = new_trainer(policy, loss, optim(**changes), tmp_path / "checkpoints")
+    size = trainer.config.batch_size
+    order = examples.training_set.order(0, 1, 0)
+    records = []
+    for step in range(trainer.step, updates):
+        start = step * size % len(order)
+        records.append(trainer.update(examples, order[start : start + size], expect_unit_ratio=step == 0))
+    return trainer, records
+
+
+def weights(trainer: Any) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.policy.model.parameters()])
+
+
+@pytest.mark.parametrize("loss", [TOPR, NAIVE, AGRO_LOSS, DPO_LOSS], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("micro", [1, 3, 5])
+def test_gradient_accumulation_changes_nothing(tmp_path: Path, make_policy: Any, loss: Any, micro: int) -> None:
+    whole, records = train(tmp_path / "a", make_policy, loss, 1)
+    split, others = train(tmp_path / "b", make_policy, loss, 1, micro_batch_size=micro)
+    for a, b in zip(whole.policy.model.parameters(), split.policy.model.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-6, rtol=1e-4)
+    for key, value in records[0].items():
+        if key not in ("tokens_per_second", "accuracy"):  # accuracy: the sign of a margin of 0
+            assert others[0][key] == pytest.approx(value, rel=1e-4, abs=1e-5), key
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """REINFORCE that keeps what it was called with; `whole_groups` and `mean` are two needs that don't go together."""
+
+    name: str
+    whole_groups: bool
+    mean: bool  # the baseline is the mean reward of the global batch
+    called: list[Batch] = dataclasses.field(default_factory=list)
+    asked: list[Batch] = dataclasses.field(default_factory=list)
+
+    uses_baseline = False
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"groups"} if self.whole_groups else ())
+
+    @property
+    def signals(self) -> Callable[[Batch], dict[str, Tensor]] | None:
+        return self._signals if self.mean else None
+
+    def _signals(self, batch: Batch) -> dict[str, Tensor]:
+        self.asked.append(batch)
+        assert not (2 * batch.logp).requires_grad
+        return {"mean": batch.reward.mean().expand(len(batch.reward)), "logp": log_prob(batch)}
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        self.called.append(batch)
+        baseline = signal(batch, "mean") if self.mean else 0.0
+        return LossOutput((baseline - batch.reward) * log_prob(batch))
+
+
+@pytest.mark.parametrize("micro", [8, 3])
+def test_signals_are_computed_over_the_global_batch_whatever_the_loss_needs(
+    tmp_path: Path, make_policy: Any, micro: int
+) -> None:
+    loss = Recording("mean", whole_groups=False, mean=True)
+    train(tmp_path, make_policy, loss, 1, micro_batch_size=micro)
+    (asked,) = loss.asked
+    assert len(asked.reward) == 8
+    assert [len(batch.reward) for batch in loss.called] == ([8] if micro == 8 else [3, 3, 2])
+    assert min(Counter(asked.group.tolist()).values()) < N  # not of whole groups
+    for batch in loss.called:
+        assert batch.signals["mean"].tolist() == [asked.reward.mean().item()] * len(batch.reward)
+        torch.testing.assert_close(batch.signals["logp"], log_prob(batch).detach(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("micro", [8, 3])
+def test_whole_groups_come_without_signals_to_a_loss_that_has_none(
+    tmp_path: Path, make_policy: Any, micro: int
+) -> None:
+    loss = Recording("whole", whole_groups=True, mean=False)
+    train(tmp_path, make_policy, loss, 1, micro_batch_size=micro)
+    groups = Counter(group for batch in loss.called for group in batch.group.tolist())
+    assert set(groups.values()) == {N}
+    assert all(batch.signals == {} for batch in loss.called)
+
+
+@pytest.mark.parametrize(
+    ("completion", "whole"), [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
+)
+def test_completions_of_a_problem_stay_together_where_that_costs_less(
+    make_policy: Any, completion: tuple[int, int], whole: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = 8 * N
+    prompts = [rng.integers(3, 11, 30).astype(np.int32) for _ in range(8)]
+    columns = pa.table(
+        {
+            "tokens": pa.array([rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]),
+            "problem": pa.array(np.repeat(np.arange(8), N), pa.int32()),
+        }
+    )
+    policy = make_policy(make_model(11, hidden_size=128, intermediate_size=256))  # as large as the shipped one's layers
+    examples = dataclasses.replace(
+        make_examples(policy, TOPR, problems=8), rollouts=Rollouts("", columns, prompts, [0, rows], 0)
+    )
+    chosen = examples.training_set.order(0, 1, 0)
+    parts = micro_batches(policy.model, examples, chosen, N)
+    assert sorted(np.concatenate([part.positions for part in parts])) == list(range(rows))
+    problems = [set(examples.problems(chosen[part.positions])) for part in parts]
+    assert (max(map(len, problems)) == 1) == whole
+    lengths = [[examples.length(example) for example in chosen[part.positions]] for part in parts]
+    assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
+
+
+def test_the_last_batch_is_divided_by_its_own_size(tmp_path: Path, make_policy: Any) -> None:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, TOPR)
+    trainer = new_trainer(policy, TOPR, optim(lr=1e-12), tmp_path)
+    chosen = examples.training_set.order(0, 1, 0)[:3]
+    whole = trainer.update(examples, chosen, expect_unit_ratio=True)["loss"]
+    single = [trainer.update(examples, chosen[i : i + 1], expect_unit_ratio=False)["loss"] for i in range(3)]
+    assert whole == pytest.approx(np.mean(single), rel=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
+def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(
+    tmp_path: Path, make_policy: Any, optimizer: Optimizer
+) -> None:
+    through, records = train(tmp_path / "a", make_policy, TOPR, 6, name=optimizer)
+    half, first = train(tmp_path / "b", make_policy, TOPR, 3, name=optimizer)
+    half.save({})
+    resumed, second = train(tmp_path / "b", make_policy, TOPR, 6, name=optimizer)
+    assert torch.equal(weights(through), weights(resumed))
+    assert [r["loss"] for r in records] == [r["loss"] for r in first + second]
+
+
+class Journal:
+    """Counts checkpoints."""
+
+    checkpoints = 0
+
+    def before_checkpoint(self, step: int, steps: int) -> None:
+        self.checkpoints += 1
+
+
+def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(tmp_path: Path, make_policy: Any) -> None:
+    trainer, journal = new_trainer(make_policy(make_model(11)), TOPR, optim(), tmp_path), Journal()
+    for every, ago, written in ((60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)):
+        trainer.saving, trainer.saved = 100.0, time.monotonic() - ago
+        journal.checkpoints = 0
+        with interrupts.listening():  # forgets what signals earlier tests sent
+            trainer.checkpoint(journal, 10, every)
+        assert journal.checkpoints == written
+    assert trainer.saving < 100
+
+
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(
+    tmp_path: Path, make_policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, _ = train(tmp_path, make_policy, TOPR, 2)
+    trainer.save({})
+    trainer.step = 3
+    trainer.save({})
+    newest = tmp_path / "checkpoints" / "step-00000003" / "model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    again = new_trainer(make_policy(make_model(11)), TOPR, optim(), tmp_path / "checkpoints")
+    assert again.step == 2
+    assert "step-00000003 is damaged (model.safetensors has another checksum) and is skipped" in caplog.text
+    again.save({})  # two sound ones are kept, and a damaged one takes no place of theirs
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+
+
+def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path: Path, make_policy: Any) -> None:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, TOPR)
+    with torch.no_grad():
+        next(policy.model.parameters()).mul_(1.01)
+    trainer = new_trainer(policy, TOPR, optim(), tmp_path)
+    with pytest.raises(TOPRError, match=r"log π − log μ is .* before the first update .*μ was not scored by these"):
+        trainer.update(examples, np.arange(8), expect_unit_ratio=True)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_gradient_that_is_not_finite_stops_the_run_or_is_skipped(
+    tmp_path: Path, make_policy: Any, skip: bool
+) -> None:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, TOPR)
+    config = optim()
+    object.__setattr__(config, "skip_nonfinite", skip)
+    trainer = new_trainer(policy, TOPR, config, tmp_path)
+    with torch.no_grad():
+        policy.model.lm_head.weight[5] = float("inf")
+    before = weights(trainer).clone()
+    if skip:
+        assert trainer.update(examples, np.arange(8), expect_unit_ratio=False)["skipped"] == 1
+        torch.testing.assert_close(weights(trainer), before, equal_nan=True)
+    else:
+        with pytest.raises(TOPRError, match=r"not finite at step 1; .*completions \[0, 1, 2, 3, 4, 5, 6, 7\]"):
+            trainer.update(examples, np.arange(8), expect_unit_ratio=False)
+
+
+def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path: Path, make_policy: Any) -> None:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, TOPR)
+    # Asks the system for more than there is: torch's own error, not one of ours.
+    hook = policy.model.base_model.layers[0].register_forward_hook(lambda *_: torch.empty(1 << 60, dtype=torch.uint8))
+    line = (
+        r"out of memory in an update with optim.micro_batch_size={} and optim.gradient_checkpointing={}, the longest "
+        r"sequence of \d+ tokens; {}; what was finished before is kept$"
+    )
+    for micro, recompute, advice in (
+        (8, False, "lower optim.micro_batch_size or set optim.gradient_checkpointing=true"),
+        (8, True, "lower optim.micro_batch_size"),
+        (1, True, "train on more or larger devices"),
+    ):
+        config = optim(micro_batch_size=micro, gradient_checkpointing=recompute)
+        with pytest.raises(TOPRError, match=line.format(micro, str(recompute).lower(), advice)):
+            new_trainer(policy, TOPR, config, tmp_path).update(examples, np.arange(8), expect_unit_ratio=True)
+    with pytest.raises(TOPRError, match=r"scoring 5 completions .*; lower optim.score_batch_size; what"):
+        log_probabilities(policy, examples.rollouts, range(8), 5)
+    hook.remove()
+    new_trainer(policy, TOPR, optim(), tmp_path).update(examples, np.arange(8), expect_unit_ratio=True)
+
+
+def test_gradient_checkpointing_changes_no_update(tmp_path: Path, make_policy: Any) -> None:
+    plain, _ = train(tmp_path / "a", make_policy, TOPR, 2)
+    again, _ = train(tmp_path / "b", make_policy, TOPR, 2, gradient_checkpointing=True)
+    assert torch.equal(weights(plain), weights(again))
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
+def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as_float64_says(
+    tmp_path: Path, make_policy: Any, optimizer: Optimizer
+) -> None:
+    """A step of 5e-7 is far below the spacing of bfloat16 numbers: weights kept in that would not move."""
+    changes = {"lr": 5e-7, "name": optimizer, "grad_clip": float("inf")}
+    policy = make_policy(make_model(11))
+    policy.compute = torch.bfloat16
+    examples = make_examples(policy, TOPR)
+    before = torch.cat([weight.detach().flatten() for weight in policy.model.parameters()]).clone()
+    trainer = new_trainer(policy, TOPR, optim(**changes), tmp_path)
+    trainer.update(examples, np.arange(8), expect_unit_ratio=True)
+    moved = weights(trainer).double() - before.double()
+
+    exact = copy.deepcopy(policy.model).double()  # the same gradient, the optimizer's arithmetic in float64
+    with torch.no_grad():
+        start = 0
+        for weight, trained in zip(exact.parameters(), policy.model.parameters(), strict=True):
+            weight.copy_(before[start : start + weight.numel()].view_as(weight))
+            weight.grad = trained.grad.double()
+            start += weight.numel()
+    make_optimizer(exact.parameters(), trainer.config).step()
+    expected = torch.cat([weight.detach().flatten() for weight in exact.parameters()]) - before.double()
+    assert float(expected.abs().median()) > 1e-8
+    # A weight moves by multiples of its own spacing, so single ones are off by up to half of that.
+    spacing = 2.0 ** (before.double().abs().log2().floor() - 23)
+    assert ((moved - expected).abs() <= 0.51 * spacing + 1e-3 * expected.abs()).all()
+    assert float((moved - expected).norm() / expected.norm()) < 0.1
+
+    coarse = before.bfloat16()
+    unmoved = (coarse + expected.bfloat16()) == coarse
+    assert float(unmoved.double().mean()) > 0.95
+
+
+def test_adafactor_moves_a_weight_by_about_the_learning_rate(tmp_path: Path, make_policy: Any) -> None:
+    start = weights(train(tmp_path / "a", make_policy, TOPR, 0)[0])
+    moved = weights(train(tmp_path / "b", make_policy, TOPR, 1, name=Optimizer.adafactor, lr=1e-4)[0])
+    assert 0.3e-4 < float((moved - start).square().mean().sqrt()) < 3e-4
+
+
+def test_metrics_of_an_update(tmp_path: Path, make_policy: Any) -> None:
+    _, records = train(tmp_path, make_policy, TOPR, 2)
+    first, second = records
+    assert first["kl_mu"] == pytest.approx(0, abs=1e-6)
+    assert first["ess_pos"] == pytest.approx(1, abs=1e-5)
+    assert second["log_ratio_q05_neg"] <= second["log_ratio_q50_neg"] <= second["log_ratio_q95_neg"]
+    assert {"loss", "grad_norm", "lr", "entropy", "weight_neg", "clipped_high_neg", "samples", "tokens"} <= set(second)
+    assert 0 < second["entropy"] < np.log(11)
+
+
+def test_rounds_count_what_they_sampled_before_a_run_broke_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=4", "checkpoint.every_seconds=0"]
+    undisturbed = run(config_of(*overrides(tmp_path / "a", *rounds)))["tokens"]
+    broken = config_of(*overrides(tmp_path / "b", *rounds))
+    update = Trainer.update
+
+    def fails(self: Trainer, *arguments: Any, **more: Any) -> dict[str, float]:
+        if self.step == 2:
+            raise TOPRError("in the third round")
+        return update(self, *arguments, **more)
+
+    monkeypatch.setattr(Trainer, "update", fails)
+    with pytest.raises(TOPRError, match="in the third round"):
+        run(broken)
+    monkeypatch.setattr(Trainer, "update", update)
+    assert run(broken)["tokens"]["tokens_sampled"] == undisturbed["tokens_sampled"] > 0

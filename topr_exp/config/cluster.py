@@ -1,0 +1,105 @@
+"""Settings of where runs compute (the `cluster` group); nothing here may change a result."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any
+
+from topr_exp.config.section import Count, OptionalCount, Range, Section, at_least
+
+NAMED = Range("null or {NAME: VALUE}", lambda given: isinstance(given, Mapping))
+
+
+class Device(Enum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Parallel(Enum):
+    """How a model in training lies over the processes of a run."""
+
+    ddp = "ddp"  # whole on each of them
+    fsdp = "fsdp"  # sharded, with its gradient and the optimizer's state
+
+
+@dataclass(frozen=True)
+class ClusterConfig(Section, ABC):
+    """What every place has."""
+
+    name: str
+    device: Device
+    threads: OptionalCount
+    parallel: Parallel | None  # None: as suits the model's size
+
+    @property
+    @abstractmethod
+    def world_size(self) -> int:
+        """How many processes a run has."""
+
+    def check_batch(self, batch_size: int) -> None:
+        """Refuse processes that can't have equal parts of a global batch."""
+        check_parts("cluster.processes", self.world_size, batch_size)
+
+
+@dataclass(frozen=True)
+class LocalCluster(ClusterConfig):
+    """This machine."""
+
+    processes: Count  # of a run, each on a GPU of its own where there are any
+    jobs: Count  # runs of a sweep at once
+
+    @property
+    def world_size(self) -> int:
+        return self.processes
+
+
+@dataclass(frozen=True)
+class SlurmCluster(ClusterConfig):
+    """A Slurm cluster; the names are those of the hydra-submitit-launcher."""
+
+    wait: bool  # False: submit and exit
+    partition: str | None
+    account: str | None
+    qos: str | None
+    constraint: str | None
+    timeout_min: Count  # minutes a job may take before it is stopped with a checkpoint and queued again
+    max_num_timeout: Annotated[int, at_least(0)]  # how often it is queued again after that
+    signal_delay_s: Count  # seconds before the time limit at which it is told to stop
+    nodes: Count
+    gpus_per_node: OptionalCount
+    cpus_per_task: OptionalCount
+    mem_gb: OptionalCount  # a node
+    array_parallelism: Count  # runs of a sweep at once
+    setup: list[str] | None  # shell commands before a run
+    additional_parameters: Annotated[Any, NAMED]  # of sbatch, by their long names
+
+    def check(self) -> None:
+        if self.signal_delay_s >= 60 * self.timeout_min:
+            raise ValueError(
+                f"signal_delay_s must be below timeout_min={self.timeout_min} minutes, or a run is told to "
+                f"stop as it starts; got {self.signal_delay_s}"
+            )
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * (self.gpus_per_node or 1)
+
+    def check_batch(self, batch_size: int) -> None:
+        check_parts("cluster.nodes times cluster.gpus_per_node", self.world_size, batch_size)
+
+
+def check_parts(what: str, processes: int, batch_size: int) -> None:
+    """Raise ValueError unless a global batch can be divided evenly among processes."""
+    if batch_size % processes:
+        allowed = ", ".join(str(number) for number in range(1, batch_size + 1) if batch_size % number == 0)
+        raise ValueError(
+            f"{what} must divide optim.batch_size={batch_size}, of which every process takes an equal part "
+            f"({allowed}); got {processes}"
+        )
+
+
+SCHEMAS: dict[str, type[ClusterConfig]] = {"local": LocalCluster, "slurm": SlurmCluster}

@@ -1,0 +1,58 @@
+"""Settings of the training set (the `compose` group)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from topr_exp.config.section import Count, CountOrAll, Section
+
+Unit = Literal["examples", "pairs", "groups"]  # what an algorithm trains on, and `n_examples` counts
+
+
+class ComposeName(Enum):
+    uniform = "uniform"
+    positives = "positives"
+    proportion = "proportion"
+    anna_karenina = "anna_karenina"
+
+
+@dataclass(frozen=True)
+class ComposeConfig(Section):
+    """Which of the sampled completions are trained on."""
+
+    name: ComposeName
+    n_examples: CountOrAll  # N: completions (for DPO pairs) of the set; null takes all there are
+    positive_share: float | None  # p, exact; for proportion only
+    pairs_per_problem: Count  # for DPO: at most this many pairs of a problem
+    drop_truncated: bool  # leave out completions that the token limit cut off
+
+    def check(self) -> None:
+        if self.positive_share is not None and not 0 < self.positive_share < 1:
+            raise ValueError(f"positive_share must be in (0, 1); got {self.positive_share:g}")
+        if self.name is ComposeName.proportion and self.positive_share is None:
+            raise ValueError("positive_share must be in (0, 1) for compose=proportion; got null")
+        if self.name is not ComposeName.proportion and self.positive_share is not None:
+            raise ValueError(
+                f"positive_share={self.positive_share:g} means nothing for compose={self.name.name}; "
+                "use compose=proportion"
+            )
+
+    def check_unit(self, unit: Unit, algorithm: str) -> None:
+        """Refuse (ValueError) what would break up the pairs or whole groups that `algorithm` trains on."""
+        if unit != "examples" and self.name is not ComposeName.uniform:
+            raise ValueError(
+                f"name={self.name.name} picks single completions, but algo={algorithm} trains on {unit}; "
+                "use compose=uniform"
+            )
+        if unit == "groups" and self.drop_truncated:
+            raise ValueError(
+                f"drop_truncated=true would break up the groups that algo={algorithm} trains on; "
+                "use compose.drop_truncated=false"
+            )
+
+
+def unit_of(needs: frozenset[str]) -> Unit:
+    """What an algorithm with these needs trains on."""
+    return "pairs" if "pairs" in needs else "groups" if "groups" in needs else "examples"

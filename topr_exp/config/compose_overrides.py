@@ -1,0 +1,234 @@
+"""Composes settings from YAMLs and overrides by means of Hydra, whose errors become one line each."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import OverrideType
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+
+from topr_exp.config.load import unknown_key
+from topr_exp.config.resolvers import CONF  # and with it what the YAMLs compute
+from topr_exp.config.schema import first_line
+from topr_exp.types import ConfigError
+
+if TYPE_CHECKING:
+    from hydra.core.config_loader import ConfigLoader
+    from hydra.core.config_search_path import ConfigSearchPath
+    from hydra.core.override_parser.types import Override
+    from omegaconf import DictConfig
+
+
+OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
+
+
+class ConfigDir(SearchPathPlugin):
+    """Puts the folder of --config-dir in front, so that a YAML of the user's hides one of ours with the same name."""
+
+    folder: ClassVar[Path | None] = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.folder is not None:
+            search_path.prepend(provider="command-line", path=f"file://{self.folder}")
+
+
+def config_loader(config_dir: str | None) -> ConfigLoader:
+    """Hydra's loader of `conf/` and of the user's own folder of YAMLs."""
+    if config_dir is not None and not Path(config_dir).is_dir():
+        raise ConfigError(f"--config-dir {config_dir}: no such folder")
+    ConfigDir.folder = Path(config_dir).resolve() if config_dir is not None else None
+    Plugins.instance().register(ConfigDir)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return GlobalHydra.instance().config_loader()
+
+
+class Composer:
+    """Composes the runs of one command line."""
+
+    def __init__(self, args: Namespace) -> None:
+        self.loader = config_loader(args.config_dir)
+        self.parser = OverridesParser.create(config_loader=self.loader)
+        self.name = args.config_name or "config"
+        if not any(source.is_config(self.name) for source in self.loader.get_sources()):
+            raise ConfigError(f"--config-name {self.name}: no such file; leave it out for conf/config.yaml")
+        self.multirun = bool(args.multirun)
+        self.overrides = [self.parse(text) for text in args.overrides]
+
+    def parse(self, text: str) -> Override:
+        """One override, parsed."""
+        try:
+            override = self.parser.parse_overrides([text])[0]
+        except HydraException:
+            raise ConfigError(
+                f"{text}: expected KEY=VALUE; a value with spaces, letters beyond ASCII or any of =~[]{{}}() needs "
+                "quotes, as in 'KEY=\"VALUE\"'"
+            ) from None
+        if not override.key_or_group:
+            raise ConfigError(f"{text}: expected KEY=VALUE")
+        if override.is_delete():
+            raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
+        if override.key_or_group == "experiment" and override.is_sweep_override():
+            raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
+        return override
+
+    def base(self) -> DictConfig:
+        """The config of the overrides that are not swept, with the `hydra` node."""
+        fixed = self.fixed()
+        try:
+            return self.compose(fixed)
+        except ConfigError:
+            # With algo swept, algo.beta=0.1 may be a key that only the swept ones have: each run will say.
+            groups = {text: text.lstrip("+~").split("=", 1)[0].split(".")[0] for text in fixed if "." in text}
+            others = {*self.loader.list_groups("")} - {"cluster", "hydra"}  # what says where runs compute stays
+            base = self.compose([text for text in fixed if groups.get(text) not in others])
+            swept = {override.key_or_group for override in self.overrides if override.is_sweep_override()}
+            swept |= set(base.hydra.sweeper.params or {})
+            if not swept & set(groups.values()):
+                raise
+            return base
+
+    def fixed(self) -> list[str]:
+        """The overrides that are not swept."""
+        return [str(override.input_line) for override in self.overrides if not override.is_sweep_override()]
+
+    def sweeps(self, base: DictConfig) -> bool:
+        """Whether the command line stands for a sweep, if only of one run."""
+        return self.multirun or base.hydra.mode is RunMode.MULTIRUN
+
+    def jobs(self, base: DictConfig) -> Iterator[tuple[list[str], DictConfig]]:
+        """The overrides and the composed config of each run."""
+        fixed = self.fixed()
+        composed: dict[tuple[str, ...], DictConfig] = {}
+        for overrides in self.expand(base):
+            swept = [self.parse(text) for text in overrides if text not in fixed]
+            values = [override for override in swept if self.is_value(override)]
+            rest = [text for text in overrides if text not in {override.input_line for override in values}]
+            # Reading the YAMLs takes 0.1 s, so runs that differ in values alone are copies of one composition.
+            if tuple(rest) not in composed:
+                composed[tuple(rest)] = without_hydra(base if rest == fixed else self.compose(rest))
+            job = copy.deepcopy(composed[tuple(rest)])
+            self.call(partial(self.set_values, job, values, overrides), overrides)
+            yield overrides, job
+
+    def expand(self, base: DictConfig) -> list[list[str]]:
+        """The overrides of each run: every combination of the values that are swept, the last one's fastest."""
+        if not self.sweeps(base):
+            for override in self.overrides:
+                if override.is_sweep_override():
+                    raise ConfigError(f"{override.input_line}: several values are a sweep; add -m")
+            return [self.fixed()]
+        given = {override.key_or_group for override in self.overrides}
+        params = {key: value for key, value in (base.hydra.sweeper.params or {}).items() if key not in given}
+        swept = [self.parse(f"{key}={value}") for key, value in params.items()]
+        choices = dict(choices_of(override) for override in swept + self.overrides)  # of a key given twice the last
+        return [list(job) for job in itertools.product(*choices.values())]
+
+    def is_value(self, override: Override) -> bool:
+        """Whether an override sets one value, no more: not a group's choice, which decides what YAMLs are read."""
+        key = str(override.key_or_group)
+        plain = override.type is OverrideType.CHANGE and override.package is None and not key.startswith("hydra")
+        return plain and not any(source.is_group(key) for source in self.loader.get_sources())
+
+    def set_values(self, job: DictConfig, values: list[Override], overrides: list[str]) -> None:
+        """Set values of a composed config in place."""
+        for override in values:
+            try:
+                OmegaConf.update(job, override.key_or_group, override.value(), merge=True)
+            except (ConfigAttributeError, ConfigKeyError):
+                raise unknown_key(override.key_or_group, self.candidates(override.key_or_group, overrides)) from None
+
+    def compose(self, overrides: list[str]) -> DictConfig:
+        """One config, with the `hydra` node."""
+        step = partial(self.loader.load_configuration, self.name, overrides=overrides, run_mode=RunMode.RUN)
+        return self.call(step, overrides)
+
+    def call(self, step: Callable[[], Any], overrides: list[str]) -> Any:
+        """The result of a step of Hydra's; its errors become one line."""
+        from yaml import YAMLError
+
+        try:
+            return step()
+        except YAMLError as error:
+            raise ConfigError(f"a YAML file can't be read: {' '.join(str(error).split())}") from None
+        except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a group set to null
+            raise self.explain(error, overrides) from None
+
+    def explain(self, error: Exception, overrides: list[str]) -> ConfigError:
+        """An error of Hydra's as one line that names the key, what was given and what is allowed."""
+        text = str(error)
+        if isinstance(error, ValueError):  # a group set to null or to a number
+            pairs = (override.split("=", 1) for override in overrides if "=" in override)
+            text = next((f"Could not find '{k}/{v}'" for k, v in pairs if k in self.loader.list_groups("")), text)
+        if missing := re.search(r"Could not (?:find|load) '([^']+?)/([^']*)'", text):
+            group, choice = missing.groups()
+            allowed = f"{group}={choice}: no such choice; allowed: {', '.join(self.loader.get_group_options(group))}"
+            other = f"; for another one {OTHER_MODEL}" if group == "model" else ""
+            return ConfigError(allowed + other)
+        if twice := re.search(
+            r"Multiple values for (\S+?)\. |Could not append to config\. An item is already at '(.+?)'", text
+        ):
+            key = twice.group(1) or twice.group(2)
+            return ConfigError(f"{key} is set already; write {key}=VALUE without +")
+        if unknown := re.search(r"Could not (?:override|append to|delete) '([^'@=]+)", text):
+            full = re.search(r"full_key: (\S+)", text)
+            return unknown_key(
+                full.group(1) if full else unknown.group(1), self.candidates(unknown.group(1), overrides)
+            )
+        return ConfigError(first_line(error.__cause__ or error))
+
+    def candidates(self, refused: str, overrides: list[str]) -> list[str]:
+        """Keys that the user may have meant: those of the config without the override that Hydra refused."""
+        rest = [text for text in overrides if text.lstrip("+~").split("=", 1)[0].split("@", 1)[0] != refused]
+        if len(rest) == len(overrides):
+            return []
+        try:
+            values: Any = OmegaConf.to_container(self.compose(rest))
+            return list(dotted(values))
+        except ConfigError:
+            return []
+
+
+def choices_of(override: Override) -> tuple[str, list[str]]:
+    """The key of an override, and an override of it for each of its values; ConfigError for no list of values."""
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return key, [f"{key}={override.get_value_element_as_str()}"]
+    try:
+        texts = [f"{key}={value}" for value in override.sweep_string_iterator()]
+    except (HydraException, TypeError, ValueError, ArithmeticError) as error:
+        raise ConfigError(f"{override.input_line}: no list of values ({first_line(error)})") from None
+    if not texts:
+        raise ConfigError(f"{override.input_line}: there is no such value")
+    return key, texts
+
+
+def without_hydra(composed: DictConfig) -> DictConfig:
+    from omegaconf import open_dict
+
+    with open_dict(composed):
+        del composed["hydra"]
+    return composed
+
+
+def dotted(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys of nested values, Hydra's own left out."""
+    for key, value in values.items():
+        if prefix or key != "hydra":
+            yield f"{prefix}{key}"
+            if isinstance(value, dict):
+                yield from dotted(value, f"{prefix}{key}.")

@@ -1,0 +1,174 @@
+"""Rules about settings of several groups; each raises ValueError, with one line, for settings that contradict it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topr_exp.config.compose import ComposeName, unit_of
+from topr_exp.config.data import Reward
+from topr_exp.config.schema import show
+
+if TYPE_CHECKING:
+    from topr_exp.config.settings import Config
+
+TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
+
+
+def check(config: Config) -> None:
+    """Apply all rules, the simplest first."""
+    name(config)
+    weighting(config)
+    unit(config)
+    reference(config)
+    imported(config)
+    rounds(config)
+    on_policy(config)
+    config.cluster.check_batch(config.optim.batch_size)
+
+
+def name(config: Config) -> None:
+    safe = all(ch.isalnum() or ch in "._-" for ch in config.name) and config.name[:1].isalnum()
+    if not safe or len(config.name) > 100:
+        raise ValueError(
+            "name must be 1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit; "
+            f"got {config.name or 'nothing'}"
+        )
+    if config.name in TAKEN:
+        raise ValueError(f"name={config.name}: that folder of output_dir has another use; take another name")
+
+
+def weighting(config: Config) -> None:
+    """The baseline and the effective proportion, of which each sets the other."""
+    baseline, effective = config.baseline, config.effective_positive
+    if baseline is not None and effective is not None:
+        raise ValueError(
+            f"baseline={baseline:g} and effective_positive={effective:g} exclude each other: "
+            "each sets the other (Eq. 12); give one"
+        )
+    for key, value in (("baseline", baseline), ("effective_positive", effective)):
+        if value is not None and not config.algo.uses_baseline:
+            raise ValueError(
+                f"{key}={value:g} means nothing for algo={config.algo.name}, where a constant baseline cancels or only "
+                f"scales the loss; leave {key} out"
+            )
+    if effective is None:
+        return
+    if config.compose.name is ComposeName.positives:
+        raise ValueError(
+            f"effective_positive={effective:g} can't be reached with compose=positives, "
+            "whose share of positives is 1 whatever the baseline; set baseline instead"
+        )
+    if config.reward is Reward.zero_one:
+        raise ValueError(
+            f"effective_positive={effective:g} is of rewards 1 and -1 (Eq. 12), and data.reward is "
+            "zero_one; set baseline instead"
+        )
+    if config.schedule.prompts is not None:
+        raise ValueError(
+            f"effective_positive={effective:g} needs a fixed training set; set baseline where schedule.prompts is set"
+        )
+
+
+def unit(config: Config) -> None:
+    """What would break up the pairs or groups that the algorithm trains on."""
+    algo, n = config.algo, config.data.n
+    kind = unit_of(algo.needs)
+    try:
+        config.compose.check_unit(kind, algo.name)
+    except ValueError as error:
+        raise ValueError(f"compose.{error}") from None
+    if {"groups", "group_rewards"} & algo.needs and n < 2:
+        raise ValueError(f"data.n must be 2 or more for algo={algo.name}, which compares; got {n}")
+    if kind == "groups" and config.optim.batch_size % n:
+        raise ValueError(
+            f"optim.batch_size must be a multiple of data.n={n} for algo={algo.name}, which trains on whole groups; "
+            f"got {config.optim.batch_size}"
+        )
+
+
+def reference(config: Config) -> None:
+    if config.model.reference is not None and not {"ref_logp", "vocab_kl"} & config.algo.needs:
+        raise ValueError(
+            f"model.reference={config.model.reference} is not read by algo={config.algo.name}, whose loss has no "
+            "reference; leave it out"
+        )
+
+
+def imported(config: Config) -> None:
+    """Completions that were made elsewhere take the place of sampling."""
+    source, in_rounds = config.data.completions, config.schedule.prompts is not None
+    if config.mu.name == "sampler" and (source is not None or in_rounds):
+        raise ValueError(
+            "mu must be scored where data.completions is set (those bring their own) and on-policy; got sampler"
+        )
+    if source is None:
+        return
+    if in_rounds or config.iterations > 1:
+        raise ValueError(
+            f"data.completions={source} is trained on instead of sampling; it goes with "
+            "iterations=1 and schedule=offline only"
+        )
+    if unit_of(config.algo.needs) == "groups":
+        raise ValueError(
+            f"data.completions={source} may hold any number of completions a problem; "
+            f"algo={config.algo.name} needs whole groups of data.n"
+        )
+    if config.task.verifies:
+        raise ValueError(
+            f"data.completions={source} holds answers to the problems, which task=verifier does not "
+            "train on: it verifies what task.solver writes"
+        )
+
+
+def rounds(config: Config) -> None:
+    """A round's few completions may not have what an offline set has, and all of them are to be trained on."""
+    schedule, data, compose = config.schedule, config.data, config.compose
+    if schedule.prompts is None:
+        return
+    assert schedule.updates is not None
+    if config.optim.epochs != 1:
+        raise ValueError(f"optim.epochs must be 1 where schedule.prompts is set; got {config.optim.epochs}")
+    if data.train_problems and schedule.prompts > data.train_problems:
+        raise ValueError(
+            f"schedule.prompts must be at most data.train_problems={data.train_problems}; got {schedule.prompts}"
+        )
+    if unit_of(config.algo.needs) == "pairs":
+        raise ValueError(
+            f"algo={config.algo.name} trains on pairs of a correct and an incorrect completion, which a round may "
+            "not have; it needs schedule=offline"
+        )
+    if compose.name is not ComposeName.uniform:
+        raise ValueError(
+            f"compose={compose.name.name} may find nothing in a round's few completions; compose must be "
+            "uniform where schedule.prompts is set"
+        )
+    if compose.drop_truncated:
+        raise ValueError(
+            "compose.drop_truncated=true may leave nothing of a round's few completions; it must be false where "
+            "schedule.prompts is set"
+        )
+    sampled = schedule.prompts * data.n
+    if compose.n_examples is None and schedule.updates * config.optim.batch_size < sampled:
+        raise ValueError(
+            f"optim.batch_size must be {-(-sampled // schedule.updates)} or more, so that schedule.updates="
+            f"{schedule.updates} train on the {sampled} completions of a round (schedule.prompts="
+            f"{schedule.prompts} times data.n={data.n}); got {config.optim.batch_size}"
+        )
+
+
+def on_policy(config: Config) -> None:
+    """An algorithm that is right on-policy only trains on nothing else."""
+    schedule, sampler = config.schedule, config.sampler
+    if "on_policy" not in config.algo.needs:
+        return
+    if schedule.updates != 1 or schedule.replay > 0:
+        raise ValueError(
+            f"algo={config.algo.name} is right on-policy only: it needs schedule=on_policy with schedule.updates=1 "
+            f"and schedule.replay=0; got updates={show(schedule.updates)}, replay={schedule.replay:g}"
+        )
+    if (sampler.temperature, sampler.top_p, sampler.top_k) != (1.0, 1.0, 0):
+        raise ValueError(
+            f"algo={config.algo.name} is right on-policy only: it needs completions of the policy itself, "
+            "sampler.temperature=1, sampler.top_p=1 and sampler.top_k=0; got temperature="
+            f"{sampler.temperature:g}, top_p={sampler.top_p:g}, top_k={sampler.top_k}"
+        )

@@ -1,0 +1,144 @@
+"""Builds a run's settings from what Hydra composed, and checks them.
+
+A mistake raises `ConfigError` with one line: the key, what was given, what is allowed. Nothing heavy is imported, and
+no file is read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from topr_exp.algorithms.base import NEEDS, Loss
+from topr_exp.config import cluster, sampler
+from topr_exp.config.constraints import check
+from topr_exp.config.data import Reward
+from topr_exp.config.schema import build, convert, first_line, hints_of
+from topr_exp.config.settings import Config
+from topr_exp.config.tracking import TrackingConfig
+from topr_exp.types import ConfigError
+
+# Groups whose choices have different settings, by the choice's name.
+CHOICES: dict[str, dict[str, Any]] = {"cluster": cluster.SCHEMAS, "sampler": sampler.SCHEMAS}
+
+
+def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
+    """The error for a key that nothing reads, with the nearest of `known` or of all that something reads."""
+    for group, schemas in (*CHOICES.items(), ("tracking", {"wandb": TrackingConfig})):
+        for choice, schema in schemas.items():
+            if key in keys_of(group, schema):
+                return ConfigError(f"nothing reads {key} here; {group}={choice} does")
+    names = [*known, *known_keys()]
+    own = [name for name in names if name.startswith("algo.") and name not in ("algo.name", "algo._target_")]
+    if key.startswith("algo.") and own and not difflib.get_close_matches(key, own, n=1, cutoff=0.8):
+        return ConfigError(f"nothing reads {key} here; the algorithm has {', '.join(own)}")
+    last = {"learning_rate": "lr"}.get(key.rpartition(".")[2], key.rpartition(".")[2])
+    if same := [name for name in names if name != key and name.rpartition(".")[2] == last]:
+        return ConfigError(f"nothing reads {key}; did you mean {same[0]}?")
+    # Keys of the same depth first: "algorithm" is nearer to "algo" than to "algo.ratio".
+    level = [name for name in names if name.count(".") == key.count(".")]
+    near = difflib.get_close_matches(key, level, n=1, cutoff=0.5) or difflib.get_close_matches(key, names, n=1)
+    return ConfigError(f"nothing reads {key}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the schema, the algorithm's own apart."""
+    keys = []
+    for name, schema in hints_of(Config).items():
+        keys += [name, *(keys_of(name, schema) if dataclasses.is_dataclass(schema) else ())]
+    return keys
+
+
+def keys_of(group: str, schema: Any) -> list[str]:
+    """The dotted keys of a group whose settings are the dataclass `schema`."""
+    return [f"{group}.{field.name}" for field in dataclasses.fields(schema)]
+
+
+def load(composed: DictConfig) -> Config:
+    """Check what Hydra composed and build the run's settings.
+
+    Raises ConfigError (one line) for unknown or missing keys, wrong types, values out of range, settings that
+    exclude each other. Files, folders and machines are not looked at: that is `runs.preflight`.
+    """
+    hints = hints_of(Config)
+    sections: dict[str, Any] = {}
+    # Groups last: many take a plain key's value over (sampler.seed is seed's), and the mistake is in that.
+    for key, value in sorted(resolved(composed).items(), key=lambda item: isinstance(item[1], dict)):
+        if key not in hints:
+            raise unknown_key(str(key))
+        if key == "algo":
+            sections[key] = build_algorithm(value)
+        elif dataclasses.is_dataclass(hints[key]):
+            sections[key] = build_section(key, value)
+        else:
+            convert(key, value, hints[key])
+            sections[key] = value
+    config: Config = build(Config, sections, "", unknown_key)
+    try:
+        check(config)
+    except ValueError as error:
+        raise ConfigError(first_line(error)) from None
+    return config
+
+
+def resolved(composed: DictConfig) -> dict[str, Any]:
+    """The composed values with `${...}` computed, without Hydra's own."""
+    try:
+        values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        inner: BaseException | None = error
+        while inner is not None and not isinstance(inner, ConfigError):
+            inner = inner.__context__
+        # A resolver of ours has named the key itself.
+        raise ConfigError(inner or f"{error.full_key}: {first_line(error)}") from None
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items() if key != "hydra"}
+
+
+def build_section(group: str, values: Any) -> Any:
+    """The settings of a group, checked; where its choices have different ones, `name` says which."""
+    schema = hints_of(Config)[group]
+    if group in CHOICES:
+        name = values.get("name") if isinstance(values, dict) else values
+        if str(name) not in CHOICES[group]:
+            raise ConfigError(f"{group}.name={name}: expected one of {', '.join(CHOICES[group])}")
+        schema = CHOICES[group][str(name)]
+    return build(schema, values, f"{group}.", unknown_key)
+
+
+def build_algorithm(values: Any) -> Any:
+    """The loss that `algo._target_` names, with its fields and what it declares checked."""
+    target = values.get("_target_") if isinstance(values, dict) else None
+    if not isinstance(target, str):
+        raise ConfigError(f"algo._target_ must name a class, as in package.module.Class; got {target}")
+    module, _, name = target.rpartition(".")
+    try:
+        schema = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the user's module raises
+        raise ConfigError(f"algo._target_={target}: {type(error).__name__}: {first_line(error)}") from None
+    if not (dataclasses.is_dataclass(schema) and hasattr(schema, "needs") and hasattr(schema, "uses_baseline")):
+        raise ConfigError(f"algo._target_={target}: not a loss (a dataclass with `needs` and `uses_baseline`)")
+    loss = build(schema, {key: value for key, value in values.items() if key != "_target_"}, "algo.", unknown_key)
+    if problem := broken_contract(loss):
+        raise ConfigError(f"algo._target_={target}: {problem}")
+    return loss
+
+
+def broken_contract(loss: Any) -> str | None:
+    """What a loss declares that nothing here understands; None where there is nothing to say."""
+    if not isinstance(loss, Loss):
+        return "not a loss (it needs `name` and `__call__`)"
+    if not isinstance(loss.needs, (set, frozenset)):
+        return f"needs must be a set of names; got {loss.needs!r}"
+    if unknown := sorted(map(str, loss.needs - NEEDS.keys())):
+        return f"needs {unknown[0]}, which nothing provides; allowed: {', '.join(NEEDS)}"
+    rewards = getattr(loss, "rewards", Reward.pm1.name)
+    if rewards not in Reward.__members__:
+        return f"rewards={rewards}: expected one of {', '.join(Reward.__members__)}"
+    return None

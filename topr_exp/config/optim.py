@@ -1,0 +1,45 @@
+"""Settings of training (the `optim` group)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, ClassVar
+
+from topr_exp.config.section import Count, Range, Section, above, at_least
+
+RATE = Range("above 0", lambda rate: 0 < rate < math.inf)
+
+
+class Optimizer(Enum):
+    adamw = "adamw"
+    adafactor = "adafactor"
+
+
+@dataclass(frozen=True)
+class OptimConfig(Section):
+    """One update: which optimizer, how many examples, how far."""
+
+    name: Optimizer
+    lr: Annotated[float, RATE]
+    betas: list[float] | None
+    weight_decay: Annotated[float, at_least(0)]
+    grad_clip: Annotated[float, above(0, "above 0 (.inf for none)")]  # largest norm of the whole gradient
+    batch_size: Count  # examples an update, over all devices
+    micro_batch_size: Count  # examples a forward pass with gradients, a device
+    gradient_checkpointing: bool  # layers keep their inputs only and compute the rest again in the backward pass
+    score_batch_size: Count  # examples a forward pass without gradients
+    epochs: Count
+    skip_nonfinite: bool  # leave out an update whose loss or gradient is not finite, instead of stopping
+
+    # Fields that say how much fits into memory, no more: no part of a run's name, so that one that ran out goes on.
+    PLACE: ClassVar[frozenset[str]] = frozenset({"micro_batch_size", "gradient_checkpointing", "score_batch_size"})
+
+    def check(self) -> None:
+        if self.name is Optimizer.adafactor and self.betas is not None:
+            raise ValueError(f"betas must be null for adafactor; got {self.betas}")
+        if self.name is Optimizer.adamw and not (
+            self.betas is not None and len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas)
+        ):
+            raise ValueError(f"betas must be two numbers in [0, 1) for adamw; got {self.betas}")

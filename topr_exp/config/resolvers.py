@@ -1,0 +1,44 @@
+"""Where the YAMLs lie, and what they may compute: `${size:...}` and the like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from topr_exp.types import ConfigError
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# An installed package carries `conf/` inside; in the repository it stands at the top.
+CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
+SHIPPED = ("tiny", "tiny_noise", "tiny_verifier")  # models of a size that any CPU trains
+LEARNING_RATES = CONF / "learning_rates.json"
+
+
+def learning_rate(model: str, algo: str) -> float:
+    """`${learning_rate:MODEL,ALGO}` in a YAML: what was chosen by validation problems (experiment=learning_rates)."""
+    chosen = json.loads(LEARNING_RATES.read_text(encoding="utf-8")).get(model, {})
+    try:
+        return float(chosen[algo] if isinstance(chosen, dict) else chosen)
+    except KeyError:
+        raise ConfigError(f"optim.lr: none was chosen for algo={algo} on model={model}; set one") from None
+
+
+def size(tiny: Any, paper: Any, *, _root_: Any) -> Any:
+    """`${size:TINY,PAPER}` in a YAML: the first for the tiny models, the second for all others."""
+    return tiny if _root_.model.name in SHIPPED else paper
+
+
+def quotient(whole: int, part: int) -> int:
+    """`${quotient:WHOLE,PART}` in a YAML."""
+    if whole % part:
+        raise ConfigError(f"{part}: expected a divisor of {whole}")
+    return whole // part
+
+
+OmegaConf.register_new_resolver("learning_rate", learning_rate, replace=True)
+OmegaConf.register_new_resolver("size", size, replace=True)
+OmegaConf.register_new_resolver("product", lambda a, b: a * b, replace=True)
+OmegaConf.register_new_resolver("quotient", quotient, replace=True)

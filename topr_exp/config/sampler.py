@@ -1,0 +1,47 @@
+"""Settings of a sampler (the `sampler` group)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from topr_exp.config.section import Count, Section, Seed, above, at_least, within
+
+Share = Annotated[float, within("(0, 1]")]
+
+
+@dataclass(frozen=True)
+class SamplerConfig(Section):
+    """How completions are drawn from a model; everything here but `prompts_per_shard` decides the distribution."""
+
+    name: str
+    seed: Seed
+    temperature: Annotated[float, within("(0, 10]")]
+    top_p: Share
+    top_k: Annotated[int, at_least(0, "0 (the whole vocabulary) or more")]
+    max_new_tokens: Count
+    prompts_per_shard: Count
+
+    def distribution(self, vocabulary: int) -> dict[str, Any]:
+        """What decides the distribution of a completion, by which it is stored; top_k at most the vocabulary."""
+        names = ("name", "temperature", "top_p", "top_k", "max_new_tokens")
+        return {**{name: getattr(self, name) for name in names}, "top_k": min(self.top_k, vocabulary)}
+
+
+@dataclass(frozen=True)
+class VLLMConfig(SamplerConfig):
+    """vLLM engines in processes of their own."""
+
+    python: str | None  # of an environment that has vLLM; None: the one that runs this
+    tensor_parallel: Count  # GPUs an engine
+    gpu_memory_utilization: Share  # share of a GPU's memory that an engine takes, weights included
+    cpu_cache_gib: Annotated[float, above(0)]  # keys and values of an engine on the CPU
+    eager: bool  # no CUDA graphs: starts sooner, samples more slowly
+    sleep: bool  # on-policy: the engine gives its GPU memory back while the policy trains
+
+    PLACE: ClassVar[frozenset[str]] = frozenset(
+        {"python", "tensor_parallel", "gpu_memory_utilization", "cpu_cache_gib", "eager", "sleep"}
+    )
+
+
+SCHEMAS: dict[str, type[SamplerConfig]] = {"hf": SamplerConfig, "vllm": VLLMConfig}

@@ -1,0 +1,133 @@
+"""Builds dataclasses from plain values, whose names and types it checks, and makes plain values of them again."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from topr_exp.types import ConfigError
+
+
+def build(schema: Any, values: Any, prefix: str, unknown: Callable[[str, list[str]], ConfigError]) -> Any:
+    """An instance of the dataclass `schema` from `values`, each checked against its annotation.
+
+    Raises ConfigError with one line: the key (with `prefix`), what was given, what is allowed. `unknown` makes that
+    error for a key that is no field, from the key and those of the fields. A key that is missing has the value that
+    `ADDED` of the class (config.section) gives it.
+    """
+    if not isinstance(values, dict):
+        raise ConfigError(f"{prefix.rstrip('.')}={values}: expected a group of settings, such as {prefix}name=...")
+    hints, added = hints_of(schema), added_to(schema)
+    fields = {field.name: field for field in dataclasses.fields(schema) if field.init}
+    for key in values:
+        if key not in fields:
+            raise unknown(f"{prefix}{key}", [f"{prefix}{name}" for name in fields])
+    checked = {key: convert(f"{prefix}{key}", value, hints[key]) for key, value in values.items()}
+    for name, field in fields.items():
+        if name not in checked and name in added:
+            checked[name] = added[name]
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in checked:
+            raise ConfigError(f"{prefix}{name} is not set")
+    try:
+        return schema(**checked)
+    except ValueError as error:
+        raise ConfigError(f"{prefix}{first_line(error)}") from None
+
+
+@functools.cache
+def hints_of(schema: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields by name, without what else their annotations hold."""
+    hints = typing.get_type_hints(schema)
+    return {field.name: hints[field.name] for field in dataclasses.fields(schema)}
+
+
+def added_to(schema: type) -> dict[str, Any]:
+    """The keys that were added to a class or its bases, with the values that mean "as before" (config.section)."""
+    return {key: value for base in reversed(schema.__mro__) for key, value in vars(base).get("ADDED", {}).items()}
+
+
+def convert(key: str, value: Any, hint: Any) -> Any:
+    """`value` as the annotation `hint` asks; whole numbers pass as numbers, nothing else is converted."""
+    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    options = typing.get_args(hint) if is_union else (hint,)
+    for option in options:
+        if fits(value, option):
+            return converted(key, value, option)
+    raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}")
+
+
+def fits(value: Any, option: Any) -> bool:
+    """Whether a value may stand where the type `option` is asked for."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if option is float:  # what YAML calls infinity is text on Hydra's command line
+        return value == ".inf" or (number and not math.isnan(value))
+    if option is int:
+        return number and isinstance(value, int)
+    if option is str:
+        return number or isinstance(value, str)
+    if typing.get_origin(option) is list:
+        return isinstance(value, list)
+    if is_enum(option):
+        return isinstance(value, str) and value in option.__members__
+    checked = option in (bool, type(None)) or dataclasses.is_dataclass(option)
+    return option is Any or (checked and isinstance(value, option))
+
+
+def converted(key: str, value: Any, option: Any) -> Any:
+    """A value that fits the type `option`, as that type."""
+    if option is float:
+        return math.inf if value == ".inf" else float(value)
+    if option is str:
+        return str(value)
+    if typing.get_origin(option) is list:
+        return [convert(f"{key}[{i}]", item, typing.get_args(option)[0]) for i, item in enumerate(value)]
+    return option[value] if is_enum(option) else value
+
+
+def is_enum(option: Any) -> bool:
+    return isinstance(option, type) and issubclass(option, Enum)
+
+
+def describe(option: Any) -> str:
+    """A type in a user's words."""
+    words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
+    if is_enum(option):
+        return "one of " + ", ".join(option.__members__)
+    if typing.get_origin(option) is list:
+        return "a list of texts, as in [a, b]" if typing.get_args(option) == (str,) else "a list, as in [1, 2]"
+    return words.get(option, str(option))
+
+
+def plain(value: Any) -> Any:
+    """A config object as JSON-ready values; infinities become the strings ".inf" and "-.inf", as in YAML."""
+    if isinstance(value, Enum):
+        return value.name
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        values = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if hasattr(type(value), "needs"):  # a loss, whose class is a setting too
+            values = {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **values}
+        return values
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        return ".inf" if value > 0 else "-.inf"
+    return value
+
+
+def show(value: Any) -> str:
+    """A value as it is written on the command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

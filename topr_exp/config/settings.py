@@ -1,0 +1,116 @@
+"""All settings of a run in one object, with a section for each group of `conf/`; the name and the folder of the run.
+
+The values stand in the YAMLs, the names, types and ranges in the dataclasses of this package.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from topr_exp.config.checkpoint import CheckpointConfig
+from topr_exp.config.cluster import ClusterConfig
+from topr_exp.config.compose import ComposeConfig
+from topr_exp.config.data import DataConfig, Reward
+from topr_exp.config.evaluation import EvaluationConfig
+from topr_exp.config.model import ModelConfig
+from topr_exp.config.optim import OptimConfig
+from topr_exp.config.sampler import SamplerConfig
+from topr_exp.config.schedule import ScheduleConfig
+from topr_exp.config.section import Count, Section, Seed, deciding, within
+from topr_exp.config.task import TaskConfig, TaskName
+from topr_exp.config.tracking import TrackingConfig
+
+
+class Mu(Enum):
+    """Where log μ of sampled completions comes from: a forward pass of training, or what the sampler drew with."""
+
+    scored = "scored"
+    sampler = "sampler"
+
+
+@dataclass(frozen=True)
+class Config(Section):
+    """One run, checked."""
+
+    name: str
+    seed: Seed
+    baseline: Annotated[float | None, within("[-1, 1]")]
+    effective_positive: Annotated[float | None, within("[0, 1]")]
+    iterations: Count
+    mu: Mu
+    dry_run: bool
+    output_dir: str
+    task: TaskConfig
+    algo: Any  # a loss of topr_exp.algorithms, or a user's
+    data: DataConfig
+    model: ModelConfig
+    sampler: SamplerConfig
+    compose: ComposeConfig
+    optim: OptimConfig
+    schedule: ScheduleConfig
+    evaluation: EvaluationConfig
+    checkpoint: CheckpointConfig
+    cluster: ClusterConfig
+    tracking: TrackingConfig
+
+    PLACE: ClassVar[frozenset[str]] = frozenset({"dry_run", "output_dir", "cluster", "tracking", "checkpoint"})
+    ADDED: ClassVar[Mapping[str, Any]] = {"task": TaskConfig(TaskName.solve, None, None, None, None, None)}
+
+    @property
+    def reward(self) -> Reward:
+        """The rewards: the data's if set, else those of the algorithm's paper (1 and -1 where it names none)."""
+        return self.data.reward or Reward[getattr(self.algo, "rewards", Reward.pm1.name)]
+
+    @property
+    def reference(self) -> ModelConfig:
+        """The model that π_ref is: the one that model.reference names, else the model in training as it was."""
+        path = self.model.reference or self.model.path
+        revision = None if self.model.reference else self.model.revision
+        return dataclasses.replace(self.model, path=path, revision=revision)
+
+    @property
+    def solver(self) -> ModelConfig:
+        """The model that writes the solutions which a verifier reads."""
+        assert self.task.solver is not None
+        return dataclasses.replace(self.model, path=self.task.solver, revision=None)
+
+    @property
+    def grader_name(self) -> str:
+        """The grader of the completions; of a verifier's, the one that compares its verdict with the truth."""
+        return "verdict" if self.task.verifies else self.data.grader_name
+
+    @property
+    def experiment(self) -> dict[str, Any]:
+        """What decides the result, as plain values: it makes the run's name, and a stored run is compared in it."""
+        values: dict[str, Any] = deciding(self)
+        return values
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder: the same for the same experiment, however it is started."""
+        parts = [self.algo.name, self.data.name, self.model.name]
+        if self.baseline is not None:
+            parts.append(f"c{self.baseline:g}")
+        if self.effective_positive is not None:
+            parts.append(f"pe{self.effective_positive:g}")
+        parts.append(f"s{self.seed}")
+        return Path(self.output_dir) / self.name / folder_name(parts, self.experiment)
+
+    @property
+    def store(self) -> Path:
+        """The folder of the store that all runs share."""
+        return Path(self.output_dir) / "store"
+
+
+def folder_name(parts: Sequence[str], decides: Any) -> str:
+    """A folder's name, short and safe: the parts for the eye, and a hash of all that decides what is in the folder."""
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:10]
+    safe = "_".join("".join(ch if ch.isalnum() or ch in ".-" else "-" for ch in part)[:24] for part in parts)
+    return f"{safe}_{digest}"

@@ -1,0 +1,67 @@
+"""Evaluation of a policy on the test problems: sample, grade, summarise."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.data.questions import Questions
+from topr_exp.evaluation.statistics import summarise, without_majorities
+from topr_exp.evaluation.verdicts import encode
+from topr_exp.grading.verdicts import Verdicts, grade_rollouts
+from topr_exp.models.policy import Policy
+from topr_exp.sampling.rollouts import Rollouts, generate_rollouts
+from topr_exp.sampling.sampler import Sampler
+from topr_exp.store import Store
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """n graded completions of each test problem."""
+
+    questions: Questions
+    rollouts: Rollouts
+    verdicts: Verdicts
+    n: int
+    store: Store
+
+    def figures(self, problems: int | None = None) -> dict[str, Any]:
+        """The figures of `statistics.summarise`, of the first `problems` problems (None: of all).
+
+        Without maj@K where the grader does not say what incorrect completions answer: none could outvote a correct one.
+        """
+        codes: NDArray[np.integer] = encode(self.verdicts.verdict.tolist()).reshape(-1, self.n)
+        chosen = self.questions.problems[:problems]
+        found = summarise(
+            codes[:problems],
+            self.verdicts.classes.reshape(-1, self.n)[:problems],
+            levels=[problem.level for problem in chosen],
+            subjects=[problem.subject for problem in chosen],
+            sources=[problem.source for problem in chosen],
+        )
+        return found if self.verdicts.votes_known else without_majorities(found)
+
+    def places(self) -> dict[str, str]:
+        """Where the completions and their verdicts lie."""
+        names = {"rollouts": self.rollouts.name, "verdicts": self.verdicts.name}
+        return {kind: str(self.store.place(name)) for kind, name in names.items()}
+
+
+def evaluate(
+    sampler: Sampler, policy: Policy, test: Questions, n: int, seed: int, grader: str, store: Store
+) -> Evaluation:
+    """Sample n completions of each question and grade them, or read from the store what an earlier call did.
+
+    Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
+    """
+    rollouts = generate_rollouts(sampler, policy, test, n, seed, store, "evaluation")
+    return Evaluation(test, rollouts, grade_rollouts(rollouts, test.problems, grader, store), n, store)
+
+
+def first(questions: Questions, count: int | None) -> Questions:
+    """The first `count` questions (None: all)."""
+    return dataclasses.replace(questions, problems=questions.problems[:count], prompts=questions.prompts[:count])

@@ -1,0 +1,83 @@
+"""What a model folder's files say without being loaded: how many tokens, how long a context, whether weights are whole.
+
+Only JSON and headers are read, so that mistakes are told before torch is loaded; what can't be read so is None.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+HEADER = 8  # bytes at the beginning of a safetensors file that say how long its header is
+SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; {} where there is none that can be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def setting(folder: Path, name: str) -> int | None:
+    """A whole number of config.json, of the language model where a model has several parts."""
+    stored = read_json(folder / "config.json")
+    parts = (stored, stored.get("text_config") or {})
+    return next((part[name] for part in parts if isinstance(part.get(name), int)), None)
+
+
+def has_chat_template(folder: Path) -> bool:
+    return "chat_template" in read_json(folder / "tokenizer_config.json") or any(folder.glob("chat_template*"))
+
+
+def tokenizer_size(folder: Path) -> int | None:
+    """Tokens of a tokenizer, those included that its settings add to its vocabulary."""
+    paths = [folder / name for name in TOKENIZER]
+    return count_tokens(folder, tuple(path.stat().st_mtime_ns if path.exists() else 0 for path in paths))
+
+
+@functools.lru_cache
+def count_tokens(folder: Path, changed: tuple[int, ...]) -> int | None:
+    """The same of files that were last changed then: the runs of a sweep ask for one and the same."""
+    stored, settings = (read_json(folder / name) for name in TOKENIZER)
+    vocabulary = stored.get("model", {}).get("vocab")
+    if not vocabulary:
+        return None
+    names = set(vocabulary) if isinstance(vocabulary, dict) else {piece for piece, _ in vocabulary}
+    added = [*stored.get("added_tokens", []), *settings.get("added_tokens_decoder", {}).values()]
+    added += [settings.get(name) for name in SPECIAL]
+    more = settings.get("extra_special_tokens") or []
+    added += [*(more.values() if isinstance(more, dict) else more), *(settings.get("additional_special_tokens") or [])]
+    return len(names | {token["content"] if isinstance(token, dict) else token for token in added if token})
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with the weights of a model folder, as far as their headers tell; None for nothing."""
+    for index in folder.glob("*.safetensors.index.json"):
+        named = set(read_json(index).get("weight_map", {}).values())
+        if missing := sorted(name for name in named if not (folder / name).is_file()):
+            return f"{missing[0]}, which {index.name} names, is not there"
+    for path in sorted(folder.glob("*.safetensors")):
+        size, expected = path.stat().st_size, expected_size(path)
+        if expected is None:
+            return f"{path.name} is no safetensors file (a pointer of Git LFS?)"
+        if size != expected:
+            return f"{path.name} is damaged: {size} bytes instead of {expected}"
+    return None
+
+
+def expected_size(path: Path) -> int | None:
+    """Bytes that a safetensors file has by its header; None where that can't be read."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(HEADER), "little")
+            header = json.loads(file.read(min(length, 1 << 28)))
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        return HEADER + length + max(ends, default=0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return None

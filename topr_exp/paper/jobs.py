@@ -1,0 +1,89 @@
+"""The runs that figures need: which are neither recorded nor finished, and running those as sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from topr_exp.config.arguments import parse
+from topr_exp.paper import records
+from topr_exp.paper.figure import Figure
+from topr_exp.runs.plan import Job, Plan, check_sweep, plan
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    figures: Sequence[Figure]
+    full: bool  # both bases, more seeds
+    overrides: Sequence[str]  # of every experiment, last
+    jobs: int
+    recorded: bool  # what is recorded in `out` need not be computed again
+    out: Path
+
+
+def arguments(experiment: str, figure: Figure, request: Request) -> list[str]:
+    """The command line of an experiment, each key once: the last one counts."""
+    name, *own = experiment.split()
+    cluster = [f"cluster.jobs={request.jobs}", "cluster.threads=1"]
+    if any(text.startswith("cluster=") for text in request.overrides):
+        cluster = []
+    texts = [f"experiment={name}", *own, *(figure.wider if request.full else ()), *cluster, *request.overrides]
+    return list({text.split("=", 1)[0]: text for text in texts}.values())
+
+
+def jobs_of(figure: Figure, request: Request) -> tuple[dict[str, Job], Plan]:
+    """The runs of a figure by identity. ConfigError for what can't be composed."""
+    found: dict[str, Job] = {}
+    planned = None
+    for experiment in figure.experiments:
+        planned = plan(parse(arguments(experiment, figure, request)))
+        for job in planned.jobs:
+            found.setdefault(records.identity_of(job.config), job)
+    assert planned is not None, figure.name
+    return found, planned
+
+
+@dataclass(frozen=True)
+class Need:
+    """A figure with its runs."""
+
+    figure: Figure
+    jobs: dict[str, Job]  # by identity
+
+
+def needs(request: Request) -> tuple[list[Need], list[Plan]]:
+    """What each figure needs, and plans of the runs that are neither recorded nor finished, one a sweep's folder."""
+    found = []
+    todo: dict[Path, dict[Path, Job]] = {}
+    launcher: dict[str, Any] = {}
+    for figure in request.figures:
+        jobs, planned = jobs_of(figure, request)
+        found.append(Need(figure, jobs))
+        known = records.known(records.read(request.out / f"{figure.name}.json")) if request.recorded else {}
+        for key, job in jobs.items():
+            if key not in known and not (job.config.folder / "DONE").exists():
+                todo.setdefault(job.config.folder.parent, {}).setdefault(job.config.folder, job)
+        launcher = planned.launcher
+    plans = []
+    for jobs_there in todo.values():
+        # A figure's runs of all seeds together would leave the rest for last if it is stopped: the first seeds first.
+        order = sorted(jobs_there.values(), key=lambda job: job.config.seed)
+        check_sweep(order)
+        plans.append(Plan(order, True, launcher))
+    return found, plans
+
+
+def run(request: Request, todo: list[Plan]) -> int:
+    """Run them, a sweep after the other; returns the largest exit code, at once where a signal stopped one."""
+    from topr_exp.sweeps.launch import launch
+
+    first, worst = request.figures[0], 0
+    for planned in todo:
+        worst = max(worst, launch(planned, arguments(first.experiments[0], first, request)))
+        if worst > 2:
+            break
+    return worst

@@ -1,0 +1,42 @@
+"""What a reader has to know beside the numbers: what was held fixed, what was tested, where it was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from topr_exp.report.groups import Comparison, text
+from topr_exp.report.runs import Run
+
+HELD = ("algo.name", "data.name", "data.source", "model.name", "compose.name", "optim.lr")  # named where all share them
+MOST = 3  # commands
+
+
+def facts(runs: Sequence[Run], comparison: Comparison) -> dict[str, str]:
+    """Title -> what there is to say; nothing where the runs don't tell."""
+    commands = sorted(set(commands_of(runs)))
+    more = [f"{len(commands) - MOST} more"] if len(commands) > MOST else []
+    found = {
+        "held fixed": ", ".join(f"{key} {text(comparison.fixed[key])}" for key in HELD if key in comparison.fixed),
+        "tested on": "; ".join(sorted(set(tests_of(runs)))),
+        "commit": ", ".join(sorted(set(commits_of(runs)))),
+        "command": "; ".join([*commands[:MOST], *more]),
+    }
+    return {title: words for title, words in found.items() if words}
+
+
+def tests_of(runs: Sequence[Run]) -> Iterator[str]:
+    for run in runs:
+        for last in run.evaluations[-1:]:
+            yield f"{last.get('problems')} problems, {last.get('samples')} completions each"
+
+
+def commits_of(runs: Sequence[Run]) -> Iterator[str]:
+    for run in runs:
+        if isinstance(commit := run.environment.get("git_commit"), str):
+            yield f"{commit[:10]}{' with uncommitted changes' if run.environment.get('git_dirty') else ''}"
+
+
+def commands_of(runs: Sequence[Run]) -> Iterator[str]:
+    for run in runs:
+        if isinstance(given := run.environment.get("command"), list):
+            yield " ".join(["python -m topr_exp", *map(str, given[1:])])

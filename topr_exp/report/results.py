@@ -1,0 +1,54 @@
+"""What an evaluation of a run found, problem by problem, small enough to be committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from topr_exp.evaluation.statistics import headline_k, measure
+from topr_exp.evaluation.verdicts import INVALID, encode
+from topr_exp.report.runs import Run
+from topr_exp.runs.records import Record
+from topr_exp.store import Store
+from topr_exp.types import VERDICTS
+
+SHARES = ("pass@1", *VERDICTS)
+DIGITS = 6  # of what is written; a second machine has to agree in all of them
+
+
+def results(run: Run, record: Record) -> Record:
+    """An evaluation of a run: its shares, and of each problem the correct and the invalid completions and maj@K."""
+    n = int(run.config["data"]["eval_n"])
+    solutions = (run.config.get("task") or {}).get("test_solutions")  # to each problem, that a verifier reads
+    verdicts = Path(record["verdicts"])
+    columns = Store(verdicts.parent.parent).open(verdicts).read(["verdict", "class"])
+    codes = encode(columns["verdict"].to_pylist()).reshape(-1, n)
+    k = headline_k(n)
+    majority = measure(codes, columns["class"].to_numpy().reshape(-1, n)).maj_at[k]
+    return {
+        **{name: rounded(record[name]) for name in SHARES},
+        "n": n,
+        "k": k,
+        "of_problems": {
+            "correct": packed(np.sum(codes == 0, axis=1)),
+            "invalid": packed(np.sum(codes == INVALID, axis=1)),
+            "maj": packed(np.rint(1000 * majority).astype(int)),  # per mille
+        },
+        **({"solutions": int(solutions)} if solutions else {}),
+    }
+
+
+def packed(counts: Iterable[int]) -> str:
+    """Whole numbers in one string, which JSON keeps on one line."""
+    return " ".join(str(int(count)) for count in counts)
+
+
+def unpacked(text: str) -> np.ndarray:
+    return np.array(text.split(), dtype=np.float64)
+
+
+def rounded(value: float | None) -> float | None:
+    """To DIGITS significant digits."""
+    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,81 @@
+"""One attempt at a run: which process has the run's folder, and what ended it.
+
+A run may take several attempts (kills, time limits, errors that were mended). `run.claim` keeps a second process out
+and shows others that the run is alive; `error.txt` holds the error that ended the last attempt, its message first.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from topr_exp.runtime import leases
+from topr_exp.runtime.files import TEMPORARY, disk_errors, write_text
+from topr_exp.types import TOPRError
+
+CLAIM = "run.claim"
+ERROR = "error.txt"
+
+
+def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> leases.Lease:
+    """Keep other processes out of a folder, after a dead one if need be.
+
+    TOPRError when another process has it. An owner on another machine whose process ended without a word
+    (a lost node) is waited for until its claim has been silent for a minute.
+    """
+    patience = time.monotonic() + 1.5 * leases.STALE_SECONDS
+    told = False
+    while True:
+        with disk_errors(f"write in {path}"):
+            lease = leases.acquire(path / name)
+        if isinstance(lease, leases.Lease):
+            return lease
+        if lease.is_here() or time.monotonic() > patience:
+            raise TOPRError(f"{path} is being {doing} by process {lease}; wait for it, or stop it and start again")
+        if not told:
+            print(f"waiting for process {lease}, which held {path} a moment ago", file=sys.stderr, flush=True)
+            told = True
+        time.sleep(1.0)
+
+
+def clear(path: Path) -> None:
+    """Remove the error of the last attempt, and what it wrote by half when it was killed (checkpoints are large)."""
+    with disk_errors(f"write in {path}"):
+        (path / ERROR).unlink(missing_ok=True)
+        for leftover in list(path.rglob(f"*{TEMPORARY}")):
+            if leftover.is_dir():
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink(missing_ok=True)
+
+
+def description(number: int) -> dict[str, str | int | None]:
+    """Which attempt this is, where it runs, and since when."""
+    job, array = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_ARRAY_JOB_ID")
+    slurm = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else job
+    return {"number": number, "host": socket.gethostname(), "pid": os.getpid(), "slurm": slurm, "began": now()}
+
+
+def record_error(path: Path, error: BaseException) -> None:
+    """Write the error that ends an attempt, its message first and then the traceback."""
+    trace = "".join(traceback.format_exception(error))
+    with suppress(TOPRError):  # the disk is full, say: the error itself is what the user must see
+        write_text(
+            path / ERROR, f"{message(error)}\n\n{now()}, process {os.getpid()} on {socket.gethostname()}\n{trace}"
+        )
+
+
+def message(error: BaseException) -> str:
+    """An error in one line; those that are no user's mistake with the name of their kind."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, TOPRError) else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

@@ -1,0 +1,60 @@
+"""What a model is asked, and how its answers are evaluated: shared by runs and by `python -m topr_exp.evaluate`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from topr_exp.config.settings import Config
+from topr_exp.data.problems import load_problems
+from topr_exp.data.prompts import build_prompter
+from topr_exp.data.questions import Questions, tokenize_prompts
+from topr_exp.evaluation.evaluation import Evaluation, evaluate
+from topr_exp.models.policy import Policy, load_policy
+from topr_exp.sampling.sampler import Sampler
+from topr_exp.store import Store
+from topr_exp.types import Problem
+from topr_exp.verifier.solutions import Solver, Verification
+
+
+class Benchmark:
+    """The problems as a model is asked them: questions to answer, or solutions to verify.
+
+    test_only: leave the training problems out.
+    """
+
+    def __init__(self, config: Config, *, test_only: bool = False) -> None:
+        self.config = config
+        self.sets, self.prompter = load_problems(config.data), build_prompter(config.data)
+        if test_only:
+            self.sets = dataclasses.replace(self.sets, train=[])
+        self.verification: Verification | None = None
+
+    def generate_solutions(self, sampler: Sampler, store: Store) -> int:
+        """Put solutions by the solver, to be verified, in place of the problems; returns the tokens it sampled."""
+        config = self.config
+        policy = load_policy(config.solver, config.cluster.device.name)
+        solver = Solver(policy, sampler, config.data.grader_name, store)
+        seeds = {"seed": config.sampler.seed, "test_seed": config.evaluation.seed}
+        self.verification = Verification(config.task, solver, self.sets, self.prompter, **seeds)
+        self.sets, self.prompter = self.verification.sets, self.verification.prompter
+        return self.verification.sampled
+
+    def tokenize(self, problems: Sequence[Problem], policy: Policy) -> Questions:
+        """The prompts of some of the problems, as far as they leave room for an answer."""
+        return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
+
+    def evaluate(self, sampler: Sampler, policy: Policy, questions: Questions, store: Store) -> Evaluation:
+        """Graded completions of test problems, with the problems and seeds of all runs that are compared."""
+        config = self.config
+        n, seed = config.data.eval_n, config.evaluation.seed
+        return evaluate(sampler, policy, questions, n, seed, config.grader_name, store)
+
+    def figures(self, evaluation: Evaluation, folder: Path, iteration: int) -> dict[str, Any]:
+        """The figures of an evaluation and where its completions lie; a verifier's go to a file in `folder` too."""
+        found = {**evaluation.figures(), **evaluation.places()}
+        if self.verification is not None:
+            found |= self.verification.tested(folder, iteration, evaluation)
+        return found

@@ -1,0 +1,187 @@
+"""What a run prints about itself: what will run at the start, a table at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topr_exp.config.compose import ComposeName
+from topr_exp.config.data import Reward
+from topr_exp.config.schema import plain
+from topr_exp.config.settings import Config, Mu
+from topr_exp.runtime import distributed
+from topr_exp.types import VERDICTS
+from topr_exp.verifier import table as verifier_table
+
+if TYPE_CHECKING:
+    from topr_exp.data.problems import ProblemSets, SplitReport
+    from topr_exp.data.questions import Questions
+    from topr_exp.models.policy import Policy
+
+
+REWARDS = {Reward.pm1: "1 and -1", Reward.zero_one: "1 and 0"}
+
+
+def say(text: str = "") -> None:
+    """A line for the user, at once also when piped; once for all processes of a run."""
+    if distributed.is_main_process():
+        print(text, flush=True)
+
+
+def warn(text: str) -> None:
+    """A line that must not be lost among results; once for all processes of a run."""
+    if distributed.is_main_process():
+        print(f"warning: {text}", file=sys.stderr, flush=True)
+
+
+def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, test: Questions) -> str:
+    """What will run: algorithm with its settings, data and source, model and size, where, and into which folder."""
+    chosen, task = choice(config), config.task
+    each = f"{task.solutions} a training problem, {task.test_solutions} a test problem"
+    rows = {
+        "algorithm": algorithm(config),
+        "task": f"verify solutions by {task.solver}: {each}" if task.verifies else "",
+        "data": problems(config, sets, train, test),
+        "model": f"{config.model.name}, {policy.parameters / 1e6:,.2f} M parameters, {policy.place}",
+        "sampling": sampling(config),
+        "examples": chosen if chosen != "all completions" else "",
+        "log μ": "what the sampler drew with" if config.mu is Mu.sampler else "",
+        "training": training(config),
+        "iterations": str(config.iterations) if config.iterations > 1 else "",
+        "folder": str(config.folder),
+    }
+    return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)
+
+
+def algorithm(config: Config) -> str:
+    """The loss with its settings, how positives and negatives are weighted, and the rewards."""
+    fields = [field.name for field in dataclasses.fields(config.algo) if field.name != "name"]
+    settings = ", ".join(f"{name}={plain(getattr(config.algo, name))}" for name in fields)
+    weighting = ""
+    if config.baseline is not None:
+        weighting = f", baseline c = {config.baseline:g}"
+    elif config.effective_positive is not None:
+        weighting = f", effective positive proportion p~ = {config.effective_positive:g}"
+    return f"{config.algo.name} ({settings}){weighting}, rewards {REWARDS[config.reward]}"
+
+
+def problems(config: Config, sets: ProblemSets, train: Questions, test: Questions) -> str:
+    """The data set, where it is from, and how many problems (of a verifier: solutions) each split has."""
+    noun = "solutions" if config.task.verifies else "problems"
+    splits = (("train", sets.train_report, train), ("test", sets.test_report, test))
+    counts = "; ".join(counted(f"{name} {noun}", report, questions) for name, report, questions in splits)
+    return f"{config.data.name} from {config.data.source}, {counts}"
+
+
+def sampling(config: Config) -> str:
+    """How many completions are sampled, and how."""
+    sampler, data = config.sampler, config.data
+    noun = "solution" if config.task.verifies else "problem"
+    wanted = f"{data.n} completions a {noun} ({data.eval_n}"
+    if data.completions is not None:
+        wanted = f"none to train on: {data.completions} has them ({data.eval_n} completions a {noun}"
+    cut = f", top-k {sampler.top_k}" if sampler.top_k else ""
+    cut += f", top-p {sampler.top_p:g}" if sampler.top_p < 1 else ""
+    return (
+        f"{sampler.name}, {wanted} to evaluate), temperature {sampler.temperature:g}{cut}, at most "
+        f"{sampler.max_new_tokens} tokens, sampler.seed {sampler.seed}"
+    )
+
+
+def training(config: Config) -> str:
+    """The optimizer, the size of an update, and how long."""
+    optim = config.optim
+    return (
+        f"{optim.name.name}, learning rate {optim.lr:g}, {optim.batch_size} examples an update, gradient clip "
+        f"{optim.grad_clip:g}, {duration(config)}, seed {config.seed}"
+    )
+
+
+def duration(config: Config) -> str:
+    """Epochs over a fixed training set, or rounds."""
+    schedule = config.schedule
+    if schedule.prompts is None:
+        return plural(config.optim.epochs, "epoch")
+    assert schedule.rounds is not None
+    assert schedule.updates is not None
+    replay = f", replay {schedule.replay:g}" if schedule.replay else ""
+    problems, updates = plural(schedule.prompts, "problem"), plural(schedule.updates, "update")
+    return f"{plural(schedule.rounds, 'round')} of {problems} and {updates}{replay}"
+
+
+def choice(config: Config) -> str:
+    """Which of the sampled completions are trained on."""
+    compose = config.compose
+    if config.data.completions is not None:
+        return f"from {config.data.completions}"
+    count = "all" if compose.n_examples is None else f"{compose.n_examples:,}"
+    share = f", {100 * compose.positive_share:g} % of them correct" if compose.positive_share is not None else ""
+    kind = "" if compose.name is ComposeName.uniform else f" by {compose.name.name}"
+    cut = ", truncated ones left out" if compose.drop_truncated else ""
+    return f"{count} completions{kind}{share}{cut}"
+
+
+def results(summary: dict[str, Any], folder: Path) -> str:
+    """The table at the end: base against trained, seconds a stage, where the files are."""
+    base, final = summary["base"], summary["final"]
+    trained = (
+        f"{summary['n_train']} training examples, {100 * summary['positive_share']:.1f} % positive, "
+        f"baseline {summary['baseline']:g}"
+    )
+    if "verifier" in base:
+        table = [*verifier_table.run_table(base["verifier"], final["verifier"]), trained]
+    else:
+        *table, note = solved(base, final)
+        table.append(f"{note}; {trained}")
+    if summary.get("note"):
+        table.append(f"note: {summary['note']}")
+    seconds = ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())
+    return "\n".join(
+        [
+            *table,
+            f"seconds: {seconds} (total {sum(summary['seconds'].values()):.1f})",
+            f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, model/)",
+        ]
+    )
+
+
+def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
+    """The table of a model that answers the problems."""
+    # One, or none where the grader does not say what incorrect completions answer.
+    majorities = [name for name in base if name.startswith("maj@") and not name.endswith(("_se", "k"))]
+    columns = ("pass@1", *majorities, *VERDICTS)
+
+    def row(name: str, figures: dict[str, Any]) -> str:
+        error = figures["pass@1_se"]
+        interval = f" ± {200 * error:.1f}" if error is not None else ""
+        cells = [f"{100 * figures['pass@1']:.1f}{interval}"]
+        cells += [f"{100 * figures[key]:.1f}" for key in columns[1:]]
+        return f"{name:<9}" + "".join(f"{cell:>13}" for cell in cells)
+
+    titles = "".join(f"{title:>13}" for title in columns)
+    return [
+        f"{'%':<9}{titles}",
+        row("base", base),
+        row("trained", final),
+        f"pass@1 ± 2 standard errors over {base['problems']} problems",
+    ]
+
+
+def counted(name: str, report: SplitReport, questions: Questions) -> str:
+    """How many problems a split has and what was left out of it."""
+    left_out = [
+        f"{count} left out: {reason}"
+        for count, reason in (
+            (report.unparsable, "no answer can be read"),
+            (report.overlapping, "the question is in test"),
+            (questions.too_long, "the prompt is too long"),
+        )
+        if count
+    ]
+    return ", ".join([f"{len(questions.problems)} {name}", *left_out])
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

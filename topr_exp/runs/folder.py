@@ -1,0 +1,244 @@
+"""A run's folder: what it is, how far it got, what it trained on. Every file is whole or absent, `DONE` comes last."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+from topr_exp.config.schema import plain
+from topr_exp.config.settings import Config
+from topr_exp.runs import attempt
+from topr_exp.runs.measurements import Evaluations, Metrics
+from topr_exp.runs.provenance import environment
+from topr_exp.runtime import distributed, interrupts, progress
+from topr_exp.runtime.distributed import main_process_only
+from topr_exp.runtime.files import disk_errors, write_json, write_text, write_whole
+from topr_exp.types import TOPRError
+
+STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
+
+
+class RunFolder:
+    """The folder of a run, this run's alone within a `with` block, which also notes how the attempt ended.
+
+    All processes of a run call the same methods; those that write do so in the main process only. Opening raises
+    TOPRError when the folder holds another experiment, when another run is at work in it, or when it can't be written.
+    What a finished run left may be read by many.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.path, self._config = config.folder, config
+        self.metrics, self.evaluations = Metrics(self.path), Evaluations(self.path)
+        self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
+        self.counts: dict[str, int] = {}
+        self.stage_name = ""
+        self._began = time.monotonic()
+        self._finished_before = False
+        self._attempt: dict[str, Any] = {}
+        self._progress: dict[str, Any] | None = None
+        self._lease = contextlib.ExitStack()
+
+    # ---- an attempt, from opening to its end
+
+    def __enter__(self) -> RunFolder:
+        self._open()
+        self._finished_before = self.done
+        if not self._finished_before:
+            distributed.barrier()
+        return self
+
+    @main_process_only
+    def _open(self) -> None:
+        with disk_errors(f"write in {self.path}"):
+            self.path.mkdir(parents=True, exist_ok=True)
+        refuse_other_experiment(self._config, self.read("config.json"))
+        if self.done:
+            return
+        with contextlib.ExitStack() as held:
+            held.enter_context(attempt.lock_run_folder(self.path))
+            if self.read("config.json") is None:
+                self._describe()
+            state = self.read("state.json") or {}
+            self.seconds |= state.get("seconds", {})
+            self.counts |= state.get("counts", {})
+            self._attempt = attempt.description(state.get("attempt", {}).get("number", 0) + 1)
+            attempt.clear(self.path)
+            self.save_state()
+            self._lease = held.pop_all()
+        progress.listener = self._save_progress
+
+    def _describe(self) -> None:
+        """Write down what will run and with what; the config last, since it says that the rest is there."""
+        from omegaconf import OmegaConf
+
+        config = self._config
+        write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
+        write_json(self.path / "environment.json", environment(config))
+        write_json(self.path / "config.json", {"experiment": config.experiment, "resolved": plain(config)})
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        progress.listener = None
+        self.metrics.close()
+        with self._lease:
+            if error is not None and not self._finished_before:
+                self._record_failure(error)
+
+    def _record_failure(self, error: BaseException) -> None:
+        """Write down why the attempt ended; any process of the run may be the one that knows."""
+        stopped = isinstance(error, (interrupts.Interrupted, KeyboardInterrupt))
+        reason = distributed.root_cause(error)
+        known = not distributed.is_main_process() or (self.path / attempt.ERROR).exists()
+        if not stopped and not (isinstance(reason, distributed.PeerGone) and known):
+            attempt.record_error(self.path, reason)
+        with contextlib.suppress(TOPRError):  # a full disk: the error on its way says so
+            self.save_state("stopped" if stopped else "failed")
+
+    # ---- what it was begun with, and what it ends with
+
+    @main_process_only
+    def refuse_changed(self, what: str, found: dict[str, str]) -> None:
+        """Raise TOPRError when one of these hashes is not what an earlier attempt noted.
+
+        what: `files`, by setting and file, or `models`, by setting.
+        """
+        before = (self.read("inputs.json") or {}).get(what, found)
+        if changed := [key for key in {**before, **found} if before.get(key) != found.get(key)]:
+            raise TOPRError(f"{changed[0]} has changed since {self.path} was begun; set another name, or remove that")
+
+    @main_process_only
+    def note(self, what: str, found: Any) -> None:
+        """Note in inputs.json what the run reads, for `refuse_changed`; a finished run stays as it is."""
+        stored = self.read("inputs.json") or {}
+        if not self.done and stored.get(what) != found:
+            write_json(self.path / "inputs.json", {**stored, what: found})
+
+    def read(self, name: str) -> Any:
+        """A JSON file of the folder; None where it is absent."""
+        try:
+            return json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise TOPRError(f"{self.path / name} is damaged; move the folder away to start again") from None
+
+    @property
+    def done(self) -> bool:
+        return (self.path / "DONE").exists()
+
+    @main_process_only
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write the summary, then the mark that everything is there."""
+        write_json(self.path / "summary.json", summary)
+        self._progress = None
+        self.save_state("done")
+        write_text(self.path / "DONE", "")
+
+    # ---- how far it is
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time the block under `name`; the seconds of earlier, killed attempts are kept."""
+        assert name in STAGES, name
+        interrupts.stop_if_requested()
+        self.stage_name, self._began, self._progress = name, time.monotonic(), None
+        self.save_state()
+        try:
+            yield
+        finally:
+            self.lap()
+        self.save_state()
+
+    @contextlib.contextmanager
+    def aside(self, name: str) -> Iterator[None]:
+        """Time a block within a stage under the name of another one."""
+        self.lap()
+        stage, self.stage_name = self.stage_name, name
+        try:
+            yield
+        finally:
+            self.lap()
+            self.stage_name = stage
+
+    def lap(self) -> None:
+        """Count the seconds since the last lap for the present stage."""
+        now = time.monotonic()
+        self.seconds[self.stage_name] += now - self._began
+        self._began = now
+
+    def count(self, name: str, amount: int) -> None:
+        """Add to a counter of what this run did (tokens sampled, tokens scored) what all its processes did."""
+        self.counts[name] = self.counts.get(name, 0) + distributed.all_reduce_sum(amount)
+
+    @main_process_only
+    def save_state(self, status: str = "running") -> None:
+        """Write what `python -m topr_exp.sweeps status` shows, and what a later attempt needs of this one."""
+        state = {"status": status, "stage": self.stage_name, "progress": self._progress, "attempt": self._attempt}
+        write_json(self.path / "state.json", {**state, "seconds": self.seconds, "counts": self.counts})
+
+    def _save_progress(self, done: dict[str, Any]) -> None:
+        self._progress = done
+        self.save_state()
+
+    # ---- training
+
+    def log(self, record: dict[str, float]) -> None:
+        """Keep the record of an update."""
+        self.metrics.append(record)
+
+    def before_checkpoint(self, step: int, steps: int) -> None:
+        """Make every logged line durable, since the checkpoint counts on them, and note how far the run got."""
+        self.metrics.make_durable()
+        self.lap()
+        self._save_progress({**(self._progress or {}), "done": step, "total": steps, "unit": "updates"})
+
+    @main_process_only
+    def save_training_set(
+        self, iteration: int, examples: Any, summary: dict[str, Any], sources: dict[str, str]
+    ) -> None:
+        """Which completions (rows of the rollouts) an iteration trains on, what they are and where they lie."""
+        import numpy as np
+
+        target = self.path / f"iteration-{iteration}"
+        with disk_errors(f"write in {target}"):
+            target.mkdir(exist_ok=True)
+            buffer = io.BytesIO()
+            np.save(buffer, examples)
+            write_whole(target / "examples.npy", buffer.getvalue())
+        write_json(target / "sources.json", sources)
+        write_json(target / "training_set.json", summary)
+
+    @main_process_only
+    def save_rounds(self, iteration: int, trained: int, baseline: float) -> None:
+        """What an iteration of rounds trained on, from its metrics."""
+        import numpy as np
+
+        from topr_exp.composition.description import no_positives
+
+        share = float(np.mean([record["positive_share"] for record in self.metrics.of_iteration(iteration)]))
+        target = self.path / f"iteration-{iteration}"
+        target.mkdir(exist_ok=True)
+        summary = {"n_train": trained, "positive_share": share, "baseline": baseline, "effective_positive": None}
+        write_json(target / "training_set.json", {**summary, "note": no_positives(share, trained)})
+
+
+def refuse_other_experiment(config: Config, stored: Any) -> None:
+    """Raise TOPRError, with the differences, when the run's config.json, as stored, is of another experiment."""
+    if stored is not None and (differences := differing(stored["experiment"], config.experiment)):
+        raise TOPRError(f"{config.folder} holds another experiment ({'; '.join(differences[:4])}); set another name")
+
+
+def differing(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """The settings that differ, as `key: old -> new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = []
+        for key in sorted({*old, *new}):
+            found += differing(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
+        return found
+    return [] if old == new else [f"{prefix}: {old} -> {new}"]

@@ -1,0 +1,100 @@
+"""The files and models that a run reads, by content: it goes on, and answers, only with those that it began with."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from topr_exp.config.settings import Config
+from topr_exp.data import folder
+from topr_exp.grading.grader import source_file
+from topr_exp.models.loading import find_folder, read_files, weights_fingerprint
+from topr_exp.runtime.files import disk_errors, file_digest
+
+if TYPE_CHECKING:
+    from topr_exp.runs.folder import RunFolder
+
+Look = dict[str, list[int]]  # of a model's folder: bytes and time of change of each file
+
+
+def refuse_changed_inputs(run: RunFolder, config: Config) -> None:
+    """Raise TOPRError when a file or a model folder is not what the run was begun with. Nothing is written.
+
+    A model whose files look as they did is not read: hashing 16 GB takes 8 seconds and more.
+    """
+    noted = run.read("inputs.json")
+    if noted is None:
+        return
+    run.refuse_changed("files", fingerprints(config))
+    models, looks = noted.get("models", {}), noted.get("looks", {})
+    other = {key: path for key, path in model_folders(config).items() if key in models and look(path) != looks.get(key)}
+    run.refuse_changed("models", models | {key: weights_fingerprint(path) for key, path in other.items()})
+
+
+def note_models(run: RunFolder, config: Config, fingerprint: str) -> None:
+    """Note the models of a run, whose own has this fingerprint now that it is loaded; TOPRError when that has changed.
+
+    The others were compared by `refuse_changed_inputs`.
+    """
+    folders = model_folders(config)
+    others = {key: path for key, path in folders.items() if key != "model.path"}
+    noted = (run.read("inputs.json") or {}).get("models")
+    if noted is None:
+        noted = {key: weights_fingerprint(path) for key, path in others.items()}
+    found = {**noted, "model.path": fingerprint}
+    run.refuse_changed("models", found)
+    run.note("models", found)
+    run.note("looks", {key: look(path) for key, path in folders.items()})
+
+
+def model_folders(config: Config) -> dict[str, Path]:
+    """The models that a run reads from this machine, by setting; those on the hub are known once they are loaded."""
+    names = {
+        "model.path": config.model.path,
+        "model.reference": config.model.reference,
+        "task.solver": config.task.solver,
+    }
+    found = {key: find_folder(name, key) for key, name in names.items() if name is not None}
+    return {key: path for key, path in found.items() if path is not None}
+
+
+def look(path: Path) -> Look:
+    """What a model's folder looks like without its files being read."""
+    with disk_errors(f"read {path}"):
+        statuses = {file.name: file.stat() for file in read_files(path)}
+    return {name: [status.st_size, status.st_mtime_ns] for name, status in statuses.items()}
+
+
+def fingerprints(config: Config) -> dict[str, str]:
+    """A hash of each file that a setting names, by setting and name; models are known by their weights instead."""
+    found = {}
+    for key, path in named_files(config):
+        with disk_errors(f"read {path}"):
+            status = path.stat()
+            found[f"{key} ({path.name})"] = digest_of(path, status.st_size, status.st_mtime_ns)
+    return found
+
+
+@functools.lru_cache
+def digest_of(path: Path, size: int, changed: int) -> str:
+    """The hash of a file that looks like this: the runs of a sweep read the same files."""
+    return file_digest(path)
+
+
+def named_files(config: Config) -> Iterator[tuple[str, Path]]:
+    data = config.data
+    if data.source not in ("embedded", "hub"):
+        for split in ("train", "test"):
+            for path in folder.paths(data.format, split, Path(data.source).expanduser()):
+                yield "data.source", path
+    for key, name in (("data.completions", data.completions), ("data.fewshot_file", data.fewshot_file)):
+        if name is not None and Path(name).is_file():
+            yield key, Path(name)
+    if data.grader is not None and (source := source_file(data.grader)) is not None:
+        yield "data.grader", source
+    module = type(config.algo).__module__
+    if not module.startswith("topr_exp.") and (spec := importlib.util.find_spec(module)) and spec.origin:
+        yield "algo._target_", Path(spec.origin)

@@ -1,0 +1,130 @@
+"""From a command line to its runs, each composed and checked before the first one starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+
+from topr_exp.config.arguments import parse
+from topr_exp.config.cluster import ClusterConfig
+from topr_exp.config.compose_overrides import Composer
+from topr_exp.config.load import build_section, load
+from topr_exp.config.settings import Config
+from topr_exp.runs.preflight import check_files
+from topr_exp.types import ConfigError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: the overrides that make it, and its checked settings."""
+
+    overrides: list[str]
+    config: Config
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a command line, and what starts them."""
+
+    jobs: list[Job]  # in the order in which they start
+    sweep: bool  # with a table of its runs; a single run that is submitted elsewhere is a sweep too
+    launcher: dict[str, Any]  # Hydra's launcher, which the `cluster` group chooses and fills
+
+
+def plan(args: Namespace) -> Plan:
+    """The checked runs of a parsed command line.
+
+    Raises ConfigError with one line, also where the runs can't belong to one sweep.
+    """
+    composer = Composer(args)
+    base = composer.base()
+    cluster_of(base)  # checked first: the launcher's settings are computed from it
+    sweep, launcher = composer.sweeps(base), launcher_of(base)
+    jobs = []
+    for overrides, composed in composer.jobs(base):
+        jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
+        check_files(jobs[-1].config)
+    if sweep:
+        check_sweep(jobs)
+    return Plan(jobs, sweep, launcher)
+
+
+def named_after_path(config: Config, overrides: list[str]) -> Config:
+    """The settings with the model named after `model.path` where that alone was given: it is not the YAML's model."""
+    given = {text.lstrip("+").split("=", 1)[0] for text in overrides}
+    if "model.path" not in given or {"model", "model.name"} & given or config.folder.exists():  # begun before this was
+        return config
+    parts = Path(os.path.abspath(Path(config.model.path).expanduser())).parts
+    while parts[-1] == "model" or parts[-1].startswith("iteration-"):  # of a run, which has the name
+        parts = parts[:-1]
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, name=parts[-1]))
+
+
+def recompose(arguments: Sequence[str], settings: Sequence[str]) -> tuple[ClusterConfig, dict[str, Any]]:
+    """The cluster of a sweep that is resumed, and Hydra's launcher: those of its last launch, changed by `settings`.
+
+    Raises ConfigError with one line, also for a setting that would make other runs.
+    """
+    for text in settings:
+        if not belongs_to_cluster(text):
+            raise ConfigError(f"{text}: only cluster settings can change when a sweep is resumed")
+    args = parse(arguments)
+    another = any(text.startswith("cluster=") for text in settings)
+    kept = [text for text in args.overrides if text.startswith("experiment=") or belongs_to_cluster(text)]
+    args.overrides = [text for text in kept if not (another and text.startswith("cluster"))] + list(settings)
+    base = Composer(args).base()
+    launcher = launcher_of(base)
+    return cluster_of(base), launcher
+
+
+def belongs_to_cluster(override: str) -> bool:
+    return override.lstrip("+~").startswith(("cluster=", "cluster.", "hydra.launcher.", "hydra/launcher="))
+
+
+def cluster_of(base: DictConfig) -> ClusterConfig:
+    checked: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))
+    return checked
+
+
+def check_sweep(jobs: list[Job]) -> None:
+    """Refuse runs that can't be one sweep: in several places or folders, or one of them twice."""
+    first, seen = jobs[0].config, dict[Path, list[str]]()
+    for job in jobs:
+        config = job.config
+        for key in ("cluster.name", "name", "output_dir"):
+            one, other = (attrgetter(key)(settings) for settings in (first, config))
+            if one != other:
+                shown = f"{key.removesuffix('.name')}={one},{other}"
+                raise ConfigError(f"{shown}: the runs of a sweep share it; give one, and start a sweep for each")
+        if config.folder in seen:
+            raise ConfigError(
+                f"{' '.join(job.overrides)} and {' '.join(seen[config.folder])} are the same run; "
+                "what only says where and how it computes doesn't make another one"
+            )
+        seen[config.folder] = job.overrides
+
+
+def launcher_of(base: DictConfig) -> dict[str, Any]:
+    """The settings of Hydra's launcher; ConfigError for a launcher or a sweeper that nothing here would use."""
+    allowed = {
+        "launcher": ("BasicLauncher", "SlurmLauncher", "basic or submitit_slurm (set by cluster=local or slurm)"),
+        "sweeper": ("BasicSweeper", "BasicSweeper", "basic"),
+    }
+    for kind, (basic, other, names) in allowed.items():
+        target = str(base.hydra[kind]._target_)
+        if target.rsplit(".", 1)[-1] not in (basic, other):
+            raise ConfigError(f"hydra/{kind} is {target}: it must be {names}")
+    values = OmegaConf.to_container(base.hydra.launcher, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}

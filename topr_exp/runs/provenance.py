@@ -1,0 +1,57 @@
+"""Where a result comes from: versions, commit, hardware and seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from topr_exp.config.settings import Config
+from topr_exp.runtime import distributed
+
+PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core", "math-verify", "sympy")
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("topr_exp", "conf", "pyproject.toml")  # below ROOT, what a result depends on
+
+
+def environment(config: Config) -> dict[str, Any]:
+    """Versions, commit, hardware and seeds, so that a result can be traced."""
+    import torch
+
+    versions = {}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "command": sys.argv,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seed": config.seed,
+        "sampler_seed": config.sampler.seed,
+        "git_commit": git("rev-parse", "HEAD"),
+        "git_dirty": bool(git("status", "--porcelain", "--", *CODE)),
+        "python": platform.python_version(),
+        "versions": versions,
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processes": distributed.world_size(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def git(*arguments: str) -> str | None:
+    """What git says of the source's own repository; None where there is none, as for an installed package."""
+    if not (ROOT / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -1,0 +1,108 @@
+"""What only reading the user's files tells, told before anything starts: each line of problems and of completions.
+
+Files are read once for all runs of a sweep that name them, and what they hold is kept no longer than that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Any
+
+from topr_exp.config.data import DataConfig
+from topr_exp.config.settings import Config
+from topr_exp.data import folder
+from topr_exp.data.problems import ProblemSets, load_problems
+from topr_exp.sampling import import_errors
+from topr_exp.store.completions import scan_file
+from topr_exp.store.table import Store
+from topr_exp.types import TOPRError
+
+Stamp = tuple[str, int, int]  # of a file: where, bytes, time of change
+
+
+def check_problems(config: Config) -> None:
+    """Refuse (TOPRError) a folder of problems with a malformed line, too few answers, or too few problems."""
+    sets = problems(config.data)
+    if sets is None:
+        return
+    if not sets.train:
+        raise TOPRError(
+            f"data.source={config.data.source}: no problem is left; every training question is also a test question"
+        )
+    wanted = config.schedule.prompts
+    if wanted is not None and wanted > len(sets.train):
+        raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
+
+
+def problems(data: DataConfig) -> ProblemSets | None:
+    """The problems that a run would have; None where they would come from the hub."""
+    if data.source == "hub":
+        return None
+    paths = [] if data.source == "embedded" else [
+        path for split in ("train", "test") for path in folder.paths(data.format, split, Path(data.source).expanduser())
+    ]  # fmt: skip
+    return read_problems(dataclasses.replace(data, stop=None), tuple(map(stamp, paths)))
+
+
+@functools.lru_cache(maxsize=4)
+def read_problems(data: DataConfig, stamps: tuple[Stamp, ...]) -> ProblemSets:
+    return load_problems(data)
+
+
+def check_completions(config: Config, vocabulary: int | None) -> None:
+    """Refuse (TOPRError) completions made elsewhere with a malformed line or one that no run could train on.
+
+    vocabulary: the model's tokens, where its folder says how many they are.
+    """
+    source = config.data.completions
+    if source is None:
+        return
+    sets = problems(config.data)
+    known = None if sets is None else frozenset(problem.id for problem in sets.train)
+    if Path(source).is_file():
+        read_completions(source, stamp(Path(source)), known, vocabulary)
+    else:
+        check_table(source, config.store, known)
+
+
+@functools.lru_cache(maxsize=4)
+def read_completions(source: str, at: Stamp, known: frozenset[str] | None, vocabulary: int | None) -> None:
+    rows = 0
+
+    def see(row: dict[str, Any]) -> None:
+        nonlocal rows
+        rows += 1
+        check_answered(source, rows, row.get("problem_id"), own=bool("question" in row and "gold" in row), known=known)
+        tokens = row.get("tokens")
+        if tokens is None and not row["completion"] and row.get("finish", "stop") != "stop":
+            raise import_errors.empty(source, rows)
+        if tokens is not None and vocabulary is not None and max(tokens) >= vocabulary:
+            raise import_errors.unknown_token(source, rows, max(tokens), vocabulary)
+
+    scan_file(Path(source), see)
+
+
+def check_table(source: str, store: Path, known: frozenset[str] | None) -> None:
+    """The same of a table of the store, whose lines were checked when it was imported."""
+    columns = Store(store).open(store / source).read()
+    names = ("problem_id", "question", "gold")
+    for name in names:
+        if name not in columns.column_names:
+            raise import_errors.missing_column(source, name)
+    row = 0
+    for batch in columns.select(list(names)).to_batches():
+        for name, question, gold in zip(*(batch[i].to_pylist() for i in range(3)), strict=True):
+            row += 1
+            check_answered(source, row, name, own=question is not None and gold is not None, known=known)
+
+
+def check_answered(source: str, number: int, name: str | None, *, own: bool, known: frozenset[str] | None) -> None:
+    if not own and known is not None and name not in known:
+        raise import_errors.unknown_problem(source, number, name)
+
+
+def stamp(path: Path) -> Stamp:
+    status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns

@@ -1,0 +1,1 @@
+"""What any program of several processes needs: signals, atomic files, leases, progress, exit statuses."""

@@ -1,0 +1,91 @@
+"""Signals that ask a run to stop: what is finished is kept, and the same command goes on from there.
+
+SIGTERM (a preempted or cancelled job), SIGUSR1 and SIGUSR2 (a time limit is near) and SIGINT (Ctrl-C) end a run at
+once, as an exception, wherever nothing would be lost: between two shards of the store, say. Where all since the last
+checkpoint would be lost, `deferred` puts that off until `stop_if_requested`, which the training loops call once they
+have saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from topr_exp.runtime import distributed
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+
+
+class Interrupted(BaseException):
+    """A run was asked to stop, and stopped where it can go on. No Exception: nothing handles it on the way up."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        super().__init__(f"stopped by {self.signal.name}; the same command goes on from there")
+
+    def __reduce__(self) -> tuple[type[Interrupted], tuple[int]]:
+        return Interrupted, (int(self.signal),)
+
+
+_received: int | None = None  # the first signal that came
+_agreed: int | None = None  # the same; while deferred, once every process of the run knows of it
+_deferring = False
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[None]:
+    """Handle the signals while the block runs; outside the main thread, where Python forbids it, do nothing."""
+    global _received, _agreed
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _received = _agreed = None
+    before = {number: signal.signal(number, _handle) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Let the block run to its end: it saves, and calls `stop_if_requested`."""
+    global _deferring, _agreed
+    _deferring = True
+    try:
+        yield
+    finally:
+        _deferring = False
+        _agreed = _agreed or _received
+
+
+def agree_on_stop() -> None:
+    """Within `deferred`: learn of signals that came to any process of the run, at the same point on each of them."""
+    global _agreed
+    _agreed = _agreed or max(distributed.all_gather(_received or 0)) or None
+
+
+def stop_requested() -> bool:
+    """Whether a signal asked the run to stop, as far as all its processes agreed on that."""
+    return _agreed is not None
+
+
+def stop_if_requested() -> None:
+    """Stop here if a signal asked for it."""
+    if _agreed is not None:
+        raise Interrupted(_agreed)
+
+
+def _handle(number: int, frame: FrameType | None) -> None:
+    global _received, _agreed
+    first, again = _received is None, number == signal.SIGINT and _received == signal.SIGINT
+    _received = _received or number
+    if not _deferring or distributed.world_size() == 1:
+        _agreed = _agreed or _received
+    # Once only, so that a second signal can't break off the cleaning up; but a second Ctrl-C waits for no update.
+    if (first and not _deferring) or (again and _deferring):
+        raise Interrupted(number)
