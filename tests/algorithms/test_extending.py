@@ -61,7 +61,7 @@ def test_the_commands_find_it(project):
     for line in lines:
         done = command(project, *line.split()[3:], "dry_run=true")
         assert done.returncode == 0, done.stderr
-        *runs, count = done.stdout.rpartition("\n\n")[2].splitlines()
+        *runs, _, count = done.stdout.rpartition("\n\n")[2].splitlines()
         assert count.endswith("nothing started")
         assert len(runs) == (6 if "seed=0,1,2" in line else 1)
         assert "soft-topr" in runs[-1]
@@ -98,6 +98,30 @@ def test_the_packages_checks_hold_for_the_printed_loss(project):
     done = check_command(project)
     assert done.returncode == 0, done.stdout
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 20
+
+
+@pytest.fixture
+def of_tokens(project):
+    """The example with the printed method for a weight of each token in the place of its own."""
+    path = project / "soft_topr.py"
+    (method,) = re.findall(r"```python\n(    def __call__.*?)```", DOC, re.DOTALL)
+    before = path.read_text().partition("    def __call__")[0]
+    path.write_text(before.replace("log_ratio, reduce", "lengths, masked, token_log_ratio, reduce") + method)
+    return project
+
+
+def test_gradient_of_the_printed_loss_of_tokens(of_tokens):
+    loss = build_algorithm(OmegaConf.to_container(OmegaConf.load(of_tokens / "conf/algo/soft_topr.yaml")))
+    case = random_case(0, baseline=0.2)
+    r = np.exp(case.delta_t)
+    w = np.where(case.positive[:, None], 1.0, 2 * r / (1 + r))
+    expected = -((case.R / case.length)[:, None] * (w[:, :, None] * case.score_t).sum(1)).mean(0)
+    np.testing.assert_allclose(case.gradient(loss), expected, atol=1e-10)
+
+
+def test_the_packages_checks_hold_for_the_printed_loss_of_tokens(of_tokens):
+    done = check_command(of_tokens)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
 
 def make_figures(options: argparse.Namespace) -> int:
     """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
-    from topr_exp.paper.jobs import needs, run
+    from topr_exp.paper.jobs import expected, needs, run
     from topr_exp.runs.console import say
     from topr_exp.runs.preflight import check_machine
 
@@ -63,8 +63,9 @@ def make_figures(options: argparse.Namespace) -> int:
     request = request_of(options)
     found, todo = needs(request)
     for need in found:
-        say(f"{need.figure.name:16} {len(need.jobs):4} runs")
-    say(f"{sum(len(planned.jobs) for planned in todo)} different runs to do")
+        say(f"{need.figure.name:16} {len(need.jobs):4} runs{need.origin}")
+    jobs = [job for planned in todo for job in planned.jobs]
+    say(f"{len(jobs)} different runs to do{expected(jobs, request)}")
     if options.list:
         return 0
     if options.draw:
@@ -99,16 +100,16 @@ def request_of(options: argparse.Namespace) -> Request:
 
 
 def compare_with_recorded(found: Sequence[Need], request: Request) -> int:
-    """Print what the runs of a check differ in from what is recorded; exit status 1 where they do."""
-    from topr_exp.paper.recording import differing_runs
+    """Print how the runs of a check compare with what is recorded; exit status 1 where a digit differs."""
+    from topr_exp.paper.check import check
     from topr_exp.runs.console import say
     from topr_exp.runtime.files import write_text
 
-    lines = [line for need in found for line in differing_runs(need, request.out)]
+    checks = [check(need, request.out) for need in found]
     place = request.overrides[-1].split("=", 1)[1]
     write_text(Path(place) / COMPARED, "")
-    say("\n".join(lines) or "every number of every run is the recorded one")
-    return int(bool(lines))
+    say("\n".join(line for each in checks for line in each.lines()))
+    return int(not all(each.agrees for each in checks))
 
 
 def write_results(found: Sequence[Need], request: Request, began: float) -> None:

@@ -62,22 +62,3 @@ def write_figure(need: Need, request: Request) -> int:
         with drawing():
             save(figure.draw(Runs(found), extra), out / f"{figure.name}.png")
     return len(found)
-
-
-def differing_runs(need: Need, out: Path) -> list[str]:
-    """Compare finished runs with what is recorded of them: a line for each run that differs or is not recorded."""
-    figure = need.figure
-    known = records.known(records.read(out / f"{figure.name}.json"))
-    lines = []
-    for key, job in need.jobs.items():
-        name = job.config.folder.name
-        if key not in known:
-            lines.append(f"{name}: not recorded in {out / (figure.name + '.json')}")
-        elif not (job.config.folder / "DONE").exists():
-            lines.append(f"{name}: did not finish")
-        else:
-            differing = records.differences(
-                known[key], records.trimmed(records.extract(job.config.folder), figure.metrics)
-            )
-            lines += [f"{name}: {'; '.join(differing[:3])}"] if differing else []
-    return lines

@@ -10,6 +10,7 @@ from typing import Any
 from topr_exp.config.cluster import ClusterConfig, LocalCluster, SlurmCluster
 from topr_exp.config.settings import Config
 from topr_exp.runs.console import plural, say, warn
+from topr_exp.runs.duration import expected_time
 from topr_exp.runs.folder import RunFolder, refuse_other_experiment
 from topr_exp.runs.inputs import refuse_changed_inputs
 from topr_exp.runs.plan import Plan
@@ -33,7 +34,9 @@ def preview(plan: Plan) -> str:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join([*cells, " ".join(overrides)]).rstrip())
     where = plan.jobs[0].config.cluster.name
-    return "\n".join([*lines, f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
+    todo = [job.config for row, job in zip(rows, plan.jobs, strict=True) if row[1] != "done"]
+    time = [expected_time(todo)] if todo else []
+    return "\n".join([*lines, *time, f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
 
 
 def on_one_line(override: str) -> str:
