@@ -22,6 +22,13 @@ def test_a_finished_run_has_no_notes(tmp_path: Path) -> None:
     assert run.figure("final", "pass@1") == run.evaluations[-1]["pass@1"]
 
 
+def test_what_the_run_warned_of_is_a_note(tmp_path: Path) -> None:
+    _, folder = make_run(tmp_path)
+    path = folder / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "note": "no positives"}))
+    assert read_run(folder).notes == ["no positives"]
+
+
 def test_an_unfinished_run_shows_how_far_it_got(tmp_path: Path) -> None:
     _, folder = make_run(tmp_path, done=False)
     (folder / "error.txt").write_text("TOPRError: the disk is full\n\ntraceback")

@@ -104,6 +104,8 @@ def read_run(path: Path) -> Run:
         run.summary = dict(ends)  # so far
     if run.summary and run.figure("base", "pass@1") is None:
         run.notes.append("no pass@1 of the base in its results (another version's?)")
+    if note := run.summary.get("note"):  # what the run itself warned of
+        run.notes.append(str(note))
     run.status = status(run)
     return run
 
