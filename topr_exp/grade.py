@@ -127,7 +127,7 @@ class _Job:
         """One line for standard error: verdicts, paths, malformed lines, speed."""
         total = sum(self.graded[verdict] for verdict in VERDICTS)
         verdicts = ", ".join(f"{self.graded[name]} {name}" for name in VERDICTS)
-        paths = ("string", "rational", "numeric", "symbolic", "timeout", "died", "user")
+        paths = ("string", "rational", "numeric", "symbolic", "timeout", "died", "raised", "user")
         by_path = ", ".join(f"{self.graded[name]} {name}" for name in paths if self.graded[name])
         return (
             f"{total} graded: {verdicts}; decided by: {by_path or 'nothing'}; {self.malformed} malformed; "

@@ -181,3 +181,17 @@ def test_golds_of_the_generated_problems_equal_themselves(kind: str, grader: Gra
     golds = [problem.answer for problem in generate("test", 60, 0)]
     outcomes = list(grader.grade((rf"so \boxed{{ {gold} }}.", gold) for gold in golds))
     assert {outcome.verdict for outcome in outcomes} == {"correct"}
+
+
+def test_an_error_in_the_comparison_is_counted_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topr_exp.grading.grader.SYMBOLIC", "tests.grading.own_graders:raising")
+    with Grader("math") as grader:
+        outcomes = list(
+            grader.grade([(rf"\boxed{{{text}}}", HALF) for text in (r"\frac{1}{\sqrt{2}}", r"\frac12\sqrt{2}", HALF)])
+        )
+        assert [(each.verdict, each.path) for each in outcomes] == [
+            ("incorrect", "raised"),
+            ("incorrect", "raised"),
+            ("correct", "string"),
+        ]
+        assert grader.counters["raised"] == 2

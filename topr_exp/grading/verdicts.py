@@ -40,10 +40,9 @@ class Verdicts:
     def positive(self) -> NDArray[np.bool_]:
         return self.verdict == "correct"
 
-    @property
-    def cut_off(self) -> int:
-        """Completions on which a worker was killed, for the time or the memory that it took."""
-        return int(np.isin(self.columns["path"].to_pylist(), ("timeout", "died")).sum())
+    def count(self, *paths: str) -> int:
+        """Completions that were decided in one of these ways: timeout and died, a worker that was killed; raised."""
+        return int(np.isin(self.columns["path"].to_pylist(), paths).sum())
 
     @property
     def classes(self) -> NDArray[np.int32]:
@@ -81,12 +80,20 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grader_name:
 
         table.fill(make, report, parallel=True, on_wait=progress.message)
     verdicts = Verdicts(table.name, table.read())
-    if grader_name not in FORMATS and distributed.is_main_process() and (cut_off := verdicts.cut_off):
-        log.warning(
-            "warning: grader %s overran its time or memory on %d of %d completions, which count as incorrect",
-            *(grader_name, cut_off, rollouts.rows),
-        )
+    if distributed.is_main_process():
+        warn_of_failures(verdicts, grader_name)
     return verdicts
+
+
+def warn_of_failures(verdicts: Verdicts, grader_name: str) -> None:
+    """Say how many completions count as incorrect because a grader of the user's took too long, or ours failed."""
+    cut_off = verdicts.count("timeout", "died") if grader_name not in FORMATS else 0
+    for count, what in ((cut_off, "overran its time or memory"), (verdicts.count("raised"), "failed with an error")):
+        if count:
+            log.warning(
+                "warning: grader %s %s on %d of %d completions, which count as incorrect",
+                *(grader_name, what, count, len(verdicts.verdict)),
+            )
 
 
 def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], problems: Sequence[Problem]) -> pa.Table:
