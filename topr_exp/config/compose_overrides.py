@@ -82,6 +82,8 @@ class Composer:
             raise ConfigError(f"{text}: expected KEY=VALUE")
         if override.is_delete():
             raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
+        if override.key_or_group == "hydra.sweeper.params":  # OmegaConf can't merge it into the null that stands there
+            raise ConfigError(f"{text}: that is for YAML files; here give the values themselves, as in -m seed=0,1")
         if override.key_or_group == "experiment" and override.is_sweep_override():
             raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
         return override
