@@ -78,11 +78,6 @@ OFFLINE = {
     "kl_pg": ["algo=kl_pg", ANOTHER, "algo.length_normalize=true"],
     "rloo": ["algo=rloo", "schedule=offline", ANOTHER],
 }
-KNOWN = {
-    "topr, wrong above the baseline": pytest.mark.xfail(
-        strict=True, reason="the limits follow the verdict; by Equations 1 and 7 they follow the sign of R = R0 - c"
-    )
-}
 SAMPLED_ANEW = ["schedule=on_policy", "schedule.prompts=3", "schedule.rounds=3", "optim.batch_size=18"]
 SEVERAL_UPDATES = ["schedule.prompts=2", "schedule.updates=3", "optim.batch_size=8"]  # a pass and the next one's half
 ROUNDS = {
@@ -179,7 +174,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, marks=KNOWN.get(case, ())) for case in OFFLINE])
+@pytest.mark.parametrize("case", OFFLINE)
 def test_a_run_is_what_the_plain_script_computes(outputs: Path, case: str) -> None:
     config = config_of(*settings(outputs, *OFFLINE[case]))
     run(config)

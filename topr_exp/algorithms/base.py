@@ -168,6 +168,11 @@ def leave_one_out_reward(batch: Batch, name: str) -> Tensor:
     return centered * n / (n - 1)
 
 
+def positive_side(value: Tensor, batch: Batch) -> Tensor:
+    """Where R or A, [B], is above 0: what chooses limits by sign; at 0, without a gradient, where it is correct."""
+    return (value > 0) | ((value == 0) & batch.positive)
+
+
 def check_range(name: str, value: float, allowed: str, ok: bool) -> None:
     """Raise ValueError with one line that names the key, what is allowed and what was given."""
     if not ok:

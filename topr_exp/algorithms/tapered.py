@@ -14,6 +14,7 @@ from topr_exp.algorithms.base import (
     log_prob,
     log_ratio,
     masked,
+    positive_side,
     reduce_tokens,
     token_log_ratio,
 )
@@ -37,12 +38,13 @@ class Ratio(Enum):
 
 @dataclass(frozen=True)
 class Tapered:
-    """REINFORCE with a clipped importance weight, its limits chosen by the sign of the reward.
+    """REINFORCE with a clipped importance weight, its limits chosen by the sign of R.
 
     loss = − stopgrad(w) · R · logπ(y|x) / T,   w = clip(r, a±, b±),   r = π(y|x)/μ(y|x),   R = R0 − c
 
     TOPR (arXiv 2503.14286), Equation 7 and Table 1: topr 1 1 0 1, sft 1 1 0 0, naive 1 1 1 1, is 0 ∞ 0 ∞, tis 0 1 0 1
-    for a_pos b_pos a_neg b_neg. `batch.positive` picks the limits. `ratio=token` is −(1/T) Σ_t stopgrad(clip(r_t)) R
+    for a_pos b_pos a_neg b_neg. The sign of R picks the limits, as in Equations 1 and 7: of rewards 1 and 0
+    and c < 0 it is positive for all. `ratio=token` is −(1/T) Σ_t stopgrad(clip(r_t)) R
     logπ_t, what other frameworks call TOPR; `ratio=geometric` clips r^(1/T). `length_normalize=false` leaves 1/T out;
     the expected gradient is then that of −J in Equation 11.
 
@@ -75,7 +77,7 @@ class Tapered:
         check_batch(batch)
         reward = batch.reward - batch.baseline
         delta = self._clipped_variable(batch).detach()
-        low, high = self._log_limits(batch, delta)
+        low, high = self._log_limits(positive_side(reward, batch), delta)
         weight = delta.clamp(low, high).exp()
         if self.ratio is Ratio.token:
             total = masked(_times(weight, reward[:, None]) * batch.logp, batch).sum(1)
@@ -101,11 +103,11 @@ class Tapered:
         delta = log_ratio(batch)
         return delta / lengths(batch) if self.ratio is Ratio.geometric else delta
 
-    def _log_limits(self, batch: Batch, delta: Tensor) -> tuple[Tensor, Tensor]:
+    def _log_limits(self, positive: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """log a and log b of each sample, in a shape that broadcasts against `delta`."""
 
         def choose(pos: float, neg: float) -> Tensor:
-            limit = delta.new_full(batch.positive.shape, _log(neg)).masked_fill(batch.positive, _log(pos))
+            limit = delta.new_full(positive.shape, _log(neg)).masked_fill(positive, _log(pos))
             return limit if delta.ndim == 1 else limit[:, None]
 
         return choose(self.a_pos, self.a_neg), choose(self.b_pos, self.b_neg)
