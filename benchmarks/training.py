@@ -30,6 +30,7 @@ import pyarrow as pa
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
+from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
@@ -44,7 +45,7 @@ from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True)
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True, Advantage.reward)
 
 
 @dataclass(frozen=True)

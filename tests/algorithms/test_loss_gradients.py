@@ -180,6 +180,28 @@ def test_tapered_ratio_variants(seed, normalize):
     np.testing.assert_allclose(actual, expected, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("ratio", ["sequence", "token", "geometric"])
+@pytest.mark.parametrize("kind", ["group", "group_std", "leave_one_out"])
+def test_tapered_advantages(kind, ratio):
+    """Method: A in R's place, of all n samples, and its sign picks the limits; where A = 0 there is no gradient."""
+    case = random_case(0)
+    case.reward[case.group == case.group[0]] = 1.0  # a group of one kind, of positive rewards: A = 0
+    A = case.reward - (
+        case.others_mean(case.reward) if kind == "leave_one_out" else case.over_group(case.reward, np.mean)
+    )
+    if kind == "group_std":
+        A = A / (case.over_group(case.reward, lambda r: np.std(r, ddof=1)) + 1e-4)
+    low, high = np.where(A > 0, 0.7, 0.2), np.where(A > 0, 1.4, 0.9)
+    limits = {"a_pos": 0.7, "b_pos": 1.4, "a_neg": 0.2, "b_neg": 0.9, "ratio": ratio, "advantage": kind}
+    if ratio == "token":
+        w = np.clip(np.exp(case.delta_t), low[:, None], high[:, None])
+    else:
+        delta = case.delta / (case.length if ratio == "geometric" else 1)
+        w = np.repeat(np.clip(np.exp(delta), low, high)[:, None], 2, axis=1)
+    actual = case.gradient(load("topr", **limits))
+    np.testing.assert_allclose(actual, mean_of(-w * (A / case.length)[:, None], case.score_t), atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_ppo_token_ratio(seed):
     case = random_case(seed, baseline=0.1)

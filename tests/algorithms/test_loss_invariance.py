@@ -17,6 +17,7 @@ SAMPLES = ("reward", "positive", "group", "sample", "group_mean", "group_std", "
 PAIRS = {name for name in NAMES if "pairs" in load(name).needs}
 VARIANTS = [(name, {}) for name in NAMES if name not in PAIRS]
 VARIANTS += [("topr", {"ratio": "token"}), ("topr", {"ratio": "geometric"}), ("ppo", {"ratio": "token"})]
+VARIANTS += [("topr", {"advantage": kind}) for kind in ("group", "group_std", "leave_one_out")]
 VARIANTS += [("agro", {"estimator": "future_only"}), ("agro", {"estimator": "exact_one_step"})]
 VARIANTS += [("agro_on_policy", {"square_baseline": "others_variance"}), ("grpo", {"length_normalize": True})]
 each_loss = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else str(v))

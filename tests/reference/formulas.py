@@ -40,7 +40,10 @@ class Completion:
 
 
 def tapered(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
-    """−stopgrad(clip(r, a, b)) R log π, the limits by the sign of R (at R = 0 by the verdict)."""
+    """−stopgrad(clip(r, a, b)) R log π, the limits by the sign of R (at R = 0 by the verdict); A may stand for R."""
+    if algo["advantage"] != "reward":
+        spread = one.std + 1e-4 if algo["advantage"] == "group_std" else 1.0
+        reward = against_others(one) if algo["advantage"] == "leave_one_out" else (one.reward - one.mean) / spread
     sign = "pos" if reward > 0 or (reward == 0 and one.correct) else "neg"
     low, high = (math.log(algo[name]) if algo[name] > 0 else -math.inf for name in (f"a_{sign}", f"b_{sign}"))
     tokens = logp.detach() - one.mu

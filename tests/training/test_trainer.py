@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tests.conftest import config_of, make_model, overrides
 from topr_exp.algorithms.agro import AGRO, Estimator
-from topr_exp.algorithms.base import log_prob, signal
+from topr_exp.algorithms.base import Advantage, log_prob, signal
 from topr_exp.algorithms.dpo import DPO
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
@@ -38,8 +38,8 @@ from topr_exp.training.trainer import Trainer
 from topr_exp.types import Batch, LossOutput, TOPRError
 
 N = 4  # completions a problem
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True)
-NAIVE = Tapered("naive", 1.0, 1.0, 1.0, 1.0, Ratio.sequence, True)
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True, Advantage.reward)
+NAIVE = Tapered("naive", 1.0, 1.0, 1.0, 1.0, Ratio.sequence, True, Advantage.reward)
 AGRO_LOSS = AGRO("agro", 0.5, Estimator.vanilla, False)
 DPO_LOSS = DPO("dpo", 0.1)
 

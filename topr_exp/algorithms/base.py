@@ -9,6 +9,7 @@ accumulation and world size can't change a result.
 from __future__ import annotations
 
 import math
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from topr_exp.types import Batch, LossOutput, TOPRError
@@ -28,6 +29,18 @@ NEEDS = {
     "vocab_kl": "Batch.vocab_kl: the reference's whole distribution, so it stays in memory",
     "on_policy": "unbiased only if the batch was sampled from the policy that is updated with it",
 }
+
+
+class Advantage(Enum):
+    """What a response is weighed by: R0 − c, or its reward against those of all n responses to the prompt.
+
+    group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
+    """
+
+    reward = "reward"
+    group = "group"
+    group_std = "group_std"
+    leave_one_out = "leave_one_out"
 
 
 @runtime_checkable
@@ -166,6 +179,20 @@ def leave_one_out_reward(batch: Batch, name: str) -> Tensor:
     assert batch.group_size is not None
     n = batch.group_size.to(centered.dtype)
     return centered * n / (n - 1)
+
+
+def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
+    """The advantage of each response, [B]; group statistics are those of all n, also of responses not in the batch."""
+    if kind is Advantage.reward:
+        check_batch(batch)
+        return batch.reward - batch.baseline
+    if kind is Advantage.leave_one_out:
+        return leave_one_out_reward(batch, name)
+    centered = centered_reward(batch, name)
+    if kind is Advantage.group:
+        return centered
+    assert batch.group_std is not None, "this loss needs Batch.group_std"
+    return centered / (batch.group_std + STD_OFFSET)
 
 
 def positive_side(value: Tensor, batch: Batch) -> Tensor:

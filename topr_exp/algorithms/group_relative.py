@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from topr_exp.algorithms.base import (
-    STD_OFFSET,
+    Advantage,
+    advantage_of,
     centered_reward,
     check_batch,
     check_clip_range,
@@ -63,10 +64,8 @@ class GRPO:
         check_clip_range(self.eps_low, self.eps_high)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = centered_reward(batch, self.name)
-        if self.normalize_std:
-            assert batch.group_std is not None, "this loss needs Batch.group_std"
-            advantage = advantage / (batch.group_std + STD_OFFSET)
+        kind = Advantage.group_std if self.normalize_std else Advantage.group
+        advantage = advantage_of(batch, kind, self.name)
         objective, clipped = clipped_objective(token_log_ratio(batch), advantage[:, None], self.eps_low, self.eps_high)
         loss = reduce_tokens(-masked(objective, batch).sum(1), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, "clipped": _share(clipped, batch)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from topr_exp.algorithms.base import Advantage
 from topr_exp.config.compose import ComposeName, unit_of
 from topr_exp.config.data import Reward
 from topr_exp.config.schema import show
@@ -47,9 +48,11 @@ def weighting(config: Config) -> None:
         )
     for key, value in (("baseline", baseline), ("effective_positive", effective)):
         if value is not None and not config.algo.uses_baseline:
+            kind = getattr(config.algo, "advantage", Advantage.reward)
+            of_group = "" if kind is Advantage.reward else f" with algo.advantage={kind.name}"
             raise ValueError(
-                f"{key}={value:g} means nothing for algo={config.algo.name}, where a constant baseline cancels or only "
-                f"scales the loss; leave {key} out"
+                f"{key}={value:g} means nothing for algo={config.algo.name}{of_group}, where a constant baseline "
+                f"cancels or only scales the loss; leave {key} out"
             )
     if effective is None:
         return
