@@ -97,6 +97,8 @@ MISTAKES = [
     (["algo.advantage=group_std", "effective_positive=0.2"], "effective_positive=0.2 means nothing for algo=topr with"),
     (["algo.advantage=leave_one_out", "data.n=1"], "data.n must be 2 or more for algo=topr"),
     (["algo.advantage=mean"], "algo.advantage=mean: expected one of reward, group, group_std, leave_one_out"),
+    (["algo=dpo", "optim.reduction=tokens"], "optim.reduction must be sequences for algo=dpo, which trains on pairs;"),
+    (["optim.reduction=tokens"], "optim.reduction=tokens divides by the number of tokens, and so does algo.length_nor"),
     (["algo=grpo", "data.n=1"], "data.n must be 2 or more for algo=grpo"),
     (["algo=agro", "optim.batch_size=24"], "optim.batch_size must be a multiple of data.n=16 for algo=agro"),
     (["algo=agro_on_policy", "schedule=offline"], "algo=agro_on_policy is right on-policy only"),

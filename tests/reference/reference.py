@@ -253,7 +253,8 @@ class Reference:
         scores = [self.score(one) for one in sides]
         logps = [score["logp"] for score in scores]
         losses, reported = zip(*self.losses(sides, scores, baseline), strict=True)
-        loss = torch.stack(losses).mean()
+        tokens = sum(len(one.tokens) for one in sides)
+        loss = torch.stack(losses).sum() / (tokens if self.optim["reduction"] == "tokens" else len(losses))
         gradients = torch.autograd.grad(loss, self.optimizer.weights)
         norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
         with torch.no_grad():
@@ -267,7 +268,7 @@ class Reference:
         delta, correct = log_ratio("mu"), np.array([one.correct for one in sides])
         record: Record = {"loss": float(loss), "grad_norm": norm, "lr": self.optim["lr"], "skipped": 0}
         record["positive_share"] = float(correct.mean())
-        record["tokens"] = sum(len(one.tokens) for one in sides)
+        record["tokens"] = tokens
         record["entropy"] = float(torch.cat([score["entropy"] for score in scores]).mean())
         record["kl_mu"] = float(np.mean(np.exp(delta) - 1 - delta))
         if self.reference is not None:

@@ -55,6 +55,7 @@ OFFLINE = {
     "topr, imported": ["algo=topr", "algo.length_normalize=false", IMPORTED, "baseline=0.3"],
     "topr, limits": ["algo=topr", "algo.a_pos=0.9", "algo.b_pos=1.1", "algo.a_neg=0.8", "algo.b_neg=.inf"],
     "topr, group": ["algo=topr", "algo.advantage=group", "compose.n_examples=25", "optim.epochs=2"],
+    "topr, per token": ["algo=topr", "optim.reduction=tokens", "algo.length_normalize=false", "optim.grad_clip=.inf"],
     "tis, group_std": ["algo=tis", "algo.advantage=group_std", "compose=anna_karenina", "compose.n_examples=30"],
     "is, leave_one_out": ["algo=is", "algo.advantage=leave_one_out", "compose=positives", IMPORTED],
     "topr, another model": ["algo=topr", "model.path={outputs}/another"],
