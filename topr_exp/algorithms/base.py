@@ -23,7 +23,7 @@ STD_OFFSET = 1e-4  # keeps (r − r̄) / std finite where all rewards of a group
 
 NEEDS = {
     "pairs": "called with a PairBatch of correct and incorrect responses",
-    "group_rewards": "Batch.group_mean, group_std, group_size: at least 2 responses to a prompt were sampled",
+    "group_rewards": "Batch.group_mean, group_std, group_size, group_rewards: at least 2 responses were sampled",
     "groups": "all responses to a prompt are in one global batch (Batch.group says which belong together)",
     "ref_logp": "Batch.ref_logp: the sampled tokens scored by the reference model",
     "vocab_kl": "Batch.vocab_kl: the reference's whole distribution, so it stays in memory",
@@ -80,6 +80,9 @@ def check_batch(batch: Batch, *extra: str) -> None:
     for field in ("mu_logp", "mask", *(f for f in ("ref_logp", "vocab_kl") if getattr(batch, f) is not None)):
         shape = getattr(batch, field).shape
         assert shape == logp.shape, f"{field} must be {tuple(logp.shape)} like logp; got {tuple(shape)}"
+    if batch.group_rewards is not None:
+        shape = batch.group_rewards.shape
+        assert tuple(shape) == (len(logp), shape[-1]), f"group_rewards must be [{len(logp)}, n]; got {tuple(shape)}"
     per_sample = ("group", "group_mean", "group_std", "group_size", "sample")
     for field in ("reward", "positive", *(f for f in per_sample if getattr(batch, f) is not None)):
         shape = getattr(batch, field).shape
@@ -131,6 +134,11 @@ def token_ref_log_ratio(batch: Batch) -> Tensor:
 def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:
     """A loss [B] that is a sum over tokens, divided by T if asked."""
     return loss / lengths(batch) if length_normalize else loss
+
+
+def share_of_tokens(values: Tensor, batch: Batch) -> Tensor:
+    """The mean of `values` [B, T], which may be True and False, over each response's tokens, [B]."""
+    return masked(values.to(batch.logp.dtype), batch).sum(1) / lengths(batch)
 
 
 def check_group_size(size: Tensor, name: str) -> None:
@@ -210,6 +218,20 @@ def check_clip_range(eps_low: float, eps_high: float) -> None:
     """Raise ValueError unless 0 < ε_low ≤ 1 and ε_high > 0."""
     check_range("eps_low", eps_low, "above 0 and at most 1", 0 < eps_low <= 1)
     check_range("eps_high", eps_high, "above 0", eps_high > 0)
+
+
+def check_mask_threshold(threshold: float | None) -> None:
+    """Raise ValueError unless the threshold of `off_policy` is None or above 0."""
+    check_range("off_policy_mask", threshold or 0.0, "null or above 0", threshold is None or threshold > 0)
+
+
+def off_policy(advantage: Tensor, batch: Batch, threshold: float | None) -> Tensor:
+    """Where A < 0 and the mean of −δ_t over the response is above the threshold, [B] bool; nowhere if that is None.
+
+    DeepSeek-V3.2 (arXiv 2512.02556): a wrong answer that π hardly gives any more is left out.
+    """
+    drift = -log_ratio(batch).detach() / lengths(batch)
+    return (advantage < 0) & (drift > (math.inf if threshold is None else threshold))
 
 
 def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high: float) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from topr_exp.algorithms.base import (
     masked,
     positive_side,
     reduce_tokens,
+    share_of_tokens,
     token_log_ratio,
 )
 from topr_exp.types import LossOutput
@@ -95,7 +96,7 @@ class Tapered:
             total = _times(weight, advantage) * log_prob(batch)
 
         def mean(values: Tensor) -> Tensor:
-            return masked(values, batch).sum(1) / lengths(batch) if values.ndim == 2 else values
+            return share_of_tokens(values, batch) if values.ndim == 2 else values
 
         metrics = {
             "weight": mean(weight),
