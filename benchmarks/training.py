@@ -30,11 +30,12 @@ import pyarrow as pa
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
+from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.compose import ComposeConfig, ComposeName
-from topr_exp.config.optim import OptimConfig, Optimizer
+from topr_exp.config.optim import OptimConfig, Optimizer, Reduction
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
@@ -44,7 +45,7 @@ from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True)
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True, Advantage.reward)
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ class Ours:
         config = OptimConfig(
             name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if adamw else None, weight_decay=0.0, grad_clip=1.0,
             batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.model != "tiny",
-            score_batch_size=case.micro, epochs=1, skip_nonfinite=False,
+            score_batch_size=case.micro, epochs=1, skip_nonfinite=False, reduction=Reduction.sequences,
         )  # fmt: skip
         layout = SingleProcess(self.policy.model)
         self.trainer = Trainer(self.policy, TOPR, None, config, Path(tempfile.mkdtemp()), layout)

@@ -156,6 +156,16 @@ class Case:
     def over_group(self, values: np.ndarray, statistic: Any) -> np.ndarray:
         return np.array([statistic(values[self.group == g]) for g in self.group])
 
+    @property
+    def centered(self) -> np.ndarray:
+        """r − r̄."""
+        return self.reward - self.over_group(self.reward, np.mean)
+
+    @property
+    def standard(self) -> np.ndarray:
+        """(r − r̄) / (std + 1e-4), std with n − 1."""
+        return self.centered / (self.over_group(self.reward, lambda r: np.std(r, ddof=1)) + 1e-4)
+
     def others_mean(self, values: np.ndarray) -> np.ndarray:
         index = np.arange(len(values))
         return np.array([values[(self.group == self.group[i]) & (index != i)].mean() for i in index])
@@ -176,6 +186,7 @@ class Case:
             "group_mean": torch.tensor(self.over_group(self.reward, np.mean)),
             "group_std": torch.tensor(self.over_group(self.reward, lambda r: np.std(r, ddof=1))),
             "group_size": torch.full((len(y),), self.n),
+            "group_rewards": torch.tensor(np.stack([self.reward[self.group == g] for g in self.group])),
             "ref_logp": torch_token_logp(ref)[y],
             "vocab_kl": torch_token_kl(self.theta, ref)[y],
         }

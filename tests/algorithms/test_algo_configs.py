@@ -10,6 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.algorithms.tabular_policies import NAMES, YAMLS, load
+from tests.conftest import config_of
+from topr_exp.config.optim import Reduction
 from topr_exp.types import ConfigError
 
 INF = float("inf")
@@ -20,12 +22,14 @@ TABLE_1 = {
     "tis": (0, 1, 0, 1),
     "topr": (1, 1, 0, 1),
 }
+MODULES = ("base", "tapered", "ppo", "dpo", "agro", "group_relative", "trust_regions", "oapl")
 FAMILY = {"topr", "tis", "is", "naive", "sft", "ppo", "dpo", "agro", "agro_on_policy", "rloo", "kl_pg"}
 FAMILY |= {"grpo", "opmd", "asymre", "rec", "red_drop"}
+RIVALS = {"gspo", "cispo", "vespo", "m2po", "sapo", "oapl"}
 
 
 def test_all_algorithms_are_there():
-    assert set(NAMES) >= FAMILY
+    assert set(NAMES) >= FAMILY | RIVALS
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,9 +67,36 @@ def test_defaults_of_the_method():
     assert [name for name in (*TABLE_1, "ppo") if not load(name).uses_baseline] == ["sft"]
 
 
+def test_settings_of_the_rivals_authors():
+    gspo, vespo, sapo, oapl = (load(name) for name in ("gspo", "vespo", "sapo", "oapl"))
+    assert (gspo.eps_low, gspo.eps_high, gspo.off_policy_mask) == (3e-4, 4e-4, None)
+    assert (load("cispo").cap, load("m2po").tau) == (5.0, 0.04)
+    assert (vespo.c1_pos, vespo.c2_pos, vespo.c1_neg, vespo.c2_neg) == (2.0, 3.0, 3.0, 2.0)
+    assert (sapo.tau_pos, sapo.tau_neg, sapo.length_normalize) == (1.0, 1.05, True)
+    assert (oapl.beta, oapl.beta_value, oapl.rewards) == (1e-3, 0.5, "zero_one")
+    assert oapl.needs == {"group_rewards"}
+    assert load("oapl", anchor="ref").needs == {"group_rewards", "ref_logp"}
+    for name in RIVALS:
+        assert not load(name).uses_baseline
+        by_tokens = config_of(f"algo={name}").optim.reduction is Reduction.tokens
+        assert by_tokens == (name in ("cispo", "vespo", "m2po"))
+    assert config_of("algo=cispo", "optim.reduction=sequences").optim.reduction is Reduction.sequences
+    assert config_of("model=llama3_8b", "algo=vespo").optim.reduction is Reduction.tokens
+
+
 @pytest.mark.parametrize(
     ("name", "field", "value"),
     [
+        ("gspo", "eps_low", 0.0),
+        ("grpo", "off_policy_mask", -0.5),
+        ("gspo", "off_policy_mask", -1.0),
+        ("cispo", "cap", 0.0),
+        ("vespo", "c1_pos", -1.0),
+        ("vespo", "c2_neg", 0.0),
+        ("m2po", "tau", 0.0),
+        ("sapo", "tau_neg", INF),
+        ("oapl", "beta", 0.0),
+        ("oapl", "beta_value", INF),
         ("topr", "a_pos", -0.1),
         ("topr", "a_neg", INF),
         ("topr", "b_neg", -1.0),
@@ -116,6 +147,6 @@ def test_losses_are_frozen():
 
 def test_importing_the_losses_does_not_import_torch():
     """Config checks import them and must answer at once."""
-    modules = ", ".join(f"topr_exp.algorithms.{m}" for m in ("base", "tapered", "ppo", "dpo", "agro", "group_relative"))
+    modules = ", ".join(f"topr_exp.algorithms.{m}" for m in MODULES)
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0

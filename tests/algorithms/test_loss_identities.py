@@ -93,6 +93,33 @@ def test_group_relative_relatives_meet(seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", ["gspo", "cispo", "vespo", "m2po", "sapo", "oapl"])
+def test_at_ratio_1_it_is_reinforce_with_its_advantage(name, seed):
+    """−A ∇logπ; of gspo and sapo divided by T, of oapl (A = r − V*) times 2β."""
+    case = random_case(seed, on_policy=True, low=0.0)
+    value = case.over_group(case.reward, lambda r: 0.5 * np.log(np.mean(np.exp(r / 0.5))))
+    A = {"vespo": case.centered, "oapl": case.reward - value}.get(name, case.standard)
+    factor = {"gspo": 1 / case.length, "sapo": 1 / case.length, "oapl": 2e-3}.get(name, 1.0)
+    expected = -((factor * A)[:, None] * case.score).mean(0)
+    np.testing.assert_allclose(case.gradient(load(name)), expected, rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_gspo_is_grpo_for_one_token(seed):
+    case = random_case(seed)
+    case.y[:] = 0  # the only response of one token
+    limits = {"eps_low": 0.2, "eps_high": 0.2}
+    assert_same_gradient(case, load("gspo", **limits), load("grpo", **limits))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_cispo_that_never_caps_is_grpo_that_never_clips(seed):
+    case = random_case(seed)
+    assert_same_gradient(case, load("cispo", cap=INF), load("grpo", eps_low=1.0, eps_high=INF))
+    assert_same_gradient(case, load("m2po", tau=INF), load("grpo", eps_low=1.0, eps_high=INF))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_kl_pg_with_the_reference_as_policy_is_plain_rloo(seed):
     case = random_case(seed)
     case.ref[:] = case.logits

@@ -13,10 +13,12 @@ from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.types import Batch, LossOutput, PairBatch, TOPRError
 
 TOKENS = ("logp", "mu_logp", "mask", "ref_logp", "vocab_kl")
-SAMPLES = ("reward", "positive", "group", "sample", "group_mean", "group_std", "group_size")
+SAMPLES = ("reward", "positive", "group", "sample", "group_mean", "group_std", "group_size", "group_rewards")
 PAIRS = {name for name in NAMES if "pairs" in load(name).needs}
 VARIANTS = [(name, {}) for name in NAMES if name not in PAIRS]
 VARIANTS += [("topr", {"ratio": "token"}), ("topr", {"ratio": "geometric"}), ("ppo", {"ratio": "token"})]
+VARIANTS += [(name, {"off_policy_mask": 0.5}) for name in ("grpo", "gspo")] + [("oapl", {"anchor": "ref"})]
+VARIANTS += [("topr", {"advantage": kind}) for kind in ("group", "group_std", "leave_one_out")]
 VARIANTS += [("agro", {"estimator": "future_only"}), ("agro", {"estimator": "exact_one_step"})]
 VARIANTS += [("agro_on_policy", {"square_baseline": "others_variance"}), ("grpo", {"length_normalize": True})]
 each_loss = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else str(v))
@@ -136,6 +138,20 @@ def test_untruncated_importance_sampling_overflows_openly():
     assert torch.isinf(load("ppo")(shifted(1e3, -1.0)).loss).all()
 
 
+@pytest.mark.parametrize("delta", [1e3, -1e3])
+@pytest.mark.parametrize("reward", [1.0, -1.0])
+@pytest.mark.parametrize("name", ["cispo", "vespo", "sapo", "m2po"])
+def test_a_weight_that_is_bounded_survives_any_ratio(name, reward, delta):
+    loss, batch = load(name), shifted(delta, reward)
+    group = {"group_mean": torch.zeros(1), "group_std": torch.ones(1), "group_size": torch.full((1,), 4)}
+    batch = with_signals(loss, dataclasses.replace(batch, **group))
+    output = loss(batch)
+    (grad,) = torch.autograd.grad(output.loss.sum(), batch.logp)
+    assert torch.isfinite(output.loss).all()
+    assert torch.isfinite(grad).all()
+    assert all(torch.isfinite(value).all() for value in output.metrics.values())
+
+
 def test_dpo_saturates_without_overflow():
     for delta, expected in ((1e3, 200.0), (-1e3, 0.0)):
         chosen, rejected = shifted(-delta, 1.0), shifted(delta, -1.0)
@@ -178,6 +194,7 @@ WRONG = {
     "vocab_kl": lambda b: {"vocab_kl": b.vocab_kl.sum(1)},
     "group": lambda b: {"group": b.group[:, None]},
     "group_mean": lambda b: {"group_mean": b.group_mean.mean()},
+    "group_rewards": lambda b: {"group_rewards": b.group_rewards[:, 0]},
 }
 
 
@@ -191,18 +208,21 @@ def test_wrong_shapes_raise(name, what):
         loss(PairBatch(batch, bad) if name in PAIRS else bad)
 
 
-@pytest.mark.parametrize("field", ["ref_logp", "vocab_kl", "group", "group_mean", "group_size", "sample"])
+@pytest.mark.parametrize(
+    "field", ["ref_logp", "vocab_kl", "group", "group_mean", "group_size", "group_rewards", "sample"]
+)
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in PAIRS])
 def test_what_needs_names_is_needed_and_nothing_else(name, field):
-    if name == OWN and field in ("group", "sample"):
-        pytest.skip("every batch has it")
+    if name == OWN and field in ("group", "sample", "group_rewards"):
+        pytest.skip("every batch has it, or every one with another field that is asked for here")
     loss, case = load(name), random_case(6)
     promised = {
         "ref_logp": "ref_logp" in loss.needs,
         "vocab_kl": "vocab_kl" in loss.needs,
         "group": "groups" in loss.needs,
-        "group_mean": "group_rewards" in loss.needs and "groups" not in loss.needs,
+        "group_mean": "group_rewards" in loss.needs and "groups" not in loss.needs and name != "oapl",
         "group_size": "group_rewards" in loss.needs and "groups" not in loss.needs,
+        "group_rewards": name == "oapl",
         "sample": name == "red_drop",
     }[field]
     batch = case.batch(**{field: None})

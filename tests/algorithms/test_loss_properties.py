@@ -40,7 +40,7 @@ def tapered(pos, neg):
 def test_weight_is_the_clipped_ratio_and_moves_the_right_way(pos, neg, delta, reward, positive):
     batch = one_response(delta, reward, positive)
     output = tapered(pos, neg)(batch)
-    a, b = pos if positive else neg
+    a, b = pos if reward > 0 or (reward == 0 and positive) else neg
     weight = output.metrics["weight"].item()
     assert a * (1 - 1e-12) <= weight <= b * (1 + 1e-12)
     if delta < 700:

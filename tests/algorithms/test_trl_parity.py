@@ -1,4 +1,4 @@
-"""DPO, GRPO and RLOO against TRL's own code on the same log-probabilities.
+"""DPO, GRPO and RLOO, GSPO, CISPO, SAPO, VESPO and A*-PO against TRL's own code on the same log-probabilities.
 
 TRL's loss (and, for the group losses, its scoring, where it forms advantages) is called unbound with a stand-in for
 the trainer: a SimpleNamespace that holds the settings and answers with our log-probabilities where TRL would run a
@@ -140,7 +140,9 @@ def completions(case: Case) -> list[list[int]]:
     return [[1] * int(n) for n in case.length]
 
 
-def trl_grpo(case: Case, loss_type: str, scale_rewards: str, old_logp: torch.Tensor | None) -> torch.Tensor:
+def trl_grpo(
+    case: Case, loss_type: str, scale_rewards: str, old_logp: torch.Tensor | None, **settings: object
+) -> torch.Tensor:
     from trl import GRPOTrainer
 
     args = SimpleNamespace(
@@ -149,11 +151,15 @@ def trl_grpo(case: Case, loss_type: str, scale_rewards: str, old_logp: torch.Ten
         steps_per_generation=1,
         gradient_accumulation_steps=1,
         delta=None,
+        **TRL_DEFAULTS,
     )
     n_rows = len(case.y)
+    defaults = {"importance_sampling_level": "token", "off_policy_mask_threshold": None}
     trainer = group_trainer(
         case,
         args=args,
+        get_gamma_weights=GRPOTrainer.get_gamma_weights,
+        get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
         _generate=lambda _: ([[1]] * n_rows, completions(case), None, [""] * n_rows, None, {}, None, None),
         environment_factories=None,
         environments=None,
@@ -164,15 +170,15 @@ def trl_grpo(case: Case, loss_type: str, scale_rewards: str, old_logp: torch.Ten
         scale_rewards=scale_rewards,
         loss_type=loss_type,
         max_completion_length=1,  # dr_grpo divides by it: 1 leaves the sum over tokens
-        importance_sampling_level="token",
         top_entropy_quantile=1.0,
-        off_policy_mask_threshold=None,
         _entropy_bonus_enabled=False,
         current_gradient_accumulation_steps=1,
+        **{**defaults, **settings},
     )
     inputs = GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": "?"} for _ in range(n_rows)])
     if old_logp is not None:
         inputs["old_per_token_logps"] = old_logp
+    inputs["num_items_in_batch"] = torch.tensor(case.length.sum())
     return GRPOTrainer._compute_loss(trainer, trainer.model, inputs)
 
 
@@ -198,6 +204,77 @@ def test_grpo(seed, loss_type, scale_rewards, ours, on_policy):
     torch.testing.assert_close(*gradients, **TOLERANCE)
     if not on_policy:
         torch.testing.assert_close(mine, theirs, **TOLERANCE)
+
+
+SEQUENCE = {"importance_sampling_level": "sequence"}
+NARROW = {"epsilon_low": 3e-4, "epsilon_high": 4e-4}
+RIVALS = {  # our loss and its settings; TRL's loss type, scaling and settings
+    "gspo": ("gspo", {}, "grpo", "group", {**SEQUENCE, **NARROW}),
+    "gspo, wide": ("gspo", {"eps_low": 0.2, "eps_high": 0.2}, "grpo", "group", SEQUENCE),
+    "gspo, masked": ("gspo", {"off_policy_mask": 0.5}, "grpo", "group",
+                     {**SEQUENCE, **NARROW, "off_policy_mask_threshold": 0.5}),
+    "grpo, masked": ("grpo", {"off_policy_mask": 0.5, "length_normalize": True}, "grpo", "group",
+                     {"off_policy_mask_threshold": 0.5}),
+    "cispo": ("cispo", {}, "cispo", "group", {"epsilon_high": 5.0}),
+    "cispo, capped": ("cispo", {"cap": 1.2}, "cispo", "group", {"epsilon_high": 1.2}),
+    "sapo": ("sapo", {"tau_neg": 1.0625}, "sapo", "group", {}),
+    "vespo": ("vespo", {}, "vespo", "none", {}),
+    "dapo": ("grpo", {"eps_high": 0.28}, "dapo", "group", {"epsilon_high": 0.28}),
+}  # fmt: skip
+TRL_DEFAULTS = {
+    "sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.0625,  # TRL rounds it to float32, where this is exact
+    "vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("which", RIVALS)
+def test_rivals(seed, which):
+    """Loss and gradient away from ratio 1; where TRL divides by the tokens of the batch, so does the trainer."""
+    name, changes, loss_type, scaling, settings = RIVALS[which]
+    case = random_case(seed)
+    batch = case.batch()
+    total = load(name, **changes)(batch).loss
+    mine = total.sum() / case.length.sum() if loss_type in ("cispo", "dapo", "vespo") else total.mean()
+    theirs = trl_grpo(case, loss_type, scaling, batch.mu_logp, **settings)
+    gradients = [torch.autograd.grad(loss, case.theta)[0] for loss in (mine, theirs)]
+    assert gradients[0].abs().max() > 1e-4
+    torch.testing.assert_close(*gradients, **TOLERANCE)
+    torch.testing.assert_close(mine, theirs, **TOLERANCE)
+    print(f"{which}, seed {seed}: loss {mine.item():.9f}, TRL's {theirs.item():.9f}")
+
+
+def trl_a2po(case: Case, beta: float, beta_value: float) -> torch.Tensor:
+    """TRL's loss, with V* as it computes it from the rewards of a prompt's responses."""
+    from trl.experimental.a2po import A2POTrainer
+
+    y = torch.tensor(case.y)
+    trainer = SimpleNamespace(
+        model=NoModel(),
+        args=SimpleNamespace(beta2=beta),
+        accelerator=accelerator(),
+        _metrics={"train": defaultdict(list)},
+        _get_sequence_logps=lambda *_: torch_token_logp(case.theta)[y].sum(1),
+    )
+    rewards = torch.tensor(case.reward)
+    values = [torch.logsumexp(rewards[torch.tensor(case.group == g)] / beta_value, 0) for g in case.group]
+    inputs = {
+        "input_ids": None, "attention_mask": None, "logits_to_keep": None, "rewards": rewards,
+        "ref_logps": torch_token_logp(torch.tensor(case.ref))[y].sum(1),
+        "v_star": beta_value * (torch.stack(values) - np.log(case.n)),
+    }  # fmt: skip
+    return A2POTrainer.compute_loss(trainer, trainer.model, inputs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("beta", "beta_value"), [(1e-3, 0.5), (0.4, 0.2)])
+def test_a_star_po(seed, beta, beta_value):
+    case = random_case(seed, low=0.0)
+    mine = load("oapl", anchor="ref", beta=beta, beta_value=beta_value)(case.batch()).loss.mean()
+    theirs = trl_a2po(case, beta, beta_value)
+    gradients = [torch.autograd.grad(loss, case.theta)[0] for loss in (mine, theirs)]
+    torch.testing.assert_close(*gradients, **TOLERANCE)
+    torch.testing.assert_close(mine, theirs, **TOLERANCE)
 
 
 def trl_rloo(case: Case, beta: float) -> torch.Tensor:

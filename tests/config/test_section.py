@@ -91,9 +91,9 @@ def test_ranges_end_where_they_say(range_: Any, inside: list[float], outside: li
 
 @dataclass(frozen=True)
 class LaterOptim(OptimConfig):
-    reduction: str
+    average: str
 
-    ADDED: ClassVar[Mapping[str, Any]] = {"reduction": "mean"}
+    ADDED: ClassVar[Mapping[str, Any]] = {"average": "mean"}
 
 
 @dataclass(frozen=True)
@@ -111,19 +111,19 @@ class LaterConfig(Config):
 
 def test_a_key_that_is_added_to_a_group_changes_no_name_at_its_default(config: Config) -> None:
     same, other = (
-        dataclasses.replace(config, optim=LaterOptim(**vars(config.optim), reduction=reduction))
-        for reduction in ("mean", "sum")
+        dataclasses.replace(config, optim=LaterOptim(**vars(config.optim), average=average))
+        for average in ("mean", "sum")
     )
     assert json.dumps(same.experiment) == json.dumps(config.experiment)
     assert same.folder == config.folder
-    assert other.experiment["optim"]["reduction"] == "sum"
+    assert other.experiment["optim"]["average"] == "sum"
     assert other.folder != config.folder
-    assert plain(same)["optim"]["reduction"] == "mean"  # what a run did is written down in full
+    assert plain(same)["optim"]["average"] == "mean"  # what a run did is written down in full
 
 
 def test_stored_settings_without_an_added_key_have_its_default(config: Config) -> None:
     stored = plain(config)
-    assert build(LaterOptim, stored["optim"], "optim.", unknown_key).reduction == "mean"
+    assert build(LaterOptim, stored["optim"], "optim.", unknown_key).average == "mean"
     with pytest.raises(ConfigError, match=r"^optim\.lr is not set$"):
         build(LaterOptim, {key: value for key, value in stored["optim"].items() if key != "lr"}, "optim.", unknown_key)
     del stored["task"]  # as runs were stored before there was a choice

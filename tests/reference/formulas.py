@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,16 @@ class Completion:
     mean: float = 0.0  # of the rewards of all n completions of its problem
     std: float = 0.0
     n: int = 0
+    rewards: list[float] = field(default_factory=list)  # all n of them
     mu: Any = None  # [T] log μ
     ref: Any = None  # [T] log π_ref
 
 
 def tapered(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
-    """−stopgrad(clip(r, a, b)) R log π, the limits by the sign of R (at R = 0 by the verdict)."""
+    """−stopgrad(clip(r, a, b)) R log π, the limits by the sign of R (at R = 0 by the verdict); A may stand for R."""
+    if algo["advantage"] != "reward":
+        spread = one.std + 1e-4 if algo["advantage"] == "group_std" else 1.0
+        reward = against_others(one) if algo["advantage"] == "leave_one_out" else (one.reward - one.mean) / spread
     sign = "pos" if reward > 0 or (reward == 0 and one.correct) else "neg"
     low, high = (math.log(algo[name]) if algo[name] > 0 else -math.inf for name in (f"a_{sign}", f"b_{sign}"))
     tokens = logp.detach() - one.mu
@@ -85,7 +89,62 @@ def dpo(algo: Any, chosen: Completion, rejected: Completion, good: Tensor, bad: 
 def grpo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
     advantage = (one.reward - one.mean) / (one.std + 1e-4 if algo["normalize_std"] else 1.0)
     value, clipped = clipped_objective(algo, logp - one.mu, advantage)
-    return -value.sum(), {"advantage": advantage, "clipped": share(clipped)}
+    return masked(algo, one, logp, advantage, -value.sum(), {"advantage": advantage, "clipped": share(clipped)})
+
+
+def gspo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    """PPO's rule for the ratio's geometric mean; near to a limit rounding decides whether it counts as clipped."""
+    advantage, mean = standard(one), (logp - one.mu).mean()
+    value, clipped = clipped_objective(algo, mean, advantage)
+    limits = (math.log(1 - algo["eps_low"]), math.log(1 + algo["eps_high"]))
+    unsure = min(abs(float(mean) - limit) for limit in limits) < 1e-6
+    metrics = {"advantage": advantage, "clipped": math.nan if unsure else share(clipped)}
+    return masked(algo, one, logp, advantage, -value, metrics)
+
+
+def masked(
+    algo: Any, one: Completion, logp: Tensor, advantage: float, loss: Tensor, metrics: Record
+) -> tuple[Tensor, Record]:
+    """Without a completion of negative A that π has left far behind, where the settings ask for that."""
+    if algo["off_policy_mask"] is None:
+        return loss, metrics
+    dropped = advantage < 0 and float((one.mu - logp.detach()).mean()) > algo["off_policy_mask"]
+    return 0 * loss if dropped else loss, metrics | {"masked": float(dropped)}
+
+
+def cispo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    ratio, advantage = (logp.detach() - one.mu).exp(), standard(one)
+    loss = -advantage * (torch.clamp(ratio, max=algo["cap"]) * logp).sum()
+    return loss, {"advantage": advantage, "clipped": share(ratio > algo["cap"])}
+
+
+def vespo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    """−stopgrad(r^c1 e^(c2 (1 − r))) A log π, c1 and c2 by the sign of A."""
+    ratio, advantage = math.exp(float((logp.detach() - one.mu).sum())), one.reward - one.mean
+    sign = "pos" if advantage >= 0 else "neg"
+    weight = ratio ** algo[f"c1_{sign}"] * math.exp(algo[f"c2_{sign}"] * (1 - ratio))
+    return -weight * advantage * logp.sum(), {"advantage": advantage, "weight": weight}
+
+
+def m2po(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    advantage, kept = standard(one), known["kept"]
+    return -advantage * (logp - one.mu).exp()[kept].sum(), {"advantage": advantage, "masked": share(~kept)}
+
+
+def sapo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    """−(4/τ) σ(τ (r_t − 1)) A; the weight that is reported is the slope of that in log r_t."""
+    ratio, advantage = (logp - one.mu).exp(), standard(one)
+    tau = algo["tau_pos"] if advantage > 0 else algo["tau_neg"]
+    gate = 1 / (1 + (-tau * (ratio - 1)).exp())
+    weight = float((4 * gate * (1 - gate) * ratio).mean())
+    return -advantage * (4 / tau * gate).sum(), {"advantage": advantage, "weight": weight}
+
+
+def oapl(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    """(β log π/π_ref − (r − V*))²; V* is the soft maximum of all that the problem's completions got."""
+    value = algo["beta_value"] * math.log(float(np.mean(np.exp(np.array(one.rewards) / algo["beta_value"]))))
+    residual = algo["beta"] * (logp - (one.mu if algo["anchor"] == "mu" else one.ref)).sum() - (one.reward - value)
+    return residual**2, {"advantage": one.reward - value, "residual": float(residual)}
 
 
 def opmd(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
@@ -137,6 +196,7 @@ def kl_pg(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record
 FORMULAS: dict[str, Callable[..., tuple[Tensor, Record]]] = dict.fromkeys(
     ("topr", "tis", "is", "naive", "sft"), tapered
 ) | {"ppo": ppo, "grpo": grpo, "opmd": opmd, "asymre": asymre, "rec": rec, "red_drop": rec}
+FORMULAS |= {"gspo": gspo, "cispo": cispo, "vespo": vespo, "m2po": m2po, "sapo": sapo, "oapl": oapl}
 FORMULAS |= {"agro": agro, "agro_on_policy": agro, "rloo": rloo, "kl_pg": kl_pg}
 
 
@@ -144,12 +204,27 @@ def share(where: Tensor) -> float:
     return float(where.double().mean())
 
 
+def standard(one: Completion) -> float:
+    return (one.reward - one.mean) / (one.std + 1e-4)
+
+
 def against_others(one: Completion) -> float:
     """r_i − r̄_−i, the mean over the other n − 1 that were sampled, whether they are trained on or not."""
     return one.reward - (one.n * one.mean - one.reward) / (one.n - 1)
 
 
-# ---- what a loss takes from all completions of a problem, with the current π
+# ---- what a loss takes from the whole batch, or from all completions of a problem, with the current π
+
+
+def of_batch(algo: Any, batch: list[Completion], logps: list[Tensor]) -> list[Record]:
+    """Per completion of a batch, of whose tokens log π is `logps`."""
+    if algo["name"] != "m2po":
+        return [{} for _ in batch]
+    squares = [(p - one.mu) ** 2 for one, p in zip(batch, logps, strict=True)]
+    left = sorted(float(square) for each in squares for square in each)
+    while left and np.mean(left) >= algo["tau"]:
+        left.pop()
+    return [{"kept": square <= (left[-1] if left else -1.0)} for square in squares]
 
 
 def of_group(algo: Any, group: list[Completion], logps: list[Tensor]) -> list[Record]:

@@ -25,11 +25,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.reference.formulas import FORMULAS, OPTIMIZERS, Completion, Record, dpo, of_group
+from tests.reference.formulas import FORMULAS, OPTIMIZERS, Completion, Record, dpo, of_batch, of_group
 from topr_exp.composition.candidates import random_generator
 
 TEMPLATE = "Question: {question}\nAnswer:"  # of data.answer_format=gsm8k without worked examples
-REGULARIZED = ("agro", "agro_on_policy", "rloo", "kl_pg")  # have a π_ref, and rewards 1 and 0 unless told otherwise
+REGULARIZED = ("agro", "agro_on_policy", "rloo", "kl_pg")  # have a π_ref (RLOO's β may be 0)
+ZERO_ONE = (*REGULARIZED, "oapl")  # have rewards 1 and 0 unless told otherwise
 
 Draw = tuple[list[int], list[list[int]], Any]  # a prompt, the tokens of its completions, what names their randomness
 Example = tuple[Completion, ...]  # one completion, or a correct and an incorrect one
@@ -63,9 +64,9 @@ class Reference:
         model, data = self.settings["model"], self.settings["data"]
         assert (data["shots"], data["template"], data["chat"]) == (0, None, False)
         self.policy, self.tokenizer = load(model["path"]), AutoTokenizer.from_pretrained(model["path"])
-        referred = self.name in REGULARIZED and self.algo["beta"] > 0  # RLOO's β may be 0
+        referred = (self.name in REGULARIZED and self.algo["beta"] > 0) or self.algo.get("anchor") == "ref"
         self.reference = load(model["reference"] or model["path"]) if referred else None
-        self.whole_groups = (referred and self.name != "kl_pg") or self.algo.get("drop", False)
+        self.whole_groups = (referred and self.name not in ("kl_pg", "oapl")) or self.algo.get("drop", False)
         lines = [json.loads(line) for line in (Path(data["source"]) / "train.jsonl").read_text().splitlines()]
         texts = [TEMPLATE.format(question=line["question"]) for line in lines]
         start = [self.tokenizer.bos_token_id]
@@ -181,7 +182,7 @@ class Reference:
     @torch.no_grad()
     def prepared(self, candidates: list[Completion]) -> list[Completion]:
         """With rewards (whatever is not correct is worth the same), group statistics, log μ and log π_ref."""
-        kind = self.settings["data"]["reward"] or ("zero_one" if self.name in REGULARIZED else "pm1")
+        kind = self.settings["data"]["reward"] or ("zero_one" if self.name in ZERO_ONE else "pm1")
         for one in candidates:
             one.reward = 1.0 if one.correct else {"zero_one": 0.0, "pm1": -1.0}[kind]
             if one.mu is None and self.settings["mu"] == "sampler":
@@ -192,6 +193,7 @@ class Reference:
                 one.ref = token_logp(self.reference, one)
         for one in candidates:
             rewards = [other.reward for other in candidates if other.problem == one.problem]
+            one.rewards = rewards
             one.mean, one.std, one.n = float(np.mean(rewards)), float(np.std(rewards, ddof=1)), len(rewards)
         return candidates
 
@@ -253,7 +255,8 @@ class Reference:
         scores = [self.score(one) for one in sides]
         logps = [score["logp"] for score in scores]
         losses, reported = zip(*self.losses(sides, scores, baseline), strict=True)
-        loss = torch.stack(losses).mean()
+        tokens = sum(len(one.tokens) for one in sides)
+        loss = torch.stack(losses).sum() / (tokens if self.optim["reduction"] == "tokens" else len(losses))
         gradients = torch.autograd.grad(loss, self.optimizer.weights)
         norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
         with torch.no_grad():
@@ -267,7 +270,7 @@ class Reference:
         delta, correct = log_ratio("mu"), np.array([one.correct for one in sides])
         record: Record = {"loss": float(loss), "grad_norm": norm, "lr": self.optim["lr"], "skipped": 0}
         record["positive_share"] = float(correct.mean())
-        record["tokens"] = sum(len(one.tokens) for one in sides)
+        record["tokens"] = tokens
         record["entropy"] = float(torch.cat([score["entropy"] for score in scores]).mean())
         record["kl_mu"] = float(np.mean(np.exp(delta) - 1 - delta))
         if self.reference is not None:
@@ -304,11 +307,13 @@ class Reference:
             for i in range(half):
                 yield dpo(self.algo, sides[i], sides[half + i], logps[i], logps[half + i])
             return
+        whole = of_batch(self.algo, sides, [logp.detach() for logp in logps])
         for i, one in enumerate(sides):
             group = [j for j, other in enumerate(sides) if other.problem == one.problem]
             known = of_group(self.algo, [sides[j] for j in group], [logps[j].detach() for j in group])[group.index(i)]
-            loss, metrics = FORMULAS[self.name](self.algo, one, logps[i], one.reward - c, {**scores[i], **known})
-            yield loss / len(one.tokens) if self.algo["length_normalize"] else loss, metrics
+            known = {**scores[i], **known, **whole[i]}
+            loss, metrics = FORMULAS[self.name](self.algo, one, logps[i], one.reward - c, known)
+            yield loss / len(one.tokens) if self.algo.get("length_normalize") else loss, metrics
 
 
 def some(rng: np.random.Generator, rows: list[int], n: int | None) -> list[int]:

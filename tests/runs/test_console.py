@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import config_of
 from topr_exp.runs.console import header
 
-TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True)"
+TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True, advantage=reward)"
 LEFT_OUT = (
     ", 1 left out: no answer can be read, 1 left out: the question is in test, 1 left out: the prompt is too long"
 )

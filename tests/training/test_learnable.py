@@ -21,7 +21,7 @@ from topr_exp.types import TOPRError
 ALGORITHMS = sorted(path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml") if path.stem != "dpo")
 # By the papers' formulas: sft gives incorrect ones no weight; of losses relative to their group those without another
 # term (a shift, a penalty on the ratio, a reference) have nothing to compare where a group is of one kind.
-RELATIVE = {"grpo", "opmd", "rec", "red_drop"}
+RELATIVE = {"grpo", "opmd", "rec", "red_drop", "gspo", "cispo", "vespo", "m2po", "sapo", "oapl"}
 SILENT = {"wrong": {"sft", *RELATIVE}, "correct": RELATIVE, "mixed": set[str]()}
 N = 4
 

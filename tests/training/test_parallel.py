@@ -12,7 +12,7 @@ from transformers import LlamaForCausalLM
 
 from tests.conftest import make_model
 from tests.processes import together
-from tests.training.test_trainer import AGRO_LOSS, DPO_LOSS, TOPR, make_examples, optim
+from tests.training.test_trainer import AGRO_LOSS, DPO_LOSS, PER_TOKEN, TOPR, make_examples, optim, reduction_of
 from topr_exp.config.optim import Optimizer
 from topr_exp.models.policy import Policy, save_model
 from topr_exp.runtime import distributed
@@ -20,10 +20,11 @@ from topr_exp.training.parallel import parallelize
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 
-LOSSES = {loss.name: loss for loss in (TOPR, DPO_LOSS, AGRO_LOSS)}
+LOSSES = {loss.name: loss for loss in (TOPR, PER_TOKEN, DPO_LOSS, AGRO_LOSS)}
 CASES = [
     ("topr", Optimizer.adamw),
     ("topr", Optimizer.adafactor),
+    ("per_token", Optimizer.adafactor),
     ("dpo", Optimizer.adamw),
     ("agro", Optimizer.adafactor),
 ]
@@ -41,7 +42,8 @@ def train(
 ) -> tuple[Trainer, list[dict[str, float]]]:
     """Some updates, from the newest checkpoint below `folder` on."""
     recompute = loss == "dpo"  # one of them with gradient checkpointing
-    config = optim(name=optimizer, micro_batch_size=micro, lr=1e-3, gradient_checkpointing=recompute)
+    changes = {"gradient_checkpointing": recompute, "reduction": reduction_of(LOSSES[loss])}
+    config = optim(name=optimizer, micro_batch_size=micro, lr=1e-3, **changes)
     ours = policy()
     trainer = Trainer(ours, LOSSES[loss], None, config, folder, parallelize(ours.model, parallel))
     return trainer, go_on(trainer, steps)

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from tests.conftest import config_of, make_model, overrides
 from topr_exp.algorithms.agro import AGRO, Estimator
-from topr_exp.algorithms.base import log_prob, signal
+from topr_exp.algorithms.base import Advantage, log_prob, signal
 from topr_exp.algorithms.dpo import DPO
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.compose import ComposeConfig, ComposeName, unit_of
-from topr_exp.config.optim import OptimConfig, Optimizer
+from topr_exp.config.optim import OptimConfig, Optimizer, Reduction
 from topr_exp.pipeline import run
 from topr_exp.runtime import interrupts
 from topr_exp.sampling.rollouts import Rollouts
@@ -38,8 +38,9 @@ from topr_exp.training.trainer import Trainer
 from topr_exp.types import Batch, LossOutput, TOPRError
 
 N = 4  # completions a problem
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True)
-NAIVE = Tapered("naive", 1.0, 1.0, 1.0, 1.0, Ratio.sequence, True)
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True, Advantage.reward)
+PER_TOKEN = Tapered("per_token", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, False, Advantage.group)  # reduction=tokens
+NAIVE = Tapered("naive", 1.0, 1.0, 1.0, 1.0, Ratio.sequence, True, Advantage.reward)
 AGRO_LOSS = AGRO("agro", 0.5, Estimator.vanilla, False)
 DPO_LOSS = DPO("dpo", 0.1)
 
@@ -53,7 +54,7 @@ def optim(**changes: Any) -> OptimConfig:
         score_batch_size=5,
         epochs=1,
         skip_nonfinite=False,
-        **values,
+        **{"reduction": Reduction.sequences, **values},
     )
 
 
@@ -80,6 +81,10 @@ def make_examples(policy: Any, loss: Any, problems: int = 6) -> Examples:
     return Examples(training_set, rollouts, mu, mu)
 
 
+def reduction_of(loss: Any) -> Reduction:
+    return Reduction.tokens if loss is PER_TOKEN else Reduction.sequences
+
+
 def new_trainer(policy: Any, loss: Any, config: OptimConfig, folder: Path) -> Trainer:
     return Trainer(policy, loss, None, config, folder, SingleProcess(policy.model))
 
@@ -89,7 +94,8 @@ def train(
 ) -> tuple[Any, list[dict[str, float]]]:
     policy = make_policy(make_model(11))
     examples = make_examples(policy, loss)
-    trainer = new_trainer(policy, loss, optim(**changes), tmp_path / "checkpoints")
+    config = optim(reduction=reduction_of(loss), **changes)
+    trainer = new_trainer(policy, loss, config, tmp_path / "checkpoints")
     size = trainer.config.batch_size
     order = examples.training_set.order(0, 1, 0)
     records = []
@@ -103,7 +109,7 @@ def weights(trainer: Any) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in trainer.policy.model.parameters()])
 
 
-@pytest.mark.parametrize("loss", [TOPR, NAIVE, AGRO_LOSS, DPO_LOSS], ids=lambda loss: loss.name)
+@pytest.mark.parametrize("loss", [TOPR, NAIVE, PER_TOKEN, AGRO_LOSS, DPO_LOSS], ids=lambda loss: loss.name)
 @pytest.mark.parametrize("micro", [1, 3, 5])
 def test_gradient_accumulation_changes_nothing(tmp_path: Path, make_policy: Any, loss: Any, micro: int) -> None:
     whole, records = train(tmp_path / "a", make_policy, loss, 1)
@@ -208,6 +214,23 @@ def test_the_last_batch_is_divided_by_its_own_size(tmp_path: Path, make_policy: 
     whole = trainer.update(examples, chosen, expect_unit_ratio=True)["loss"]
     single = [trainer.update(examples, chosen[i : i + 1], expect_unit_ratio=False)["loss"] for i in range(3)]
     assert whole == pytest.approx(np.mean(single), rel=1e-5)
+
+
+@pytest.mark.parametrize("micro", [8, 3])
+def test_tokens_as_divisor_are_those_of_the_global_batch(tmp_path: Path, make_policy: Any, micro: int) -> None:
+    policy = make_policy(make_model(11))
+    examples = make_examples(policy, PER_TOKEN)
+    chosen = examples.training_set.order(0, 1, 0)[:7]
+    found = {}
+    for reduction in Reduction:
+        config = optim(lr=1e-12, grad_clip=float("inf"), micro_batch_size=micro, reduction=reduction)
+        found[reduction] = new_trainer(policy, PER_TOKEN, config, tmp_path).update(
+            examples, chosen, expect_unit_ratio=True
+        )
+    tokens = found[Reduction.tokens]["tokens"]
+    assert tokens > 7
+    for name in ("loss", "grad_norm"):
+        assert found[Reduction.tokens][name] * tokens == pytest.approx(found[Reduction.sequences][name] * 7, rel=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)

@@ -9,6 +9,7 @@ accumulation and world size can't change a result.
 from __future__ import annotations
 
 import math
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from topr_exp.types import Batch, LossOutput, TOPRError
@@ -22,12 +23,24 @@ STD_OFFSET = 1e-4  # keeps (r − r̄) / std finite where all rewards of a group
 
 NEEDS = {
     "pairs": "called with a PairBatch of correct and incorrect responses",
-    "group_rewards": "Batch.group_mean, group_std, group_size: at least 2 responses to a prompt were sampled",
+    "group_rewards": "Batch.group_mean, group_std, group_size, group_rewards: at least 2 responses were sampled",
     "groups": "all responses to a prompt are in one global batch (Batch.group says which belong together)",
     "ref_logp": "Batch.ref_logp: the sampled tokens scored by the reference model",
     "vocab_kl": "Batch.vocab_kl: the reference's whole distribution, so it stays in memory",
     "on_policy": "unbiased only if the batch was sampled from the policy that is updated with it",
 }
+
+
+class Advantage(Enum):
+    """What a response is weighed by: R0 − c, or its reward against those of all n responses to the prompt.
+
+    group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
+    """
+
+    reward = "reward"
+    group = "group"
+    group_std = "group_std"
+    leave_one_out = "leave_one_out"
 
 
 @runtime_checkable
@@ -67,6 +80,9 @@ def check_batch(batch: Batch, *extra: str) -> None:
     for field in ("mu_logp", "mask", *(f for f in ("ref_logp", "vocab_kl") if getattr(batch, f) is not None)):
         shape = getattr(batch, field).shape
         assert shape == logp.shape, f"{field} must be {tuple(logp.shape)} like logp; got {tuple(shape)}"
+    if batch.group_rewards is not None:
+        shape = batch.group_rewards.shape
+        assert tuple(shape) == (len(logp), shape[-1]), f"group_rewards must be [{len(logp)}, n]; got {tuple(shape)}"
     per_sample = ("group", "group_mean", "group_std", "group_size", "sample")
     for field in ("reward", "positive", *(f for f in per_sample if getattr(batch, f) is not None)):
         shape = getattr(batch, field).shape
@@ -120,6 +136,11 @@ def reduce_tokens(loss: Tensor, batch: Batch, length_normalize: bool) -> Tensor:
     return loss / lengths(batch) if length_normalize else loss
 
 
+def share_of_tokens(values: Tensor, batch: Batch) -> Tensor:
+    """The mean of `values` [B, T], which may be True and False, over each response's tokens, [B]."""
+    return masked(values.to(batch.logp.dtype), batch).sum(1) / lengths(batch)
+
+
 def check_group_size(size: Tensor, name: str) -> None:
     """Raise if a prompt has a single response: nothing to compare it with."""
     if bool((size < 2).any()):
@@ -168,6 +189,25 @@ def leave_one_out_reward(batch: Batch, name: str) -> Tensor:
     return centered * n / (n - 1)
 
 
+def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
+    """The advantage of each response, [B]; group statistics are those of all n, also of responses not in the batch."""
+    if kind is Advantage.reward:
+        check_batch(batch)
+        return batch.reward - batch.baseline
+    if kind is Advantage.leave_one_out:
+        return leave_one_out_reward(batch, name)
+    centered = centered_reward(batch, name)
+    if kind is Advantage.group:
+        return centered
+    assert batch.group_std is not None, "this loss needs Batch.group_std"
+    return centered / (batch.group_std + STD_OFFSET)
+
+
+def positive_side(value: Tensor, batch: Batch) -> Tensor:
+    """Where R or A, [B], is above 0: what chooses limits by sign; at 0, without a gradient, where it is correct."""
+    return (value > 0) | ((value == 0) & batch.positive)
+
+
 def check_range(name: str, value: float, allowed: str, ok: bool) -> None:
     """Raise ValueError with one line that names the key, what is allowed and what was given."""
     if not ok:
@@ -178,6 +218,20 @@ def check_clip_range(eps_low: float, eps_high: float) -> None:
     """Raise ValueError unless 0 < ε_low ≤ 1 and ε_high > 0."""
     check_range("eps_low", eps_low, "above 0 and at most 1", 0 < eps_low <= 1)
     check_range("eps_high", eps_high, "above 0", eps_high > 0)
+
+
+def check_mask_threshold(threshold: float | None) -> None:
+    """Raise ValueError unless the threshold of `off_policy` is None or above 0."""
+    check_range("off_policy_mask", threshold or 0.0, "null or above 0", threshold is None or threshold > 0)
+
+
+def off_policy(advantage: Tensor, batch: Batch, threshold: float | None) -> Tensor:
+    """Where A < 0 and the mean of −δ_t over the response is above the threshold, [B] bool; nowhere if that is None.
+
+    DeepSeek-V3.2 (arXiv 2512.02556): a wrong answer that π hardly gives any more is left out.
+    """
+    drift = -log_ratio(batch).detach() / lengths(batch)
+    return (advantage < 0) & (drift > (math.inf if threshold is None else threshold))
 
 
 def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high: float) -> tuple[Tensor, Tensor]:

@@ -7,24 +7,27 @@ are against μ. None is divided by length by default.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from topr_exp.algorithms.base import (
-    STD_OFFSET,
+    Advantage,
+    advantage_of,
     centered_reward,
     check_batch,
     check_clip_range,
     check_complete_groups,
+    check_mask_threshold,
     check_range,
     clipped_objective,
     group_sums,
-    lengths,
     log_prob,
     log_ratio,
     masked,
+    off_policy,
     reduce_tokens,
+    share_of_tokens,
     signal,
     token_log_ratio,
 )
@@ -44,10 +47,12 @@ class GRPO:
 
     Shao et al. (arXiv 2402.03300), without its KL term; std has n − 1 in the denominator. Dr. GRPO
     (arXiv 2503.20783) leaves out the division (`normalize_std=false`) and the paper's 1/|y| (`length_normalize=false`,
-    which the YAML sets for every loss of this file).
+    which the YAML sets for every loss of this file). `off_policy_mask=0.5` leaves out responses with A < 0 whose mean
+    of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
 
-    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_std, group_size [B]. Metrics: advantage, clipped.
-    Errors: ValueError unless 0 < ε_low ≤ 1 and ε_high > 0; TOPRError for a group of one.
+    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_std, group_size [B]. Metrics: advantage, clipped; with a
+    mask also masked.
+    Errors: ValueError unless 0 < ε_low ≤ 1, ε_high > 0 and the mask's threshold > 0; TOPRError for a group of one.
     """
 
     name: str
@@ -55,21 +60,26 @@ class GRPO:
     eps_high: float
     normalize_std: bool
     length_normalize: bool
+    off_policy_mask: float | None
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
     uses_baseline: ClassVar[bool] = False
+    ADDED: ClassVar[Mapping[str, object]] = {"off_policy_mask": None}
 
     def __post_init__(self) -> None:
         check_clip_range(self.eps_low, self.eps_high)
+        check_mask_threshold(self.off_policy_mask)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = centered_reward(batch, self.name)
-        if self.normalize_std:
-            assert batch.group_std is not None, "this loss needs Batch.group_std"
-            advantage = advantage / (batch.group_std + STD_OFFSET)
+        kind = Advantage.group_std if self.normalize_std else Advantage.group
+        advantage = advantage_of(batch, kind, self.name)
         objective, clipped = clipped_objective(token_log_ratio(batch), advantage[:, None], self.eps_low, self.eps_high)
-        loss = reduce_tokens(-masked(objective, batch).sum(1), batch, self.length_normalize)
-        return LossOutput(loss, {"advantage": advantage, "clipped": _share(clipped, batch)})
+        dropped = off_policy(advantage, batch, self.off_policy_mask)
+        total = masked(objective, batch).sum(1).masked_fill(dropped, 0.0)
+        metrics = {"advantage": advantage, "clipped": share_of_tokens(clipped, batch)}
+        if self.off_policy_mask is not None:
+            metrics["masked"] = dropped.to(total.dtype)
+        return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
 
 
 @dataclass(frozen=True)
@@ -180,7 +190,7 @@ class REC:
         low = math.log(1 - self.eps_low) if self.eps_low < 1 else -math.inf
         inside = ((sign >= 0) & (delta <= math.log1p(self.eps_high))) | ((sign <= 0) & (delta >= low))
         total = advantage * masked(batch.logp.where(inside, 0.0), batch).sum(1)
-        metrics = {"advantage": advantage, "clipped": _share(~inside, batch)}
+        metrics = {"advantage": advantage, "clipped": share_of_tokens(~inside, batch)}
         if self.drop:
             metrics["kept"] = signal(batch, "kept")
         return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
@@ -193,8 +203,3 @@ class REC:
         same_group = batch.group[:, None] == batch.group[None, :]
         before = same_group & (batch.sample[None, :] < batch.sample[:, None]) & ~batch.positive[None, :]
         return batch.positive | (before.sum(1) < positives)
-
-
-def _share(where: Tensor, batch: Batch) -> Tensor:
-    """The share of a response's tokens where `where` [B, T] holds, [B]."""
-    return masked(where.to(batch.logp.dtype), batch).sum(1) / lengths(batch)

@@ -10,10 +10,10 @@ from topr_exp.algorithms.base import (
     check_batch,
     check_clip_range,
     clipped_objective,
-    lengths,
     log_ratio,
     masked,
     reduce_tokens,
+    share_of_tokens,
     token_log_ratio,
 )
 from topr_exp.types import LossOutput
@@ -60,7 +60,7 @@ class PPO:
         if self.ratio is Ratio.token:
             objective, clipped = clipped_objective(token_log_ratio(batch), reward[:, None], self.eps_low, self.eps_high)
             total = masked(objective, batch).sum(1)
-            share = masked(clipped.to(total.dtype), batch).sum(1) / lengths(batch)
+            share = share_of_tokens(clipped, batch)
         else:
             total, clipped = clipped_objective(log_ratio(batch), reward, self.eps_low, self.eps_high)
             share = clipped.to(total.dtype)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 from topr_exp.algorithms.base import (
+    Advantage,
+    advantage_of,
     check_batch,
     check_range,
     lengths,
     log_prob,
     log_ratio,
     masked,
+    positive_side,
     reduce_tokens,
+    share_of_tokens,
     token_log_ratio,
 )
 from topr_exp.types import LossOutput
@@ -37,17 +42,20 @@ class Ratio(Enum):
 
 @dataclass(frozen=True)
 class Tapered:
-    """REINFORCE with a clipped importance weight, its limits chosen by the sign of the reward.
+    """REINFORCE with a clipped importance weight, its limits chosen by the sign of R.
 
     loss = − stopgrad(w) · R · logπ(y|x) / T,   w = clip(r, a±, b±),   r = π(y|x)/μ(y|x),   R = R0 − c
 
     TOPR (arXiv 2503.14286), Equation 7 and Table 1: topr 1 1 0 1, sft 1 1 0 0, naive 1 1 1 1, is 0 ∞ 0 ∞, tis 0 1 0 1
-    for a_pos b_pos a_neg b_neg. `batch.positive` picks the limits. `ratio=token` is −(1/T) Σ_t stopgrad(clip(r_t)) R
+    for a_pos b_pos a_neg b_neg. The sign of R picks the limits, as in Equations 1 and 7: of rewards 1 and 0
+    and c < 0 it is positive for all. `advantage` other than `reward` puts the group's advantage A in R's place, here
+    and in the choice of limits. `ratio=token` is −(1/T) Σ_t stopgrad(clip(r_t)) R
     logπ_t, what other frameworks call TOPR; `ratio=geometric` clips r^(1/T). `length_normalize=false` leaves 1/T out;
     the expected gradient is then that of −J in Equation 11.
 
-    Arguments: logp, mu_logp [B, T]; reward [B]; baseline. Gradient: through logp only, w is a constant.
-    Errors: ValueError unless 0 ≤ a ≤ b ≤ ∞ (and a < ∞) for both signs.
+    Arguments: logp, mu_logp [B, T]; reward [B]; baseline, or group_mean, group_std, group_size [B]. Gradient: through
+    logp only, w is a constant. Errors: ValueError unless 0 ≤ a ≤ b ≤ ∞ (and a < ∞) for both signs; TOPRError for a
+    group of one where `advantage` is of the group.
     """
 
     name: str
@@ -57,13 +65,18 @@ class Tapered:
     b_neg: float
     ratio: Ratio
     length_normalize: bool
+    advantage: Advantage
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    ADDED: ClassVar[Mapping[str, object]] = {"advantage": Advantage.reward}
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset() if self.advantage is Advantage.reward else frozenset({"group_rewards"})
 
     @property
     def uses_baseline(self) -> bool:
-        """Where one sign has no weight, as in sft, a baseline only scales the loss."""
-        return self.b_pos > 0 and self.b_neg > 0
+        """Where one sign has no weight, as in sft, a baseline only scales the loss; in a group it cancels."""
+        return self.b_pos > 0 and self.b_neg > 0 and self.advantage is Advantage.reward
 
     def __post_init__(self) -> None:
         for sign in ("pos", "neg"):
@@ -73,17 +86,17 @@ class Tapered:
 
     def __call__(self, batch: Batch) -> LossOutput:
         check_batch(batch)
-        reward = batch.reward - batch.baseline
+        advantage = advantage_of(batch, self.advantage, self.name)
         delta = self._clipped_variable(batch).detach()
-        low, high = self._log_limits(batch, delta)
+        low, high = self._log_limits(positive_side(advantage, batch), delta)
         weight = delta.clamp(low, high).exp()
         if self.ratio is Ratio.token:
-            total = masked(_times(weight, reward[:, None]) * batch.logp, batch).sum(1)
+            total = masked(_times(weight, advantage[:, None]) * batch.logp, batch).sum(1)
         else:
-            total = _times(weight, reward) * log_prob(batch)
+            total = _times(weight, advantage) * log_prob(batch)
 
         def mean(values: Tensor) -> Tensor:
-            return masked(values, batch).sum(1) / lengths(batch) if values.ndim == 2 else values
+            return share_of_tokens(values, batch) if values.ndim == 2 else values
 
         metrics = {
             "weight": mean(weight),
@@ -91,7 +104,7 @@ class Tapered:
             "clipped_high": mean((delta > high + CLIP_TOLERANCE).to(weight.dtype)),
         }
         if self.ratio is Ratio.sequence:
-            metrics["objective"] = _times(taper(delta, low, high), reward)
+            metrics["objective"] = _times(taper(delta, low, high), advantage)
         return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
 
     def _clipped_variable(self, batch: Batch) -> Tensor:
@@ -101,11 +114,11 @@ class Tapered:
         delta = log_ratio(batch)
         return delta / lengths(batch) if self.ratio is Ratio.geometric else delta
 
-    def _log_limits(self, batch: Batch, delta: Tensor) -> tuple[Tensor, Tensor]:
+    def _log_limits(self, positive: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """log a and log b of each sample, in a shape that broadcasts against `delta`."""
 
         def choose(pos: float, neg: float) -> Tensor:
-            limit = delta.new_full(batch.positive.shape, _log(neg)).masked_fill(batch.positive, _log(pos))
+            limit = delta.new_full(positive.shape, _log(neg)).masked_fill(positive, _log(pos))
             return limit if delta.ndim == 1 else limit[:, None]
 
         return choose(self.a_pos, self.a_neg), choose(self.b_pos, self.b_neg)

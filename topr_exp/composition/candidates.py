@@ -39,10 +39,12 @@ class GroupStatistics:
     mean: NDArray[np.float64]  # [M]
     std: NDArray[np.float64]  # [M], n - 1 in the denominator; 0 for n = 1
     size: NDArray[np.int64]  # [M], n
+    rewards: NDArray[np.floating]  # [G, n] of each problem, in the order of their indices; −∞ where it has fewer
+    group: NDArray[np.int64]  # [M] its problem's row there
 
 
 def group_statistics(problem: NDArray[np.integer], reward: NDArray[np.floating]) -> GroupStatistics:
-    """Mean, standard deviation (n - 1) and number of the rewards of each completion's problem.
+    """Mean, standard deviation (n - 1) and number of the rewards of each completion's problem, and these themselves.
 
     problem: [M] the problem's index, in any order.
     reward: [M] R0.
@@ -53,4 +55,8 @@ def group_statistics(problem: NDArray[np.integer], reward: NDArray[np.floating])
     # About the mean, not E[r^2] - E[r]^2: equal rewards must give exactly 0.
     squares = np.bincount(group, weights=(reward - mean[group]) ** 2, minlength=len(size))
     std = np.sqrt(squares / np.maximum(size - 1, 1))
-    return GroupStatistics(mean[group], std[group], size[group])
+    rewards = np.full((len(size), size.max(initial=0)), -np.inf, dtype=reward.dtype)
+    order = np.argsort(group, kind="stable")
+    place = np.arange(len(order)) - (np.cumsum(size) - size)[group[order]]
+    rewards[group[order], place] = reward[order]
+    return GroupStatistics(mean[group], std[group], size[group], rewards, group)

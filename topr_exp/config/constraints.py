@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from topr_exp.algorithms.base import Advantage
 from topr_exp.config.compose import ComposeName, unit_of
 from topr_exp.config.data import Reward
+from topr_exp.config.optim import Reduction
 from topr_exp.config.schema import show
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ def check(config: Config) -> None:
     name(config)
     weighting(config)
     unit(config)
+    reduction(config)
     reference(config)
     imported(config)
     rounds(config)
@@ -47,9 +50,11 @@ def weighting(config: Config) -> None:
         )
     for key, value in (("baseline", baseline), ("effective_positive", effective)):
         if value is not None and not config.algo.uses_baseline:
+            kind = getattr(config.algo, "advantage", Advantage.reward)
+            of_group = "" if kind is Advantage.reward else f" with algo.advantage={kind.name}"
             raise ValueError(
-                f"{key}={value:g} means nothing for algo={config.algo.name}, where a constant baseline cancels or only "
-                f"scales the loss; leave {key} out"
+                f"{key}={value:g} means nothing for algo={config.algo.name}{of_group}, where a constant baseline "
+                f"cancels or only scales the loss; leave {key} out"
             )
     if effective is None:
         return
@@ -83,6 +88,20 @@ def unit(config: Config) -> None:
         raise ValueError(
             f"optim.batch_size must be a multiple of data.n={n} for algo={algo.name}, which trains on whole groups; "
             f"got {config.optim.batch_size}"
+        )
+
+
+def reduction(config: Config) -> None:
+    """Division by the number of tokens: of single responses, and not after a division by each one's own."""
+    if config.optim.reduction is not Reduction.tokens:
+        return
+    name = config.algo.name
+    if unit_of(config.algo.needs) == "pairs":
+        raise ValueError(f"optim.reduction must be sequences for algo={name}, which trains on pairs; got tokens")
+    if getattr(config.algo, "length_normalize", False):
+        raise ValueError(
+            f"optim.reduction=tokens divides by the number of tokens, and so does algo.length_normalize=true for "
+            f"algo={name}; set one of them otherwise"
         )
 
 

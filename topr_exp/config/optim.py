@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from topr_exp.config.section import Count, Range, Section, above, at_least
 
@@ -15,6 +16,13 @@ RATE = Range("above 0", lambda rate: 0 < rate < math.inf)
 class Optimizer(Enum):
     adamw = "adamw"
     adafactor = "adafactor"
+
+
+class Reduction(Enum):
+    """What the sum of a global batch's losses is divided by: its sequences, or all their completion tokens."""
+
+    sequences = "sequences"
+    tokens = "tokens"
 
 
 @dataclass(frozen=True)
@@ -32,9 +40,11 @@ class OptimConfig(Section):
     score_batch_size: Count  # examples a forward pass without gradients
     epochs: Count
     skip_nonfinite: bool  # leave out an update whose loss or gradient is not finite, instead of stopping
+    reduction: Reduction
 
     # Fields that say how much fits into memory, no more: no part of a run's name, so that one that ran out goes on.
     PLACE: ClassVar[frozenset[str]] = frozenset({"micro_batch_size", "gradient_checkpointing", "score_batch_size"})
+    ADDED: ClassVar[Mapping[str, Any]] = {"reduction": Reduction.sequences}
 
     def check(self) -> None:
         if self.name is Optimizer.adafactor and self.betas is not None:

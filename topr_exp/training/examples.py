@@ -80,6 +80,7 @@ class Examples:
             group_mean=column(groups.mean, logp.dtype),
             group_std=column(groups.std, logp.dtype),
             group_size=column(groups.size, logp.dtype),
+            group_rewards=torch.as_tensor(groups.rewards[groups.group[rows]], dtype=logp.dtype, device=logp.device),
             ref_logp=padded(self.ref_logp) if self.ref_logp is not None else None,
             vocab_kl=vocab_kl,
         )

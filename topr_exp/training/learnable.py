@@ -20,8 +20,8 @@ def refuse_nothing_to_learn(loss: Any, training_set: TrainingSet) -> None:
     if training_set.unit == "pairs":
         return  # there is none without a correct and an incorrect completion
     batch = made_up(training_set, representatives(training_set))
-    if training_set.unit == "groups":
-        batch.signals.update(loss.signals(batch))
+    if (signals := getattr(loss, "signals", None)) is not None:
+        batch.signals.update(signals(batch))
     total = loss(batch).loss.sum()
     if total.requires_grad:
         total.backward()
@@ -68,6 +68,7 @@ def made_up(training_set: TrainingSet, rows: NDArray[np.int64]) -> Batch:
         group_mean=column(groups.mean),
         group_std=column(groups.std),
         group_size=column(groups.size),
+        group_rewards=torch.as_tensor(groups.rewards[groups.group[rows]], dtype=torch.float32),
         ref_logp=logp - 0.1,
         vocab_kl=torch.full_like(logp, 0.1).requires_grad_(),
     )

@@ -62,10 +62,10 @@ class MetricAccumulator:
                 merged.values.setdefault(name, []).extend(parts)
         return merged
 
-    def record(self, count: int) -> dict[str, float]:
-        """The record of an update over `count` examples."""
+    def record(self, divisor: int) -> dict[str, float]:
+        """The record of an update; the sum of the losses is divided by `divisor`."""
         delta, positive = torch.cat(self.delta).double(), torch.cat(self.positive)
-        record = {"loss": self.loss / count, "positive_share": float(positive.double().mean())}
+        record = {"loss": self.loss / divisor, "positive_share": float(positive.double().mean())}
         for sign, chosen in (("pos", positive), ("neg", ~positive)):
             if chosen.any():
                 record |= {f"{name}_{sign}": value for name, value in ratio_statistics(delta[chosen]).items()}

@@ -1,7 +1,8 @@
 """One optimizer step over one global batch. It knows no algorithm by name: a loss maps a batch to per-example losses.
 
-The reduction is the sum over the global batch divided by its number of examples (the last batch of an epoch by its
-own, smaller number), so that micro-batches, padding and the number of processes can't change a result.
+The reduction is the sum over the global batch divided by its number of examples, or with `optim.reduction=tokens` of
+completion tokens (the last batch of an epoch by its own, smaller number), so that micro-batches, padding and the number
+of processes can't change a result.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topr_exp.config.optim import OptimConfig
+from topr_exp.config.optim import OptimConfig, Reduction
 from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime import distributed, interrupts
@@ -137,7 +138,7 @@ class Trainer:
         return {
             "step": self.step,
             "samples": self.samples,
-            **metrics.record(len(chosen)),
+            **metrics.record(self.divisor(examples, chosen)),
             "grad_norm": float(norm),
             "lr": self.config.lr,
             "skipped": self.skipped,
@@ -147,7 +148,7 @@ class Trainer:
 
     def accumulate_gradients(self, examples: Examples, chosen: NDArray[np.int64]) -> MetricAccumulator:
         """Sum the gradient of the mean loss over the micro-batches; returns the metrics of this process."""
-        metrics = MetricAccumulator()
+        metrics, divisor = MetricAccumulator(), self.divisor(examples, chosen)
         parts = micro_batches(self.policy.model, examples, chosen, self.config.micro_batch_size)
         self.zero_grad()
         apart = len(parts) > 1 or distributed.world_size() > 1
@@ -160,9 +161,15 @@ class Trainer:
                 out = self.loss(batch)
                 if part.counts:
                     metrics.add(batch, out, scores)
-                mean = out.loss.sum() / len(chosen)
+                mean = out.loss.sum() / divisor
                 (mean if part.counts else 0 * mean).backward()
         return metrics
+
+    def divisor(self, examples: Examples, chosen: NDArray[np.int64]) -> int:
+        """What the sum of the losses is divided by: a number of the global batch, the same for every process."""
+        if self.config.reduction is Reduction.sequences:
+            return len(chosen)
+        return sum(len(completion) for _, completion in examples.sequences(examples.rows(chosen)))
 
     def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
         """The token scores of some completions and their mask."""
@@ -233,7 +240,8 @@ class Trainer:
         delta = torch.cat(metrics.delta)
         worst = float(delta.nan_to_num(nan=math.inf).abs().max())
         raise TOPRError(
-            f"the loss or its gradient is not finite at step {self.step}; loss {metrics.loss / len(chosen):.4g}, "
+            f"the loss or its gradient is not finite at step {self.step}; loss "
+            f"{metrics.loss / self.divisor(examples, chosen):.4g}, "
             f"largest |log-ratio| {worst:.4g}, completions {examples.rows(chosen).tolist()}; the last checkpoint is "
             "kept (lower optim.lr, or set optim.skip_nonfinite=true)"
         )

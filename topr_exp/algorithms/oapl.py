@@ -1,0 +1,78 @@
+"""OAPL and A*-PO: the log-ratio regressed on the advantage over the optimal value (arXiv 2602.19362, 2505.20686)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
+from topr_exp.algorithms.base import (
+    check_batch,
+    check_group_size,
+    check_range,
+    log_ratio,
+    token_ref_log_ratio,
+)
+from topr_exp.types import LossOutput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from topr_exp.types import Batch
+
+
+class Anchor(Enum):
+    """What the log-ratio is taken to: μ, which sampled the responses (OAPL), or the reference model (A*-PO)."""
+
+    mu = "mu"
+    ref = "ref"
+
+
+@dataclass(frozen=True)
+class OAPL:
+    """Least squares between β times the log-ratio and the advantage over the optimal value of the prompt.
+
+    loss = (β log π(y)/π_ref(y) − (r − V*))²,   V* = β_value log mean_i exp(r_i / β_value)
+
+    OAPL (arXiv 2602.19362), π_ref = μ (`anchor=mu`); A*-PO (arXiv 2505.20686), π_ref the reference (`anchor=ref`).
+    The mean is over all n responses to the prompt, also those that are not trained on; A*-PO's are from π_ref, here
+    they are from μ, which is the same in a first iteration. Not divided by T.
+
+    Arguments: logp, mu_logp or ref_logp [B, T]; reward, group_size [B]; group_rewards [B, n]. Metrics: advantage
+    r − V*, residual. Gradient: 2 (β log π/π_ref − (r − V*)) β ∇logπ, at π = π_ref that of REINFORCE with r − V*, times
+    2β.
+    Errors: ValueError unless β and β_value are above 0 and finite; TOPRError for a group of one.
+    """
+
+    name: str
+    beta: float
+    beta_value: float
+    anchor: Anchor
+
+    uses_baseline: ClassVar[bool] = False
+    rewards: ClassVar[str] = "zero_one"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"group_rewards"} if self.anchor is Anchor.mu else {"group_rewards", "ref_logp"})
+
+    def __post_init__(self) -> None:
+        check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
+        check_range("beta_value", self.beta_value, "above 0 and finite", 0 < self.beta_value < math.inf)
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = batch.reward - self._value(batch)
+        delta = log_ratio(batch) if self.anchor is Anchor.mu else token_ref_log_ratio(batch).sum(1)
+        residual = self.beta * delta - advantage
+        return LossOutput(residual.square(), {"advantage": advantage, "residual": residual.detach()})
+
+    def _value(self, batch: Batch) -> Tensor:
+        """V* of each response's prompt, [B]; exactly r where all n rewards are r."""
+        check_batch(batch, "group_rewards", "group_size")
+        assert batch.group_rewards is not None
+        assert batch.group_size is not None
+        check_group_size(batch.group_size, self.name)
+        best = batch.group_rewards.max(1).values
+        total = ((batch.group_rewards - best[:, None]) / self.beta_value).exp().sum(1)
+        return best + self.beta_value * (total / batch.group_size).log()
