@@ -35,6 +35,7 @@ from topr_exp.runs import prompt
 from topr_exp.runs.benchmark import Benchmark
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.gpu_memory import check_gpu_memory
 from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
 from topr_exp.runtime import distributed, interrupts
 from topr_exp.runtime.files import write_text
@@ -105,6 +106,7 @@ class Experiment:
             with folder.stage("sampling"):
                 folder.count("tokens_of_solver", self.benchmark.generate_solutions(sampler, self.shared))
         with folder.stage("problems"):
+            check_gpu_memory(config, distributed.world_size())
             self.policy = load_policy(config.model, config.cluster.device.name)
             note_models(folder, config, self.policy.fingerprint)
             sets = self.benchmark.sets

@@ -145,6 +145,11 @@ def parallelize(model: Any, kind: str | None) -> SingleProcess:
     """
     if distributed.world_size() == 1:
         return SingleProcess(model)
+    return {"ddp": DDP, "fsdp": FSDP}[chosen(kind, sum(weight.numel() for weight in model.parameters()))](model)
+
+
+def chosen(kind: str | None, weights: int) -> str:
+    """`ddp` or `fsdp` as it was asked for, or (None) as suits a model of so many weights."""
     if kind is None:
-        kind = "fsdp" if sum(weight.numel() for weight in model.parameters()) >= LARGE else "ddp"
-    return {"ddp": DDP, "fsdp": FSDP}[kind](model)
+        return "fsdp" if weights >= LARGE else "ddp"
+    return kind
