@@ -78,7 +78,9 @@ def run(config: Config) -> dict[str, Any]:
         keep_threads(config, folder)
         folder.note("files", fingerprints(config))
         scratch = folder.path / "sampler" / str(distributed.rank())
-        with open_sampler(config.sampler, scratch, config.model.trust_remote_code) as sampler:
+        rounds = config.schedule.prompts is not None
+        trust = config.model.trust_remote_code
+        with open_sampler(config.sampler, scratch, trust, beside_training=rounds) as sampler:
             return Experiment(config, folder, sampler).run()
 
 

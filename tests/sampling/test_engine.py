@@ -23,7 +23,7 @@ from topr_exp.sampling.engine import LEAST_VLLM, Engine, check_python
 from topr_exp.sampling.hf import Sample
 from topr_exp.sampling.rollouts import generate_rollouts
 from topr_exp.sampling.sampler import HFSampler, open_sampler
-from topr_exp.sampling.vllm import engine_gpus
+from topr_exp.sampling.vllm import engine_gpus, engine_share, free_share
 from topr_exp.store import Store
 from topr_exp.types import ConfigError, Problem, TOPRError
 
@@ -186,6 +186,16 @@ def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_
     assert "sampler.tensor_parallel=1" in own
     assert not [text for text in other if text.startswith("sampler=") or "tensor_parallel" in text]
     assert "sampler.top_k=7" in other
+
+
+def test_an_engine_takes_what_is_free() -> None:
+    gib = 1 << 30
+    assert engine_share(109 * gib, 140 * gib, stays=False) == 0.75  # beside an 8B policy in float32
+    assert engine_share(109 * gib, 140 * gib, stays=True) == 0.37
+    assert engine_share(139 * gib, 140 * gib, stays=False) == 0.9  # on a GPU of its own
+    assert free_share([], stays=False) == 1
+    with pytest.raises(ConfigError, match=r"sampler=vllm: 8\.0 of the GPU's 80\.0 GiB are free, too few for an engine"):
+        engine_share(8 * gib, 80 * gib, stays=True)
 
 
 def test_gpus_are_shared_out_to_engines() -> None:

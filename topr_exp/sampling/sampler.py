@@ -86,17 +86,20 @@ class HFSampler:
 
 
 @contextlib.contextmanager
-def open_sampler(config: SamplerConfig, scratch: Path, trust_remote_code: bool) -> Iterator[Sampler]:
+def open_sampler(
+    config: SamplerConfig, scratch: Path, trust_remote_code: bool, *, beside_training: bool = False
+) -> Iterator[Sampler]:
     """The sampler that the settings name, closed at the end of the block.
 
-    scratch: a folder for an engine's log and weights. Raises ConfigError where the program is not installed.
+    scratch: a folder for an engine's log and weights. beside_training: the policy trains while it is open. Raises
+    ConfigError where the program is not installed.
     """
     if not isinstance(config, VLLMConfig):
         yield HFSampler(config)
         return
     from topr_exp.sampling.vllm import VLLM
 
-    sampler = VLLM(config, scratch, trust_remote_code)
+    sampler = VLLM(config, scratch, trust_remote_code, beside_training)
     try:
         yield sampler
     finally:

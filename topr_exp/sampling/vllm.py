@@ -28,6 +28,8 @@ from topr_exp.types import ConfigError, TOPRError
 
 # Mean |log-probability of vLLM's - transformers'| a token that is rounding; weights that are others' differ by more.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+MARGIN = 3 << 30  # bytes: the engine's CUDA context and what grows in this process
+MOST, LEAST = 0.9, 0.05  # of a GPU's memory
 SHORTEST_ENGINE = 512  # tokens; lengths are rounded up to powers of two, so that engines serve several data sets
 
 
@@ -47,8 +49,11 @@ class Lane:
 class VLLM:
     """See `sampler.Sampler`."""
 
-    def __init__(self, config: VLLMConfig, scratch: Path, trust_remote_code: bool) -> None:
+    def __init__(
+        self, config: VLLMConfig, scratch: Path, trust_remote_code: bool, beside_training: bool = False
+    ) -> None:
         self.config, self.scratch, self.trust_remote_code = config, scratch, trust_remote_code
+        self.stays = beside_training and not config.sleep  # on the GPU while the policy trains
         self.python = check_python(config.python)
         self.all = [Lane(i, gpus) for i, gpus in enumerate(engine_gpus(visible_gpus(), config.tensor_parallel))]
         self.idle: queue.SimpleQueue[Lane] = queue.SimpleQueue()
@@ -133,7 +138,7 @@ class VLLM:
             trust_remote_code=self.trust_remote_code,
             length=self.length,
             tensor_parallel=config.tensor_parallel,
-            gpu_memory_utilization=config.gpu_memory_utilization,
+            gpu_memory_utilization=config.gpu_memory_utilization or free_share(lane.gpus, stays=self.stays),
             cpu_cache_gib=config.cpu_cache_gib,
             eager=config.eager,
             sleep=config.sleep,
@@ -202,6 +207,27 @@ def release_gpu_memory() -> None:
     if torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def free_share(gpus: Sequence[str], *, stays: bool) -> float:
+    """The share of the memory of these GPUs that an engine may take; 1 without GPUs, where nobody reads it."""
+    all_gpus = visible_gpus() if gpus else []
+    first = torch.cuda.current_device() if len(all_gpus) == 1 else 0  # of a run's several processes each has one
+    return min((engine_share(*torch.cuda.mem_get_info(first + all_gpus.index(gpu)), stays) for gpu in gpus), default=1)
+
+
+def engine_share(free: int, total: int, stays: bool) -> float:
+    """What an engine may take of a GPU of so many bytes: all that is free but a margin, half of it if it stays.
+
+    The other half is for the gradient and the activations of a policy that trains meanwhile.
+    """
+    share = min((free - MARGIN) / total, MOST) / (2 if stays else 1)
+    if share < LEAST:
+        raise ConfigError(
+            f"sampler=vllm: {free / 2**30:.1f} of the GPU's {total / 2**30:.1f} GiB are free, too few for an engine "
+            "beside the policy; set sampler.sleep=true (on-policy), take a smaller model or a larger GPU"
+        )
+    return math.floor(100 * share) / 100
 
 
 def visible_gpus() -> list[str]:
