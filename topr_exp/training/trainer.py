@@ -29,7 +29,7 @@ from topr_exp.training.journal import Journal
 from topr_exp.training.logprobs import TokenScores, collate
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.micro_batches import MicroBatch, micro_batches
-from topr_exp.training.optimizers import make_optimizer
+from topr_exp.training.optimizers import Adafactor, make_optimizer
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, PairBatch, TOPRError
 
@@ -58,6 +58,8 @@ class Trainer:
         self.layout = layout
         self.signals: Callable[[Batch], dict[str, Tensor]] | None = getattr(loss, "signals", None)
         self.optimizer = make_optimizer(policy.model.parameters(), config)
+        # Adafactor clips as it reads the gradient for its statistics.
+        self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
         state: dict[str, Any] = {}
         self.restored: Path | None = None  # the checkpoint that this run goes on from
         if found := checkpoint.load(folder, policy.model, self.optimizer):
@@ -124,7 +126,7 @@ class Trainer:
         """The work of `update`, which says what to do when memory runs out."""
         began = time.monotonic()
         metrics = self.accumulate_gradients(examples, chosen)
-        norm = self.layout.clip(self.config.grad_clip)
+        norm = self.clip(self.config.grad_clip)
         metrics = metrics.of_all_processes()
         if expect_unit_ratio:
             self.check_unit_ratio(torch.cat(metrics.delta))
