@@ -35,6 +35,7 @@ class Policy:
     fingerprint: str
     compute: torch.dtype
     folder: Path | None = None  # None: these weights lie nowhere on the disk
+    float32_head: bool = True  # scores and gradients take the output layer in float32, whatever `compute` is
 
     @property
     def device(self) -> torch.device:
@@ -136,7 +137,8 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     model, tokenizer = load_model(
         str(source), torch.float32, device, config.attention.name, config.trust_remote_code, config.revision
     )
-    return Policy(model, tokenizer, weights_fingerprint(source), getattr(torch, config.dtype.name), source)
+    compute, fingerprint = getattr(torch, config.dtype.name), weights_fingerprint(source)
+    return Policy(model, tokenizer, fingerprint, compute, source, config.float32_head)
 
 
 def save_policy(policy: Policy, folder: Path) -> None:

@@ -171,8 +171,8 @@ class Trainer:
         inputs = collate(examples.sequences(rows), self.policy.device)
         reference = self.reference.model if self.reference is not None else None
         with self.policy.autocast():
-            recompute = self.config.gradient_checkpointing
-            return self.layout.score(inputs, entropy=True, reference=reference, recompute=recompute), inputs.mask
+            options = {"recompute": self.config.gradient_checkpointing, "float32_head": self.policy.float32_head}
+            return self.layout.score(inputs, entropy=True, reference=reference, **options), inputs.mask
 
     def with_signals(
         self, batch: Batch | PairBatch, part: MicroBatch, signals: dict[str, Tensor] | None
@@ -199,7 +199,7 @@ class Trainer:
             for part in parts:
                 inputs = collate(examples.sequences(rows[part.positions]), self.policy.device)
                 with self.policy.autocast():
-                    some = self.layout.score(inputs).logp
+                    some = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
                 if part.counts:
                     logp[torch.from_numpy(part.positions).to(logp.device), : some.shape[1]] = some
             distributed.all_reduce_sum_(logp)
