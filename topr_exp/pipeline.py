@@ -311,7 +311,7 @@ class Experiment:
         whole = reference if "vocab_kl" in self.config.algo.needs else None
         folder = self.folder.path / "checkpoints" / str(iteration)
         parallel = self.config.cluster.parallel
-        layout = parallelize(self.policy.model, parallel.name if parallel is not None else None)
+        layout = parallelize(self.policy, parallel.name if parallel is not None else None)
         trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder, layout)
         self.folder.metrics.rewind(iteration, trainer.step)
         return trainer
