@@ -77,7 +77,7 @@ def run(config: Config) -> dict[str, Any]:
             return summary
         keep_threads(config, folder)
         folder.note("files", fingerprints(config))
-        scratch = folder.path / "sampler" / str(distributed.rank())
+        scratch = folder.path / "sampler"
         rounds = config.schedule.prompts is not None
         trust = config.model.trust_remote_code
         with open_sampler(config.sampler, scratch, trust, beside_training=rounds) as sampler:
