@@ -67,6 +67,7 @@ def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: 
     assert told["sampler"]["temperature"] == 0.9
     shutil.copytree(finished / "model", tmp_path / "it's mine" / "x")
     own = ["data.source=embedded", "data.train_problems=2", "data.shots=0", "sampler.max_new_tokens=64"]
+    own += ["sampler=hf"]
     folder = tmp_path / "it's mine" / "x"
     assert main([f"model={folder}", *own, f"output_dir={tmp_path / 'c'}", *SMALL]) == 0
     told = found(tmp_path / "c")

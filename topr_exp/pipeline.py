@@ -35,6 +35,7 @@ from topr_exp.runs import prompt
 from topr_exp.runs.benchmark import Benchmark
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.gpu_memory import check_gpu_memory
 from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
 from topr_exp.runtime import distributed, interrupts
 from topr_exp.runtime.files import write_text
@@ -76,8 +77,10 @@ def run(config: Config) -> dict[str, Any]:
             return summary
         keep_threads(config, folder)
         folder.note("files", fingerprints(config))
-        scratch = folder.path / "sampler" / str(distributed.rank())
-        with open_sampler(config.sampler, scratch, config.model.trust_remote_code) as sampler:
+        scratch = folder.path / "sampler"
+        rounds = config.schedule.prompts is not None
+        trust = config.model.trust_remote_code
+        with open_sampler(config.sampler, scratch, trust, beside_training=rounds) as sampler:
             return Experiment(config, folder, sampler).run()
 
 
@@ -105,6 +108,7 @@ class Experiment:
             with folder.stage("sampling"):
                 folder.count("tokens_of_solver", self.benchmark.generate_solutions(sampler, self.shared))
         with folder.stage("problems"):
+            check_gpu_memory(config, distributed.world_size())
             self.policy = load_policy(config.model, config.cluster.device.name)
             note_models(folder, config, self.policy.fingerprint)
             sets = self.benchmark.sets
@@ -307,7 +311,7 @@ class Experiment:
         whole = reference if "vocab_kl" in self.config.algo.needs else None
         folder = self.folder.path / "checkpoints" / str(iteration)
         parallel = self.config.cluster.parallel
-        layout = parallelize(self.policy.model, parallel.name if parallel is not None else None)
+        layout = parallelize(self.policy, parallel.name if parallel is not None else None)
         trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder, layout)
         self.folder.metrics.rewind(iteration, trainer.step)
         return trainer

@@ -50,14 +50,24 @@ def test_the_papers_models_carry_the_papers_settings() -> None:
             assert plain(config.optim)["name"] == "adafactor"
             assert (config.optim.lr, config.optim.batch_size, config.optim.grad_clip) == (5e-7, 8, 1.0)
             assert (config.optim.weight_decay, config.optim.epochs) == (0.0, 1)
+            assert (config.sampler.name, config.sampler.gpu_memory_utilization) == ("vllm", None)
             assert (config.sampler.top_k, config.sampler.max_new_tokens) == (500, 512)
             assert (config.sampler.temperature, config.sampler.top_p) == (1.0, 1.0)
+
+
+def test_a_cluster_for_the_papers_models() -> None:
+    cluster = config_of("cluster=slurm_8b", "cluster.partition=long", "model=llama3_8b", "sampler=hf").cluster
+    assert (cluster.name, cluster.partition, cluster.gpus_per_node, cluster.mem_gb) == ("slurm", "long", 1, 128)
+    assert cluster.signal_delay_s == 600
+    launcher = plan(parse(["cluster=slurm_8b", "model=llama3_8b", "-m", "seed=0,1"])).launcher
+    assert (launcher["mem_gb"], launcher["timeout_min"], launcher["gpus_per_node"]) == (128, 480, 1)
 
 
 def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> None:
     assert config_of("data=math").data.n == 16
     assert config_of("data=math", "model=llama3_8b").data.n == 32
     assert config_of("data=math", "data.n=3").data.n == 3
+    assert config_of("model=llama3_8b", "sampler=hf").sampler.name == "hf"
     assert config_of("optim=paper").optim.lr == 5e-7
     assert config_of("optim.lr=1e-3").optim.lr == 1e-3
     assert config_of("data.source=hub").data.source == "hub"

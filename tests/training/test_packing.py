@@ -9,10 +9,18 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.conftest import make_model
+from tests.conftest import ROOT, make_model
 from topr_exp.training import logprobs
 from topr_exp.training.logprobs import collate, score_tokens
-from topr_exp.training.packing import Size, build_tree, cheapest_tree, common_prefix, padded_cost, tree_cost
+from topr_exp.training.packing import (
+    Size,
+    build_tree,
+    cheapest_cost,
+    cheapest_tree,
+    common_prefix,
+    padded_cost,
+    tree_cost,
+)
 from topr_exp.training.tree_attention import MODEL_TYPES, NAME, model_size, use_tree_attention, why_not_exact
 
 CPU = torch.device("cpu")
@@ -214,3 +222,18 @@ def test_the_models_size_counts_a_layers_weights() -> None:
     assert size.layers == 2
     assert layer <= size.weights <= layer + 16
     assert size.attention == 16
+
+
+@pytest.mark.parametrize(
+    ("question", "completion", "gains"), [(100, 200, [1.58, 2.22, 2.79]), (60, 120, [1.45, 1.87, 2.19])]
+)
+def test_the_gain_of_several_gpus_is_as_the_docs_say(question: int, completion: int, gains: list[float]) -> None:
+    """Llama 3 8B, a batch of 8 after 900 shared tokens (docs/parallel.md)."""
+    llama = Size(32, 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336, 4096)
+    rng = np.random.default_rng(0)
+    shared, rest = rng.integers(3, 99, 900), lambda length: rng.integers(3, 99, length)
+    batch = [(np.concatenate([shared, rest(question)]), rest(completion)) for _ in range(8)]
+    costs = [cheapest_cost(batch[: 8 // gpus], llama) for gpus in (1, 2, 4, 8)]
+    assert [round(costs[0] / cost, 2) for cost in costs[1:]] == gains
+    said = f"| {question}, {completion} | " + " | ".join(str(gain) for gain in gains)
+    assert said in (ROOT / "docs" / "parallel.md").read_text(encoding="utf-8")

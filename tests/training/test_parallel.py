@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import LlamaForCausalLM
 
 from tests.conftest import make_model
@@ -45,7 +48,7 @@ def train(
     changes = {"gradient_checkpointing": recompute, "reduction": reduction_of(LOSSES[loss])}
     config = optim(name=optimizer, micro_batch_size=micro, lr=1e-3, **changes)
     ours = policy()
-    trainer = Trainer(ours, LOSSES[loss], None, config, folder, parallelize(ours.model, parallel))
+    trainer = Trainer(ours, LOSSES[loss], None, config, folder, parallelize(ours, parallel))
     return trainer, go_on(trainer, steps)
 
 
@@ -181,3 +184,50 @@ def test_each_process_may_use_the_whole_model_between_updates(
         np.testing.assert_allclose(seen, expected, rtol=1e-5)
         stored_model = LlamaForCausalLM.from_pretrained(tmp_path / str(rank))
         assert_same(dict(stored_model.named_parameters()), final)
+
+
+def step_in_bfloat16(folder: Path, parallel: str, lr: float) -> tuple[Any, Any, dict[str, int]]:
+    """Weights before and after a step whose forward pass is bfloat16, and the bytes that were gathered in it."""
+    ours = policy()
+    ours.compute = torch.bfloat16
+    examples = make_examples(ours, TOPR)
+    config = optim(name=Optimizer.adafactor, micro_batch_size=8, lr=lr)
+    trainer = Trainer(ours, TOPR, None, config, folder, parallelize(ours, parallel))
+    before = weights(trainer)
+    with Gathered() as gathered:
+        trainer.update(examples, np.arange(8), expect_unit_ratio=True)
+    return before, weights(trainer), dict(gathered.bytes)
+
+
+class Gathered(TorchDispatchMode):
+    """Counts the bytes that collectives give, by the type of their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.namespace == "c10d":
+            name = "gather" if "gather" in function._opname else "sum"
+            for tensor in tree_leaves(args[0]):
+                if isinstance(tensor, torch.Tensor):
+                    self.bytes[f"{name} {str(tensor.dtype).removeprefix('torch.')}"] += tensor.nbytes
+        return function(*args, **(kwargs or {}))
+
+
+def test_in_bfloat16_sharded_blocks_are_gathered_at_half_the_bytes_and_float32_weights_move(tmp_path: Path) -> None:
+    (before, after, moved), *_ = together(2, step_in_bfloat16, tmp_path / "fsdp", "fsdp", 5e-7)
+    (start, alone, _), *_ = together(2, step_in_bfloat16, tmp_path / "ddp", "ddp", 5e-7)
+    for name, weight in before.items():
+        assert torch.equal(weight, start[name])
+        assert after[name].dtype is torch.float32
+        step, other = after[name] - weight, alone[name] - weight
+        assert float((step != 0).float().mean()) > 0.5, name
+        assert float(((weight.bfloat16() + step.bfloat16()) == weight.bfloat16()).float().mean()) > 0.9
+        assert float((step - other).norm() / other.norm()) < 0.3, name  # rounded in another order
+    blocks = sum(weight.numel() for name, weight in before.items() if ".layers." in name)
+    rest = sum(weight.numel() for weight in before.values()) - blocks
+    assert moved["gather bfloat16"] == 2 * 2 * blocks  # forward and backward, of 2 bytes
+    assert 4 * rest <= moved["gather float32"] < 5 * rest  # embeddings, last norm, output layer
+    assert moved["sum float32"] >= 4 * (blocks + rest) / 2  # each process has the sums of its half
+    assert not any(name.startswith("sum bfloat16") for name in moved)

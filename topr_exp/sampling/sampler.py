@@ -26,7 +26,10 @@ class Sampler(Protocol):
     def config(self) -> SamplerConfig: ...
 
     def prepare(self, policy: Policy, length: int) -> None:
-        """From now on sample from this policy, at most `length` tokens of prompt and completion together."""
+        """From now on sample from this policy, at most `length` tokens of prompt and completion together.
+
+        Every process of the run has to call it.
+        """
 
     def sample(
         self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
@@ -86,17 +89,20 @@ class HFSampler:
 
 
 @contextlib.contextmanager
-def open_sampler(config: SamplerConfig, scratch: Path, trust_remote_code: bool) -> Iterator[Sampler]:
+def open_sampler(
+    config: SamplerConfig, scratch: Path, trust_remote_code: bool, *, beside_training: bool = False
+) -> Iterator[Sampler]:
     """The sampler that the settings name, closed at the end of the block.
 
-    scratch: a folder for an engine's log and weights. Raises ConfigError where the program is not installed.
+    scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
+    Raises ConfigError where the program is not installed.
     """
     if not isinstance(config, VLLMConfig):
         yield HFSampler(config)
         return
     from topr_exp.sampling.vllm import VLLM
 
-    sampler = VLLM(config, scratch, trust_remote_code)
+    sampler = VLLM(config, scratch, trust_remote_code, beside_training)
     try:
         yield sampler
     finally:

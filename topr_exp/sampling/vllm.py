@@ -21,13 +21,17 @@ import torch
 from topr_exp.config.sampler import VLLMConfig
 from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy, save_policy
+from topr_exp.runtime import distributed
 from topr_exp.sampling.engine import Engine, check_python
 from topr_exp.sampling.hf import Sample
 from topr_exp.sampling.seeds import seed_of
+from topr_exp.sampling.vllm_worker import bit_sum
 from topr_exp.types import ConfigError, TOPRError
 
 # Mean |log-probability of vLLM's - transformers'| a token that is rounding; weights that are others' differ by more.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
+MARGIN = 3 << 30  # bytes: the engine's CUDA context and what grows in this process
+MOST, LEAST = 0.9, 0.05  # of a GPU's memory
 SHORTEST_ENGINE = 512  # tokens; lengths are rounded up to powers of two, so that engines serve several data sets
 
 
@@ -47,8 +51,12 @@ class Lane:
 class VLLM:
     """See `sampler.Sampler`."""
 
-    def __init__(self, config: VLLMConfig, scratch: Path, trust_remote_code: bool) -> None:
-        self.config, self.scratch, self.trust_remote_code = config, scratch, trust_remote_code
+    def __init__(
+        self, config: VLLMConfig, scratch: Path, trust_remote_code: bool, beside_training: bool = False
+    ) -> None:
+        self.config, self.trust_remote_code = config, trust_remote_code
+        self.logs = scratch / str(distributed.rank())
+        self.stays = beside_training and not config.sleep  # on the GPU while the policy trains
         self.python = check_python(config.python)
         self.all = [Lane(i, gpus) for i, gpus in enumerate(engine_gpus(visible_gpus(), config.tensor_parallel))]
         self.idle: queue.SimpleQueue[Lane] = queue.SimpleQueue()
@@ -56,12 +64,16 @@ class VLLM:
             self.idle.put(lane)
         self.lanes = len(self.all)
         self.weights, self.folder, self.length = "", Path(), 0
-        self.written = scratch.resolve() / "weights"  # of a policy that has no folder
+        self.written = scratch.resolve() / "weights"  # of a policy that has no folder, for all processes of the run
         self.stopped = False
         self.description: dict[str, str] = {}
 
     def prepare(self, policy: Policy, length: int) -> None:
-        """Write the policy's weights where no folder holds them; engines load them when they are asked."""
+        """Write the policy's weights where no folder holds them; engines load them when they are asked.
+
+        One process writes, in the engines' precision. What was written before is no longer read then: a process gets
+        here when all shards of the table or round before are there.
+        """
         longest = max(SHORTEST_ENGINE, 1 << math.ceil(math.log2(length)))
         self.length = max(self.length, min(longest, policy.context))
         if policy.fingerprint == self.weights:
@@ -70,7 +82,9 @@ class VLLM:
             self.folder = policy.folder.resolve()
         else:
             self.folder = self.written
-            save_policy(policy, self.folder)
+            if distributed.is_main_process():
+                save_policy(policy, self.folder, policy.compute)
+            distributed.barrier()
         self.weights = policy.fingerprint
 
     def sample(
@@ -115,6 +129,7 @@ class VLLM:
             lane.weights = ""  # until they are known to be right
             if reload:
                 lane.engine.ask("reload", model=str(self.folder))
+            check_weights(lane.engine, policy)
             check_log_probabilities(lane.engine, policy, prompts[:2], reload)
             lane.weights = self.weights
         return lane.engine
@@ -123,7 +138,7 @@ class VLLM:
         """Start a lane's engine with the folder of the weights at hand."""
         config = self.config
         release_gpu_memory()
-        log = self.scratch / f"engine-{lane.number}.log"
+        log = self.logs / f"engine-{lane.number}.log"
         lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus)
         lane.length, lane.shape, lane.weights, lane.asleep = self.length, weight_shapes(policy), "", False
         self.description = lane.engine.ask(
@@ -133,7 +148,7 @@ class VLLM:
             trust_remote_code=self.trust_remote_code,
             length=self.length,
             tensor_parallel=config.tensor_parallel,
-            gpu_memory_utilization=config.gpu_memory_utilization,
+            gpu_memory_utilization=config.gpu_memory_utilization or free_share(lane.gpus, stays=self.stays),
             cpu_cache_gib=config.cpu_cache_gib,
             eager=config.eager,
             sleep=config.sleep,
@@ -159,11 +174,34 @@ class VLLM:
         self.length = 0
         if self.folder == self.written:
             self.weights = ""
-        shutil.rmtree(self.written, ignore_errors=True)
+        if distributed.is_main_process():
+            shutil.rmtree(self.written, ignore_errors=True)
 
     def stop(self) -> None:
         self.stopped = True
         self.close()
+
+
+def check_weights(engine: Engine, policy: Policy) -> None:
+    """Raise TOPRError unless some whole tensors of an engine are the policy's in its precision, bit by bit.
+
+    An update of 5e-7 changes log-probabilities by less than rounding does, so a reload that had no effect shows here
+    alone. Compared are sums of bits. An engine that keeps none of these tensors as they are (on a CPU it packs most of
+    them) can't be checked so.
+    """
+    own = dict(policy.model.named_parameters())
+    found = engine.ask("bit_sums", names=compared_tensors(list(own)))["sums"]
+    for name, theirs in found.items():
+        ours = bit_sum(own[name].detach().to(policy.compute))
+        if ours != theirs:
+            raise TOPRError(f"vLLM did not take the new weights: {name} has another checksum; take sampler=hf")
+
+
+def compared_tensors(names: Sequence[str]) -> list[str]:
+    """The embeddings, and of the first, middle and last layer what vLLM does not fuse with others."""
+    embeddings = [name for name in names if name.endswith("embed_tokens.weight")]
+    parts = [[name for name in names if name.endswith(end)] for end in ("o_proj.weight", "down_proj.weight")]
+    return embeddings + [part[i] for part in parts if part for i in sorted({0, len(part) // 2, len(part) - 1})]
 
 
 @torch.inference_mode()
@@ -202,6 +240,27 @@ def release_gpu_memory() -> None:
     if torch.cuda.is_available():
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def free_share(gpus: Sequence[str], *, stays: bool) -> float:
+    """The share of the memory of these GPUs that an engine may take; 1 without GPUs, where nobody reads it."""
+    all_gpus = visible_gpus() if gpus else []
+    first = torch.cuda.current_device() if len(all_gpus) == 1 else 0  # of a run's several processes each has one
+    return min((engine_share(*torch.cuda.mem_get_info(first + all_gpus.index(gpu)), stays) for gpu in gpus), default=1)
+
+
+def engine_share(free: int, total: int, stays: bool) -> float:
+    """What an engine may take of a GPU of so many bytes: all that is free but a margin, half of it if it stays.
+
+    The other half is for the gradient and the activations of a policy that trains meanwhile.
+    """
+    share = min((free - MARGIN) / total, MOST) / (2 if stays else 1)
+    if share < LEAST:
+        raise ConfigError(
+            f"sampler=vllm: {free / 2**30:.1f} of the GPU's {total / 2**30:.1f} GiB are free, too few for an engine "
+            "beside the policy; set sampler.sleep=true (on-policy), take a smaller model or a larger GPU"
+        )
+    return math.floor(100 * share) / 100
 
 
 def visible_gpus() -> list[str]:

@@ -1,4 +1,4 @@
-"""The process of a vLLM engine: reads requests from a socket, answers them. Run by `engine.Engine`, never imported.
+"""The process of a vLLM engine: reads requests from a socket, answers them. Run by `engine.Engine`.
 
 It may run under another environment than the rest: it needs vLLM and the standard library, nothing of this package.
 Requests and answers are JSON objects. `start` comes first; what each takes and gives stands at its method.
@@ -6,6 +6,7 @@ Requests and answers are JSON objects. `start` comes first; what each takes and 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -108,6 +109,11 @@ class Worker:
         self.llm.reset_prefix_cache()
         return {}
 
+    def bit_sums(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The `bit_sum` of each of the named tensors that the engine keeps as they were loaded."""
+        parts = self.llm.apply_model(functools.partial(bit_sums, names=asked["names"]))  # by GPU
+        return {"sums": {name: wrapped(sum(part[name] for part in parts)) for name in parts[0]}}
+
     def sleep(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Move the weights off the GPU and drop the cache."""
         self.llm.sleep(level=1)
@@ -116,6 +122,27 @@ class Worker:
     def wake(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.llm.wake_up()
         return {}
+
+
+def bit_sum(tensor: Any) -> int:
+    """The sum of a tensor's numbers taken as the integers with their bits, modulo 2^64: of parts it is the sum.
+
+    Zeros, with which rows may be padded, add nothing; almost any change of a number changes it.
+    """
+    import torch
+
+    integers = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
+    return wrapped(int(tensor.contiguous().view(integers).sum(dtype=torch.int64)))
+
+
+def wrapped(total: int) -> int:
+    return total % (1 << 64)
+
+
+def bit_sums(model: Any, names: list[str]) -> dict[str, int]:
+    """The same of a model's tensors by name, but those that are not there or empty."""
+    held = dict(model.named_parameters())
+    return {name: bit_sum(held[name]) for name in names if name in held and held[name].numel()}
 
 
 class Refused(Exception):

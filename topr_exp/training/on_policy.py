@@ -133,23 +133,23 @@ class Rounds:
         shards = [indices[start : start + size] for start in range(0, len(indices), size)]
         self.trainer.zero_grad()
         with self.trainer.layout.gathered_weights():
+            name = f"iteration {self.iteration}, round {number}"
+            now = dataclasses.replace(self.trainer.policy, fingerprint=name, folder=None)
+            self.sampler.prepare(now, max(map(len, self.train.prompts)) + self.sampler.config.max_new_tokens)
             mine = range(distributed.rank(), len(shards), distributed.world_size())
-            made = {shard: self.sample_shard(shards[shard], number, shard) for shard in mine}
+            made = {shard: self.sample_shard(now, shards[shard], number, shard) for shard in mine}
         by_shard = {shard: table for part in distributed.all_gather(made) for shard, table in part.items()}
         columns = pa.concat_tables([by_shard[shard] for shard in range(len(shards))]).combine_chunks()
         self.trainer.sampled += token_count(columns)
         self.sampler_gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
         return columns
 
-    def sample_shard(self, indices: np.ndarray, number: int, shard: int) -> pa.Table:
+    def sample_shard(self, policy: Policy, indices: np.ndarray, number: int, shard: int) -> pa.Table:
         """Completions of some problems with verdicts, log μ and, where it is needed, log π_ref."""
-        policy, size = self.trainer.policy, self.trainer.config.score_batch_size
+        size = self.trainer.config.score_batch_size
         prompts = [self.train.prompts[i] for i in indices]
-        settings = self.sampler.config
-        seed = (settings.seed, self.iteration, number, *([shard] if shard else []))
-        now = dataclasses.replace(policy, fingerprint=f"iteration {self.iteration}, round {number}", folder=None)
-        self.sampler.prepare(now, max(map(len, self.train.prompts)) + settings.max_new_tokens)
-        columns = completions_table(self.sampler, now, prompts, self.n, seed, self.train.stop)
+        seed = (self.sampler.config.seed, self.iteration, number, *([shard] if shard else []))
+        columns = completions_table(self.sampler, policy, prompts, self.n, seed, self.train.stop)
         self.sampler.rest()
         problems = [self.train.problems[i] for i in indices]
         rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)

@@ -1,14 +1,14 @@
-"""The optimizers, as libraries have them; Adafactor also for weights that are sharded by rows."""
+"""The optimizers: AdamW as torch has it, and Adafactor, of whole weights and of weights that are sharded by rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
 
 from topr_exp.config.optim import OptimConfig, Optimizer
 
@@ -20,76 +20,143 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     them about 50 times less.
     """
     weights = list(parameters)
-    if config.name is Optimizer.adamw:
-        assert config.betas is not None
-        first, second = config.betas
-        return torch.optim.AdamW(weights, lr=config.lr, betas=(first, second), weight_decay=config.weight_decay)
-    if isinstance(weights[0], DTensor):
-        return ShardedAdafactor(weights, config.lr, config.weight_decay)
-    from transformers.optimization import Adafactor
-
-    adafactor: torch.optim.Optimizer = Adafactor(
-        weights,
-        lr=config.lr,
-        scale_parameter=False,
-        relative_step=False,
-        warmup_init=False,
-        weight_decay=config.weight_decay,
-    )
-    return adafactor
+    if config.name is Optimizer.adafactor:
+        return Adafactor(weights, config.lr, config.weight_decay)
+    assert config.betas is not None
+    first, second = config.betas
+    return torch.optim.AdamW(weights, lr=config.lr, betas=(first, second), weight_decay=config.weight_decay)
 
 
-class ShardedAdafactor(torch.optim.Optimizer):
-    """transformers' Adafactor (fixed step size, no scaling by the weights) of DTensors sharded by rows.
+@dataclass
+class Squares:
+    """Sums of squares of a weight's gradient."""
 
-    The statistics are those of whole weights: means over the rows and roots of mean squares are summed over the
-    processes. Of the state, `exp_avg_sq_row` and `exp_avg_sq` hold this process's rows, `exp_avg_sq_col` the mean over
-    all rows. Tensors of three and more dimensions are stacks of matrices along the first, so only their root of the
-    mean square needs a sum.
+    weight: Tensor
+    total: Tensor  # over all rows
+    row: Tensor | None  # [..., rows] of this process; None of vectors
+    column: Tensor | None  # [..., columns] over all rows
+
+    @property
+    def gradient(self) -> Tensor:
+        """This process's rows of the gradient."""
+        assert self.weight.grad is not None
+        return local_part(self.weight.grad)
+
+
+class Adafactor(torch.optim.Optimizer):
+    """transformers' Adafactor (fixed step size, no scaling by the weights), of DTensors sharded by rows too.
+
+    An update is bound by memory, so what is read is counted: `clip` reads the gradient twice, once for sums of squares
+    by rows and once by columns, of which the norm is a sum. Clipping scales the gradient by a number, and its squares
+    by that number's square, so the gradient itself is left as it is. `step` multiplies it by the columns' factors,
+    reads that for the update's root mean square, and adds it to the weight with the rows' factors: in all five reads
+    and one write of the gradient, one read and one write of the weight.
+
+    The statistics are those of whole weights. Sharded, the sums over processes are two: of columns' squares and norms,
+    then of root mean squares. Of the state, `exp_avg_sq_row` and `exp_avg_sq` hold this process's rows,
+    `exp_avg_sq_col` the mean over all rows. Tensors of three and more dimensions are stacks of matrices along the
+    first, so only their norm and root mean square need a sum.
     """
 
-    EPSILON, CLIP, DECAY = 1e-30, 1.0, -0.8  # transformers' defaults
+    EPSILON, LARGEST_RMS, DECAY = 1e-30, 1.0, -0.8  # transformers' defaults
 
     def __init__(self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+        self.squares: list[Squares] = []  # of the gradient that `clip` saw and `step` takes
+        self.scale = torch.ones(())
+
+    @torch.no_grad()
+    def clip(self, limit: float) -> Tensor:
+        """Have `step` take the gradient as if clipped to a norm of at most `limit`; returns its norm before that."""
+        self.squares = [sums_of_squares(weight) for weight in self.weights()]
+        shared = [each.total for each in self.squares]
+        shared += [each.column for each in self.squares if each.column is not None and each.weight.ndim == 2]
+        self.sum_over_processes(shared)
+        norm = torch.stack([each.total for each in self.squares]).sum().sqrt()
+        self.scale = (limit / (norm + 1e-6)).clamp(max=1.0)  # as torch.nn.utils.clip_grad_norm_
+        return norm
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for weight in group["params"]:
-                update = self.direction(weight, weight.grad.to_local(), self.state[weight])
-                rms = (self.sum_over_processes(update.square().sum(), weight) / weight.numel()).sqrt()
-                update.mul_(group["lr"]).div_((rms / self.CLIP).clamp(min=1.0))
-                local = weight.to_local()
-                if group["weight_decay"] != 0:
-                    local.mul_(1 - group["weight_decay"] * group["lr"])
-                local.sub_(update)
+        """Update the weights by the gradient as `clip` took it, else as it is; the gradient is used up."""
+        if not self.squares:
+            self.clip(math.inf)
+        (group,) = self.param_groups
+        factors = [self.direction(each) for each in self.squares]
+        sums = [scaled_sum(each.gradient, *pair) for each, pair in zip(self.squares, factors, strict=True)]
+        self.sum_over_processes(sums)
+        for each, total, (row, _) in zip(self.squares, sums, factors, strict=True):
+            rms = self.scale * (total / each.weight.numel()).sqrt()
+            size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
+            local = local_part(each.weight)
+            if group["weight_decay"] != 0:
+                local.mul_(1 - group["weight_decay"] * group["lr"])
+            local.addcmul_(each.gradient, -size * row)
+        self.squares = []
 
-    def direction(self, weight: DTensor, gradient: Tensor, state: dict[str, Any]) -> Tensor:
-        """This process's rows of the gradient, divided by the root of their estimated mean square."""
+    def weights(self) -> Iterator[Tensor]:
+        """The weights that have a gradient, in one order on all processes."""
+        return (weight for group in self.param_groups for weight in group["params"] if weight.grad is not None)
+
+    def direction(self, squares: Squares) -> tuple[Tensor, Tensor | None]:
+        """The factors of rows and of columns that make the gradient the update, but for its size.
+
+        Of vectors the first is that of each number, and there is no second.
+        """
+        state = self.state[squares.weight]
         state["step"] = state.get("step", 0) + 1
         decay = 1.0 - math.pow(state["step"], self.DECAY)
-        squares = gradient.square() + self.EPSILON
 
-        def average(name: str, new: Tensor) -> Tensor:
+        def average(name: str, total: Tensor, count: int) -> Tensor:
+            new = self.scale.square() * total / count + self.EPSILON
             old = state.setdefault(name, torch.zeros_like(new))
             return old.mul_(decay).add_(new, alpha=1 - decay)
 
-        if weight.ndim < 2:
-            return average("exp_avg_sq", squares).rsqrt().mul_(gradient)
-        row = average("exp_avg_sq_row", squares.mean(-1))
-        if weight.ndim > 2:
-            column, mean = average("exp_avg_sq_col", squares.mean(-2)), row.mean(-1, keepdim=True)
-        else:
-            column = average("exp_avg_sq_col", self.sum_over_processes(squares.sum(0), weight) / weight.shape[0])
-            mean = self.sum_over_processes(row.sum(), weight) / weight.shape[0]
-        return (row / mean).rsqrt().unsqueeze(-1).mul(column.unsqueeze(-2).rsqrt()).mul_(gradient)
+        if squares.row is None or squares.column is None:
+            return average("exp_avg_sq", squares.gradient.square(), 1).rsqrt(), None
+        rows, columns = squares.weight.shape[-2:]
+        row = average("exp_avg_sq_row", squares.row, columns)
+        column = average("exp_avg_sq_col", squares.column, rows)
+        mean = column.mean(-1, keepdim=True)  # that of the rows too, some of which other processes have
+        return (row / mean).rsqrt().unsqueeze(-1), column.rsqrt().unsqueeze(-2)
 
-    @staticmethod
-    def sum_over_processes(part: Tensor, weight: DTensor) -> Tensor:
-        """The sum over the processes among which the weight's rows are divided."""
-        torch.distributed.all_reduce(part, group=weight.device_mesh.get_group())
-        return part
+    def sum_over_processes(self, parts: list[Tensor]) -> None:
+        """Replace tensors by their sums over the processes that share the weights' rows, in one message."""
+        weight = self.squares[0].weight
+        if not isinstance(weight, DTensor):
+            return
+        flat = torch.cat([part.flatten() for part in parts])
+        torch.distributed.all_reduce(flat, group=weight.device_mesh.get_group(sharding_dimension(weight)))
+        for part, whole in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
+            part.copy_(whole.view(part.shape))
+
+
+def sums_of_squares(weight: Tensor) -> Squares:
+    """The sums of one weight's gradient, over this process's rows."""
+    assert weight.grad is not None
+    gradient = local_part(weight.grad)
+    if weight.ndim < 2:
+        return Squares(weight, torch.linalg.vector_norm(gradient).square(), None, None)
+    row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
+    return Squares(weight, row.sum(), row, column)
+
+
+def scaled_sum(gradient: Tensor, row: Tensor, column: Tensor | None) -> Tensor:
+    """Multiply a gradient by the columns' factors, in place; returns the sum of squares with the rows' as well."""
+    if column is None:
+        return (gradient * row).square().sum()
+    norms = torch.linalg.vector_norm(gradient.mul_(column), dim=-1, keepdim=True)
+    return (norms * row).square().sum()
+
+
+def local_part(value: Tensor) -> Tensor:
+    """What this process holds of a tensor."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+def sharding_dimension(weight: DTensor) -> int:
+    """The dimension of the device mesh along which the weight's rows are divided."""
+    return next(i for i, placement in enumerate(weight.placements) if isinstance(placement, Shard))
 
 
 def follows_rows(name: str, value: Tensor, weight: Tensor) -> bool:

@@ -11,6 +11,7 @@ batch, so the sum is the gradient that one process computes.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.training.logprobs import Inputs, TokenScores, score_tokens
 from topr_exp.types import TOPRError
@@ -88,27 +90,36 @@ def sum_over_processes(bucket: torch.distributed.GradBucket) -> torch.futures.Fu
 
 
 class FSDP(SingleProcess):
-    """A part of every weight on each process, by rows."""
+    """A part of every weight on each process, by rows.
 
-    def __init__(self, model: Any) -> None:
+    Where the forward pass computes below float32, blocks are gathered as they are computed with, at half the bytes;
+    the parts, their gradients' sums, the last norm and the output layer are float32. (In one process a block's norms
+    multiply by float32 weights, here by rounded ones, as its matrices do in both.)
+    """
+
+    def __init__(self, policy: Policy) -> None:
         from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import FSDPModule, fully_shard
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
             raise TOPRError(f"cluster.parallel=fsdp needs a newer torch than {torch.__version__}; set ddp")
+        self.policy, model = policy, policy.model
         super().__init__(model)
+        self.whole = without_weights(model)
         mesh = init_device_mesh(model.device.type, (distributed.world_size(),))
         kinds = set(model._no_split_modules or ())
         blocks = [module for module in model.modules() if type(module).__name__ in kinds]
         if not blocks:
             raise TOPRError(f"cluster.parallel=fsdp: {type(model).__name__} does not name its blocks; set ddp")
+        compute = None if policy.full_precision else policy.compute
+        # Inputs stay as they are: what goes from block to block is float32 under autocast.
+        precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
         for block in blocks:
-            fully_shard(block, mesh=mesh)
+            fully_shard(block, mesh=mesh, mp_policy=precision)
         # Embeddings, last norm and output layer stay together: the first and the last may be one tensor.
         root: Any = fully_shard(ScoringModule(model), mesh=mesh)
         self.root = root
-        self.blocks: list[Any] = blocks
-        for part in (self.root, *self.blocks):
+        for part in (self.root, *blocks):
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)  # gloo has no other
         with torch.no_grad():
@@ -125,26 +136,48 @@ class FSDP(SingleProcess):
 
     @contextlib.contextmanager
     def gathered_weights(self) -> Iterator[None]:
-        for block in self.blocks:
-            block.set_reshard_after_forward(False)
-        for part in (self.root, *self.blocks):
-            part.unshard()
+        """In float32: the policy's model is another one meanwhile, since FSDP would gather blocks as they compute."""
+        self.root.reshard()  # after a pass without gradients it may still be whole
+        gathered: dict[Tensor, nn.Parameter] = {}  # a weight with two names once
+        for name, weight in self.model.named_parameters(remove_duplicate=False):
+            if weight not in gathered:
+                gathered[weight] = nn.Parameter(weight.detach().full_tensor(), requires_grad=False)
+            set_weight(self.whole, name, gathered[weight])
+        self.policy.model = self.whole
         try:
             yield
         finally:
-            for block in self.blocks:
-                block.set_reshard_after_forward(True)
-            for part in (self.root, *self.blocks):
-                part.reshard()
+            self.policy.model = self.model
+            for name, weight in self.whole.named_parameters(remove_duplicate=False):
+                set_weight(self.whole, name, nn.Parameter(weight.to("meta"), requires_grad=False))
 
 
-def parallelize(model: Any, kind: str | None) -> SingleProcess:
-    """Lay a model over the processes of this run: by `ddp`, by `fsdp`, or (None) as suits its size.
+def without_weights(model: Any) -> Any:
+    """A copy of a model whose weights have shapes and no numbers."""
+    empty = {id(weight): nn.Parameter(weight.to("meta"), requires_grad=False) for weight in model.parameters()}
+    return copy.deepcopy(model, empty)
+
+
+def set_weight(model: Any, name: str, weight: nn.Parameter) -> None:
+    module, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(module), leaf, weight)
+
+
+def parallelize(policy: Policy, kind: str | None) -> SingleProcess:
+    """Lay a policy's model over the processes of this run: by `ddp`, by `fsdp`, or (None) as suits its size.
 
     This may replace the model's parameters, so make the optimizer afterwards.
     """
+    model = policy.model
     if distributed.world_size() == 1:
         return SingleProcess(model)
+    if chosen(kind, sum(weight.numel() for weight in model.parameters())) == "ddp":
+        return DDP(model)
+    return FSDP(policy)
+
+
+def chosen(kind: str | None, weights: int) -> str:
+    """`ddp` or `fsdp` as it was asked for, or (None) as suits a model of so many weights."""
     if kind is None:
-        kind = "fsdp" if sum(weight.numel() for weight in model.parameters()) >= LARGE else "ddp"
-    return {"ddp": DDP, "fsdp": FSDP}[kind](model)
+        return "fsdp" if weights >= LARGE else "ddp"
+    return kind

@@ -34,6 +34,8 @@ def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size:
         "precision": policy.precision,
         "version": VERSION,
     }
+    if policy.float32_head and not policy.full_precision:
+        key["head"] = "float32"
     table = store.table("logprobs", key, rollouts.shards)
     scored = 0
     with Progress(label, rollouts.rows, "completions", rate_unit="tokens") as progress:
@@ -72,7 +74,7 @@ def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], b
         longest = max(len(prompt) + len(completion) for prompt, completion in inputs.sequences)
         work = f"scoring {len(part)} completions at a time (optim.score_batch_size), the longest of {longest} tokens"
         with memory_for(work, "lower optim.score_batch_size"), torch.inference_mode(), policy.autocast():
-            logp = score_tokens(policy.model, inputs).logp.cpu().numpy()
+            logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp.cpu().numpy()
         for i, line in zip(part, logp, strict=True):
             values[i] = line[: len(tokens[i])]
     return pa.table({"logp": pa.array(values, type=pa.list_(pa.float32()))})

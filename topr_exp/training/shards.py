@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import disk_errors, file_digest, library_errors, sync_folder
-from topr_exp.training.optimizers import ShardedAdafactor, follows_rows
+from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
 WEIGHT = "weight"
 Reader = Callable[[str, Tensor, range], dict[str, Tensor]]  # (a weight's name, the weight, rows) -> those rows by key
@@ -36,13 +36,10 @@ def own_rows(weight: Tensor) -> range:
     rows = weight.shape[0]
     if not isinstance(weight, DTensor):
         return range(rows)
-    size = -(-rows // weight.device_mesh.size())
-    first = min(weight.device_mesh.get_local_rank() * size, rows)
+    along = sharding_dimension(weight)
+    size = -(-rows // weight.device_mesh.size(along))
+    first = min(weight.device_mesh.get_local_rank(along) * size, rows)
     return range(first, first + weight.to_local().shape[0])
-
-
-def local_part(value: Tensor) -> Tensor:
-    return value.to_local() if isinstance(value, DTensor) else value
 
 
 def save(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:
@@ -80,7 +77,7 @@ def as_made(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> 
     if value.ndim == 0:
         return value if value.is_floating_point() else int(value)
     value = value.to(weight.device)
-    if not isinstance(weight, DTensor) or isinstance(optimizer, ShardedAdafactor):
+    if not isinstance(weight, DTensor) or isinstance(optimizer, Adafactor):
         return value
     shape, stride = weight.shape, weight.stride()
     return DTensor.from_local(value, weight.device_mesh, weight.placements, shape=shape, stride=stride)

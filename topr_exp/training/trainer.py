@@ -30,7 +30,7 @@ from topr_exp.training.journal import Journal
 from topr_exp.training.logprobs import TokenScores, collate
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.micro_batches import MicroBatch, micro_batches
-from topr_exp.training.optimizers import make_optimizer
+from topr_exp.training.optimizers import Adafactor, make_optimizer
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, PairBatch, TOPRError
 
@@ -59,6 +59,8 @@ class Trainer:
         self.layout = layout
         self.signals: Callable[[Batch], dict[str, Tensor]] | None = getattr(loss, "signals", None)
         self.optimizer = make_optimizer(policy.model.parameters(), config)
+        # Adafactor clips as it reads the gradient for its statistics.
+        self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
         state: dict[str, Any] = {}
         self.restored: Path | None = None  # the checkpoint that this run goes on from
         if found := checkpoint.load(folder, policy.model, self.optimizer):
@@ -125,7 +127,7 @@ class Trainer:
         """The work of `update`, which says what to do when memory runs out."""
         began = time.monotonic()
         metrics = self.accumulate_gradients(examples, chosen)
-        norm = self.layout.clip(self.config.grad_clip)
+        norm = self.clip(self.config.grad_clip)
         metrics = metrics.of_all_processes()
         if expect_unit_ratio:
             self.check_unit_ratio(torch.cat(metrics.delta))
@@ -176,8 +178,8 @@ class Trainer:
         inputs = collate(examples.sequences(rows), self.policy.device)
         reference = self.reference.model if self.reference is not None else None
         with self.policy.autocast():
-            recompute = self.config.gradient_checkpointing
-            return self.layout.score(inputs, entropy=True, reference=reference, recompute=recompute), inputs.mask
+            options = {"recompute": self.config.gradient_checkpointing, "float32_head": self.policy.float32_head}
+            return self.layout.score(inputs, entropy=True, reference=reference, **options), inputs.mask
 
     def with_signals(
         self, batch: Batch | PairBatch, part: MicroBatch, signals: dict[str, Tensor] | None
@@ -204,7 +206,7 @@ class Trainer:
             for part in parts:
                 inputs = collate(examples.sequences(rows[part.positions]), self.policy.device)
                 with self.policy.autocast():
-                    some = self.layout.score(inputs).logp
+                    some = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
                 if part.counts:
                     logp[torch.from_numpy(part.positions).to(logp.device), : some.shape[1]] = some
             distributed.all_reduce_sum_(logp)

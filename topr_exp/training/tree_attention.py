@@ -135,7 +135,8 @@ def attention(
     if tree is None:
         output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
         return output, None
-    query, key, value = (states[0].transpose(0, 1) for states in (query, key, value))
+    # Under autocast rotation leaves query and key in float32, which attention would round only after they were moved.
+    query, key, value = (states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value))
     keys: list[Tensor] = []
     values: list[Tensor] = []
     parts = []

@@ -1,0 +1,126 @@
+"""Weights on their way to engines: written once a run in the engines' precision, and compared bit by bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from tests.conftest import config_of, make_model
+from tests.processes import together
+from topr_exp.models.policy import Policy
+from topr_exp.runtime import distributed
+from topr_exp.sampling import vllm as vllm_module
+from topr_exp.sampling.vllm import VLLM, check_weights, compared_tensors
+from topr_exp.sampling.vllm_worker import Worker, bit_sum, bit_sums, wrapped
+from topr_exp.types import TOPRError
+
+
+class Tokenizer:
+    def save_pretrained(self, folder: Path) -> None:
+        (folder / "tokenizer.json").write_text("{}")
+
+
+def policy(dtype: torch.dtype = torch.bfloat16, hidden: int = 16) -> Policy:
+    return Policy(make_model(11, hidden_size=hidden), Tokenizer(), "now", dtype)
+
+
+def sampler_in(folder: Path) -> VLLM:
+    vllm_module.check_python = lambda python: "python"
+    return VLLM(config_of("sampler=vllm").sampler, folder / "sampler", False)
+
+
+def written(folder: Path) -> tuple[int, set[torch.dtype], list[str]]:
+    """How often this process writes the weights, what it then finds, and what is left once it has closed."""
+    calls, save = [0], vllm_module.save_policy
+
+    def counted(*given: Any) -> None:
+        calls[0] += 1
+        save(*given)
+
+    vllm_module.save_policy = counted
+    sampler = sampler_in(folder)
+    sampler.prepare(policy(), 20)
+    sampler.prepare(policy(), 20)  # the same
+    found = load_file(sampler.folder / "model.safetensors")
+    distributed.barrier()
+    sampler.close()
+    distributed.barrier()
+    return calls[0], {tensor.dtype for tensor in found.values()}, [path.name for path in (folder / "sampler").iterdir()]
+
+
+def test_one_process_writes_the_weights_in_the_engines_precision_and_all_read_them(tmp_path: Path) -> None:
+    assert together(2, written, tmp_path) == [(1, {torch.bfloat16}, []), (0, {torch.bfloat16}, [])]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_bit_sum_sees_an_update_at_the_papers_learning_rate(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = 0.02 * torch.randn((512, 256), generator=generator)
+    step = 5e-7 * torch.randn((512, 256), generator=generator).sign()
+    assert bit_sum(weight.to(dtype)) != bit_sum((weight + step).to(dtype))
+
+
+def test_bit_sums_of_parts_and_of_padded_rows_are_those_of_the_whole() -> None:
+    weight = torch.randn((64, 32), generator=torch.Generator().manual_seed(0)).bfloat16()
+    whole = bit_sum(weight)
+    assert whole == wrapped(sum(bit_sum(part) for part in weight.split(20, dim=1)))
+    assert whole == bit_sum(torch.cat([weight, torch.zeros((8, 32), dtype=torch.bfloat16)]))
+
+
+class FakeLLM:
+    """Applies what it is given to the model of each of two GPUs."""
+
+    def __init__(self, *models: Any) -> None:
+        self.models = models
+
+    def apply_model(self, function: Any) -> list[Any]:
+        return [function(model) for model in self.models]
+
+
+class FakeEngine:
+    def __init__(self, *models: Any) -> None:
+        self.worker = Worker()
+        self.worker.llm = FakeLLM(*models)
+
+    def ask(self, do: str, **values: Any) -> Any:
+        return getattr(self.worker, do)(values)
+
+
+def test_an_engine_that_kept_the_old_weights_is_told_by_their_bits() -> None:
+    now = policy(hidden=64)
+    held = policy(hidden=64).model.bfloat16()
+    check_weights(FakeEngine(held), now)
+    with torch.no_grad():
+        for weight in now.model.parameters():
+            weight += 5e-7 * weight.sign()
+    with pytest.raises(TOPRError, match=r"^vLLM did not take the new weights: model\.\S+ has another checksum; take"):
+        check_weights(FakeEngine(held), now)
+
+
+def test_the_weights_of_an_engine_on_two_gpus_are_added_up_and_packed_ones_left_out() -> None:
+    now, name = policy(), "model.layers.0.self_attn.o_proj.weight"
+    parts = [policy().model.bfloat16() for _ in range(2)]
+    for part, half in zip(parts, (slice(0, 8), slice(8, 16)), strict=True):
+        for key in compared_tensors([key for key, _ in now.model.named_parameters()]):
+            module, _, leaf = key.rpartition(".")
+            whole = now.model.get_parameter(key).detach().bfloat16()
+            mine = whole[:, half] if whole.shape[1] == 16 else whole[:, slice(2 * half.start, 2 * half.stop)]
+            setattr(part.get_submodule(module), leaf, nn.Parameter(mine.contiguous()))
+    check_weights(FakeEngine(*parts), now)
+    assert name in bit_sums(parts[0], [name])
+    for part in parts:
+        part.get_submodule("model.layers.0.self_attn.o_proj").weight = nn.Parameter(torch.empty(0))
+    assert name not in bit_sums(parts[0], [name])
+    check_weights(FakeEngine(*parts), now)
+
+
+def test_compared_are_tensors_that_an_engine_does_not_fuse() -> None:
+    names = [f"model.layers.{i}.{part}.weight" for i in range(5) for part in ("self_attn.o_proj", "mlp.down_proj")]
+    found = compared_tensors(["model.embed_tokens.weight", *names, "lm_head.weight"])
+    assert [name.split(".")[2] for name in found[1:]] == ["0", "2", "4"] * 2
+    assert found[0] == "model.embed_tokens.weight"

@@ -1,0 +1,177 @@
+"""Adafactor is transformers', of whole weights and of sharded ones, and moves as many bytes as is said of it."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from transformers.optimization import Adafactor as Reference
+
+from tests.conftest import make_model
+from tests.processes import together
+from topr_exp.training.optimizers import Adafactor
+
+SHAPES = [(300, 200), (5, 700), (64,), (3, 40, 20), (1, 1)]  # the second has fewer rows than there are processes
+LIMITS = [1e9, 1.0, 1e-3]  # of the gradient's norm: not clipped, clipped, clipped hard
+LR = 1e-2
+
+
+def weights() -> list[torch.nn.Parameter]:
+    torch.manual_seed(0)
+    return [torch.nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+
+
+def gradient(shape: tuple[int, ...], step: int) -> Tensor:
+    """Rows and columns of very different sizes."""
+    generator = torch.Generator().manual_seed(1000 * step + sum(shape))
+    scale = torch.exp(2 * torch.randn(shape[-1], generator=generator))
+    return torch.randn(shape, generator=generator) * scale * 10.0 ** (step - 3)
+
+
+def reference(decay: float) -> list[list[Tensor]]:
+    """The weights after each step of transformers' optimizer, in float64: in float32 torch's norm is off by 4e-6."""
+    own, found = [torch.nn.Parameter(weight.double()) for weight in weights()], []
+    settings = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
+    optimizer = Reference(own, lr=LR, weight_decay=decay, **settings)
+    for step, limit in enumerate(LIMITS):
+        for weight, shape in zip(own, SHAPES, strict=True):
+            weight.grad = gradient(shape, step).double()
+        torch.nn.utils.clip_grad_norm_(own, limit)
+        optimizer.step()
+        found.append([weight.detach().clone() for weight in own])
+    return found
+
+
+def assert_equal(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
+    """To 1e-6 of the largest number that an update, or several, moved a weight by."""
+    for mine, expected in zip(ours, theirs, strict=True):
+        for weight, other in zip(mine, expected, strict=True):
+            most = max(LR, float(other.abs().max()))
+            torch.testing.assert_close(weight.double(), other.double(), rtol=0, atol=1e-6 * most)
+
+
+def steps(own: list[torch.nn.Parameter], gradients: Any, decay: float) -> list[list[Tensor]]:
+    optimizer, found = Adafactor(own, LR, decay), []
+    for step, limit in enumerate(LIMITS):
+        for weight, shape in zip(own, SHAPES, strict=True):
+            weight.grad = gradients(shape, step)
+        whole = torch.cat([gradient(shape, step).flatten() for shape in SHAPES]).double()
+        assert float(optimizer.clip(limit)) == pytest.approx(float(whole.norm()), rel=1e-6)
+        optimizer.step()
+        found.append([full(weight) for weight in own])
+    return found
+
+
+def full(weight: Any) -> Tensor:
+    whole: Tensor = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+    return whole.detach().clone()
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_updates_are_those_of_transformers(decay: float) -> None:
+    assert_equal(steps(weights(), gradient, decay), reference(decay))
+
+
+def sharded_steps() -> tuple[list[list[Tensor]], int]:
+    """The same by rows over all processes, and how many messages they sent in the last step."""
+    from torch.distributed import all_reduce
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    own = [torch.nn.Parameter(distribute_tensor(weight.detach(), mesh, [Shard(0)])) for weight in weights()]
+    calls = [0]
+
+    def counted(*given: Any, **options: Any) -> Any:
+        calls[0] += 1
+        return all_reduce(*given, **options)
+
+    torch.distributed.all_reduce = counted
+    found = steps(own, lambda shape, step: distribute_tensor(gradient(shape, step), mesh, [Shard(0)]), 0.1)
+    return found, calls[0]
+
+
+def test_sharded_updates_are_those_of_transformers_with_two_messages_a_step() -> None:
+    for found, calls in together(2, sharded_steps):
+        assert_equal(found, reference(0.1))
+        assert calls == 2 * len(LIMITS)
+
+
+def test_a_step_goes_on_from_a_state_of_transformers() -> None:
+    theirs, ours = weights(), weights()
+    optimizer = Reference(theirs, lr=LR, scale_parameter=False, relative_step=False, warmup_init=False)
+    for weight, shape in zip(theirs, SHAPES, strict=True):
+        weight.grad = gradient(shape, 0)
+    optimizer.step()
+    again = Adafactor(ours, LR, 0.0)
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    with torch.no_grad():
+        for mine, other in zip(ours, theirs, strict=True):
+            mine.copy_(other)
+            mine.grad = gradient(tuple(mine.shape), 1)
+            other.grad = gradient(tuple(mine.shape), 1)
+    again.clip(1e9)
+    again.step()
+    optimizer.step()
+    assert_equal([[weight.detach() for weight in ours]], [[weight.detach() for weight in theirs]])
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes that operations read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if not function.is_view and function.namespace == "aten" and function._opname not in ALIASES:
+            given = {id(one): one for one in tree_iter((args, kwargs)) if isinstance(one, Tensor)}
+            # An operation on a list in place gives nothing back.
+            self.bytes["written"] += size(args[0] if made is None else made)
+            self.bytes["read"] += size(list(given.values()))
+        return made
+
+
+ALIASES = ("detach", "empty_like", "zeros_like", "empty", "zeros")  # nothing moves, or but once
+
+
+def size(tensors: Any) -> int:
+    return sum(one.nbytes for one in tree_iter(tensors) if isinstance(one, Tensor))
+
+
+def traffic(make: Any) -> dict[str, float]:
+    """Bytes of clipping and a step, as passes over all weights of a Llama whose weights are nearly all in matrices."""
+    with FakeTensorMode():
+        model = make_model(8192, hidden_size=1024, intermediate_size=3584, num_attention_heads=8, head_dim=128)
+        own = list(model.parameters())
+        clip, step = make(own)
+        for _ in range(2):  # the first makes the state
+            for weight in own:
+                weight.grad = torch.empty_like(weight)
+            with Traffic() as counted:
+                clip()
+                step()
+    return {name: round(count / size(own), 1) for name, count in counted.bytes.items()}
+
+
+def theirs(own: list[Any]) -> Any:
+    optimizer = Reference(own, lr=5e-7, scale_parameter=False, relative_step=False, warmup_init=False)
+    return lambda: torch.nn.utils.clip_grad_norm_(own, 1.0), optimizer.step
+
+
+def ours(own: list[Any]) -> Any:
+    optimizer = Adafactor(own, 5e-7, 0.0)
+    return lambda: optimizer.clip(1.0), optimizer.step
+
+
+def test_an_update_reads_the_gradient_five_times_and_the_weights_once() -> None:
+    assert traffic(theirs) == {"read": 15.0, "written": 9.0}
+    assert traffic(ours) == {"read": 6.0, "written": 2.0}

@@ -1,0 +1,99 @@
+"""What a run holds on a GPU at the least, so that one that is too small is told before weights are loaded.
+
+Counted are weights, gradients and the optimizer's state, whose sizes are known. Activations, keys and values and what
+kernels need come on top (docs/performance.md has simulated figures), so a run that passes may still run out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from topr_exp.models import files
+from topr_exp.models.loading import model_folder
+from topr_exp.types import ConfigError
+
+if TYPE_CHECKING:
+    from topr_exp.config.settings import Config
+
+GIB = 2**30
+MASTER = 4  # bytes of a weight and of its gradient: float32
+ADAMW = 8  # bytes of AdamW's state a weight; Adafactor's is small
+CAST = 2  # bytes of a weight in bfloat16, which transformers' generation keeps beside the master
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A stage of a run, the GiB that it holds at once on one GPU, and the settings that lower it."""
+
+    stage: str
+    parts: dict[str, float]
+    way_out: str
+
+    @property
+    def total(self) -> float:
+        return sum(self.parts.values())
+
+
+def demands(weights: int, *, adamw: bool, shards: int, reference: str | None, casts: bool) -> list[Demand]:
+    """What a model of so many weights needs in each stage.
+
+    shards: processes among which training divides the model. reference: None, `scored` (before training) or `kept`
+    (in memory while training). casts: the sampler holds a second copy of the weights in bfloat16.
+    """
+    gib = weights / GIB
+    sampling = {"weights": MASTER * gib} | ({"their cast to bfloat16": CAST * gib} if casts else {})
+    training = {"weights": MASTER * gib / shards, "gradients": MASTER * gib / shards}
+    ways = ["cluster.processes=2 or more with cluster.parallel=fsdp" if shards == 1 else "more processes"]
+    if adamw:
+        training["AdamW's state"] = ADAMW * gib / shards
+        ways.insert(0, "optim=paper (Adafactor)")
+    found = [Demand("sampling", sampling, "take sampler=vllm" if casts else "take a smaller model or a larger GPU")]
+    if reference is not None:
+        both = {"weights": MASTER * gib, "reference model": MASTER * gib}
+        found.append(Demand("scoring", both, "take an algorithm without a reference model"))
+    if reference == "kept":
+        training["reference model"] = MASTER * gib
+    return [*found, Demand("training", training, " or ".join(ways))]
+
+
+def refuse_shortage(model: str, needed: list[Demand], free: float) -> None:
+    """Raise ConfigError for the stage that needs most if it needs more than the `free` GiB."""
+    most = max(needed, key=lambda demand: demand.total)
+    if most.total <= free:
+        return
+    parts = ", ".join(f"{name} {gib:.1f}" for name, gib in most.parts.items())
+    raise ConfigError(
+        f"model={model}: {most.stage} needs {most.total:.1f} GiB on a GPU and more for activations ({parts}), and "
+        f"{free:.1f} GiB are free; {most.way_out}"
+    )
+
+
+def check_gpu_memory(config: Config, shards: int) -> None:
+    """The same for a run's settings, where it computes on a GPU; the model is fetched from the hub, and not loaded."""
+    import torch
+
+    if config.cluster.device.name == "cpu" or not torch.cuda.is_available():
+        return
+    weights = files.weight_count(model_folder(config.model.path, config.model.revision))
+    if weights is None:
+        return  # loading says what is wrong with the folder
+    kept = "vocab_kl" in config.algo.needs or config.schedule.prompts is not None
+    has_reference = bool({"ref_logp", "vocab_kl"} & config.algo.needs)
+    needed = demands(
+        weights,
+        adamw=config.optim.name.name == "adamw",
+        shards=shards if sharded(config, weights) else 1,
+        reference=("kept" if kept else "scored") if has_reference else None,
+        casts=config.sampler.name == "hf" and config.model.dtype.name != "float32",
+    )
+    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # ours already, and given back on demand
+    refuse_shortage(config.model.name, needed, (torch.cuda.mem_get_info()[0] + unused) / GIB)
+
+
+def sharded(config: Config, weights: int) -> bool:
+    """Whether training divides the model among the processes of a run."""
+    from topr_exp.training.parallel import chosen
+
+    parallel = config.cluster.parallel
+    return chosen(parallel.name if parallel is not None else None, weights) == "fsdp"
