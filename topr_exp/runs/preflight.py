@@ -24,8 +24,6 @@ def check_files(config: Config) -> None:
     What is on the hub shows when it is loaded.
     """
     data = config.data
-    if data.source not in ("embedded", "hub") and not Path(data.source).expanduser().is_dir():
-        raise ConfigError(f"data.source={data.source}: no such folder; allowed: embedded, hub or a folder")
     if data.completions is not None:
         places = (Path(data.completions), config.store / data.completions / "key.json")
         if not any(place.is_file() for place in places):
@@ -40,8 +38,7 @@ def check_files(config: Config) -> None:
         check_name(data.grader)
     model = folders.get("model.path")
     try:
-        if data.source not in ("embedded", "hub"):
-            reading.check_problems(config)
+        reading.check_problems(config)
         reading.check_completions(config, rows_of(model) if model is not None else None)
     except TOPRError as error:
         raise ConfigError(str(error)) from None

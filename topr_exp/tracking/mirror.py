@@ -128,7 +128,7 @@ class Mirror:
     def init(self, wandb: Any, mode: str | None) -> Any:
         tracking, config, identity = self.request["tracking"], self.read("config.json"), run_id(self.folder)
         resolved = config["resolved"]
-        tags = [resolved["algo"]["name"], resolved["data"]["name"], resolved["data"]["source"]]
+        tags = [resolved["algo"]["name"], resolved["data"]["name"], resolved["data"].get("source", "")]
         return wandb.init(
             project=tracking["project"],
             entity=tracking["entity"],
