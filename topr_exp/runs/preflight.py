@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +25,10 @@ def check_files(config: Config) -> None:
     What is on the hub shows when it is loaded.
     """
     data = config.data
+    if config.tracking.name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError(
+            "tracking=tensorboard: the package tensorboard is not installed (pip install 'topr-exp[tensorboard]')"
+        )
     if data.completions is not None:
         places = (Path(data.completions), config.store / data.completions / "key.json")
         if not any(place.is_file() for place in places):
