@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.arguments import parse
+from topr_exp.config.data import SOURCES
 from topr_exp.config.sampler import SCHEMAS
 from topr_exp.config.task import TaskName
 from topr_exp.runtime.exit_status import exit_status
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
 READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
 # A run's, not of its answers.
-NOT_ASKED = ("name", "path", "revision", "reference", "every", "problems", "completions", "reward")
+NOT_ASKED = ("name", "_target_", "path", "revision", "reference", "every", "problems", "completions", "reward")
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
 
@@ -145,11 +146,18 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
         yield f"task={task['name']}"
         yield from (f"task.{key}={quoted(value)}" for key, value in task.items() if key != "name")
     if not own:
-        yield from named("data", run["data"]["name"], run["data"]["format"], args)
+        yield from named("data", run["data"]["name"], choice_of(run["data"]), args)
     for group in ("data", "sampler", "evaluation", "model") if same else ("sampler", "evaluation", "model"):
         for key, value in run[group].items():
-            if key not in dropped:
+            if key not in dropped or (group == "data" and key == "path"):
                 yield f"{group}.{key}={quoted(value)}"
+
+
+def choice_of(data: dict[str, Any]) -> str:
+    """The choice of `data=` that has a run's problems under another name; the name itself where none of ours has."""
+    return str(
+        data["format"] if "format" in data else "jsonl" if data["_target_"] == SOURCES["jsonl"] else data["name"]
+    )
 
 
 def named(group: str, name: str, other: str, args: Namespace) -> Iterator[str]:
@@ -218,7 +226,7 @@ def heading(config: Config, policy: Policy, count: int) -> str:
     asked = f"{count} {'solutions to verify' if config.task.verifies else 'problems'}"
     return (
         f"model   {config.model.path} ({policy.parameters / 1e6:,.2f} M parameters, {policy.place})\n"
-        f"data    {config.data.name} from {config.data.source}, {asked}, {config.data.eval_n} completions each"
+        f"data    {config.data.name} from {config.data.place}, {asked}, {config.data.eval_n} completions each"
     )
 
 

@@ -336,7 +336,7 @@ class Experiment:
         return {
             "algo": config.algo.name,
             "data": config.data.name,
-            "source": config.data.source,
+            "source": config.data.place,
             "model": config.model.name,
             "task": config.task.name.name,
             "seed": config.seed,

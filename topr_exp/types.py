@@ -5,6 +5,7 @@ Nothing here computes. torch is imported for annotations only, so that config ch
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -33,6 +34,7 @@ class Problem:
     level: int | None = None  # difficulty, 1 (easy) to 5
     subject: str | None = None
     source: str | None = None  # id of the problem that this one was made from; those of one source are not independent
+    fields: Mapping[str, str] = field(default_factory=dict, hash=False)  # further ones, which the prompt may name
 
 
 @dataclass(frozen=True, slots=True)

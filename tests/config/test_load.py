@@ -23,12 +23,13 @@ GROUPS = {
     for group in (ROOT / "conf").iterdir()
     if group.is_dir()
 }
+OWN = [f"data.path={ROOT / 'tests/data/own.jsonl'}", "data.test_share=0.25"]
 
 
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g, choices in GROUPS.items() for c in choices])
 def test_every_yaml_composes(group: str, choice: str) -> None:
     # Some algorithms are right on-policy only; their YAMLs say so by choosing the schedule.
-    more = ["task.solver=tiny"] if choice == "verifier" else []
+    more = {"verifier": ["task.solver=tiny"], "jsonl": OWN}.get(choice, [])
     more += ["seed=0"] if group == "experiment" else []  # one of the seeds that it sweeps over
     for job in plan(parse([f"{group}={choice}", "dry_run=true", *more])).jobs:
         assert job.config.folder.parent.name == job.config.name
@@ -37,9 +38,10 @@ def test_every_yaml_composes(group: str, choice: str) -> None:
 @pytest.mark.parametrize("model", GROUPS["model"])
 @pytest.mark.parametrize("data", GROUPS["data"])
 def test_every_model_takes_every_data_set(model: str, data: str) -> None:
-    config = config_of(f"model={model}", f"data={data}")
+    config = config_of(f"model={model}", f"data={data}", *(OWN if data == "jsonl" else ()))
     assert config.data.name == data
-    assert config.data.source == ("embedded" if model.startswith("tiny") else "hub")
+    if data != "jsonl":
+        assert config.data.source == ("embedded" if model.startswith("tiny") else "hub")
 
 
 def test_the_papers_models_carry_the_papers_settings() -> None:
@@ -191,6 +193,18 @@ MISTAKES = [
     (["nonsense"], "nonsense: expected KEY=VALUE"),
     (["algo._target_=os.system"], "algo._target_=os.system: "),
     (["algo._target_=topr_exp.types.Batch"], "algo._target_=topr_exp.types.Batch: not a loss"),
+    (["data._target_=foo.Bar"], "data._target_=foo.Bar: ModuleNotFoundError: No module named 'foo'"),
+    (["data._target_=7"], "data._target_ must name a class, as in package.module.Class; got 7"),
+    (["data._target_=topr_exp.types.Batch"], "data._target_=topr_exp.types.Batch: not a source of problems (a data"),
+    (["data._target_=topr_exp.config.data.DataConfig"], "DataConfig: not a source of problems (a dataclass below"),
+    (["data.path=x"], "nothing reads data.path here; data=jsonl does"),
+    (["data=jsonl"], "data.path must be FILE.jsonl or a folder with train.jsonl and test.jsonl; got null"),
+    (["data=jsonl", *OWN, "data.source=hub"], "nothing reads data.source here; data=gsm8k does"),
+    (["data=jsonl", *OWN, "data.source=/x"], "nothing reads data.source here; data=gsm8k does"),
+    (["data=jsonl", *OWN, "data.grader=null"], "data.grader must be gsm8k, math, final or package.module:function"),
+    (["data=jsonl", *OWN, "data.test_share=1"], "data.test_share must be in (0, 1); got 1"),
+    (["data=jsonl", *OWN, "data.correct=right"], "data.correct must hold {answer}; got 'right'"),
+    (["data=jsonl", "data.path=/none"], "data.path=/none: no such file or folder"),
 ]
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from topr_exp.config.data import AnswerFormat, DataConfig, Format, Reward, Split
+from topr_exp.config.data import AnswerFormat, Reward, Split
 from topr_exp.data import hub
 from topr_exp.data.gold import gsm8k_gold, math_gold
 from topr_exp.data.problems import load_problems
+from topr_exp.data.sources.benchmarks import Benchmarks, Format
 from topr_exp.types import TOPRError
 
 REAL = Path(os.environ.get("TOPR_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -21,7 +22,7 @@ needs_real = pytest.mark.skipif(
 )
 
 
-def settings(data_format: str, source: Path | str, **changes: Any) -> DataConfig:
+def settings(data_format: str, source: Path | str, **changes: Any) -> Benchmarks:
     values: dict[str, Any] = {
         "name": data_format,
         "format": Format[data_format],
@@ -42,7 +43,7 @@ def settings(data_format: str, source: Path | str, **changes: Any) -> DataConfig
         "chat": False,
         "stop": None,
     }
-    return DataConfig(**(values | changes))
+    return Benchmarks(**(values | changes))
 
 
 def gsm8k_rows(count: int, start: int = 0) -> list[dict[str, str]]:

@@ -18,9 +18,9 @@ from tests.conftest import ROOT, overrides
 from tests.run_folders import add_metrics, evaluation, make_run, summary, write_json, write_lines
 from tests.tracking.wandb_reading import history, inspect, offline_folders
 from topr_exp.tracking import tracker as tracker_module
-from topr_exp.tracking.mirror import Mirror, run_id
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.tracking.tracker import overrides as overrides_of
+from topr_exp.tracking.wandb_run import WandbRun, run_id
 
 DEAD = "http://127.0.0.1:9"  # nothing listens there
 
@@ -176,7 +176,7 @@ def test_points_sent_before_a_rewind_are_not_sent_again(tmp_path: Path) -> None:
         def log(self, row: dict[str, float], step: int) -> None:
             sent.extend([int(row["optimizer_step"])] if "train/loss" in row else [])
 
-    mirror = Mirror({"folder": str(folder), "tracking": vars(config.tracking)}, io.StringIO())
+    mirror = WandbRun({"folder": str(folder), "tracking": vars(config.tracking)}, io.StringIO())
     mirror.run = Sent()
     mirror.send(settled=False)
     assert sent == [1, 2, 3, 4, 5, 6]

@@ -13,7 +13,8 @@ import pytest
 from tests.conftest import config_of, overrides
 from topr_exp.pipeline import run
 from topr_exp.runs.records import on_one_axis
-from topr_exp.tracking.mirror import allowed, flat, leaves
+from topr_exp.tracking.follower import allowed, flat
+from topr_exp.tracking.wandb_run import leaves
 from topr_exp.tracking.workspace import main
 
 

@@ -1,20 +1,20 @@
-"""Settings of the problems and their prompts (the `data` group)."""
+"""Settings of the problems and their prompts (the `data` group), and what a source of problems says of itself."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from topr_exp.config.line_breaks import check_line_breaks
 from topr_exp.config.section import Count, CountOrAll, Section, Seed, at_least
+from topr_exp.types import Problem
 
-
-class Format(Enum):
-    """The benchmark whose fields the problems have."""
-
-    gsm8k = "gsm8k"
-    math = "math"
+# Classes by the choice of `data=` that names them; without `_target_` it is the first.
+SOURCES = {"gsm8k": "topr_exp.data.sources.benchmarks.Benchmarks", "jsonl": "topr_exp.data.sources.jsonl.JsonLines"}
 
 
 class AnswerFormat(Enum):
@@ -23,6 +23,13 @@ class AnswerFormat(Enum):
     gsm8k = "gsm8k"
     math = "math"
     final = "final"
+
+
+ENDINGS = {
+    AnswerFormat.gsm8k: "The answer is {answer}.",
+    AnswerFormat.math: r"The answer is $\boxed{{{answer}}}$.",
+    AnswerFormat.final: "So the final answer is {answer}.",
+}
 
 
 class Split(Enum):
@@ -39,47 +46,99 @@ class Reward(Enum):
     zero_one = "zero_one"
 
 
+class NoAnswer(NamedTuple):
+    """In the place of a problem whose gold answer can't be read: it is left out and counted."""
+
+    where: str
+    what: str = "answer"
+
+
 @dataclass(frozen=True)
-class DataConfig(Section):
-    """Which problems, how they are asked, how often, and what an answer is worth."""
+class DataConfig(Section, ABC):
+    """Which problems, how they are asked, how often, and what an answer is worth.
+
+    The class of a choice of `data=` (its `_target_`) is a frozen dataclass below this one: it adds settings of its
+    own, and `problems` yields what they stand for. The rest of the methods can stay as they are.
+    """
 
     name: str
-    format: Format
-    source: str  # embedded, hub or a folder
-    seed: Seed  # draws the embedded problems, and the part of a larger set that train_problems asks for
-    train_problems: CountOrAll  # None takes all that there are; the embedded source has no end
+    seed: Seed  # draws the part of a larger set that train_problems asks for, and problems that are generated
+    train_problems: CountOrAll  # None takes all that there are
     test_problems: CountOrAll
     test_split: Split  # validation: choices are made by it, so that the test set decides nothing
     completions: str | None  # made elsewhere, trained on instead of sampling: a file of JSON lines or a store's table
     n: Count  # samples a training problem
     eval_n: Count  # samples a test problem
-    answer_format: AnswerFormat
-    grader: str | None  # None takes the grader of answer_format
+    grader: str | None
     reward: Reward | None  # None: what the algorithm's paper uses
     shots: Annotated[int, at_least(0)]
     fewshot_file: str | None
-    template: str | None  # with {question}; None takes the one of answer_format
+    template: str | None  # with {question}, and the names of further fields; None takes the one of asked_as
     chat: bool
     stop: list[str] | None  # None: the next question's beginning where there are shots
 
-    def check(self) -> None:
-        if not self.source:
-            raise ValueError("source must be embedded, hub or a folder; got nothing")
-        for name in ("train_problems", "test_problems"):
-            if getattr(self, name) is None and self.source == "embedded":
-                raise ValueError(f"{name} must be a number where source is embedded, which has no end; got null")
-        sizes = (self.train_problems, self.test_problems)
-        if self.test_split is Split.validation and None in sizes:
-            given = " and ".join("null" if size is None else str(size) for size in sizes)
+    ADDED: ClassVar[Mapping[str, Any]] = {"_target_": SOURCES["gsm8k"]}
+
+    # ---- what a source says
+
+    @abstractmethod
+    def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
+        """The problems of a split (train or test), each time the same and in the same order, no id twice."""
+
+    @property
+    def generated(self) -> bool:
+        """Whether there is no end of problems: then the first `wanted(split)` are taken, no part is drawn."""
+        return False
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether the problems can be read, and so checked, before a run starts."""
+        return True
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """The files that are read, each with the setting that names it: a run whose files changed is refused."""
+        yield from ()
+
+    def origin(self, split: str) -> str:
+        """Where a split is read, in words."""
+        return f"the {split} split of data={self.name}"
+
+    @property
+    def place(self) -> str:
+        """Where the problems are from, in a word: the class, a folder, ..."""
+        return type(self).__name__
+
+    @property
+    def grader_name(self) -> str:
+        """The grader by name: an answer format, or package.module:function."""
+        if self.grader is None:
             raise ValueError(
-                "train_problems and test_problems must be numbers where test_split is validation, which is taken "
-                f"from what they leave of the training set; got {given}"
+                f"grader must be {', '.join(AnswerFormat.__members__)} or package.module:function; got null"
             )
-        if (self.format is Format.gsm8k) != (self.answer_format is AnswerFormat.gsm8k):
-            allowed = "gsm8k" if self.format is Format.gsm8k else "math or final"
-            raise ValueError(
-                f"answer_format must be {allowed} where format is {self.format.name}; got {self.answer_format.name}"
-            )
+        return self.grader
+
+    @property
+    def asked_as(self) -> AnswerFormat | None:
+        """Whose template and worked examples are taken: those of the grader; None for a grader of the user's own."""
+        return AnswerFormat.__members__.get(self.grader_name)
+
+    def solution(self, problem: Problem) -> str | None:
+        """A completion that the grader has to call correct, since every gold is tried; None: it is not tried."""
+        ending = ENDINGS[self.asked_as] if self.asked_as is not None else "{answer}"
+        return ending.format(answer=problem.answer)
+
+    # ---- what all have in common
+
+    def wanted(self, split: str) -> int:
+        """How many problems of a split a source without end is asked for."""
+        assert self.train_problems is not None
+        assert self.test_problems is not None
+        more = self.test_problems if self.test_split is Split.validation else 0
+        return self.train_problems + more if split == "train" else self.test_problems
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check_sizes()
         if self.fewshot_file is not None and self.shots == 0:
             raise ValueError(f"fewshot_file={self.fewshot_file} is not read where shots is 0")
         if self.template is not None and self.template.count("{question}") != 1:
@@ -88,8 +147,16 @@ class DataConfig(Section):
             raise ValueError("stop must not hold an empty string")
         check_line_breaks("template", r'data.template="Q: {question}\nA:"', self.template)
         check_line_breaks("stop", r'data.stop=["\nQ:"]', *(self.stop or ()))
+        assert self.grader_name  # refuses null where that stands for nothing
 
-    @property
-    def grader_name(self) -> str:
-        """The grader by name: the answer format's own unless another is set."""
-        return self.grader or self.answer_format.name
+    def check_sizes(self) -> None:
+        for name in ("train_problems", "test_problems"):
+            if getattr(self, name) is None and self.generated:
+                raise ValueError(f"{name} must be a number: {self.place} problems have no end; got null")
+        sizes = (self.train_problems, self.test_problems)
+        if self.test_split is Split.validation and None in sizes:
+            given = " and ".join("null" if size is None else str(size) for size in sizes)
+            raise ValueError(
+                "train_problems and test_problems must be numbers where test_split is validation, which is taken "
+                f"from what they leave of the training set; got {given}"
+            )

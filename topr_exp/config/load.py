@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
+import inspect
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config import cluster, sampler
 from topr_exp.config.constraints import check
-from topr_exp.config.data import Reward
+from topr_exp.config.data import SOURCES, DataConfig, Reward
 from topr_exp.config.schema import build, convert, first_line, hints_of
 from topr_exp.config.settings import Config
 from topr_exp.config.tracking import TrackingConfig
@@ -30,7 +31,8 @@ CHOICES: dict[str, dict[str, Any]] = {"cluster": cluster.SCHEMAS, "sampler": sam
 
 def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     """The error for a key that nothing reads, with the nearest of `known` or of all that something reads."""
-    for group, schemas in (*CHOICES.items(), ("tracking", {"wandb": TrackingConfig})):
+    sources = {choice: class_of("data", target) for choice, target in SOURCES.items()}
+    for group, schemas in (*CHOICES.items(), ("tracking", {"wandb": TrackingConfig}), ("data", sources)):
         for choice, schema in schemas.items():
             if key in keys_of(group, schema):
                 return ConfigError(f"nothing reads {key} here; {group}={choice} does")
@@ -72,8 +74,8 @@ def load(composed: DictConfig) -> Config:
     for key, value in sorted(resolved(composed).items(), key=lambda item: isinstance(item[1], dict)):
         if key not in hints:
             raise unknown_key(str(key))
-        if key == "algo":
-            sections[key] = build_algorithm(value)
+        if key in ("algo", "data"):
+            sections[key] = build_algorithm(value) if key == "algo" else build_source(value)
         elif dataclasses.is_dataclass(hints[key]):
             sections[key] = build_section(key, value)
         else:
@@ -112,16 +114,37 @@ def build_section(group: str, values: Any) -> Any:
     return build(schema, values, f"{group}.", unknown_key)
 
 
+def class_of(group: str, target: Any) -> Any:
+    """What `_target_` of a group names; ConfigError where that is nothing."""
+    if not isinstance(target, str):
+        raise ConfigError(f"{group}._target_ must name a class, as in package.module.Class; got {target}")
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever the user's module raises
+        raise ConfigError(f"{group}._target_={target}: {type(error).__name__}: {first_line(error)}") from None
+
+
+def build_source(values: Any) -> Any:
+    """The source of problems that `data._target_` names, with its fields checked; the benchmarks where nothing does."""
+    if not isinstance(values, dict):
+        return build(DataConfig, values, "data.", unknown_key)
+    target = values.get("_target_", SOURCES["gsm8k"])
+    schema = class_of("data", target)
+    if not (isinstance(schema, type) and issubclass(schema, DataConfig) and not inspect.isabstract(schema)):
+        what = "not a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
+        raise ConfigError(f"data._target_={target}: {what}")
+    fields = {field.name for field in dataclasses.fields(schema)}
+    left_out = {"_target_"}
+    if "source" not in fields and values.get("source") in ("embedded", "hub"):
+        left_out.add("source")  # of the benchmarks; a model's YAML says which of the two goes with it
+    return build(schema, {key: value for key, value in values.items() if key not in left_out}, "data.", unknown_key)
+
+
 def build_algorithm(values: Any) -> Any:
     """The loss that `algo._target_` names, with its fields and what it declares checked."""
     target = values.get("_target_") if isinstance(values, dict) else None
-    if not isinstance(target, str):
-        raise ConfigError(f"algo._target_ must name a class, as in package.module.Class; got {target}")
-    module, _, name = target.rpartition(".")
-    try:
-        schema = getattr(importlib.import_module(module), name)
-    except Exception as error:  # whatever the user's module raises
-        raise ConfigError(f"algo._target_={target}: {type(error).__name__}: {first_line(error)}") from None
+    schema = class_of("algo", target)
     if not (dataclasses.is_dataclass(schema) and hasattr(schema, "needs") and hasattr(schema, "uses_baseline")):
         raise ConfigError(f"algo._target_={target}: not a loss (a dataclass with `needs` and `uses_baseline`)")
     loss = build(schema, {key: value for key, value in values.items() if key != "_target_"}, "algo.", unknown_key)

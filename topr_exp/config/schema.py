@@ -111,7 +111,7 @@ def plain(value: Any) -> Any:
         return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if hasattr(type(value), "needs"):  # a loss, whose class is a setting too
+        if hasattr(type(value), "needs") or hasattr(type(value), "problems"):  # a loss or a source of problems
             values = {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **values}
         return values
     if isinstance(value, Mapping):

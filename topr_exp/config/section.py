@@ -92,4 +92,6 @@ def deciding(settings: Any) -> Any:
             del values[field.name]
         elif dataclasses.is_dataclass(value):
             values[field.name] = deciding(value)
+    if "_target_" in added and values.get("_target_") == added["_target_"]:  # the class, where that is a setting
+        del values["_target_"]
     return values

@@ -1,4 +1,4 @@
-"""Gold answers as the benchmarks write them."""
+"""Gold answers, and levels, as the benchmarks write them."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def math_gold(solution: str) -> str | None:
         if depth == 0:
             return after[1:index].strip() or None
     return None
+
+
+def level_of(value: object) -> int | None:
+    """1 to 5 of what MATH writes as "Level 3"; None for anything else."""
+    digits = str(value).removeprefix("Level ")
+    return int(digits) if digits in ("1", "2", "3", "4", "5") else None

@@ -34,3 +34,11 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise TOPRError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
     return row
+
+
+def text_of(where: str, row: dict[str, Any], field: str) -> str:
+    """A field that has to be a text and not empty; TOPRError otherwise."""
+    value = row.get(field)
+    if not isinstance(value, str) or not value.strip():
+        raise TOPRError(f"{where}: the field {field} is " + ("missing" if value is None else "not a text or empty"))
+    return value

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.data import AnswerFormat, DataConfig
+from topr_exp.config.data import ENDINGS, AnswerFormat, DataConfig
 from topr_exp.data import exemplars
 from topr_exp.data.exemplars import Exemplar
 from topr_exp.data.jsonl import read_json_lines
 from topr_exp.types import ConfigError, TOPRError
 
 # The completion begins with a space after these.
-TEMPLATES = {
+TEMPLATES: dict[AnswerFormat | None, str] = {
     AnswerFormat.gsm8k: "Question: {question}\nAnswer:",
     AnswerFormat.math: "Problem: {question}\nSolution:",
     AnswerFormat.final: "Problem: {question}\nReasoning:",
+    None: "Question: {question}\nAnswer:",  # a grader of the user's own
 }
-CHAT_TEMPLATES = {
+CHAT_TEMPLATES: dict[AnswerFormat | None, str] = {
     AnswerFormat.gsm8k: '{question}\n\nWork it out step by step. End with "The answer is N.", N being the number.',
     AnswerFormat.math: "{question}\n\nWork it out step by step. Put the final answer in \\boxed{}.",
     AnswerFormat.final: '{question}\n\nWork it out step by step. End with "So the final answer is X."',
-}
-ENDINGS = {
-    AnswerFormat.gsm8k: "The answer is {answer}.",
-    AnswerFormat.math: r"The answer is $\boxed{{{answer}}}$.",
-    AnswerFormat.final: "So the final answer is {answer}.",
+    None: "{question}",
 }
 
 
@@ -36,6 +35,7 @@ class Shot:
 
     question: str
     solution: str
+    fields: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class Prompter:
     chat: bool
     stop: tuple[str, ...]
 
-    def render(self, question: str, tokenizer: Any = None) -> str:
+    def render(self, question: str, tokenizer: Any = None, fields: Mapping[str, str] | None = None) -> str:
         """The prompt as text; chat prompts need the model's tokenizer, whose chat template they go through.
 
-        Raises TOPRError where a chat prompt is asked of a model without a chat template.
+        fields: the problem's further ones. Raises TOPRError where a chat prompt is asked of a model without a chat
+        template.
         """
-        asked = [self._ask(shot.question) for shot in self.shots] + [self._ask(question)]
+        asked = [self._ask(shot.question, shot.fields) for shot in self.shots] + [self._ask(question, fields or {})]
         if not self.chat:
             worked = [f"{ask} {shot.solution}\n\n" for ask, shot in zip(asked, self.shots, strict=False)]
             return "".join(worked) + asked[-1]
@@ -65,9 +66,11 @@ class Prompter:
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return text
 
-    def _ask(self, question: str) -> str:
-        # Not str.format: templates and questions are full of LaTeX braces.
-        return self.template.replace("{question}", question)
+    def _ask(self, question: str, fields: Mapping[str, str]) -> str:
+        # Not str.format: templates are full of LaTeX braces. In one go: what is put in may hold braces too.
+        parts = {**fields, "question": question}
+        places = "|".join(re.escape(f"{{{name}}}") for name in parts)
+        return re.sub(places, lambda place: parts[place.group()[1:-1]], self.template)
 
 
 def build_prompter(config: DataConfig) -> Prompter:
@@ -77,12 +80,13 @@ def build_prompter(config: DataConfig) -> Prompter:
     """
     if config.fewshot_file is not None and not Path(config.fewshot_file).is_file():
         raise ConfigError(f"data.fewshot_file={config.fewshot_file}: no such file")
-    available = load_shots(Path(config.fewshot_file)) if config.fewshot_file else own_shots(config.answer_format)
+    available = load_shots(Path(config.fewshot_file)) if config.fewshot_file else own_shots(config.asked_as)
     if config.shots > len(available):
-        origin = config.fewshot_file or f"the {config.answer_format.name} examples"
+        kind = config.asked_as.name if config.asked_as is not None else f"data.grader={config.grader_name}"
+        origin = config.fewshot_file or f"the {kind} examples"
         raise ConfigError(f"data.shots={config.shots}: {origin} hold {len(available)}")
-    defaults = CHAT_TEMPLATES if config.chat else TEMPLATES
-    template = config.template if config.template is not None else defaults[config.answer_format]
+    default = (CHAT_TEMPLATES if config.chat else TEMPLATES)[config.asked_as]
+    template = config.template if config.template is not None else default
     if config.stop is not None:
         stop = tuple(config.stop)
     else:
@@ -91,15 +95,17 @@ def build_prompter(config: DataConfig) -> Prompter:
     return Prompter(template, available[: config.shots], config.chat, stop)
 
 
-def own_shots(answer_format: AnswerFormat) -> tuple[Shot, ...]:
-    """The project's worked examples, ending as the answer format asks."""
+def own_shots(answer_format: AnswerFormat | None) -> tuple[Shot, ...]:
+    """The project's worked examples, ending as the answer format asks; none for a grader of the user's own."""
+    if answer_format is None:
+        return ()
     source: tuple[Exemplar, ...] = exemplars.GSM8K if answer_format is AnswerFormat.gsm8k else exemplars.MATH
     ending = ENDINGS[answer_format]
     return tuple(Shot(one.question, f"{one.steps} {ending.format(answer=one.answer)}") for one in source)
 
 
 def load_shots(path: Path) -> tuple[Shot, ...]:
-    """Worked examples from a file of JSON lines with `question` and `solution`, used as they are.
+    """Worked examples from a file of JSON lines with `question` and `solution`, used as they are, and further fields.
 
     Raises TOPRError naming file and line.
     """
@@ -108,5 +114,6 @@ def load_shots(path: Path) -> tuple[Shot, ...]:
         question, solution = row.get("question"), row.get("solution")
         if not (isinstance(question, str) and isinstance(solution, str)):
             raise TOPRError(f"{path}:{number}: expected the texts question and solution")
-        shots.append(Shot(question, solution))
+        fields = {key: str(value) for key, value in row.items() if key not in ("question", "solution")}
+        shots.append(Shot(question, solution, fields))
     return tuple(shots)

@@ -32,7 +32,9 @@ def tokenize_prompts(problems: Sequence[Problem], prompter: Prompter, policy: An
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
     room = policy.context - max_new_tokens
-    prompts = [policy.encode(prompter.render(problem.question, policy.tokenizer)) for problem in problems]
+    prompts = [
+        policy.encode(prompter.render(problem.question, policy.tokenizer, problem.fields)) for problem in problems
+    ]
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
     if not fitting:
         raise TOPRError(

@@ -14,7 +14,7 @@ from topr_exp.report.runs import Run
 
 # Where a run computes and reports, and what follows from another setting.
 IGNORED = (
-    "dry_run", "output_dir", "cluster", "tracking", "checkpoint", "name", "algo._target_",
+    "dry_run", "output_dir", "cluster", "tracking", "checkpoint", "name", "algo._target_", "data._target_",
     *(f"sampler.{key}" for key in VLLMConfig.PLACE), *(f"optim.{key}" for key in OptimConfig.PLACE),
     "evaluation.every", "evaluation.problems",
 )  # fmt: skip

@@ -14,7 +14,8 @@ from topr_exp.runs.records import Lines, Record, on_one_axis
 from topr_exp.types import TOPRError
 
 MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
-INSIDE = ("model", "store", "wandb", "checkpoints", "report")  # folders of a run or of an output folder that hold none
+# Folders of a run or of an output folder that hold none.
+INSIDE = ("model", "store", "wandb", "tensorboard", "checkpoints", "report")
 DEPTH = 4  # levels below a given folder that are searched
 
 

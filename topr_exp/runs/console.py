@@ -72,7 +72,7 @@ def problems(config: Config, sets: ProblemSets, train: Questions, test: Question
     noun = "solutions" if config.task.verifies else "problems"
     splits = (("train", sets.train_report, train), ("test", sets.test_report, test))
     counts = "; ".join(counted(f"{name} {noun}", report, questions) for name, report, questions in splits)
-    return f"{config.data.name} from {config.data.source}, {counts}"
+    return f"{config.data.name} from {config.data.place}, {counts}"
 
 
 def sampling(config: Config) -> str:

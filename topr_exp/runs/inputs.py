@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from topr_exp.config.data import DataConfig
 from topr_exp.config.settings import Config
-from topr_exp.data import folder
 from topr_exp.grading.grader import source_file
 from topr_exp.models.loading import find_folder, read_files, weights_fingerprint
 from topr_exp.runtime.files import disk_errors, file_digest
@@ -86,15 +86,26 @@ def digest_of(path: Path, size: int, changed: int) -> str:
 
 def named_files(config: Config) -> Iterator[tuple[str, Path]]:
     data = config.data
-    if data.source not in ("embedded", "hub"):
-        for split in ("train", "test"):
-            for path in folder.paths(data.format, split, Path(data.source).expanduser()):
-                yield "data.source", path
+    for key, path in data.files():
+        yield f"data.{key}", path
     for key, name in (("data.completions", data.completions), ("data.fewshot_file", data.fewshot_file)):
         if name is not None and Path(name).is_file():
             yield key, Path(name)
-    if data.grader is not None and (source := source_file(data.grader)) is not None:
-        yield "data.grader", source
-    module = type(config.algo).__module__
-    if not module.startswith("topr_exp.") and (spec := importlib.util.find_spec(module)) and spec.origin:
-        yield "algo._target_", Path(spec.origin)
+    yield from own_files(data)
+    if source := file_of_class(config.algo):
+        yield "algo._target_", source
+
+
+def own_files(data: DataConfig) -> Iterator[tuple[str, Path]]:
+    """The user's code behind problems and grades, each file with the setting that names it."""
+    if path := source_file(data.grader_name):
+        yield "data.grader", path
+    if path := file_of_class(data):
+        yield "data._target_", path
+
+
+def file_of_class(settings: object) -> Path | None:
+    """The file of a class of the user's own; None for one of the package."""
+    module = type(settings).__module__
+    spec = None if module.startswith("topr_exp.") else importlib.util.find_spec(module)
+    return Path(spec.origin) if spec is not None and spec.origin else None

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from topr_exp.config.arguments import parse
 from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose_overrides import Composer
-from topr_exp.config.load import build_section, load
+from topr_exp.config.load import build_section, load, unknown_key
 from topr_exp.config.settings import Config
 from topr_exp.runs.preflight import check_files
 from topr_exp.types import ConfigError
@@ -54,10 +54,18 @@ def plan(args: Namespace) -> Plan:
     jobs = []
     for overrides, composed in composer.jobs(base):
         jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
+        refuse_source(jobs[-1])
         check_files(jobs[-1].config)
     if sweep:
         check_sweep(jobs)
     return Plan(jobs, sweep, launcher)
+
+
+def refuse_source(job: Job) -> None:
+    """Refuse `data.source` where nothing reads it: a model's YAML may set it for the benchmarks, the user means it."""
+    given = {text.lstrip("+").split("=", 1)[0] for text in job.overrides}
+    if "data.source" in given and not hasattr(job.config.data, "source"):
+        raise unknown_key("data.source")
 
 
 def named_after_path(config: Config, overrides: list[str]) -> Config:

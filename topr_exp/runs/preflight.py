@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,8 +25,10 @@ def check_files(config: Config) -> None:
     What is on the hub shows when it is loaded.
     """
     data = config.data
-    if data.source not in ("embedded", "hub") and not Path(data.source).expanduser().is_dir():
-        raise ConfigError(f"data.source={data.source}: no such folder; allowed: embedded, hub or a folder")
+    if config.tracking.name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError(
+            "tracking=tensorboard: the package tensorboard is not installed (pip install 'topr-exp[tensorboard]')"
+        )
     if data.completions is not None:
         places = (Path(data.completions), config.store / data.completions / "key.json")
         if not any(place.is_file() for place in places):
@@ -40,8 +43,7 @@ def check_files(config: Config) -> None:
         check_name(data.grader)
     model = folders.get("model.path")
     try:
-        if data.source not in ("embedded", "hub"):
-            reading.check_problems(config)
+        reading.check_problems(config)
         reading.check_completions(config, rows_of(model) if model is not None else None)
     except TOPRError as error:
         raise ConfigError(str(error)) from None

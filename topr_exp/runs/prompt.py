@@ -20,8 +20,9 @@ END = "◀"  # where the completion begins: a space before it would be the promp
 def preview(config: Config) -> str:
     """The prompt of the first training problem, with as little loaded as it takes."""
     sets, folder = problems(config.data), tokenizer_folder(config)
-    # Questions that are on the hub are not fetched for this.
+    # Questions that are elsewhere, as on the hub, are not fetched for this.
     question = sets.train[0].question if sets is not None else "{question}"
+    fields = sets.train[0].fields if sets is not None else {}
     prompter = build_prompter(config.data)
     if config.task.verifies:  # the solution is sampled
         assert config.task.template is not None
@@ -31,10 +32,10 @@ def preview(config: Config) -> str:
         if prompter.chat:
             return f"prompt: goes through the chat template of {config.model.path}, which is not on this machine yet"
         why = f"{config.model.path} is not on this machine yet, which would show its tokens"
-        return f"{heading(why, prompter.stop)}\n{prompter.render(question)}{END}"
+        return f"{heading(why, prompter.stop)}\n{prompter.render(question, fields=fields)}{END}"
     try:
         words = load_words(folder, chat=prompter.chat, trust_remote_code=config.model.trust_remote_code)
-        text = prompter.render(question, words.tokenizer)
+        text = prompter.render(question, words.tokenizer, fields)
         return shown(with_bos(words.encode(text), words.bos), words, prompter.stop)
     except TOPRError:
         raise

@@ -5,50 +5,86 @@ Files are read once for all runs of a sweep that name them, and what they hold i
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from topr_exp.config.data import DataConfig
+from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
-from topr_exp.data import folder
 from topr_exp.data.problems import ProblemSets, load_problems
+from topr_exp.runs.console import warn
+from topr_exp.runs.inputs import own_files
 from topr_exp.sampling import import_errors
 from topr_exp.store.completions import scan_file
 from topr_exp.store.table import Store
 from topr_exp.types import TOPRError
 
+LARGEST_REFUSED_SHARE = 0.05
 Stamp = tuple[str, int, int]  # of a file: where, bytes, time of change
 
 
 def check_problems(config: Config) -> None:
-    """Refuse (TOPRError) a folder of problems with a malformed line, too few answers, or too few problems."""
+    """Refuse (TOPRError) problems that can't be read or are too few, and golds that their own grader refuses."""
     sets = problems(config.data)
     if sets is None:
         return
     if not sets.train:
-        raise TOPRError(
-            f"data.source={config.data.source}: no problem is left; every training question is also a test question"
-        )
+        origin = sets.train_report.origin
+        raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
     wanted = config.schedule.prompts
     if wanted is not None and wanted > len(sets.train):
         raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
+    if refused := refused_golds(key_of(config.data)):
+        warn(refused)
 
 
 def problems(data: DataConfig) -> ProblemSets | None:
-    """The problems that a run would have; None where they would come from the hub."""
-    if data.source == "hub":
-        return None
-    paths = [] if data.source == "embedded" else [
-        path for split in ("train", "test") for path in folder.paths(data.format, split, Path(data.source).expanduser())
-    ]  # fmt: skip
-    return read_problems(dataclasses.replace(data, stop=None), tuple(map(stamp, paths)))
+    """The problems that a run would have; None where they would come from the hub or the like."""
+    return read_problems(key_of(data)) if data.at_hand else None
+
+
+@dataclass(frozen=True)
+class Key:
+    """Settings of problems and what their files look like: what is read once for all runs that share it."""
+
+    data: DataConfig = field(compare=False)
+    settings: str
+    stamps: tuple[Stamp, ...]
+
+
+def key_of(data: DataConfig) -> Key:
+    stamps = tuple(stamp(path) for _, path in (*data.files(), *own_files(data)))
+    return Key(data, json.dumps(plain(data)), stamps)
 
 
 @functools.lru_cache(maxsize=4)
-def read_problems(data: DataConfig, stamps: tuple[Stamp, ...]) -> ProblemSets:
-    return load_problems(data)
+def read_problems(key: Key) -> ProblemSets:
+    return load_problems(key.data)
+
+
+@functools.lru_cache(maxsize=4)
+def refused_golds(key: Key) -> str | None:
+    """A warning where the grader refuses some golds; TOPRError where over 5 %: it is not the one for them."""
+    from topr_exp.grading import Grader
+
+    sets, name = read_problems(key), key.data.grader_name
+    tried = [(one, right) for one in (*sets.train, *sets.test) if (right := key.data.solution(one)) is not None]
+    with Grader(name) as grader:
+        outcomes = list(grader.grade((right, one.answer) for one, right in tried))
+    found = [each for each, outcome in zip(tried, outcomes, strict=True) if outcome.verdict != "correct"]
+    if not found:
+        return None
+    one, right = found[0]
+    text = (
+        f"data={key.data.name}: the grader {name} refuses the gold of {len(found)} of {len(tried)} problems; the "
+        f"first is {one.id}, gold {one.answer!r:.80}, tried as {right!r:.120}"
+    )
+    if len(found) > LARGEST_REFUSED_SHARE * len(tried):
+        raise TOPRError(f"{text} (at most 5 % may be refused)")
+    return text
 
 
 def check_completions(config: Config, vocabulary: int | None) -> None:

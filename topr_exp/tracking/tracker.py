@@ -1,7 +1,7 @@
-"""The run's side of tracking: starts the process that copies the run folder to W&B, and waits for it a bounded time.
+"""The run's side of tracking: starts the process that copies the run folder, and waits for it a bounded time.
 
-The client of W&B runs in a process of its own (`mirror`) that reads the files which the run writes in any case.
-Whatever happens to it or to the network can therefore neither stop nor slow a run, nor lose a point: the next
+The client of W&B or TensorBoard runs in a process of its own (`mirror`) that reads the files which the run writes in
+any case. Whatever happens to it or to the network can therefore neither stop nor slow a run, nor lose a point: the next
 attempt sends what is missing.
 """
 
@@ -26,6 +26,7 @@ from topr_exp.runtime.interrupts import Interrupted
 
 FINISH_SECONDS = 30.0  # most that the end of a run waits for the last points to be sent
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed
+TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard"}
 
 
 class Tracker:
@@ -33,6 +34,7 @@ class Tracker:
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config, self.folder = config, folder
+        self.home = folder / config.tracking.name  # of what the client writes
         self._process: subprocess.Popen[str] | None = None
         self._listener: threading.Thread | None = None
         self._events: dict[str, Any] = {}  # of the mirror, by name
@@ -40,7 +42,7 @@ class Tracker:
     def __enter__(self) -> Tracker:
         if (
             distributed.is_main_process()
-            and self.config.tracking.name == "wandb"
+            and self.config.tracking.name != "none"
             and not (self.folder / "DONE").exists()
         ):
             try:
@@ -50,9 +52,8 @@ class Tracker:
         return self
 
     def _start(self) -> None:
-        home = self.folder / "wandb"
-        home.mkdir(exist_ok=True)
-        with (home / "client.log").open("ab") as log:
+        self.home.mkdir(exist_ok=True)
+        with (self.home / "client.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "topr_exp.tracking.mirror"],
                 stdin=subprocess.PIPE,
@@ -87,7 +88,7 @@ class Tracker:
     def _warn(self, text: str) -> None:
         if "warned" not in self._events:
             self._events["warned"] = True
-            warn(f"W&B: {text}; the run goes on, and its files are complete")
+            warn(f"{TITLES[self.config.tracking.name]}: {text}; the run goes on, and its files are complete")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -98,7 +99,9 @@ class Tracker:
         self._send({"exit_code": 0 if error is None else 1, "preempted": stopped})
         self._close(FINISH_SECONDS if error is None else STOP_SECONDS)
         opened = self._events.get("opened", {})
-        if opened.get("mode") == "offline":
+        if self.config.tracking.name == "tensorboard" and opened:
+            say(f"TensorBoard: tensorboard --logdir {shlex.quote(str(self.folder.parent))}")
+        elif opened.get("mode") == "offline":
             say(f"W&B, offline: wandb sync {shlex.quote(opened['path'])}")
         elif opened.get("url"):
             say(f"W&B: {opened['url']}")
@@ -117,7 +120,7 @@ class Tracker:
         else:
             if code != 0 and "warned" not in self._events:
                 self._listener.join(1.0)
-                self._warn(f"its client ended with code {code} (see {self.folder / 'wandb' / 'client.log'})")
+                self._warn(f"its client ended with code {code} (see {self.home / 'client.log'})")
         self._listener.join(1.0)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
