@@ -1,0 +1,200 @@
+"""`python -m scripts.faults [NAME ...]`: plant the faults of scripts/faults, one at a time, and run the tests on each.
+
+A fault is a short text of one file of the package, which occurs there once, and what takes its place. It is planted in
+a copy of the tree; tests run from the nearest to the farthest until one fails. A fault that changes nothing says why
+(`equivalent`). What came out lies in outputs/faults.json: the same command again goes on where it stopped, and plants
+a fault again when the fault, its file or the tests have changed. Exit status 1 below 95 % or when the list is wrong.
+
+NAME: a fault's name, or a pattern such as "training/*" (default: all).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts.nearest_tests import import_graph, tests_of
+
+ROOT = Path(__file__).resolve().parent.parent
+LISTS, RESULTS = ROOT / "scripts" / "faults", ROOT / "outputs" / "faults.json"
+LEAST = 0.95  # share of the faults that tests have to catch
+LIMIT, TEST_LIMIT = 600, 120  # seconds for the tests of a fault, and for one test, which fails when it takes longer
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One text of a file and what takes its place; `equivalent` says why that changes nothing."""
+
+    name: str  # room/what
+    file: str  # below topr_exp/
+    old: str
+    new: str
+    equivalent: str = ""
+
+    @property
+    def path(self) -> str:
+        return f"topr_exp/{self.file}"
+
+    def planted(self) -> str:
+        """The file's text with the fault in it; ValueError where the list was not kept up with the code."""
+        text = (ROOT / self.path).read_text(encoding="utf-8")
+        if (count := text.count(self.old)) != 1:
+            raise ValueError(f"{self.name}: the old text occurs {count} times in {self.path}, not once")
+        return text.replace(self.old, self.new)
+
+
+def read_faults() -> list[Fault]:
+    """All faults of the lists, a file a room; the name of a list's table is the fault's."""
+    found = []
+    for path in sorted(LISTS.glob("*.toml")):
+        for name, values in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            found.append(Fault(f"{path.stem}/{name}", **values))
+    return found
+
+
+# ---- a copy of the tree, and tests in it
+
+
+def copy_tree(target: Path) -> None:
+    """What git knows of the working tree, new files too."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+
+
+def failing(tree: Path, tests: Sequence[str], *, first: bool) -> list[str] | None:
+    """The tests that fail in a copy (only the first one of them if asked); None when they took too long."""
+    report = tree / "outputs" / "tests.xml"
+    report.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider", f"--timeout={TEST_LIMIT}",
+               f"--junitxml={report}", *(["-x"] if first else []), *tests]  # fmt: skip
+    shared = {"TOPR_SHARED_DATA": str(ROOT.parent / "shared" / "data")}
+    environment = {**shared, **os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(tree)}
+    with subprocess.Popen(
+        command, cwd=tree, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    ) as process:
+        try:
+            told = process.communicate(timeout=LIMIT)[0].decode(errors="replace")
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                return None
+            raise
+    if process.returncode not in (0, 1, 2) or not report.is_file():
+        sys.exit(f"pytest ended with status {process.returncode}:\n{told[-3000:]}")
+    cases = ElementTree.parse(report).getroot().iter("testcase")
+    return [identity(case) for case in cases if case.find("failure") is not None or case.find("error") is not None]
+
+
+def identity(case: ElementTree.Element) -> str:
+    """A test as pytest's command line takes it; a file that can't be imported is a name alone."""
+    classname, name = case.get("classname", ""), case.get("name", "")
+    return f"{classname.replace('.', '/')}.py::{name}" if classname else f"{name.replace('.', '/')}.py"
+
+
+# ---- what came out
+
+
+def digest(fault: Fault, tests: Sequence[str]) -> str:
+    """What an outcome rests on: the fault, its file, these tests."""
+    texts = [(ROOT / path).read_text(encoding="utf-8") for path in (fault.path, *tests)]
+    return hashlib.blake2b(json.dumps([fault.old, fault.new, *texts]).encode(), digest_size=16).hexdigest()
+
+
+def is_known(result: dict[str, Any] | None, fault: Fault, tests: Sequence[str]) -> bool:
+    """Whether a fault was planted before and would come out the same; what one test caught rests on that alone."""
+    rests_on = tests if result is None or result["by"] is None else [result["by"].split("::")[0]]
+    there = all((ROOT / path).is_file() for path in rests_on)
+    return result is not None and there and result["digest"] == digest(fault, rests_on)
+
+
+def save(results: dict[str, Any]) -> None:
+    RESULTS.parent.mkdir(exist_ok=True)
+    temporary = RESULTS.with_suffix(".tmp")
+    temporary.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(RESULTS)
+
+
+def plant(fault: Fault, tests: Sequence[str], tree: Path) -> dict[str, Any]:
+    """Run the tests on a fault; the first one to fail has to pass without it."""
+    began, own = time.monotonic(), (ROOT / fault.path).read_text(encoding="utf-8")
+    (tree / fault.path).write_text(fault.planted(), encoding="utf-8")
+    try:
+        failed = failing(tree, tests, first=True)
+    finally:
+        (tree / fault.path).write_text(own, encoding="utf-8")
+    seconds = round(time.monotonic() - began)
+    by = failed[0] if failed else None
+    if by and failing(tree, [by], first=True) != []:
+        sys.exit(f"{by} fails without {fault.name} too: mend the tests first")
+    rests_on = [by.split("::")[0]] if by else tests
+    return {"by": by, "seconds": seconds, "in_time": failed is not None, "digest": digest(fault, rests_on)}
+
+
+def line(fault: Fault, result: dict[str, Any]) -> str:
+    """How a fault ended."""
+    late = "" if result["in_time"] else f" within {LIMIT} s"
+    if fault.equivalent:
+        told = f"CAUGHT though equivalent: {result['by']}" if result["by"] else f"equivalent: {fault.equivalent}"
+    else:
+        told = f"caught by {result['by']}" if result["by"] else f"NOT CAUGHT{late}"
+    return f"{result['seconds']:4d} s  {fault.name}: {told}"
+
+
+def score(faults: Sequence[Fault], results: dict[str, Any]) -> Iterator[str]:
+    """A line a room and one for all; faults that change nothing don't count."""
+    counted = [fault for fault in faults if not fault.equivalent]
+    caught = Counter(fault.name.split("/")[0] for fault in counted if results[fault.name]["by"])
+    for room, count in Counter(fault.name.split("/")[0] for fault in counted).items():
+        yield f"{room:12} {caught[room]:4d} of {count}"
+    yield f"{'all':12} {caught.total():4d} of {len(counted)}, {100 * caught.total() / max(len(counted), 1):.1f} %"
+
+
+def main(names: Sequence[str]) -> int:
+    faults = [one for one in read_faults() if not names or any(fnmatch.fnmatch(one.name, name) for name in names)]
+    wrong = []
+    for fault in faults:
+        try:
+            fault.planted()
+        except (OSError, ValueError) as error:
+            wrong.append(f"error: {error}")
+    if wrong or not faults:
+        print("\n".join(wrong or [f"error: no fault is called {' or '.join(names)}"]))
+        return 1
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
+    graph = import_graph()
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        copy_tree(Path(folder))
+        for fault in faults:
+            tests = tests_of(fault.path, graph)
+            if not is_known(results.get(fault.name), fault, tests):
+                results[fault.name] = plant(fault, tests, Path(folder))
+                save(results)
+            print(line(fault, results[fault.name]), flush=True)
+    print("\n".join(score(faults, results)))
+    counted = [fault for fault in faults if not fault.equivalent]
+    denied = [fault.name for fault in faults if fault.equivalent and results[fault.name]["by"]]
+    caught = sum(bool(results[fault.name]["by"]) for fault in counted)
+    return int(bool(denied) or caught < LEAST * len(counted))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
