@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 VLLM := .venv-vllm
 
-.PHONY: demo vllm test test-slow check-ordering paper paper-full lint clean
+.PHONY: demo vllm test test-slow check-ordering faults paper paper-full lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -20,6 +20,10 @@ test-slow: $(VENV)/.installed-dev
 # Minutes: Figure 1's ordering, seven algorithms on two seeds.
 check-ordering: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -s -m slow tests/test_ordering.py
+
+# An hour or two; the same command goes on where it stopped: do the tests catch the faults of scripts/faults, one at a time?
+faults: $(VENV)/.installed-dev
+	nice -n 5 $(BIN)/python -m scripts.faults
 
 # Under an hour on 2 idle cores: every figure of the papers with one base and three seeds, written to docs/results.
 paper: $(VENV)/.installed

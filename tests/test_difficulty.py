@@ -20,6 +20,8 @@ def test_weights_by_difficulty_of_a_run(tmp_path: Path, capsys: pytest.CaptureFi
     found = json.loads(capsys.readouterr().out)
     assert found["positive_share"] == pytest.approx(summary["positive_share"])
     assert sum(found["problems"]) == 16
+    assert found["effective_positive"] == [0.1, 0.5]
+    assert len(found["share"]) == len(found["baseline"]) == 2
     for row in found["share"]:
         assert sum(row) == pytest.approx(1, abs=1e-5)
     # A smaller p~ gives more weight to hard problems (the paper's claim, true of any data).

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.conftest import config_of, overrides
 from topr_exp.evaluate import main, quoted
@@ -19,7 +20,7 @@ SMALL = ["data.test_problems=6", "data.eval_n=4", "cluster.threads=1"]
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run's folder."""
-    config = config_of(*overrides(tmp_path_factory.mktemp("runs"), "sampler.temperature=0.9"))
+    config = config_of(*overrides(tmp_path_factory.mktemp("runs"), "sampler.temperature=0.9", "evaluation.seed=4"))
     run(config)
     return config.folder
 
@@ -56,6 +57,22 @@ def test_the_same_again_samples_nothing_and_the_command_line_wins(
     assert "from the store" in captured.err
     assert "pass@2" in captured.out
     assert "95 % interval over problems" in captured.out
+
+
+def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished: Path, tmp_path: Path) -> None:
+    """A model that was trained on is another one, wherever it lies and whatever it is called."""
+    shutil.copytree(finished, tmp_path / "other")
+    weights = load_file(tmp_path / "other" / "model" / "model.safetensors")
+    moved = {name: 1.5 * weight for name, weight in weights.items()}
+    save_file(moved, tmp_path / "other" / "model" / "model.safetensors", {"format": "pt"})
+    shutil.copytree(finished, tmp_path / "moved")
+    for folder in (finished, tmp_path / "other", tmp_path / "moved"):
+        assert (
+            main([f"model={folder}", f"output_dir={tmp_path / 'outputs'}", "data.eval_n=2", "cluster.threads=1"]) == 0
+        )
+    found = [json.loads(path.read_text()) for path in (tmp_path / "outputs").glob("*/*/eval.json")]
+    assert len(found) == len({each["weights"] for each in found}) == 2
+    assert {each["evaluation"]["seed"] for each in found} == {4}
 
 
 def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: Path) -> None:

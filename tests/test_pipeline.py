@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from tests.conftest import ROOT, config_of, overrides
 from tests.sweep_tools import slow, steps, wait_for
 from topr_exp import pipeline
+from topr_exp.models.loading import model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.types import TOPRError
@@ -142,6 +144,32 @@ def test_iterations_sample_from_the_model_before(outputs: Path) -> None:
     assert (config.folder / "iteration-1" / "model" / "model.safetensors").exists()
     assert {record["iteration"] for record in records(config.folder)} == {1, 2}
     assert (config.folder / "store" / "rollouts").exists()
+
+
+@pytest.mark.parametrize(("keep", "left"), [("null", [1, 2]), ("[1]", [1]), ("[2]", [2]), ("[]", [])])
+def test_each_iteration_stands_for_itself(tmp_path: Path, keep: str, left: list[int]) -> None:
+    """Its weights are kept if they were to be, what they sampled is this run's alone, the last one is the result."""
+    more = ["iterations=3", "compose=anna_karenina", f"checkpoint.keep_iterations={keep}"]
+    config = config_of(*overrides(tmp_path, *more))
+    summary = run(config)
+    assert sorted(int(path.parent.name[10:]) for path in config.folder.glob("iteration-*/model")) == left
+    base = weights_fingerprint(model_folder("tiny"))
+    shared, own = (drawn_by(folder / "store") for folder in (tmp_path, config.folder))
+    assert shared == [base] * 2, "to train on and to test"
+    assert sorted(Counter(own).values()) == [1, 2, 2], "the last one is tested alone"
+    assert base not in own
+    recorded = [json.loads(line) for line in (config.folder / "eval.jsonl").read_text().splitlines()]
+    assert [record["iteration"] for record in recorded] == [0, 1, 2, 3]
+    for part, iteration in (("base", 0), ("final", 3)):
+        assert summary[part] == {name: value for name, value in recorded[iteration].items() if name != "iteration"}
+    sets = [json.loads((config.folder / f"iteration-{i}" / "training_set.json").read_text()) for i in (1, 2, 3)]
+    assert len({each["positive_share"] for each in sets}) > 1
+    assert all(summary[name] == sets[-1][name] for name in ("n_train", "positive_share", "effective_positive"))
+
+
+def drawn_by(store: Path) -> list[str]:
+    """The weights that drew each table of completions."""
+    return [json.loads(path.read_text())["key"]["weights"] for path in store.glob("rollouts/*/key.json")]
 
 
 @pytest.mark.parametrize(

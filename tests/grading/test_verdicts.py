@@ -1,14 +1,75 @@
-"""What a run says of verdicts that no comparison gave."""
+"""Verdicts in the store: what decides them is in their key, each completion has those of its own problem."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from topr_exp.grading.verdicts import Verdicts, warn_of_failures
+from topr_exp.grading import verdicts
+from topr_exp.grading.verdicts import Verdicts, grade_rollouts, warn_of_failures
+from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.store import Store
+from topr_exp.types import Problem
+
+GOLDS = ("5", "7", "x = 9", "(1, 2)")
+SAID = ("5", "The answer is 5.", "The answer is 7.", "The answer is 9.", "The answer is (1, 2).", "The answer is 5.0.")
+PROBLEMS = [Problem(f"p{i}", "?", gold) for i, gold in enumerate(GOLDS)]
 
 
-def verdicts(*paths: str) -> Verdicts:
+def rollouts(name: str = "rollouts/a") -> Rollouts:
+    """What stands in SAID, of each problem; a shard has one and a half of them."""
+    rows = len(PROBLEMS) * len(SAID)
+    columns = pa.table(
+        {
+            "text": pa.array([*SAID] * len(PROBLEMS)),
+            "problem": pa.array(np.repeat(np.arange(len(PROBLEMS)), len(SAID)), pa.int32()),
+        }
+    )
+    return Rollouts(name, columns, [np.zeros(1, np.int32)] * len(PROBLEMS), [0, 9, 18, rows], 0)
+
+
+def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path: Path) -> None:
+    found = grade_rollouts(rollouts(), PROBLEMS, "gsm8k", Store(tmp_path))
+    right = {0: (1, 5), 1: (2,), 2: (3,), 3: (4,)}
+    expected = [
+        "invalid" if i == 0 else "correct" if i in right[problem] else "incorrect"
+        for problem in range(len(PROBLEMS))
+        for i in range(len(SAID))
+    ]
+    assert found.verdict.tolist() == expected
+    assert found.positive.tolist() == [verdict == "correct" for verdict in expected], "nothing invalid is a positive"
+    classes = found.classes.reshape(len(PROBLEMS), -1)
+    assert (classes[:, 0] == -1).all()
+    # Equal answers are one class wherever a shard ends, and no other answer is with them.
+    assert (classes[[0, 2, 3], 1] == classes[[0, 2, 3], 5]).all()
+    assert all(len({*row[1:5].tolist()}) == 4 for row in classes[[0, 2, 3]])
+
+
+def test_what_decides_the_verdicts_is_in_their_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where something else is asked, nothing that lies there is taken for the answer."""
+    asked: dict[str, Any] = {"rollouts": rollouts(), "problems": PROBLEMS, "grader_name": "gsm8k"}
+    other_gold = [*PROBLEMS[:-1], dataclasses.replace(PROBLEMS[-1], answer="(2, 1)")]
+    changes = ({}, {"rollouts": rollouts("rollouts/b")}, {"problems": other_gold}, {"grader_name": "final"})
+    found = [grade_rollouts(**asked | change, store=Store(tmp_path)) for change in changes]
+    monkeypatch.setattr(verdicts, "version", lambda name: "another")
+    found.append(grade_rollouts(**asked, store=Store(tmp_path)))
+    assert len({each.name for each in found}) == len(changes) + 1
+    assert found[2].verdict[-2] == "incorrect"
+    assert set(found[3].verdict) == {"invalid"}
+
+
+@pytest.mark.parametrize(("verdict", "known"), [("incorrect", False), ("correct", True), ("invalid", True)])
+def test_votes_are_known_unless_an_incorrect_completion_has_no_answer(verdict: str, known: bool) -> None:
+    columns = {"verdict": ["correct", verdict], "answer": ["5", None], "path": ["user"] * 2}
+    assert Verdicts("", pa.table({**columns, "class": pa.array([0, -1], pa.int32())})).votes_known == known
+
+
+def decided(*paths: str) -> Verdicts:
     rows = {"verdict": ["incorrect"] * len(paths), "answer": ["1"] * len(paths), "path": list(paths)}
     return Verdicts("name", pa.table(rows | {"class": pa.array([0] * len(paths), pa.int32())}))
 
@@ -16,16 +77,16 @@ def verdicts(*paths: str) -> Verdicts:
 def test_errors_of_the_comparison_are_told_and_slow_answers_of_a_model_are_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found = verdicts("raised", "timeout", "died", "string", "raised")
+    found = decided("raised", "timeout", "died", "string", "raised")
     warn_of_failures(found, "math")
     assert [record.getMessage() for record in caplog.records] == [
         "warning: grader math failed with an error on 2 of 5 completions, which count as incorrect"
     ]
     caplog.clear()
-    warn_of_failures(verdicts("timeout", "died", "string"), "own:grade")
+    warn_of_failures(decided("timeout", "died", "string"), "own:grade")
     assert [record.getMessage() for record in caplog.records] == [
         "warning: grader own:grade overran its time or memory on 2 of 3 completions, which count as incorrect"
     ]
     caplog.clear()
-    warn_of_failures(verdicts("string", "timeout"), "math")
+    warn_of_failures(decided("string", "timeout"), "math")
     assert not caplog.records

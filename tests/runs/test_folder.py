@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,82 @@ def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
         folder.log({"iteration": 1, "step": 1, "loss": math.nan, "kl_mu": math.inf})
         text = (folder.path / "metrics.jsonl").read_text()
     assert text == '{"iteration": 1, "step": 1, "loss": null, "kl_mu": null}\n'
+
+
+def test_each_line_is_in_the_file_at_once_and_on_the_disk_before_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill loses none that was logged, and no checkpoint counts on one that a crash of the machine could lose."""
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
+    with RunFolder(config_of(f"output_dir={tmp_path}")) as folder, folder.stage("training"):
+        folder.metrics.rewind(1, 0)
+        path = folder.path / "metrics.jsonl"
+        synced.clear()
+        for step in (1, 2, 3):
+            folder.log({**UPDATE, "step": step})
+            assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [*range(1, step + 1)]
+        assert path.stat().st_ino not in synced
+        folder.before_checkpoint(3, 10)
+        assert path.stat().st_ino in synced
+
+
+def test_a_run_that_goes_on_drops_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:
+    places = [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]
+    for place, left in (((1, 2), 2), ((2, 0), 3), ((2, 2), 5), ((2, 3), 6)):
+        lines = [json.dumps({**UPDATE, "iteration": iteration, "step": step}) for iteration, step in places]
+        (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + '\n{"iteration": 2, "st')
+        metrics = Metrics(tmp_path)
+        metrics.rewind(*place)
+        metrics.close()
+        kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+        assert [(record["iteration"], record["step"]) for record in kept] == places[:left]
+
+
+def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same(tmp_path: Path) -> None:
+    """Of the same weights and problems: those of a part of the test stand beside those of all."""
+    evaluations = Evaluations(tmp_path)
+    keys: list[dict[str, Any]] = [
+        {"iteration": 0, "subset": True}, {"iteration": 0}, {"iteration": 1, "step": 2, "subset": True},
+        {"iteration": 1, "step": 4, "subset": True}, {"iteration": 1, "subset": True}, {"iteration": 1},
+    ]  # fmt: skip
+    for attempt in (1, 2):
+        for key in keys:
+            evaluations.add({**key, "pass@1": attempt})
+    stored = [json.loads(line) for line in evaluations.path.read_text().splitlines()]
+    assert stored == [{**key, "pass@1": 2} for key in keys]
+    assert evaluations.on_all_problems() == [stored[1], stored[5]]
+
+
+def test_seconds_and_counts_go_on_from_the_attempt_before(tmp_path: Path) -> None:
+    kept = 0.0
+    for attempt in (1, 2, 3):
+        with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+            assert folder.seconds["training"] == kept
+            with folder.stage("training"):
+                folder.count("tokens_sampled", 7)
+            assert folder.counts == {"tokens_sampled": 7 * attempt}
+            assert folder.seconds["training"] > kept
+            kept = folder.seconds["training"]
+            state = json.loads((folder.path / "state.json").read_text())
+            assert (state["status"], state["attempt"]["number"]) == ("running", attempt)
+    with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+        folder.finish({})
+        assert json.loads((folder.path / "state.json").read_text())["status"] == "done"
+
+
+def test_rounds_are_summed_up_iteration_by_iteration(tmp_path: Path) -> None:
+    with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+        folder.metrics.rewind(1, 0)
+        for iteration, shares in ((1, (0.25, 0.75)), (2, (0.0, 0.0))):
+            for step, share in enumerate(shares, 1):
+                folder.log({"iteration": iteration, "step": step, "positive_share": share})
+            folder.save_rounds(iteration, 8, -0.3)
+    found = [json.loads((folder.path / f"iteration-{i}" / "training_set.json").read_text()) for i in (1, 2)]
+    assert [(each["positive_share"], each["n_train"], each["baseline"]) for each in found] == [
+        (0.5, 8, -0.3), (0.0, 8, -0.3)
+    ]  # fmt: skip
+    assert [bool(each["note"]) for each in found] == [False, True]
 
 
 @pytest.mark.parametrize("kind", CALLS)

@@ -84,6 +84,27 @@ def test_a_source_that_is_not_there_is_one_line(tmp_path: Path) -> None:
         config_of(*overrides(tmp_path, "data.completions=imported/abc", "iterations=2"))
 
 
+def test_lines_with_a_gold_of_their_own_are_graded_by_it_whatever_the_data_set_says(tmp_path: Path) -> None:
+    known = problems()[0]
+    rows = [
+        {"problem_id": known.id, "question": known.question, "gold": gold, "completion": " The answer is 7777."}
+        for gold in ("7777", known.answer)
+    ]
+    assert run(config_of(*overrides(tmp_path, f"data.completions={lines(tmp_path / 'own.jsonl', rows)}")))[
+        "positive_share"
+    ] == 0.5  # fmt: skip
+
+
+def test_the_same_completions_after_other_prompts_are_scored_again(tmp_path: Path) -> None:
+    rows = [{"problem_id": problem.id, "completion": f" The answer is {problem.answer}."} for problem in problems()[:4]]
+    source = f"data.completions={lines(tmp_path / 'made.jsonl', rows)}"
+    for template in ([], ["data.template='Question: {question}'"], []):
+        scored = run(config_of(*overrides(tmp_path, source, *template, f"name=n{len(template)}", "seed=1")))["tokens"]
+        assert scored.get("tokens_scored", 0) > 0 or not template
+    (tables,) = [[*(tmp_path / "store" / "logprobs").iterdir()]]
+    assert len(tables) == 2
+
+
 def test_places_within_groups() -> None:
     import numpy as np
 

@@ -17,8 +17,9 @@ from topr_exp.config.sampler import SamplerConfig
 from topr_exp.data.questions import Questions
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.rollouts import ShardSampling, generate_rollouts, rollouts_key
+from topr_exp.sampling.rollouts import ShardSampling, fingerprint, generate_rollouts, rollouts_key
 from topr_exp.sampling.sampler import HFSampler
+from topr_exp.sampling.seeds import seed_of
 from topr_exp.store import Store
 from topr_exp.types import Problem
 
@@ -69,6 +70,46 @@ def test_what_is_in_the_store_is_found_and_not_counted_again(
     assert first.problem.tolist() == [i for i in range(5) for _ in range(3)]
     assert first.bounds == [0, 6, 12, 15]
     assert capsys.readouterr().err.count("15/15 completions") == 2
+
+
+def test_every_shard_of_every_seed_has_randomness_of_its_own(tmp_path: Path) -> None:
+    """Prompts that are all alike are not answered alike."""
+    alike = dataclasses.replace(QUESTIONS, prompts=[np.array([0, 3], np.int32)] * 5)
+    drawn = []
+    for seed in (0, 1):
+        found = generate_rollouts(HFSampler(CONFIG), policy(), alike, 3, seed, Store(tmp_path))
+        drawn += [str([found.tokens[row + i] for i in range(6)]) for row in (0, 6)]  # two prompts a shard
+    assert len({*drawn}) == len(drawn) == 4
+
+
+def test_what_a_completion_is_called_is_what_it_answers(tmp_path: Path) -> None:
+    found = generate_rollouts(HFSampler(CONFIG), policy(), QUESTIONS, 3, 0, Store(tmp_path))
+    for row in range(found.rows):
+        assert (
+            found.prompt_of(row).tolist()
+            == QUESTIONS.prompts[int(found.columns["problem_id"][row].as_py()[1:])].tolist()
+        )
+    assert found.sample.tolist() == [0, 1, 2] * 5
+    cut_off = [len(tokens) == CONFIG.max_new_tokens and tokens[-1] != 1 for tokens in found.tokens]
+    assert found.truncated.tolist() == cut_off
+    assert len({*cut_off}) == 2
+
+
+def test_stop_strings_reach_the_sampler(tmp_path: Path) -> None:
+    stopping = dataclasses.replace(QUESTIONS, stop=("5",))
+    found = generate_rollouts(HFSampler(CONFIG), policy(), stopping, 8, 0, Store(tmp_path))
+    assert "stop_string" in found.columns["finish"].to_pylist()
+    assert not any("5" in text for text in found.texts(0, found.rows))
+
+
+def test_a_fingerprint_knows_where_rows_end() -> None:
+    texts = ([[1, 2], [3]], [[1], [2, 3]], [[1, 2, 3]], [[3], [1, 2]], [[1, 2, 0], [3]], [])
+    assert len({fingerprint([np.array(row, np.int32) for row in rows]) for rows in texts}) == len(texts)
+
+
+def test_every_tuple_of_numbers_is_a_seed_of_its_own() -> None:
+    tuples = [(), (0,), (0, 0), (1, 23), (12, 3), (1, 2), (2, 1), (3,), (0, 3), (3, 0)]
+    assert len({seed_of(*numbers) for numbers in tuples}) == len(tuples)
 
 
 @pytest.mark.parametrize(("lanes", "said"), [(1, ["ours", "theirs"]), (2, ["theirs"])])

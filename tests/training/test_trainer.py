@@ -291,6 +291,29 @@ def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path: Pat
         trainer.update(examples, np.arange(8), expect_unit_ratio=True)
 
 
+def test_the_gate_looks_at_each_completion(tmp_path: Path, make_policy: Any) -> None:
+    """Not at their mean or their sum, which are 0 where some are scored too high and as many too low."""
+    trainer = new_trainer(make_policy(make_model(11)), TOPR, optim(), tmp_path)
+    trainer.check_unit_ratio(torch.tensor([9e-4, -9e-4, 0.0]))
+    for delta in ([0.1, -0.1], [0.0, 0.0, -0.002], [float("nan"), 0.0]):
+        with pytest.raises(TOPRError, match="before the first update"):
+            trainer.check_unit_ratio(torch.tensor(delta))
+
+
+def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path: Path, make_policy: Any) -> None:
+    trainer, _ = train(tmp_path, make_policy, TOPR, 2)
+    there: list[tuple[int, int, list[Path]]] = []
+
+    class Told(Journal):
+        def before_checkpoint(self, step: int, steps: int) -> None:
+            there.append((step, steps, [*trainer.folder.glob("step-*")]))
+
+    with interrupts.listening():
+        trainer.checkpoint(Told(), 9, 0)  # type: ignore[arg-type]
+    assert there == [(2, 9, [])]
+    assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
+
+
 @pytest.mark.parametrize("skip", [False, True])
 def test_a_gradient_that_is_not_finite_stops_the_run_or_is_skipped(
     tmp_path: Path, make_policy: Any, skip: bool

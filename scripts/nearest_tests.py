@@ -1,0 +1,57 @@
+"""Which test files stand nearest to a file of the package, by what imports what."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+JOINTS = ("tests/reference/test_reference_run.py", "tests/test_pipeline.py")  # whole runs
+
+Graph = dict[str, set[str]]  # file -> the files that it imports
+
+
+def imports_of(path: Path) -> set[str]:
+    """The files of the package and of the tests that a file imports, inside functions too; not for annotations."""
+    open_: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    names = set()
+    while open_:
+        node = open_.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {name.name for name in node.names}
+        open_ += ast.iter_child_nodes(node)
+    parts = [name.replace(".", "/") for name in names if name.startswith(("topr_exp", "tests"))]
+    return {file for part in parts for file in (f"{part}.py", f"{part}/__init__.py") if (ROOT / file).is_file()}
+
+
+def import_graph() -> Graph:
+    paths = [path for room in ("topr_exp", "tests") for path in (ROOT / room).rglob("*.py")]
+    return {str(path.relative_to(ROOT)): imports_of(path) for path in paths}
+
+
+def steps_to(file: str, graph: Graph) -> dict[str, int]:
+    """How many imports lead to a file from each file that needs it."""
+    steps = {file: 0}
+    level = {file}
+    while level:
+        level = {path for path, imported in graph.items() if imported & level and path not in steps}
+        steps |= dict.fromkeys(level, max(steps.values()) + 1)
+    return steps
+
+
+def tests_of(file: str, graph: Graph) -> list[str]:
+    """The test files to run on a fault in this one, in order: its own, those of its room that import it, whole runs,
+    the rest of its room, others that import it; where none does, those from which it is nearest."""
+    steps = {path: count for path, count in steps_to(file, graph).items() if Path(path).name.startswith("test_")}
+    room = Path("tests", *Path(file).parts[1:-1])
+    own = str(room / f"test_{Path(file).name}")
+    of_room = sorted(path for path in graph if Path(path).parent == room and Path(path).name.startswith("test_"))
+    nearest = sorted(path for path, count in steps.items() if count == min(steps.values()))
+    of_room = of_room if len(room.parts) > 1 else []  # the tests of commands have nothing to do with one another
+    direct = [path for path in of_room if steps.get(path) == 1]
+    found = [own, *direct, *(path for path in JOINTS if path in steps), *of_room, *nearest]
+    return [path for path in dict.fromkeys(found) if path in graph]

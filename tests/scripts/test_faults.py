@@ -1,0 +1,36 @@
+"""The faults that `make faults` plants are kept up with the code: each of them can be planted."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+import pytest
+
+from scripts import faults, nearest_tests
+
+FAULTS = faults.read_faults()
+
+
+def test_there_are_a_hundred_of_them_and_none_twice() -> None:
+    assert len([fault for fault in FAULTS if not fault.equivalent]) >= 100
+    changes = Counter((fault.file, fault.old, fault.new) for fault in FAULTS)
+    assert not [change for change, count in changes.items() if count > 1]
+
+
+@pytest.mark.parametrize("room", sorted({fault.name.split("/")[0] for fault in FAULTS}))
+def test_each_can_be_planted(room: str) -> None:
+    """Its old text occurs once, and what takes its place is Python, and another."""
+    for fault in FAULTS:
+        if fault.name.startswith(f"{room}/"):
+            assert fault.old != fault.new, fault.name
+            ast.parse(fault.planted(), fault.name)
+
+
+def test_the_nearest_tests_run_first() -> None:
+    graph = nearest_tests.import_graph()
+    own, *others = nearest_tests.tests_of("topr_exp/composition/selection.py", graph)
+    assert own == "tests/composition/test_selection.py"
+    nearer, farther = "tests/composition/test_description.py", "tests/reference/test_reference_run.py"
+    assert others.index(nearer) < others.index(farther)
+    assert "tests/test_pipeline.py" not in nearest_tests.tests_of("topr_exp/paper/claims.py", graph), "it needs none"
