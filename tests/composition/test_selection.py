@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.config.test_compose import settings as compose
-from topr_exp.composition.candidates import Candidates, random_generator
+from topr_exp.composition.candidates import Candidates, random_generator, repeated
 from topr_exp.composition.pairs import select_pairs
 from topr_exp.composition.selection import largest_set_size, select_examples, select_groups
 from topr_exp.types import TOPRError
@@ -228,3 +228,58 @@ def test_a_million_candidates_take_seconds_and_little_memory():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 150e6
+
+
+SOLVED = Candidates(
+    np.repeat([0, 1, 2, 3], 4),
+    np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 1], [1, 1, 1, 1]], dtype=bool).ravel(),
+    truncated=np.tile([False, False, False, True], 4),
+    duplicate=np.tile([False, True, False, False], 4),
+)
+
+
+@pytest.mark.parametrize(
+    ("rate", "problems"),
+    [
+        ((0.25, 0.75), [1, 2]),
+        ((0.0, 0.25), [0, 1]),
+        ((0.26, 1.0), [2, 3]),
+        ((0.75, 0.75), [2]),
+        ((0.0, 1.0), [0, 1, 2, 3]),
+    ],
+)
+def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems):
+    config = compose(pass_rate=list(rate))
+    for select in (select_examples, select_groups):
+        found = select(SOLVED, config, 0, 0)
+        assert sorted(set(SOLVED.problem[found.rows].tolist())) == problems
+        assert len(found.rows) == 4 * len(problems)
+        note = f"compose.pass_rate={list(rate)} keeps {len(problems)} of 4 problems"
+        assert found.description.note == note
+    both = compose(pass_rate=list(rate), drop_truncated=True)  # the share is that of all completions
+    assert sorted(set(SOLVED.problem[select_examples(SOLVED, both, 0, 0).rows].tolist())) == problems
+    mixed = sorted({1, 2} & set(problems))
+    if mixed:
+        pairs = select_pairs(SOLVED, config, 0, 0)
+        assert sorted(set(SOLVED.problem[pairs.chosen].tolist())) == mixed
+
+
+def test_no_problem_of_that_pass_rate():
+    message = r"compose\.pass_rate=\[0\.3, 0\.7\] leaves nothing: no problem is solved so often"
+    for select in (select_examples, select_groups, select_pairs):
+        with pytest.raises(TOPRError, match=message):
+            select(SOLVED, compose(pass_rate=[0.3, 0.7]), 0, 0)
+
+
+def test_duplicates_are_dropped_but_for_the_first():
+    found = select_examples(SOLVED, compose(duplicates="drop"), 0, 0)
+    assert found.rows.tolist() == np.flatnonzero(~SOLVED.duplicate).tolist()
+    assert found.description.note == "4 of 16 completions are repetitions"
+    found = select_examples(SOLVED, compose(duplicates="drop", drop_truncated=True), 0, 0)
+    assert found.rows.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+def test_what_repeats_is_the_same_tokens_for_the_same_problem():
+    tokens = [np.array(one, np.int32) for one in ([1, 2], [1, 2], [1], [1, 2], [1, 2], [2, 1], [], [])]
+    problem = np.array([0, 0, 0, 1, 1, 1, 2, 0])
+    assert repeated(problem, tokens).tolist() == [False, True, False, False, True, False, False, False]

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from topr_exp.config.compose import ComposeConfig, ComposeName
+from topr_exp.config.compose import ComposeConfig, ComposeName, Duplicates
 
 CONF = Path(__file__).parents[2] / "conf" / "compose"
 
 
 def settings(name="uniform", **changes):
-    values = {"n_examples": None, "positive_share": None, "pairs_per_problem": 16, "drop_truncated": False, **changes}
+    values = {"n_examples": None, "positive_share": None, "pairs_per_problem": 16, "drop_truncated": False,
+              "pass_rate": None, "duplicates": "keep", **changes}  # fmt: skip
+    values["duplicates"] = Duplicates(values["duplicates"])
     return ComposeConfig(name=ComposeName[name], **values)
 
 
@@ -34,6 +36,9 @@ def test_every_choice_has_a_yaml_with_every_field():
         ({"name": "proportion", "positive_share": 1.5}, "positive_share must be in (0, 1); got 1.5"),
         ({"name": "proportion", "positive_share": 0.0}, "positive_share must be in (0, 1); got 0"),
         ({"name": "proportion"}, "positive_share must be in (0, 1) for compose=proportion; got null"),
+        ({"pass_rate": [0.9, 0.1]}, "pass_rate must be [low, high] with 0 <= low <= high <= 1; got [0.9, 0.1]"),
+        ({"pass_rate": [0.1, 1.1]}, "pass_rate must be [low, high] with 0 <= low <= high <= 1; got [0.1, 1.1]"),
+        ({"pass_rate": [0.1]}, "pass_rate must be [low, high] with 0 <= low <= high <= 1; got [0.1]"),
         (
             {"positive_share": 0.5},
             "positive_share=0.5 means nothing for compose=uniform; use compose=proportion",
@@ -57,6 +62,10 @@ def test_pairs_and_groups_refuse_compositions_that_break_them_up():
         settings("positives").check_unit("pairs", "dpo")
     with pytest.raises(ValueError, match="drop_truncated=true would break up the groups that algo=agro trains on"):
         settings(drop_truncated=True).check_unit("groups", "agro")
+    with pytest.raises(ValueError, match="duplicates=drop would break up the groups that algo=agro trains on"):
+        settings(duplicates="drop").check_unit("groups", "agro")
+    settings(duplicates="drop", pass_rate=[0.1, 0.9]).check_unit("pairs", "dpo")
+    settings(pass_rate=[0.1, 0.9]).check_unit("groups", "agro")
 
 
 def test_checking_settings_does_not_load_numpy():

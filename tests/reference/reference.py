@@ -213,9 +213,17 @@ class Reference:
         compose, seed = self.settings["compose"], self.settings["seed"]
         name, n, p = compose["name"], compose["n_examples"], compose["positive_share"]
         usable = [i for i, one in enumerate(candidates) if not (compose["drop_truncated"] and one.truncated)]
+        if compose["pass_rate"] is not None:
+            low, high = compose["pass_rate"]
+            usable = [i for i in usable if low <= np.mean([one > 0 for one in candidates[i].rewards]) <= high]
+        if compose["duplicates"] == "drop":
+            said = [(one.problem, list(one.tokens)) for one in candidates]
+            usable = [i for i in usable if said[i] not in said[:i]]
         right = [i for i in usable if candidates[i].correct]
         wrong = [i for i in usable if not candidates[i].correct]
-        problems = sorted({one.problem for one in candidates})
+        problems = sorted(
+            {candidates[i].problem for i in usable} if self.whole_groups else {c.problem for c in candidates}
+        )
         rng = random_generator(seed, iteration, "compose examples")
         if self.name == "dpo":
             rows = pairs(candidates, right, wrong, compose, random_generator(seed, iteration, "compose pairs"))

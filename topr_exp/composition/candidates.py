@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +19,32 @@ class Candidates:
     truncated: NDArray[np.bool_] | None = None  # [M] cut off by the token limit
     length: NDArray[np.integer] | None = None  # [M] sampled tokens
     level: NDArray[np.integer] | None = None  # [M] the problem's difficulty, 0 where it has none
+    duplicate: NDArray[np.bool_] | None = None  # [M] an earlier completion of the problem has the same tokens
 
     def __post_init__(self) -> None:
         assert self.problem.ndim == 1, self.problem.shape
         assert np.issubdtype(self.problem.dtype, np.integer), self.problem.dtype
         assert self.positive.dtype == np.bool_, self.positive.dtype
-        for column in (self.positive, self.truncated, self.length, self.level):
+        for column in (self.positive, self.truncated, self.length, self.level, self.duplicate):
             assert column is None or column.shape == self.problem.shape, (column.shape, self.problem.shape)
+
+
+def repeated(problem: NDArray[np.integer], tokens: Iterable[NDArray[np.integer]]) -> NDArray[np.bool_]:
+    """[M] whether an earlier completion of the same problem has the same tokens."""
+    seen: set[tuple[int, bytes]] = set()
+    found = np.zeros(len(problem), dtype=bool)
+    for row, one in enumerate(zip(problem.tolist(), (each.tobytes() for each in tokens), strict=True)):
+        found[row] = one in seen
+        seen.add(one)
+    return found
+
+
+def solved_between(candidates: Candidates, low: float, high: float) -> NDArray[np.bool_]:
+    """[M] whether the share of correct ones among all completions of the problem lies in [low, high]."""
+    _, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
+    share = np.bincount(group, weights=candidates.positive, minlength=len(size)) / size
+    kept: NDArray[np.bool_] = ((share >= low) & (share <= high))[group]
+    return kept
 
 
 def random_generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:

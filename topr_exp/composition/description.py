@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.candidates import Candidates
-from topr_exp.config.compose import ComposeConfig, Unit
+from topr_exp.composition.candidates import Candidates, solved_between
+from topr_exp.config.compose import ComposeConfig, Duplicates, Unit
 
 DIFFICULTY_BUCKETS = 10
 LENGTH_BINS = 20
@@ -59,7 +59,11 @@ def describe(
 ) -> Description:
     """The description of the set that consists of `rows` of the candidates (a row may occur in several pairs)."""
     n_positive = int(candidates.positive[rows].sum())
-    notes = [note or shortfall(config.n_examples, n_train, available, unit), no_positives(n_positive, len(rows))]
+    notes = [
+        note or shortfall(config.n_examples, n_train, available, unit),
+        left_out(candidates, config),
+        no_positives(n_positive, len(rows)),
+    ]
     return Description(
         compose=config.name.name,
         unit=unit,
@@ -85,6 +89,18 @@ def shortfall(requested: int | None, n_train: int, available: int, unit: Unit) -
     if requested > available:
         return f"compose.n_examples={requested} is more than there are: all {n_train} {things} are used"
     return f"compose.n_examples={requested}: {n_train} completions are used, the whole groups that fit"
+
+
+def left_out(candidates: Candidates, config: ComposeConfig) -> str | None:
+    """A line that counts what `pass_rate` and `duplicates=drop` leave out of these candidates, else None."""
+    parts = []
+    if config.pass_rate is not None:
+        kept = candidates.problem[solved_between(candidates, *config.pass_rate)]
+        of = len(np.unique(candidates.problem))
+        parts.append(f"compose.pass_rate={config.pass_rate} keeps {len(np.unique(kept))} of {of} problems")
+    if config.duplicates is Duplicates.drop and candidates.duplicate is not None:
+        parts.append(f"{int(candidates.duplicate.sum())} of {len(candidates.duplicate)} completions are repetitions")
+    return ", ".join(parts) or None
 
 
 def no_positives(positives: float, n: int) -> str | None:

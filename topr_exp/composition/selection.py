@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.candidates import Candidates, random_generator
+from topr_exp.composition.candidates import Candidates, random_generator, solved_between
 from topr_exp.composition.description import Description, describe
-from topr_exp.config.compose import ComposeConfig, ComposeName
+from topr_exp.config.compose import ComposeConfig, ComposeName, Duplicates
 from topr_exp.types import TOPRError
 
 Rows = NDArray[np.int64]
@@ -68,9 +68,10 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     Raises TOPRError when no problem fits.
     """
     assert config.name is ComposeName.uniform, "ComposeConfig.check_unit refuses the others"
-    assert not config.drop_truncated, "ComposeConfig.check_unit refuses it"
+    assert not [*config.left_out()], "ComposeConfig.check_unit refuses it"
+    rows = usable_rows(candidates, config)
     index, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
-    usable = np.flatnonzero(size >= 2)
+    usable = np.flatnonzero((size >= 2) & np.isin(index, candidates.problem[rows]))
     if not len(usable):
         raise TOPRError(f"no problem has two or more completions ({len(index)} problems, {len(group)} completions)")
     order = random_generator(seed, iteration, "compose groups").permutation(usable)
@@ -94,16 +95,23 @@ def usable_rows(candidates: Candidates, config: ComposeConfig) -> Rows:
     total = len(candidates.problem)
     if not total:
         raise TOPRError("there is no completion to compose a training set from")
-    if not config.drop_truncated:
-        return np.arange(total)
-    assert candidates.truncated is not None, "drop_truncated needs the column `truncated`"
-    rows = np.flatnonzero(~candidates.truncated)
-    if not len(rows):
-        raise TOPRError(
-            f"compose.drop_truncated=true leaves nothing: all {total} completions were cut off by the token limit "
-            "(raise sampler.max_new_tokens)"
-        )
-    return rows
+    kept = np.ones(total, dtype=bool)
+    if config.drop_truncated:
+        assert candidates.truncated is not None, "drop_truncated needs the column `truncated`"
+        kept &= ~candidates.truncated
+        if not kept.any():
+            raise TOPRError(
+                f"compose.drop_truncated=true leaves nothing: all {total} completions were cut off by the token limit "
+                "(raise sampler.max_new_tokens)"
+            )
+    if config.pass_rate is not None:
+        kept &= solved_between(candidates, *config.pass_rate)
+        if not kept.any():
+            raise TOPRError(f"compose.pass_rate={config.pass_rate} leaves nothing: no problem is solved so often")
+    if config.duplicates is Duplicates.drop:
+        assert candidates.duplicate is not None, "duplicates=drop needs the column `duplicate`"
+        kept &= ~candidates.duplicate  # something is left: the first of each problem is no duplicate
+    return np.flatnonzero(kept)
 
 
 def sample_rows(rng: np.random.Generator, rows: Rows, n: int | None) -> Rows:

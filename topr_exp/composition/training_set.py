@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.candidates import Candidates, GroupStatistics, group_statistics, random_generator
+from topr_exp.composition.candidates import Candidates, GroupStatistics, group_statistics, random_generator, repeated
 from topr_exp.composition.description import Description
 from topr_exp.composition.pairs import select_pairs
 from topr_exp.composition.proportion import baseline_for, effective_positive
@@ -64,6 +64,7 @@ def build_candidates(rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[
         truncated=rollouts.truncated,
         length=rollouts.tokens.lengths(),
         level=levels[rollouts.problem],
+        duplicate=repeated(rollouts.problem, rollouts.tokens),
     )
 
 

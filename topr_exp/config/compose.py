@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from topr_exp.config.section import Count, CountOrAll, Section
 
@@ -18,6 +19,13 @@ class ComposeName(Enum):
     anna_karenina = "anna_karenina"
 
 
+class Duplicates(Enum):
+    """What becomes of completions of a problem with the same tokens: all are kept, or the first alone."""
+
+    keep = "keep"
+    drop = "drop"
+
+
 @dataclass(frozen=True)
 class ComposeConfig(Section):
     """Which of the sampled completions are trained on."""
@@ -27,8 +35,16 @@ class ComposeConfig(Section):
     positive_share: float | None  # p, exact; for proportion only
     pairs_per_problem: Count  # for DPO: at most this many pairs of a problem
     drop_truncated: bool  # leave out completions that the token limit cut off
+    pass_rate: list[float] | None  # [low, high]: problems of which such a share of all completions is correct
+    duplicates: Duplicates
+
+    ADDED: ClassVar[Mapping[str, Any]] = {"pass_rate": None, "duplicates": Duplicates.keep}
 
     def check(self) -> None:
+        if self.pass_rate is not None:
+            low, high = self.pass_rate if len(self.pass_rate) == 2 else (1.0, 0.0)
+            if not 0 <= low <= high <= 1:
+                raise ValueError(f"pass_rate must be [low, high] with 0 <= low <= high <= 1; got {self.pass_rate}")
         if self.positive_share is not None and not 0 < self.positive_share < 1:
             raise ValueError(f"positive_share must be in (0, 1); got {self.positive_share:g}")
         if self.name is ComposeName.proportion and self.positive_share is None:
@@ -46,11 +62,18 @@ class ComposeConfig(Section):
                 f"name={self.name.name} picks single completions, but algo={algorithm} trains on {unit}; "
                 "use compose=uniform"
             )
-        if unit == "groups" and self.drop_truncated:
+        if unit == "groups" and (some := next(self.left_out(), None)):
+            given, instead = some
             raise ValueError(
-                f"drop_truncated=true would break up the groups that algo={algorithm} trains on; "
-                "use compose.drop_truncated=false"
+                f"{given} would break up the groups that algo={algorithm} trains on; use compose.{instead}"
             )
+
+    def left_out(self) -> Iterator[tuple[str, str]]:
+        """The settings that leave out single completions, each as it is given, and what keeps all."""
+        if self.drop_truncated:
+            yield "drop_truncated=true", "drop_truncated=false"
+        if self.duplicates is Duplicates.drop:
+            yield "duplicates=drop", "duplicates=keep"
 
 
 def unit_of(needs: frozenset[str]) -> Unit:

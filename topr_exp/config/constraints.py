@@ -161,10 +161,12 @@ def rounds(config: Config) -> None:
             f"compose={compose.name.name} may find nothing in a round's few completions; compose must be "
             "uniform where schedule.prompts is set"
         )
-    if compose.drop_truncated:
+    if fewer := [given for given, _ in compose.left_out()] + [f"pass_rate={compose.pass_rate}"] * bool(
+        compose.pass_rate
+    ):
         raise ValueError(
-            "compose.drop_truncated=true may leave nothing of a round's few completions; it must be false where "
-            "schedule.prompts is set"
+            f"compose.{fewer[0]} may leave nothing of a round's few completions; leave it out where schedule.prompts "
+            "is set"
         )
     sampled = schedule.prompts * data.n
     if compose.n_examples is None and schedule.updates * config.optim.batch_size < sampled:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.compose import ComposeName
+from topr_exp.config.compose import ComposeName, Duplicates
 from topr_exp.config.data import Reward
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config, Mu
@@ -120,7 +120,11 @@ def choice(config: Config) -> str:
     share = f", {100 * compose.positive_share:g} % of them correct" if compose.positive_share is not None else ""
     kind = "" if compose.name is ComposeName.uniform else f" by {compose.name.name}"
     cut = ", truncated ones left out" if compose.drop_truncated else ""
-    return f"{count} completions{kind}{share}{cut}"
+    cut += ", repeated ones left out" if compose.duplicates is Duplicates.drop else ""
+    often = (
+        "" if compose.pass_rate is None else " of problems solved {:g} to {:g} of the time".format(*compose.pass_rate)
+    )
+    return f"{count} completions{often}{kind}{share}{cut}"
 
 
 def results(summary: dict[str, Any], folder: Path) -> str:
