@@ -8,7 +8,7 @@ import pytest
 
 from tests.evaluation import brute_force
 from tests.evaluation.synthetic import evaluation
-from topr_exp.evaluation.statistics import measure, summarise
+from topr_exp.evaluation.statistics import mean_lengths, measure, summarise
 from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID, correct_histogram, encode, shares
 
 C, W, X = CORRECT, INCORRECT, INVALID
@@ -33,6 +33,16 @@ def test_a_small_evaluation_by_hand():
         "correct": 0.0, "incorrect": 0.0, "invalid": 1.0, "problems": 1,
     }  # fmt: skip
     assert found["subjects"]["geometry"]["incorrect"] == 0.75
+
+
+def test_mean_lengths_by_verdict():
+    tokens = np.arange(16).reshape(4, 4)
+    found = mean_lengths(VERDICTS, tokens)
+    assert found["length"] == 7.5
+    assert found["length_correct"] == pytest.approx((0 + 1 + 7 + 12 + 13 + 14 + 15) / 7)
+    assert found["length_incorrect"] == pytest.approx((2 + 4 + 5 + 6) / 4)
+    assert found["length_invalid"] == pytest.approx((3 + 8 + 9 + 10 + 11) / 5)
+    assert mean_lengths(VERDICTS[3:], tokens[3:])["length_invalid"] is None
 
 
 @pytest.mark.parametrize(("n", "name"), [(1, "maj@1"), (3, "maj@2"), (7, "maj@4"), (8, "maj@8"), (20, "maj@8")])

@@ -145,19 +145,20 @@ class Reference:
             rng = random_generator(seed, iteration, f"round {number}")
             replayed = int((rng.random(count) < schedule["replay"]).sum()) if buffer else 0
             old = rng.choice(len(buffer), size=replayed, replace=replayed > len(buffer))
-            new, share = [], math.nan
+            new, share, length = [], math.nan, math.nan
             for i in range(count - replayed):  # problems in an endless list, each once a pass
                 epoch, place = divmod(number * count + i, total)
                 line = int(random_generator(seed, iteration, f"prompts {epoch}").permutation(total)[place])
                 new.append(self.drawn(line, i))
             if fresh := self.prepared([one for group in new for one in group]):
                 share = float(np.mean([one.correct for one in fresh]))
+                length = float(np.mean([len(one.tokens) for one in fresh]))
                 gap = float(torch.cat([(one.mu - self.sampled_from(one)).abs() for one in fresh]).mean())
             groups = [*(buffer[i] for i in old), *new]
             buffer += new
             candidates = [replace(one, problem=slot) for slot, group in enumerate(groups) for one in group]
             chosen = self.compose(candidates, iteration)
-            seen = {"round": number, "sampled_correct": share, "sampler_gap": gap}
+            seen = {"round": number, "sampled_correct": share, "sampled_length": length, "sampler_gap": gap}
             batches: list[list[Example]] = []
             while len(batches) < schedule["updates"]:  # a pass over the round's set, and another one
                 epoch = 1_000_000 * (number + 1) + len(batches) // math.ceil(
@@ -280,6 +281,9 @@ class Reference:
         record["positive_share"] = float(correct.mean())
         record["tokens"] = tokens
         record["entropy"] = float(torch.cat([score["entropy"] for score in scores]).mean())
+        record["ess"] = float(np.exp(delta).sum() ** 2 / (len(delta) * np.exp(2 * delta).sum()))
+        if not correct.all():
+            record["spent_share_neg"] = float(np.mean(np.exp(delta[~correct]) < 0.01))
         record["kl_mu"] = float(np.mean(np.exp(delta) - 1 - delta))
         if self.reference is not None:
             record["kl_ref"] = float(log_ratio("ref").mean())

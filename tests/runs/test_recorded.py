@@ -24,6 +24,7 @@ from topr_exp.sweeps.sweep import Sweep
 
 COMMAND = ["experiment=smoke", "name=recorded", "output_dir=outputs", "data.train_problems=8", "data.test_problems=4",
            "cluster.threads=1"]  # fmt: skip
+LENGTHS = {"/length", "/length_correct", "/length_incorrect", "/length_invalid"}  # of completions, by verdict
 FINISHED, INTERRUPTED = "algo=topr", "algo=tis"
 STORE = Path("outputs/store")
 
@@ -73,22 +74,25 @@ def test_the_interrupted_run_goes_on_and_makes_nothing_anew_that_the_store_has()
     summary = run(config)
 
     # All but the verdicts, which a later version of the grader gives anew.
-    kept = {path: shard for path, shard in stored_shards().items() if "verdicts" not in path.parts or path in shards}
-    assert kept == shards
+    left = {path: shard for path, shard in stored_shards().items() if "verdicts" not in path.parts or path in shards}
+    assert left == shards
     for name in ("tokens_sampled", "tokens_scored"):
         assert summary["tokens"][name] == before["counts"][name], name
     assert read(config, "state.json")["attempt"]["number"] == before["attempt"]["number"] + 1
     again = lines(config, "eval.jsonl")[0]
-    assert {**again, "verdicts": ""} == {**base, "verdicts": ""}
+    kept = {name: again[name] for name in base}
+    assert {**kept, "verdicts": ""} == {**base, "verdicts": ""}
     # What a run of that version wrote, this one writes too, and nothing under another name; what is new is listed.
     finished = settings(FINISHED)
-    assert keys(summary) - {"/note"} == keys(read(finished, "summary.json"))
-    new_keys = {"environment.json": {"/threads"}}
+    added = {f"{part}{name}" for part in ("/base", "/final") for name in LENGTHS}
+    assert keys(summary) - {"/note"} - added == keys(read(finished, "summary.json"))
+    new_keys = {"environment.json": {"/threads"}, "metrics.jsonl": {"/ess", "/spent_share_neg"}, "eval.jsonl": LENGTHS}
     for name in ("config.json", "environment.json", "inputs.json", "state.json"):
         found = {key for key in keys(read(config, name)) if not key.startswith("/looks")}
         assert found - new_keys.get(name, set()) == keys(read(finished, name)), name
     for name in ("metrics.jsonl", "eval.jsonl", "completions.jsonl"):
-        assert set().union(*map(keys, lines(config, name))) == set().union(*map(keys, lines(finished, name))), name
+        found = set().union(*map(keys, lines(config, name)))
+        assert found - new_keys.get(name, set()) == set().union(*map(keys, lines(finished, name))), name
     files = {path.name for path in config.folder.iterdir()}
     assert files - {"model", "prompt.txt", "tables.json"} == {path.name for path in finished.folder.iterdir()}
 

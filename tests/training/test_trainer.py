@@ -414,7 +414,10 @@ def test_metrics_of_an_update(tmp_path: Path, make_policy: Any) -> None:
     _, records = train(tmp_path, make_policy, TOPR, 2)
     first, second = records
     assert first["kl_mu"] == pytest.approx(0, abs=1e-6)
+    assert first["ess"] == pytest.approx(1, abs=1e-5)
     assert first["ess_pos"] == pytest.approx(1, abs=1e-5)
+    assert first["spent_share_neg"] == 0
+    assert 0 < second["ess"] < 1
     assert second["log_ratio_q05_neg"] <= second["log_ratio_q50_neg"] <= second["log_ratio_q95_neg"]
     assert {"loss", "grad_norm", "lr", "entropy", "weight_neg", "clipped_high_neg", "samples", "tokens"} <= set(second)
     assert 0 < second["entropy"] < np.log(11)

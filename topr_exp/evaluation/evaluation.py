@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.data.questions import Questions
-from topr_exp.evaluation.statistics import summarise, without_majorities
+from topr_exp.evaluation.statistics import mean_lengths, summarise, without_majorities
 from topr_exp.evaluation.verdicts import encode
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts
 from topr_exp.models.policy import Policy
@@ -30,7 +30,7 @@ class Evaluation:
     store: Store
 
     def figures(self, problems: int | None = None) -> dict[str, Any]:
-        """The figures of `statistics.summarise`, of the first `problems` problems (None: of all).
+        """The figures of `statistics.summarise` and mean lengths, of the first `problems` problems (None: of all).
 
         Without maj@K where the grader does not say what incorrect completions answer: none could outvote a correct one.
         """
@@ -43,6 +43,7 @@ class Evaluation:
             subjects=[problem.subject for problem in chosen],
             sources=[problem.source for problem in chosen],
         )
+        found |= mean_lengths(codes[:problems], self.rollouts.tokens.lengths().reshape(-1, self.n)[:problems])
         return found if self.verdicts.votes_known else without_majorities(found)
 
     def places(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_interva
 from topr_exp.evaluation.majority import ballots
 from topr_exp.evaluation.passk import pass_at_k, powers_of_two
 from topr_exp.evaluation.verdicts import CORRECT, correct_histogram, shares
+from topr_exp.types import VERDICTS
 
 HEADLINE_K = 8
 
@@ -112,6 +113,17 @@ def without_majorities(figures: dict[str, Any]) -> dict[str, Any]:
     for kind in {"levels", "subjects"} & figures.keys():
         found[kind] = {name: without_majorities(part) for name, part in figures[kind].items()}
     return found
+
+
+def mean_lengths(verdicts: NDArray[np.integer], tokens: NDArray[np.integer]) -> dict[str, float | None]:
+    """Mean sampled tokens of all completions and of those of each verdict (null where there is none).
+
+    verdicts: codes; tokens: of the same shape.
+    """
+    assert verdicts.shape == tokens.shape, (verdicts.shape, tokens.shape)
+    by_verdict = {name: tokens[verdicts == code] for code, name in enumerate(VERDICTS)}
+    found: dict[str, float | None] = {"length": float(tokens.mean())}
+    return found | {f"length_{name}": float(some.mean()) if some.size else None for name, some in by_verdict.items()}
 
 
 def number(sources: Sequence[str | None] | None) -> NDArray[np.int64] | None:

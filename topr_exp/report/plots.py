@@ -21,7 +21,7 @@ from topr_exp.report.runs import Run
 Groups = Mapping[str, Sequence[Run]]
 
 BASE = -1  # the style of a base's line
-SHARE = re.compile(r"pass@|maj@|correct|invalid|share|clipped")
+SHARE = re.compile(r"^(?!length).*(pass@|maj@|correct|invalid|share|clipped)")
 KINDS = {  # what is shown of the completions of a problem -> title, x axis, y axis
     "pass@k": ("pass@K: any of K correct", "K", "pass@K (%)"),
     "maj@k": ("maj@K: the most frequent answer of K correct", "K", "maj@K (%)"),

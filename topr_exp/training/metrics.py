@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from topr_exp.training.logprobs import TokenScores
 from topr_exp.types import Batch, LossOutput, PairBatch
 
 QUANTILES = (0.05, 0.5, 0.95)
+SPENT = math.log(0.01)  # a negative whose taper min(r, 1) is below 0.01 no longer pushes
 
 
 class MetricAccumulator:
@@ -66,6 +68,9 @@ class MetricAccumulator:
         """The record of an update; the sum of the losses is divided by `divisor`."""
         delta, positive = torch.cat(self.delta).double(), torch.cat(self.positive)
         record = {"loss": self.loss / divisor, "positive_share": float(positive.double().mean())}
+        record["ess"] = effective_sample_size(delta)
+        if not positive.all():
+            record["spent_share_neg"] = float((delta[~positive] < SPENT).double().mean())
         for sign, chosen in (("pos", positive), ("neg", ~positive)):
             if chosen.any():
                 record |= {f"{name}_{sign}": value for name, value in ratio_statistics(delta[chosen]).items()}
@@ -96,14 +101,15 @@ def on_cpu(value: Any) -> Any:
 
 
 def ratio_statistics(delta: Tensor) -> dict[str, float]:
-    """Statistics of Δ = logπ − logμ, [B] float64: mean, quantiles, and the effective sample size.
-
-    ess = (Σr)² / (B Σr²), in (0, 1], formed in log space.
-    """
+    """Statistics of Δ = logπ − logμ, [B] float64: mean, quantiles, and the effective sample size."""
     quantiles = torch.quantile(delta, delta.new_tensor(QUANTILES))
-    ess = (2 * delta.logsumexp(0) - (2 * delta).logsumexp(0)).exp() / len(delta)
     return {
         "log_ratio": float(delta.mean()),
         **{f"log_ratio_q{int(100 * q):02d}": float(value) for q, value in zip(QUANTILES, quantiles, strict=True)},
-        "ess": float(ess),
+        "ess": effective_sample_size(delta),
     }
+
+
+def effective_sample_size(delta: Tensor) -> float:
+    """(Σr)² / (B Σr²) of the ratios r = e^Δ, [B] float64, in (0, 1], formed in log space."""
+    return float((2 * delta.logsumexp(0) - (2 * delta).logsumexp(0)).exp() / len(delta))
