@@ -50,7 +50,7 @@ while True:
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "worker.py").write_text(WORKER)
     monkeypatch.setattr(engine_module, "WORKER", tmp_path / "worker.py")
-    made = Engine(sys.executable, tmp_path / "sampler" / "engine.log", threads=1, gpus=[])
+    made = Engine(sys.executable, tmp_path / "sampler" / "engine.log", threads=1, gpus=[], minutes=10)
     yield made
     made.close()
 
@@ -72,6 +72,16 @@ def test_an_engine_answers_refuses_and_ends(engine: Engine) -> None:
 def test_an_engine_that_breaks_is_one_line_with_its_last_words(engine: Engine) -> None:
     with pytest.raises(TOPRError, match=r"the vLLM engine ended: RuntimeError: no memory left; its log is .*log$"):
         engine.ask("crash")
+
+
+def test_an_engine_that_hangs_is_one_line_that_says_what_to_look_at(engine: Engine) -> None:
+    engine.minutes = 0.01
+    with pytest.raises(TOPRError, match=r"no answer to hang within sampler.timeout_min=0.01 minutes; look at its log"):
+        engine.ask("hang")
+    began = time.monotonic()
+    engine.close()
+    assert time.monotonic() - began < 10  # it is killed, not waited for
+    assert gone(engine.process.pid)
 
 
 def test_an_engine_at_work_is_ended_at_once(engine: Engine) -> None:

@@ -23,6 +23,7 @@ from tests.sampling.test_sampler import exact
 from tests.sweeps.test_group import assert_same_run, launch
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.pipeline import run
+from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import Engine
 from topr_exp.sampling.hf import Sample
 from topr_exp.sampling.vllm import VLLM
@@ -78,7 +79,7 @@ def assert_same_model(policy: Policy, prompts: list[list[int]], groups: list[lis
             torch.testing.assert_close(torch.tensor(one.logprobs), own_logp(policy, prompt, one), atol=1e-4, rtol=0)
 
 
-def perturbed(policy: Policy, name: str) -> Policy:
+def perturbed(policy: Policy, name: str, by: float = 0.05) -> Policy:
     """Other weights of the same model, which lie in no folder."""
     import copy
 
@@ -86,7 +87,7 @@ def perturbed(policy: Policy, name: str) -> Policy:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.parameters():
-            weight += 0.05 * torch.randn(weight.shape, generator=generator)
+            weight += by * torch.randn(weight.shape, generator=generator)
     return dataclasses.replace(policy, model=model, fingerprint=name, folder=None)
 
 
@@ -161,6 +162,12 @@ def test_weights_are_reloaded_and_checked(vllm: VLLM, tiny: Policy, monkeypatch:
         assert_same_model(tiny, prompts, groups)
     # A folder that holds other weights than the policy has: what a reload that did nothing looks like.
     wrong = dataclasses.replace(changed, fingerprint="wrong", folder=tiny.folder)
+    hardly = perturbed(tiny, "hardly", by=5e-7)
+    for policy in (wrong, dataclasses.replace(hardly, fingerprint="old", folder=tiny.folder)):
+        with pytest.raises(TOPRError, match=r"did not take the new weights: model.embed_tokens.weight has another"):
+            draw(vllm, policy, 1)
+    draw(vllm, hardly, 1)
+    monkeypatch.setattr(vllm_module, "check_weights", lambda engine, policy: None)
     with pytest.raises(TOPRError, match=r"differ from transformers' by [\d.]+ a token after weights were loaded"):
         draw(vllm, wrong, 1)
     prompts, groups = draw(vllm, tiny, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -39,10 +40,12 @@ class VLLMConfig(SamplerConfig):
     cpu_cache_gib: Annotated[float, above(0)]  # keys and values of an engine on the CPU
     eager: bool  # no CUDA graphs: starts sooner, samples more slowly
     sleep: bool  # on-policy: the engine gives its GPU memory back while the policy trains
+    timeout_min: Annotated[float, above(0)]  # minutes that an engine may take for a shard, and to start
 
     PLACE: ClassVar[frozenset[str]] = frozenset(
-        {"python", "tensor_parallel", "gpu_memory_utilization", "cpu_cache_gib", "eager", "sleep"}
+        {"python", "tensor_parallel", "gpu_memory_utilization", "cpu_cache_gib", "eager", "sleep", "timeout_min"}
     )
+    ADDED: ClassVar[Mapping[str, Any]] = {"timeout_min": 120.0}
 
 
 SCHEMAS: dict[str, type[SamplerConfig]] = {"hf": SamplerConfig, "vllm": VLLMConfig}

@@ -32,8 +32,8 @@ class Engine:
     What vLLM prints goes into `log`.
     """
 
-    def __init__(self, python: str, log: Path, threads: int, gpus: Sequence[str]) -> None:
-        """gpus: as in CUDA_VISIBLE_DEVICES; none leaves that as it is."""
+    def __init__(self, python: str, log: Path, threads: int, gpus: Sequence[str], minutes: float) -> None:
+        """gpus: as in CUDA_VISIBLE_DEVICES; none leaves that as it is. minutes: that an answer may take."""
         ours, theirs = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if not name.startswith(DISTRIBUTED)}
         environment |= {
@@ -46,7 +46,7 @@ class Engine:
         }
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        self.log = log
+        self.log, self.minutes = log, minutes
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("wb") as output:
             try:
@@ -67,10 +67,16 @@ class Engine:
         self.busy = False
 
     def ask(self, do: str, **values: Any) -> dict[str, Any]:
-        """The answer to a request; TOPRError (one line) for one that vLLM refused and for an engine that ended."""
+        """The answer to a request; TOPRError (one line) where vLLM refused it and where an engine ended or hangs."""
         self.busy = True
         try:
             self.connection.send_bytes(json.dumps({"do": do, **values}).encode())
+            if not self.connection.poll(60 * self.minutes):
+                raise TOPRError(
+                    f"the vLLM engine gave no answer to {do} within sampler.timeout_min={self.minutes:g} minutes"
+                    f"{self.last_words()}; look at its log {self.log} and whether its GPU is at work (nvidia-smi), "
+                    "then lower sampler.prompts_per_shard or raise sampler.timeout_min"
+                )
             answer: dict[str, Any] = json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
             raise TOPRError(f"the vLLM engine ended{self.last_words()}; its log is {self.log}") from None

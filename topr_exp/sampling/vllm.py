@@ -139,7 +139,7 @@ class VLLM:
         config = self.config
         release_gpu_memory()
         log = self.logs / f"engine-{lane.number}.log"
-        lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus)
+        lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus, config.timeout_min)
         lane.length, lane.shape, lane.weights, lane.asleep = self.length, weight_shapes(policy), "", False
         self.description = lane.engine.ask(
             "start",
