@@ -31,7 +31,7 @@ from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
-from topr_exp.runs import prompt
+from topr_exp.runs import card, prompt
 from topr_exp.runs.benchmark import Benchmark
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
@@ -137,6 +137,9 @@ class Experiment:
             self.policy = load_policy(self.config.model, self.config.cluster.device.name, self.model_folder(iteration))
             final = self.evaluate_iteration(iteration)
         summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
+        card.write(
+            self.model_folder(self.config.iterations), self.config, summary, self.folder.read("environment.json")
+        )
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary

@@ -108,6 +108,10 @@ class DataConfig(Section, ABC):
         """Where the problems are from, in a word: the class, a folder, ..."""
         return type(self).__name__
 
+    def hub_names(self) -> list[str]:
+        """The data sets that the problems are from, as the hub knows them, for the card of a trained model."""
+        return []
+
     @property
     def grader_name(self) -> str:
         """The grader by name: an answer format, or package.module:function."""

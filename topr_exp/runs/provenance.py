@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import subprocess
@@ -44,6 +45,21 @@ def environment(config: Config) -> dict[str, Any]:
         "processes": distributed.world_size(),
         "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
     }
+
+
+def overrides(folder: Path) -> list[str]:
+    """What the user set: in a sweep as the sweep wrote it down for this run, else the command line's words."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
+        sweep = json.loads((folder.parent / "sweep.json").read_text(encoding="utf-8"))
+        return list(next(run["overrides"] for run in sweep["runs"] if run["folder"] == folder.name))
+    return [word for word in sys.argv[1:] if "=" in word]
+
+
+def command_of(folder: Path, environment: dict[str, Any]) -> list[str]:
+    """The words of a command that makes this run alone, after `python -m topr_exp`."""
+    given = list(map(str, environment.get("command", [])))[1:]
+    at = given.index("--config-dir") if "--config-dir" in given else len(given)
+    return [*given[at : at + 2], *overrides(folder)]
 
 
 def git(*arguments: str) -> str | None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from topr_exp.config.settings import Config
 from topr_exp.runs.console import say, warn
+from topr_exp.runs.provenance import overrides
 from topr_exp.runtime import distributed
 from topr_exp.runtime.interrupts import Interrupted
 
@@ -128,11 +129,3 @@ class Tracker:
             self._process.stdin.close()
         if not self._listener.is_alive():
             self._process.stdout.close()
-
-
-def overrides(folder: Path) -> list[str]:
-    """What the user set: in a sweep as the sweep wrote it down for this run, else the command line's words."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
-        sweep = json.loads((folder.parent / "sweep.json").read_text(encoding="utf-8"))
-        return list(next(run["overrides"] for run in sweep["runs"] if run["folder"] == folder.name))
-    return [word for word in sys.argv[1:] if "=" in word]

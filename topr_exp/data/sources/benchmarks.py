@@ -54,6 +54,10 @@ class Benchmarks(DataConfig):
     def place(self) -> str:
         return self.source
 
+    def hub_names(self) -> list[str]:
+        splits = ("train", "test") if self.source == "hub" else ()
+        return list(dict.fromkeys(hub.SOURCES[self.format.name, split].path for split in splits))
+
     @property
     def grader_name(self) -> str:
         return self.grader or self.answer_format.name

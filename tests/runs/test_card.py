@@ -1,0 +1,88 @@
+"""The card beside a trained model: read by the hub's own reader, in the way of nothing that reads the model."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import config_of, overrides
+from topr_exp.models.loading import weights_fingerprint
+from topr_exp.pipeline import run
+from topr_exp.runs import card
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    config = config_of(*overrides(tmp_path_factory.mktemp("runs"), "baseline=-0.3"))
+    run(config)
+    return config
+
+
+def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
+    from huggingface_hub import ModelCard
+
+    text = (finished.folder / "model" / card.FILE).read_text()
+    summary = json.loads((finished.folder / "summary.json").read_text())
+    found = ModelCard(text).data
+    assert (found.library_name, found.pipeline_tag) == ("transformers", "text-generation")
+    assert found.tags == ["topr_exp", "reinforcement-learning", "topr"]
+    assert found.base_model is found.license is found.datasets is None  # the base is a folder here
+    (result,) = found.eval_results
+    assert result.metric_value == pytest.approx(100 * summary["final"]["pass@1"], abs=0.01)
+    assert (result.dataset_name, result.metric_type) == ("gsm8k", "pass@1")
+    assert "license: fill in" in text
+    assert "| Base model | `tiny` |" in text
+    assert "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence" in text
+    assert "baseline c = -0.3" in text
+    assert "16 problems trained on, 8 tested on" in text
+    for name in ("pass@1", "pass@4", "maj@4"):
+        (row,) = re.findall(rf"^\| {name} \| (\S+) \[\S+, \S+\] \| (\S+) \[", text, re.MULTILINE)
+        k = name.rpartition("@")[2]
+        curve = f"{name.partition('@')[0]}@k"
+        assert [f"{100 * summary[end][curve][k]['value']:.1f}" for end in ("base", "final")] == list(row)
+
+
+def test_the_model_is_the_same_with_and_without_it(finished: Any) -> None:
+    folder = finished.folder / "model"
+    before = weights_fingerprint(folder)
+    (folder / card.FILE).write_text("filled in")
+    assert weights_fingerprint(folder) == before
+    run(finished)  # finished before: nothing is written again
+    assert (folder / card.FILE).read_text() == "filled in"
+
+
+def test_a_run_that_was_stopped_before_its_end_still_gets_one(finished: Any) -> None:
+    for name in ("DONE", "summary.json", f"model/{card.FILE}"):
+        (finished.folder / name).unlink()
+    run(finished)
+    assert (finished.folder / "model" / card.FILE).read_text().startswith("---\n# license")
+
+
+def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}")
+    point = {"value": 0.5, "low": None, "high": None}
+    figures = {"pass@1": 0.5, "pass@k": {"1": point}, "maj@k": {"1": point}, "problems": 1, "samples": 1}
+    summary = {"base": figures, "final": figures, "problems": {"train": 2, "test": 1}, "n_train": 3}
+    environment = {"versions": {}, "git_commit": None, "command": ["x", "--config-dir", "a b", "seed=1"]}
+    text = f"---\n{card.front_matter(config, summary)}---\n{card.text(config, summary, environment)}"
+    found = ModelCard(text).data
+    assert found.base_model == "meta-llama/Meta-Llama-3-8B-Instruct"
+    assert found.datasets == ["EleutherAI/hendrycks_math", "HuggingFaceH4/MATH-500"]
+    assert found.eval_results[0].dataset_type == "HuggingFaceH4/MATH-500"
+    assert "| pass@1 | 50.0 | 50.0 |" in text
+    assert "python -m topr_exp --config-dir 'a b'" in text
+
+
+def test_a_verifiers_card_has_its_table(tmp_path: Path) -> None:
+    small = ["model=tiny_verifier", "task.solutions=2", "task.test_solutions=2"]
+    config = config_of(*overrides(tmp_path, *small))
+    run(config)
+    text = (config.folder / "model" / card.FILE).read_text()
+    assert "weighted SC" in text
+    assert "model-index" not in text
