@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT, TEST_LIMIT = 600, 120  # seconds for some tests together, and for each, which fails when it takes longer
+LIMIT, TEST_LIMIT = 900, 300  # seconds for some tests together, and for each, which fails when it takes longer
 PRELOADED = (
     "hydra", "hypothesis", "matplotlib.figure", "numpy", "omegaconf", "pyarrow", "pytest", "sympy", "torch",
     "torch.distributed.fsdp", "transformers", "transformers.modeling_layers",

@@ -53,6 +53,9 @@ def test_the_figures_are_those_of_the_problems_in_their_order() -> None:
     by_level = {name: (part["pass@1"], part["problems"]) for name, part in figures["levels"].items()}
     assert by_level == {"1": (3 / 8, 2), "2": (1 / 4, 1), "3": (0.0, 1)}
     assert {name: part["maj@4"] for name, part in figures["subjects"].items()} == {"sums": 0.5, "words": 1.0}
+    shares = {name: (part["correct"], part["incorrect"], part["invalid"]) for name, part in figures["levels"].items()}
+    assert shares == {"1": (3 / 8, 2 / 8, 3 / 8), "2": (1 / 4, 2 / 4, 1 / 4), "3": (0.0, 1.0, 0.0)}
+    assert figures["subjects"]["words"]["pass@1_se"] is None, "a single case, whichever of the sources it is"
 
 
 def test_the_figures_of_the_first_problems_are_those_of_no_others() -> None:

@@ -44,6 +44,8 @@ def test_each_seed_has_completions_of_its_own_and_all_algorithms_of_a_seed_share
     jobs = jobs_of(named("fig1"), request_for(named("fig1")))[0].values()
     assert {(job.config.seed, job.config.sampler.seed) for job in jobs} == {(0, 0), (1, 1), (2, 2)}
     assert {job.config.evaluation.seed for job in jobs} == {0}
+    told = [json.loads(records.identity_of(job.config)) for job in jobs]
+    assert {(each["seed"], each["sampler.seed"]) for each in told} == {(0, 0), (1, 1), (2, 2)}
 
 
 def test_the_paper_s_scale_is_the_same_file_with_its_model() -> None:

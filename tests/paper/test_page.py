@@ -80,6 +80,14 @@ def test_the_columns_of_the_numbers() -> None:
     assert found["base"][3] == ""
 
 
+def test_seeds_that_collapsed_are_counted_beside_them() -> None:
+    """Those that end below half of the base's 30 %, with Wilson's interval of their share."""
+    groups = [group("naive", (14, 60, 16), seeds=(0, 1, 2)), group("topr", (60, 62, 55), seeds=(0, 1, 2))]
+    found = cells(numbers(named("fig1"), runs_of(groups)))
+    assert found["naive REINFORCE"][3] == "14.0 60.0 16.0; collapsed: 1 of 3 seeds, 33.3 [6.1, 79.2] %"
+    assert found["TOPR"][3] == "60.0 62.0 55.0"
+
+
 def test_seeds_stand_in_their_order_and_bases_apart() -> None:
     """Records in another order; two data sets, whose bases differ, and two samplers."""
     story = group("topr", (60, 62, 55), seeds=(2, 0, 1))

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
-from topr_exp.report.figures import drawings
+from topr_exp.report.curves import Band
+from topr_exp.report.figures import draw_plot, drawings
 from topr_exp.report.groups import group_runs
+from topr_exp.report.plots import Line, Plot
 from topr_exp.report.runs import Run
 
 SHIFT = (0.0, 3.0, -2.0)  # points between the seeds
@@ -131,3 +134,18 @@ def test_a_sweep_s_points_are_the_groups_of_their_setting() -> None:
         assert y == pytest.approx([level + more for level in mine])
         for pair, level in zip(ends, mine, strict=True):
             assert pair == pytest.approx(by_hand.interval([level + shift for shift in SHIFT])[1:], abs=0.02)
+
+
+def test_an_interval_reaches_as_far_down_and_up_as_it_does() -> None:
+    """Those over problems, and of shares near 0 and 1, lie on one side more than on the other."""
+    from matplotlib.figure import Figure
+
+    columns = ((1, 2, 4), (0.9, 0.5, 0.1), (0.7, 0.3, 0.0), (1.0, 0.6, 0.2))
+    places, means, low, high = (np.array(column, dtype=np.float64) for column in columns)
+    line = Line("topr", 0, Band(places, means, low, high, 1))
+    for whiskers in (True, False):
+        ax = Figure().subplots()
+        draw_plot(ax, Plot([line], "x", "y", whiskers=whiskers))
+        ends = ([one[:, 1] for one in ax.containers[0].lines[2][0].get_segments()] if whiskers
+                else [filled(ax, 0, x) for x in places])  # fmt: skip
+        assert np.array(ends) == pytest.approx(100 * np.stack([low, high], axis=1))

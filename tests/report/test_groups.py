@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.conftest import config_of
 from tests.run_folders import make_run, make_sweep
+from topr_exp.config.schema import plain
+from topr_exp.config.section import deciding
 from topr_exp.evaluation.intervals import t_half_width
 from topr_exp.report.curves import band, read_curves, thin
 from topr_exp.report.estimates import estimate, plotted
-from topr_exp.report.groups import axes, different_bases, group_runs
+from topr_exp.report.groups import axes, different_bases, flatten, group_runs
 from topr_exp.report.runs import Run, read_runs
 from topr_exp.report.tables import groups_csv, groups_tex, runs_csv, tex
 
@@ -55,6 +60,30 @@ def test_other_weights_are_no_repetition_and_other_memory_is() -> None:
     assert len(group_runs(paths).groups) == 2
     sizes = [run_with(f"r{n}", seed=n, optim={"micro_batch_size": n}) for n in (1, 2)]
     assert group_runs(sizes).keys == []
+
+
+def test_runs_are_repetitions_unless_they_differ_in_what_decides_their_result() -> None:
+    """Every single setting of a run: seeds aside, and what is measured on the way, it makes another group just where
+    it makes another run."""
+    config = config_of("model=tiny")
+    settings, decides = plain(config), dict(flatten(deciding(config)))
+    told_apart, pooled = [], []
+    for key, value in flatten(settings):
+        other = json.loads(json.dumps(settings))
+        *groups, last = key.split(".")
+        functools.reduce(dict.__getitem__, groups, other)[last] = f"not {value}"
+        found = group_runs([Run(Path(name), name, config=each) for name, each in (("a", settings), ("b", other))])
+        (told_apart if len(found.groups) == 2 else pooled).append(key)
+    on_the_way = {"evaluation.every", "evaluation.problems"}
+    names = {"name", "algo._target_"}  # of the sweep, and what follows from algo.name
+    assert {*pooled} & {*decides} - on_the_way - names == {"seed", "sampler.seed", "data.seed"}
+    assert {"algo.b_neg", "optim.lr", "sampler.temperature", "evaluation.seed", "data.eval_n"} <= {*told_apart}
+    assert {"cluster.jobs", "output_dir", "optim.micro_batch_size"} <= {*pooled}
+
+
+def test_members_of_a_group_stand_in_the_order_of_the_runs() -> None:
+    runs = [run_with(f"{name}{seed}", algo={"name": name}, seed=seed) for seed in (2, 0, 1) for name in ("topr", "is")]
+    assert group_runs(runs).groups == {"is": [1, 3, 5], "topr": [0, 2, 4]}
 
 
 def test_a_setting_that_old_runs_lack_is_no_difference() -> None:
