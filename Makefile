@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 VLLM := .venv-vllm
 
-.PHONY: demo vllm test test-slow check-ordering paper paper-full lint clean
+.PHONY: demo vllm test test-slow check-ordering gpu-check paper paper-full lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -20,6 +20,11 @@ test-slow: $(VENV)/.installed-dev
 # Minutes: Figure 1's ordering, seven algorithms on two seeds.
 check-ordering: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -s -m slow tests/test_ordering.py
+
+# At most 45 minutes on one GPU of 80 GB or more: what works on this machine and how fast (docs/gpu.md); it goes on where
+# it was broken off. CHECK="--vllm PYTHON" where vLLM has an environment of its own.
+gpu-check: $(VENV)/.installed-dev
+	$(BIN)/python scripts/gpu_check.py $(CHECK)
 
 # Under an hour on 2 idle cores: every figure of the papers with one base and three seeds, written to docs/results.
 paper: $(VENV)/.installed
