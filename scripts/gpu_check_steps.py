@@ -39,6 +39,7 @@ def machine(vllm: str | None = None) -> dict[str, Any]:
         "GPU memory, GiB": round(torch.cuda.mem_get_info()[1] / 2**30, 1) if gpus else 0.0,
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,
+        "sampler": "vllm" if python else "hf (no vLLM was found: --vllm PYTHON)",
         "vllm python": python,
         "commit": commit.strip(),
     }
