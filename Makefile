@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 VLLM := .venv-vllm
 
-.PHONY: demo vllm test test-slow check-ordering faults paper paper-full lint clean
+.PHONY: demo vllm test test-slow check-ordering faults gpu-check paper paper-full lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -24,6 +24,11 @@ check-ordering: $(VENV)/.installed-dev
 # An hour or two; the same command goes on where it stopped: do the tests catch the faults of scripts/faults, one at a time?
 faults: $(VENV)/.installed-dev
 	nice -n 5 $(BIN)/python -m scripts.faults
+
+# At most 45 minutes on one GPU of 80 GB or more: what works on this machine and how fast (docs/gpu.md); it goes on where
+# it was broken off. CHECK="--vllm PYTHON" where vLLM has an environment of its own.
+gpu-check: $(VENV)/.installed-dev
+	$(BIN)/python scripts/gpu_check.py $(CHECK)
 
 # Under an hour on 2 idle cores: every figure of the papers with one base and three seeds, written to docs/results.
 paper: $(VENV)/.installed

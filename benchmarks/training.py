@@ -64,6 +64,8 @@ class Case:
 
 
 LLAMAS = {
+    "small": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2,
+              "num_key_value_heads": 1, "vocab_size": 2048, "tie_word_embeddings": False},
     "0.6b": {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 16,
              "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True},
     "8b": {"hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -102,7 +104,7 @@ def run(name: str, case: Case, options: argparse.Namespace) -> dict[str, Any]:
 
     def turn() -> None:
         seconds["ours"].append(timed(ours.update, ours.device))
-        ours.trainer.drop_gradients()  # as TRL does at the end of its updates: both lie on one device
+        ours.trainer.zero_grad()  # as TRL does at the end of its updates: both lie on one device
 
     if theirs is None:
         for _ in range(options.updates + 2):
@@ -169,10 +171,10 @@ def sequences(case: Case, count: int, vocabulary: int) -> list[tuple[np.ndarray,
 
 
 def make_model(name: str) -> Any:
-    """The shipped model, or a random one on the GPU; weights are float32."""
+    """The shipped model, or a random one, on the GPU where there is one; weights are float32."""
     if name == "tiny":
         return load_model("tiny")[0]
-    with torch.device("cuda"):
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         return LlamaForCausalLM(LlamaConfig(**LLAMAS[name], max_position_embeddings=8192)).eval()
 
 

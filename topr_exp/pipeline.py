@@ -31,7 +31,7 @@ from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
-from topr_exp.runs import card, prompt
+from topr_exp.runs import card, checkpointing, prompt
 from topr_exp.runs.benchmark import Benchmark
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
@@ -122,7 +122,8 @@ class Experiment:
                 self.imported = load_imported(
                     source, self.train.problems, self.benchmark.prompter, self.policy, self.shared
                 )
-        say(header(config, self.policy, sets, self.train, self.test) + "\n")
+        memory = self.choose_checkpointing()
+        say(header(config, self.policy, sets, self.train, self.test, memory) + "\n")
 
     def run(self) -> dict[str, Any]:
         base = final = self.evaluate_iteration(0)
@@ -143,6 +144,16 @@ class Experiment:
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
+
+    def choose_checkpointing(self) -> str:
+        """Settle `optim.gradient_checkpointing` where the settings leave it open; says what was chosen and why."""
+        optim = self.config.optim
+        if optim.gradient_checkpointing is not None:
+            return ""
+        choice, why = checkpointing.choose(self.config, self.policy, self.train, distributed.world_size())
+        choice = distributed.broadcast(choice)
+        self.config = dataclasses.replace(self.config, optim=dataclasses.replace(optim, gradient_checkpointing=choice))
+        return why
 
     def show_prompt(self) -> None:
         """Write one whole prompt as the model gets it, for people to read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,27 @@ def test_a_checkpoint_loads_on_any_number_of_processes(
     assert_same(together(2, resumed, sharded, optimizer, "ddp")[0], expected)
     saved(whole, optimizer, "ddp")
     assert_same(together(2, resumed, whole, optimizer, "fsdp")[0], expected)
+
+
+def two_machines(work: Any, *arguments: Any) -> Any:
+    """The work in a process of a run that believes to be on a machine with one other."""
+    os.environ["LOCAL_WORLD_SIZE"] = "2"
+    return work(*arguments)
+
+
+def test_parts_within_a_machine_compute_and_save_what_one_process_does(
+    tmp_path: Path, alone: dict[tuple[str, Optimizer], tuple[Any, Any]]
+) -> None:
+    for key in (("topr", Optimizer.adamw), ("agro", Optimizer.adafactor)):
+        for final, _ in together(4, two_machines, case, tmp_path / key[0], *key, "hsdp"):
+            assert_same(final, alone[key][0])
+    folder = tmp_path / "saved"
+    together(4, two_machines, saved, folder, Optimizer.adafactor, "hsdp")
+    (checkpoint,) = folder.iterdir()
+    assert sum(path.suffix == ".safetensors" for path in checkpoint.iterdir()) == 2  # the other machine's are the same
+    expected, _ = alone["topr", Optimizer.adafactor]
+    assert_same(together(4, two_machines, resumed, folder, Optimizer.adafactor, "hsdp")[0], expected)
+    assert_same(together(2, resumed, folder, Optimizer.adafactor, "fsdp")[0], expected)
 
 
 def saved_again(folder: Path) -> None:

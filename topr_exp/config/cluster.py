@@ -24,6 +24,7 @@ class Parallel(Enum):
 
     ddp = "ddp"  # whole on each of them
     fsdp = "fsdp"  # sharded, with its gradient and the optimizer's state
+    hsdp = "hsdp"  # the same within a machine, whole on each of several
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class OptimConfig(Section):
     grad_clip: Annotated[float, above(0, "above 0 (.inf for none)")]  # largest norm of the whole gradient
     batch_size: Count  # examples an update, over all devices
     micro_batch_size: Count  # examples a forward pass with gradients, a device
-    gradient_checkpointing: bool  # layers keep their inputs only and compute the rest again in the backward pass
+    # Layers keep their inputs only and compute the rest again in the backward pass; None: where there is no room else.
+    gradient_checkpointing: bool | None
     score_batch_size: Count  # examples a forward pass without gradients
     epochs: Count
     skip_nonfinite: bool  # leave out an update whose loss or gradient is not finite, instead of stopping

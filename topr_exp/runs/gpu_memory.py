@@ -6,6 +6,7 @@ kernels need come on top (docs/performance.md has simulated figures), so a run t
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ def refuse_shortage(model: str, needed: list[Demand], free: float) -> None:
     )
 
 
-def check_gpu_memory(config: Config, shards: int) -> None:
+def check_gpu_memory(config: Config, processes: int) -> None:
     """The same for a run's settings, where it computes on a GPU; the model is fetched from the hub, and not loaded."""
     import torch
 
@@ -83,7 +84,7 @@ def check_gpu_memory(config: Config, shards: int) -> None:
     needed = demands(
         weights,
         adamw=config.optim.name.name == "adamw",
-        shards=shards if sharded(config, weights) else 1,
+        shards=shards_of(config, weights, processes),
         reference=("kept" if kept else "scored") if has_reference else None,
         casts=config.sampler.name == "hf" and config.model.dtype.name != "float32",
     )
@@ -91,9 +92,11 @@ def check_gpu_memory(config: Config, shards: int) -> None:
     refuse_shortage(config.model.name, needed, (torch.cuda.mem_get_info()[0] + unused) / GIB)
 
 
-def sharded(config: Config, weights: int) -> bool:
-    """Whether training divides the model among the processes of a run."""
+def shards_of(config: Config, weights: int, processes: int) -> int:
+    """Among how many processes training divides the model."""
     from topr_exp.training.parallel import chosen
 
     parallel = config.cluster.parallel
-    return chosen(parallel.name if parallel is not None else None, weights) == "fsdp"
+    kind = chosen(parallel.name if parallel is not None else None, weights)
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    return {"ddp": 1, "fsdp": processes, "hsdp": local}[kind]

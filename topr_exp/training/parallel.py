@@ -3,6 +3,7 @@
 `ddp`: every process holds all weights; gradients are summed by torch's DistributedDataParallel.
 `fsdp`: every process holds a part of each weight, of its gradient and of the optimizer's state; torch's FSDP2 gathers
 a block's weights when it computes and sums the gradients by parts.
+`hsdp`: the same within each machine, so that weights are gathered over its own links; between machines go sums alone.
 
 Both sum over processes, where torch would average: the trainer has divided by the number of examples of the global
 batch, so the sum is the gradient that one process computes.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,8 +99,8 @@ class FSDP(SingleProcess):
     multiply by float32 weights, here by rounded ones, as its matrices do in both.)
     """
 
-    def __init__(self, policy: Policy) -> None:
-        from torch.distributed.device_mesh import init_device_mesh
+    def __init__(self, policy: Policy, by_machine: bool = False) -> None:
+        """by_machine: each machine has all parts."""
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
@@ -106,7 +108,7 @@ class FSDP(SingleProcess):
         self.policy, model = policy, policy.model
         super().__init__(model)
         self.whole = without_weights(model)
-        mesh = init_device_mesh(model.device.type, (distributed.world_size(),))
+        mesh = device_mesh(model.device.type, by_machine)
         kinds = set(model._no_split_modules or ())
         blocks = [module for module in model.modules() if type(module).__name__ in kinds]
         if not blocks:
@@ -152,6 +154,17 @@ class FSDP(SingleProcess):
                 set_weight(self.whole, name, nn.Parameter(weight.to("meta"), requires_grad=False))
 
 
+def device_mesh(device: str, by_machine: bool) -> Any:
+    """The processes in one row, or in a row for each machine."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    size = distributed.world_size()
+    if not by_machine:
+        return init_device_mesh(device, (size,))
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
+    return init_device_mesh(device, (size // local, local), mesh_dim_names=("machines", "processes"))
+
+
 def without_weights(model: Any) -> Any:
     """A copy of a model whose weights have shapes and no numbers."""
     empty = {id(weight): nn.Parameter(weight.to("meta"), requires_grad=False) for weight in model.parameters()}
@@ -164,20 +177,19 @@ def set_weight(model: Any, name: str, weight: nn.Parameter) -> None:
 
 
 def parallelize(policy: Policy, kind: str | None) -> SingleProcess:
-    """Lay a policy's model over the processes of this run: by `ddp`, by `fsdp`, or (None) as suits its size.
+    """Lay a policy's model over the processes of this run: by `ddp`, `fsdp`, `hsdp`, or (None) as suits its size.
 
     This may replace the model's parameters, so make the optimizer afterwards.
     """
     model = policy.model
     if distributed.world_size() == 1:
         return SingleProcess(model)
-    if chosen(kind, sum(weight.numel() for weight in model.parameters())) == "ddp":
-        return DDP(model)
-    return FSDP(policy)
+    kind = chosen(kind, sum(weight.numel() for weight in model.parameters()))
+    return DDP(model) if kind == "ddp" else FSDP(policy, by_machine=kind == "hsdp")
 
 
 def chosen(kind: str | None, weights: int) -> str:
-    """`ddp` or `fsdp` as it was asked for, or (None) as suits a model of so many weights."""
+    """The kind that was asked for, or (None) as suits a model of so many weights."""
     if kind is None:
         return "fsdp" if weights >= LARGE else "ddp"
     return kind

@@ -42,8 +42,19 @@ def own_rows(weight: Tensor) -> range:
     return range(first, first + weight.to_local().shape[0])
 
 
+def place_of(weight: Tensor) -> tuple[int, int, bool]:
+    """Which part this process holds, of how many, and whether another machine's process writes the same one."""
+    assert isinstance(weight, DTensor)
+    mesh, along = weight.device_mesh, sharding_dimension(weight)
+    copies = [mesh.get_local_rank(i) for i in range(mesh.ndim) if i != along]
+    return mesh.get_local_rank(along), mesh.size(along), any(copies)
+
+
 def save(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """Write this process's rows; returns the checksums of the files of all processes."""
+    index, parts, is_copy = place_of(next(model.parameters()))
+    if is_copy:
+        return dict(one for one in distributed.all_gather(("", "")) if one[0])
     tensors: dict[str, Tensor] = {}
     first: dict[str, int] = {}
     for name, weight in model.named_parameters():
@@ -54,11 +65,11 @@ def save(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str
                 first[f"{key}/{name}"] = own_rows(weight).start
             if by_rows or distributed.is_main_process():
                 tensors[f"{key}/{name}"] = local_part(value).contiguous().cpu()
-    path = folder / f"shard-{distributed.rank() + 1:05d}-of-{distributed.world_size():05d}.safetensors"
+    path = folder / f"shard-{index + 1:05d}-of-{parts:05d}.safetensors"
     with disk_errors(f"write {path}"), library_errors():
         save_file(tensors, path, metadata={"first": json.dumps(first)})
         sync_folder(path)
-    return dict(distributed.all_gather((path.name, file_digest(path))))
+    return dict(one for one in distributed.all_gather((path.name, file_digest(path))) if one[0])
 
 
 def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:

@@ -1,0 +1,72 @@
+"""What the tests elsewhere show on a CPU, on a GPU: run by `make gpu-check` and wherever torch sees one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.conftest import make_model
+from tests.training.test_optimizers import LIMITS, SHAPES, assert_equal, gradient, reference, weights
+from topr_exp.models.policy import Policy
+from topr_exp.training import packing
+from topr_exp.training.logprobs import collate, score_tokens
+from topr_exp.training.optimizers import Adafactor
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
+CUDA = torch.device("cuda")
+
+
+def batch(shared: int = 200) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    prefix = rng.integers(3, 1000, shared)
+    prompts = [np.concatenate([prefix, rng.integers(3, 1000, 20)]) for _ in range(4)]
+    return [(prompt, rng.integers(3, 1000, rng.integers(10, 60))) for prompt in prompts for _ in range(2)]
+
+
+@pytest.fixture
+def model() -> torch.nn.Module:
+    made = make_model(1000, hidden_size=128, intermediate_size=256, max_position_embeddings=512, initializer_range=0.1)
+    return made.to(CUDA)
+
+
+def one_by_one(policy: Policy) -> torch.Tensor:
+    with torch.inference_mode(), policy.autocast():
+        parts = [score_tokens(policy.model, collate([one], CUDA)).logp[0] for one in batch()]
+    return torch.cat(parts).cpu()
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
+def test_a_tree_scores_as_sequences_one_by_one(model: torch.nn.Module, dtype: torch.dtype, most: float) -> None:
+    policy = Policy(model, None, "test", dtype)
+    assert packing.cheapest_tree(batch(), packing.Size(2, 10**9, 128)) is not None
+    inputs = collate(batch(), CUDA)
+    with torch.inference_mode(), policy.autocast():
+        together = score_tokens(model, inputs).logp[inputs.mask].cpu()
+    assert float((together - one_by_one(policy)).abs().mean()) < most
+
+
+def test_log_probabilities_and_gradients_are_those_of_the_cpu(model: torch.nn.Module) -> None:
+    found = []
+    for device in (CUDA, torch.device("cpu")):
+        inputs = collate(batch(), device)
+        logp = score_tokens(model.to(device), inputs).logp
+        model.zero_grad()
+        logp.sum().backward()
+        found.append((logp.detach().cpu(), [weight.grad.cpu() for weight in model.parameters()]))
+    (ours, gradients), (theirs, others) = found
+    torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    for mine, other in zip(gradients, others, strict=True):
+        assert float((mine - other).norm() / other.norm()) < 1e-3
+
+
+def test_adafactor_is_transformers() -> None:
+    own = [torch.nn.Parameter(weight.detach().to(CUDA)) for weight in weights()]
+    optimizer, found = Adafactor(own, 1e-2, 0.0), []
+    for step, limit in enumerate(LIMITS):
+        for weight, shape in zip(own, SHAPES, strict=True):
+            weight.grad = gradient(shape, step).to(CUDA)
+        optimizer.clip(limit)
+        optimizer.step()
+        found.append([weight.detach().cpu() for weight in own])
+    assert_equal(found, reference(0.0))

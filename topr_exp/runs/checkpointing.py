@@ -1,0 +1,75 @@
+"""Whether layers are computed again in the backward pass where `optim.gradient_checkpointing` leaves it open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topr_exp.runs.gpu_memory import ADAMW, CAST, GIB, MASTER, shards_of
+
+if TYPE_CHECKING:
+    from topr_exp.config.settings import Config
+    from topr_exp.data.questions import Questions
+    from topr_exp.models.policy import Policy
+
+SHARE = 0.9  # of a GPU's memory that the estimate may reach
+
+
+def peak(
+    *, weights: int, layers: int, hidden: int, mlp: int, vocabulary: int, tokens: int, pairs: int, in_one: bool,
+    adamw: bool, shards: int,
+) -> float:  # fmt: skip
+    """GiB of an update without checkpointing: what benchmarks/simulated_memory.py counts, to 1 GiB, as a formula.
+
+    weights: of the layers. tokens: of a micro-batch, shared ones once. pairs: its queries' rows times their longest
+    keys, which a GPU's kernels want copied for each head. in_one: a process's part of a batch is one micro-batch, so
+    that gradients come as activations go.
+    """
+    output = MASTER * vocabulary * hidden
+    all_weights = weights + 2 * vocabulary * hidden
+    master = MASTER * all_weights / shards
+    kept = CAST * weights + layers * (tokens * (8 * mlp + 37 * hidden) + 4 * pairs * hidden)
+    both = max(kept, master) if in_one else kept + master
+    state = ADAMW * all_weights / shards if adamw else 0
+    return (master + both + 3 * output + state) / GIB
+
+
+def choose(config: Config, policy: Policy, train: Questions, processes: int) -> tuple[bool, str]:
+    """Whether to compute layers again, and why, in words for the header of a run."""
+    import torch
+
+    if policy.device.type != "cuda":
+        return True, "layers are computed again in the backward pass: no GPU whose memory is known"
+    if config.data.completions is not None or config.schedule.prompts is not None or needs_reference(config):
+        return True, "layers are computed again in the backward pass: how much else lies on the GPU is not known before"
+    need, total = estimate(config, policy, train, processes), torch.cuda.mem_get_info()[1] / GIB
+    fits = need <= SHARE * total
+    what = "kept for the backward pass" if fits else "computed again in the backward pass"
+    return not fits, f"layers are {what}: kept they need at most {need:.0f} GiB by estimate, the GPU has {total:.0f}"
+
+
+def needs_reference(config: Config) -> bool:
+    return bool({"ref_logp", "vocab_kl"} & config.algo.needs)
+
+
+def estimate(config: Config, policy: Policy, train: Questions, processes: int) -> float:
+    """The peak with the longest prompts, all of whose completions have as many tokens as they may."""
+    from topr_exp.training.packing import common_prefix
+    from topr_exp.training.tree_attention import use_tree_attention
+
+    model, optim = policy.model.config, config.optim
+    own = -(-optim.batch_size // processes)
+    rows = min(optim.micro_batch_size, own) * (2 if "pairs" in config.algo.needs else 1)
+    longest = max(map(len, train.prompts)) + config.sampler.max_new_tokens
+    shared = common_prefix(train.prompts) if use_tree_attention(policy.model) else 0
+    return peak(
+        weights=policy.parameters - 2 * policy.vocabulary * model.hidden_size,
+        layers=model.num_hidden_layers,
+        hidden=model.hidden_size,
+        mlp=model.intermediate_size,
+        vocabulary=policy.vocabulary,
+        tokens=shared + rows * (longest - shared),
+        pairs=rows * longest,
+        in_one=optim.micro_batch_size >= own,
+        adamw=optim.name.name == "adamw",
+        shards=shards_of(config, policy.parameters, processes),
+    )
