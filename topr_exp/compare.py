@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import ConfigError, TOPRError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from topr_exp.report.selection import Runs
 
 FIGURES = ("pass@1", "maj", "invalid")
-SEEDS = ("seed", "sampler.seed", "data.seed")  # two runs are paired where all of these agree
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,6 +70,7 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
 def by_test(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """The runs by the problems that they were tested on, by a name of these: only on the same ones are they paired."""
     from topr_exp.report.groups import flatten, tell, telling
+    from topr_exp.report.paired import gold_answers
 
     tests: dict[str, list[Run]] = {}
     for run in runs:
@@ -84,12 +84,11 @@ def by_test(runs: Sequence[Run]) -> dict[str, list[Run]]:
 def groups_of(runs: list[Run]) -> dict[tuple[str, ...], Runs]:
     """The runs by the values of the settings that tell groups apart."""
     from topr_exp.report.groups import group_runs, tell
+    from topr_exp.report.paired import draws, record
     from topr_exp.report.selection import Runs
 
     comparison = group_runs(runs)
-    draws = [tuple(str(settings.get(key)) for key in SEEDS) for settings in comparison.settings]
-    numbers = {draw: number for number, draw in enumerate(sorted(set(draws)))}
-    records = [record(run, numbers[draw]) for run, draw in zip(runs, draws, strict=True)]
+    records = [record(run, draw) for run, draw in zip(runs, draws(comparison), strict=True)]
     return {
         tuple(tell(key, comparison.settings[members[0]]) for key in comparison.keys) or (label,): Runs(
             [records[i] for i in members]
@@ -117,30 +116,6 @@ def references(groups: Sequence[tuple[str, ...]], against: str | None) -> dict[t
 
 def name_of(group: tuple[str, ...]) -> str:
     return ", ".join(group)
-
-
-def verdicts(run: Run) -> Path:
-    """Where the verdicts of a run's last evaluation lie: in its own store or the shared one, wherever these are now."""
-    name = Path(run.evaluations[-1]["verdicts"]).name
-    places = [folder / "store" / "verdicts" / name for folder in (run.path, run.path.resolve().parents[1])]
-    found = next((place for place in places if place.exists()), None)
-    if found is None:
-        raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone (neither {places[0]} nor {places[1]})")
-    return found
-
-
-def gold_answers(run: Run) -> Any:
-    from topr_exp.store import Store
-
-    place = verdicts(run)
-    return Store(place.parent.parent).open(place).key["golds"]
-
-
-def record(run: Run, draw: int) -> Any:
-    """What `Runs` needs of a run; draw: a number for its seeds."""
-    from topr_exp.report.results import results
-
-    return {"settings": {"seed": draw}, "final": results(run, {**run.evaluations[-1], "verdicts": verdicts(run)})}
 
 
 def table(groups: dict[tuple[str, ...], Runs], against: str | None, figure: str) -> str:

@@ -1,5 +1,6 @@
 """Graders as a user would write them, good and bad."""
 
+import ast
 import os
 import time
 
@@ -41,6 +42,17 @@ def wrong_object(completion: str, gold: str) -> object:
 
 def evaluating(completion: str, gold: str) -> str:
     return str(eval(completion))
+
+
+def evaluating_a_tree(completion: str, gold: str) -> str:
+    return str(eval(compile(ast.parse(completion, mode="eval"), "<unknown>", "eval")))
+
+
+def reading_a_literal(completion: str, gold: str) -> str:
+    import colorsys  # late, and of no bytecode before
+
+    assert colorsys
+    return "correct" if list(ast.literal_eval(completion)) == ast.literal_eval(gold) else "incorrect"
 
 
 def greedy(completion: str, gold: str) -> str:

@@ -12,9 +12,8 @@ import pytest
 
 from tests.grading import hostile_inputs
 from topr_exp.grading import Grader
-from topr_exp.grading import grader as grader_module
 from topr_exp.grading.equivalence import compare_quickly
-from topr_exp.grading.pool import Pool
+from topr_exp.types import TOPRError
 
 SLACK = 2.0  # seconds beyond the deadline within which every answer has to be there; an idle machine needs 0.02
 SYMBOLIC = [(rf"\boxed{{{i}+\frac{{\sqrt{{2}}}}{{2}}}}", rf"{i}+\frac{{1}}{{\sqrt{{2}}}}") for i in range(60)]
@@ -164,17 +163,18 @@ def test_the_seal_refuses(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_the_workers_are_sealed_and_those_of_ones_own_grader_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_ones_own_grader_are_sealed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    for sealed, answer in ((True, ("error", "RuntimeError: a grading worker executes no text")), (False, ("ok", "3"))):
-        pool = Pool("own_graders:evaluating", 1, 60.0, sealed)
-        assert pool.submit("1+2", "").result() == answer
-        pool.close()
-    made: list[tuple[str, bool]] = []
-    monkeypatch.setattr(grader_module, "Pool", lambda target, workers, deadline, sealed: made.append((target, sealed)))
-    Grader("math").start()
-    Grader("own_graders:evaluating").start()
-    assert made == [("topr_exp.grading.symbolic:equal", True), ("own_graders:evaluating", False)]
+    for name in ("evaluating", "evaluating_a_tree"):
+        with Grader(f"own_graders:{name}", workers=1, deadline=60.0) as grader:
+            pairs = [("(1, 2)", "")] * 2
+            message = f"grader own_graders:{name} raised RuntimeError: a grading worker executes no text (completion 1)"
+            with pytest.raises(TOPRError) as caught:
+                list(grader.grade(pairs))
+            assert str(caught.value) == message
+    with Grader("own_graders:reading_a_literal", workers=1, deadline=60.0) as grader:
+        outcomes = list(grader.grade([("(1, 2)", "[1, 2]"), ("(1, 3)", "[1, 2]")]))
+        assert [outcome.verdict for outcome in outcomes] == ["correct", "incorrect"]
 
 
 def test_workers_inherit_no_descriptors(grader: Grader) -> None:

@@ -86,7 +86,7 @@ def test_a_worker_that_has_grown_is_replaced_before_it_is_out_of_memory() -> Non
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("raising", r"grader own_graders:raising raised ValueError: no idea"),
+        ("raising", r"grader own_graders:raising raised ValueError: no idea \(completion 1\)$"),
         ("wrong_type", r"grader own_graders:wrong_type must return one of correct, incorrect, invalid.*got True"),
         ("wrong_object", r"grader own_graders:wrong_object must return one of .*got \"{'correct'}\""),
     ],
@@ -104,10 +104,10 @@ def test_it_writes_no_files(tmp_path: Path) -> None:
     target = tmp_path / "file"
     with (
         Grader("own_graders:writing", workers=1, deadline=60) as grader,
-        pytest.raises(TOPRError, match="File too large"),
+        pytest.raises(TOPRError, match="a grading worker writes no file"),
     ):
         list(grader.grade([(str(target), "")]))
-    assert not target.exists() or target.stat().st_size == 0
+    assert not target.exists()
 
 
 @pytest.mark.parametrize(

@@ -49,8 +49,9 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Open:
-    """A completion whose outcome may still be on its way."""
+    """A completion whose outcome may still be on its way; its number counts from 1."""
 
+    number: int
     answer: str | None
     future: Future[Answer] | None = None
     pair: tuple[str, str] | None = None
@@ -83,7 +84,7 @@ class Grader:
 
     `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", a function of your own
     (completion, gold) -> "correct" | "incorrect" | "invalid", or a tuple of that and the answer's text (which maj@K
-    needs); it runs in the workers too. `workers` processes (default: `cores()`) start when first needed; a
+    needs); it runs in the same sealed workers. `workers` processes (default: `cores()`) start when first needed; a
     comparison gets `deadline` seconds (default: DEADLINE, a call of your own function OWN_DEADLINE).
     Thread-safe; a forked child and an unpickled copy start workers of their own. Use as a context manager, or `close`.
 
@@ -141,10 +142,11 @@ class Grader:
         next pair is asked for. Identical answers to the same gold are compared once.
         """
         open_items: deque[_Open] = deque()
-        limit = AHEAD * self.workers
+        limit, number = AHEAD * self.workers, 0
         for pair in pairs:
             if pair is not None:
-                open_items.append(self._begin(*pair))
+                number += 1
+                open_items.append(self._begin(number, *pair))
             while open_items and (pair is None or len(open_items) > limit or self._ready(open_items[0])):
                 yield self._finish(open_items.popleft())
         while open_items:
@@ -183,12 +185,12 @@ class Grader:
 
     # ---- one completion ----
 
-    def _begin(self, completion: str, gold: str) -> _Open:
+    def _begin(self, number: int, completion: str, gold: str) -> _Open:
         if self._own:
-            return _Open(None, self._workers_pool().submit(completion, gold))
+            return _Open(number, None, self._workers_pool().submit(completion, gold))
         answer = extract(completion, self.name)
         if answer is None:
-            return _Open(None, outcome=Outcome("invalid", None, "none"))
+            return _Open(number, None, outcome=Outcome("invalid", None, "none"))
         pair = (gold, answer)
         with self._lock:
             cached = self._cache.get(pair)
@@ -197,10 +199,10 @@ class Grader:
         if cached is None:
             equal, path = compare_quickly(gold, answer)
             if equal is None:
-                return _Open(answer, self._compare_in_worker(pair), pair)
+                return _Open(number, answer, self._compare_in_worker(pair), pair)
             cached = (equal, path)
             self._remember(pair, cached)
-        return _Open(answer, outcome=_outcome(answer, *cached))
+        return _Open(number, answer, outcome=_outcome(answer, *cached))
 
     def _compare_in_worker(self, pair: tuple[str, str]) -> Future[Answer]:
         with self._lock:
@@ -221,7 +223,7 @@ class Grader:
             assert item.future is not None
             status, value = _answer(item.future)
             if self._own:
-                outcome = self._user_outcome(status, value)
+                outcome = self._user_outcome(item.number, status, value)
             else:  # no text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown
                 path = {"ok": "symbolic", "error": "raised"}.get(status, status)
                 equal = status == "ok" and value is True
@@ -234,16 +236,16 @@ class Grader:
             self.counters[outcome.verdict] += 1
         return outcome
 
-    def _user_outcome(self, status: str, value: Any) -> Outcome:
+    def _user_outcome(self, number: int, status: str, value: Any) -> Outcome:
         if status == "error":
-            raise TOPRError(f"grader {self.name} raised {' '.join(value.split())}")
+            raise TOPRError(f"grader {self.name} raised {' '.join(value.split())} (completion {number})")
         if status != "ok":
             return Outcome("incorrect", None, status)
         verdict, answer = value if isinstance(value, list) and len(value) == 2 else (value, None)
         if verdict not in VERDICTS or not (answer is None or isinstance(answer, str)):
             raise TOPRError(
                 f"grader {self.name} must return one of {', '.join(VERDICTS)}, or a verdict and the answer's text; "
-                f"got {value!r:.100}"
+                f"got {value!r:.100} (completion {number})"
             )
         return Outcome(verdict, answer, "user")
 
@@ -258,9 +260,7 @@ class Grader:
     def _workers_pool(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                self._pool = Pool(
-                    self.name if self._own else SYMBOLIC, self.workers, self.deadline, sealed=not self._own
-                )
+                self._pool = Pool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
             return self._pool
 
     def _after_fork(self) -> None:

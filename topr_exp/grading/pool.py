@@ -40,11 +40,11 @@ class Pool:
     """`workers` processes that each run `target` ("package.module:function") on the strings of one task at a time.
 
     A worker that has not answered `deadline` seconds after it began a task is killed: "timeout". One that ends by
-    itself (out of memory or CPU limit, crash): "died". Either is replaced at once. `sealed` workers can't execute text,
+    itself (out of memory or CPU limit, crash): "died". Either is replaced at once. They can't execute text,
     write files or start processes (worker.py). Use from any thread; not across fork (see Grader).
     """
 
-    def __init__(self, target: str, workers: int, deadline: float, sealed: bool) -> None:
+    def __init__(self, target: str, workers: int, deadline: float) -> None:
         assert workers >= 1
         assert deadline > 0
         self._deadline = deadline
@@ -52,7 +52,7 @@ class Pool:
         self._ended: str | None = None  # why no task is taken any more
         self._ending = threading.Lock()
         self._asking = threading.Lock()  # one request to the server at a time
-        self._server, self._control = _start_server(target, sealed)
+        self._server, self._control = _start_server(target)
         self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
         try:
@@ -167,7 +167,7 @@ def _receive(channel: Connection) -> bytes:
     return channel.recv_bytes()
 
 
-def _start_server(target: str, sealed: bool) -> tuple[subprocess.Popen[bytes], Connection]:
+def _start_server(target: str) -> tuple[subprocess.Popen[bytes], Connection]:
     """A fresh interpreter with this one's import path; it inherits one socket and no other descriptor."""
     ours, theirs = Pipe()
     package_root = str(Path(__file__).resolve().parents[2])
@@ -176,7 +176,7 @@ def _start_server(target: str, sealed: bool) -> tuple[subprocess.Popen[bytes], C
         paths.append(package_root)
     code = (
         f"import sys; sys.path[:] = {paths!r}\n"
-        f"from topr_exp.grading.server import main; main({theirs.fileno()}, {os.getpid()}, {target!r}, {sealed})"
+        f"from topr_exp.grading.server import main; main({theirs.fileno()}, {os.getpid()}, {target!r})"
     )
     with theirs:
         server = subprocess.Popen(

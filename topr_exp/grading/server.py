@@ -20,12 +20,12 @@ SYMBOLIC = "topr_exp.grading.symbolic:equal"
 CALLER_CHECK_SECONDS = 0.5  # a caller killed with -9 whose socket lives on in a forked child is noticed after this
 
 
-def main(descriptor: int, caller: int, target: str, sealed: bool) -> None:
+def main(descriptor: int, caller: int, target: str) -> None:
     """Serve on the inherited socket, then end all workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     workers: set[int] = set()
     try:
-        _serve(Connection(descriptor), caller, target, sealed, workers)
+        _serve(Connection(descriptor), caller, target, workers)
     except (EOFError, ConnectionError):
         pass  # the caller closed the socket, or is gone
     finally:
@@ -33,7 +33,7 @@ def main(descriptor: int, caller: int, target: str, sealed: bool) -> None:
             _kill(pid)
 
 
-def _serve(control: Connection, caller: int, target: str, sealed: bool, workers: set[int]) -> None:
+def _serve(control: Connection, caller: int, target: str, workers: set[int]) -> None:
     """A request is the number of a worker to be replaced, or null, and the new worker's end of its channel."""
     try:
         task = load(target)
@@ -52,7 +52,7 @@ def _serve(control: Connection, caller: int, target: str, sealed: bool, workers:
         if replaced is not None:
             workers.discard(replaced)
             _kill(replaced)
-        pid = _fork(control, channel, task, sealed)
+        pid = _fork(control, channel, task)
         workers.add(pid)
         _reply(control, pid=pid)
 
@@ -70,12 +70,12 @@ def _reply(control: Connection, **content: Any) -> None:
     control.send_bytes(json.dumps(content).encode())
 
 
-def _fork(control: Connection, channel: int, task: worker.Task, sealed: bool) -> int:
+def _fork(control: Connection, channel: int, task: worker.Task) -> int:
     server = os.getpid()
     pid = os.fork()
     if pid == 0:
         control.close()
-        worker.run(Connection(channel), server, task, sealed)
+        worker.run(Connection(channel), server, task)
     os.close(channel)
     return pid
 

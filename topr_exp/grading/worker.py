@@ -22,13 +22,12 @@ _PR_SET_PDEATHSIG = 1
 Task = Callable[..., Any]
 
 
-def run(channel: Connection, server: int, task: Task, sealed: bool) -> NoReturn:
+def run(channel: Connection, server: int, task: Task) -> NoReturn:
     """Everything that a freshly forked worker does, until its caller closes the channel; never returns."""
     try:
         _die_with(server)
         _limit()
-        if sealed:
-            _seal()
+        _seal()
         channel.send_bytes(b"ready")  # a worker that cannot start must not pass for one that died of its task
         while True:
             _work(channel, task)
@@ -63,6 +62,7 @@ def _limit() -> None:
 
 
 _REFUSED = ("os.", "subprocess.", "socket.", "ctypes.", "shutil.", "pty.", "signal.", "urllib.", "http.", "ftplib.")
+LITERAL = "<unknown>"  # what ast.parse names its text
 _ALLOWED = ("os.listdir", "os.scandir")  # the import system looks into folders
 
 
@@ -70,13 +70,18 @@ def _seal() -> None:
     """From here on this process compiles no source text, opens no file for writing and starts no process.
 
     latex2sympy2 and sympy have paths that would execute text (sympify, lambdify); none is reachable with the tokens
-    that we admit, and this makes sure of it.
+    that we admit, and this makes sure of it. A grader of the user's may read text as a literal (ast.literal_eval, which
+    makes a tree of it), not run it.
     """
+    sys.dont_write_bytecode = True  # what a grader imports late
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "compile":
-            if not (len(arguments) > 1 and isinstance(arguments[1], str | bytes) and os.path.exists(arguments[1])):
+            name = arguments[1] if len(arguments) > 1 else None
+            if not isinstance(name, str | bytes) or not (name == LITERAL or os.path.exists(name)):
                 raise RuntimeError("a grading worker executes no text")
+        elif event == "exec" and arguments[0].co_filename == LITERAL:
+            raise RuntimeError("a grading worker executes no text")
         elif event == "open":
             flags = arguments[2] if isinstance(arguments[2], int) else 0
             if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):

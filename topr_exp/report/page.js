@@ -14,6 +14,22 @@ function header() {
   place("subtitle").append(`${DATA.runs.length} run${DATA.runs.length === 1 ? "" : "s"} (${states.join(", ")}) in ${DATA.groups.length} group${DATA.groups.length === 1 ? "" : "s"}${differs}. Made ${DATA.made}.`);
 }
 
+function result() {
+  const { sentence, of, minus, rows } = DATA.ranking, home = place("ranking");
+  home.append(node("p", {}, node("strong", {}, sentence)));
+  if (!rows.length) return;
+  const columns = [
+    { title: of, value: (row) => row.label, wrap: true },
+    { title: "runs", value: (row) => row.runs, number: true },
+    { title: of === "group" ? "final pass@1 %" : "pass@1 %", value: (row) => row.mean, hint: "mean with its 95 % interval, over runs where there are several, else over test problems" },
+  ];
+  if (rows.some((row) => row.minus)) columns.push(
+    { title: `minus ${minus}`, value: (row) => row.minus, hint: "paired by seed and test problem, with its 95 % interval" },
+    { title: "over", value: (row) => row.over, hint: "what the interval of the difference is over" },
+  );
+  home.append(sortable(columns, rows, null, "result").table);
+}
+
 function overview() {
   const notes = DATA.runs.flatMap((run) => run.notes.map((note) => `${run.name}: ${note}`)).concat(DATA.notes);
   if (notes.length) place("notes").append(node("details", { class: "notes", open: notes.length < 6 }, node("summary", {}, `${notes.length} note${notes.length === 1 ? "" : "s"} about these folders`), node("ul", {}, ...notes.map((note) => node("li", {}, note)))));
@@ -157,5 +173,5 @@ function browser() {
 }
 
 header();
-for (const section of [overview, runTable, curves, sweep, samples, differences, browser]) section();
+for (const section of [result, curves, overview, runTable, sweep, samples, differences, browser]) section();
 document.body.setAttribute("data-ready", String(Math.round(performance.now())));

@@ -26,6 +26,7 @@ from topr_exp.report.estimates import estimate, majority_name, pass_at_1
 from topr_exp.report.facts import facts
 from topr_exp.report.groups import Comparison, axes, bases, text
 from topr_exp.report.plots import KINDS, Groups, Line, Plot, curve_names, curve_plot, kinds_plot, sweep_plot
+from topr_exp.report.ranking import ranking
 from topr_exp.report.runs import Run
 from topr_exp.report.tables import OF_SUMMARY, measures
 from topr_exp.runs.records import Record
@@ -88,6 +89,7 @@ def payload(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequ
     return {
         "title": title,
         "made": time.strftime("%Y-%m-%d %H:%M"),
+        "ranking": ranking(groups, runs, comparison),
         "headlines": ["pass@1", *([majority] if majority else []), "invalid"],  # correct is pass@1
         "notes": list(notes),
         "facts": facts(runs, comparison),

@@ -1,0 +1,112 @@
+"""Who ended best, by how much, and how sure that is: what the report says first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from topr_exp.evaluation.intervals import Interval
+from topr_exp.report.estimates import estimate
+from topr_exp.report.groups import Comparison
+from topr_exp.report.paired import draws, gold_answers, of_test, record
+from topr_exp.report.runs import Run
+from topr_exp.report.selection import Runs, difference, gain
+from topr_exp.types import TOPRError
+
+MOST = 5  # groups that the sentence names
+Row = dict[str, Any]  # label, runs, mean (text), minus (text), over (text)
+
+
+def ranking(groups: Mapping[str, Sequence[Run]], runs: Sequence[Run], comparison: Comparison) -> dict[str, Any]:
+    """A sentence and a table of final pass@1, groups best first; of a single group the base against the trained model.
+
+    groups: label -> runs. Unfinished runs are left out; without finished ones there are no rows.
+    """
+    number = {run.name: draw for run, draw in zip(runs, draws(comparison), strict=True)}
+    done = {label: [run for run in members if run.status == "done"] for label, members in groups.items()}
+    done = {label: members for label, members in done.items() if members}
+    if not done:
+        return {"sentence": "No run has finished yet.", "of": "group", "minus": "", "rows": []}
+    if len(done) == 1:
+        return before_and_after(next(iter(done.values())), number)
+    best = next(iter(done))
+    differences = {label: to_best(done[best], members, number) for label, members in done.items() if label != best}
+    rows = [row(label, members, differences.get(label)) for label, members in done.items()]
+    return {"sentence": verdict(best, done, differences), "of": "group", "minus": best, "rows": rows}
+
+
+def row(label: str, runs: Sequence[Run], minus: Interval | None, part: str = "final") -> Row:
+    """A line of the table."""
+    found = estimate(runs, "pass@1", part)
+    return {
+        "label": label,
+        "runs": len(runs),
+        "mean": found.percent() if found is not None else "–",
+        "minus": minus.percent(sign=True) if minus is not None else "",
+        "over": "" if minus is None else f"{minus.seeds} seeds, problems" if minus.seeds > 1 else "problems alone",
+    }
+
+
+def to_best(best: Sequence[Run], runs: Sequence[Run], number: Mapping[str, int]) -> Interval | None:
+    """A group's final pass@1 minus the best one's, paired by seed and problem; None where that is not known.
+
+    So it is for runs without a seed in common, tested on different problems, or whose verdicts are gone.
+    """
+    try:
+        if len({str(gold_answers(run)) for run in (*best, *runs)}) > 1:
+            return None
+        pair = [Runs([record(run, number[run.name]) for run in members]) for members in (best, runs)]
+    except TOPRError:
+        return None
+    return difference(pair[0], pair[1])
+
+
+def verdict(best: str, groups: Mapping[str, Sequence[Run]], differences: Mapping[str, Interval | None]) -> str:
+    """Who ended best, and which of the others that is not sure of."""
+    found = estimate(groups[best], "pass@1")
+    if found is None:
+        return "No finished run has been evaluated."
+    said = f"{best} ended best: {found.percent()} % pass@1 ({plural(len(groups[best]), 'run')})."
+    known = {label: each for label, each in differences.items() if each is not None and not math.isnan(each.high)}
+    close = [label for label, each in known.items() if each.high >= 0]
+    if unknown := [label for label in differences if label not in known]:
+        said += f" Not compared, for want of a common seed, test or verdicts: {listed(unknown, len(differences))}."
+    if close:
+        said += f" Not told apart from it: {listed(close, len(differences))}."
+    if len(known) > len(close):
+        which = "The others" if close or unknown else "All others"
+        said += f" {which} ended below it, each beyond its own 95 % interval."
+    if any(each.seeds < 2 for each in known.values()):
+        said += " Where one seed is compared, nothing is said of other seeds."
+    return said
+
+
+def listed(labels: Sequence[str], others: int) -> str:
+    """Some of the other groups by name, a long list cut short."""
+    if len(labels) == others > 1:
+        return "all others"
+    more = [f"{len(labels) - MOST} more"] if len(labels) > MOST else []
+    return "; ".join([*labels[:MOST], *more])
+
+
+def before_and_after(runs: Sequence[Run], number: Mapping[str, int]) -> dict[str, Any]:
+    """Base and trained model of runs that differ in seeds alone."""
+    try:
+        records = [record(run, number[run.name]) | {"base": of_test(run, run.evaluations[0])} for run in runs]
+        gained: Interval | None = gain(Runs(records))
+    except TOPRError:  # the verdicts are gone
+        gained = None
+    rows = [row("base", runs, None, "base"), row("trained", runs, gained)]
+    before, after = (estimate(runs, "pass@1", part) for part in ("base", "final"))
+    if before is None or after is None:
+        return {"sentence": "The run has not been evaluated.", "of": "model", "minus": "base", "rows": rows}
+    said = f"pass@1 went from {before.percent()} % to {after.percent()} % ({plural(len(runs), 'run')})"
+    said += f", by {gained.percent(sign=True)} points." if gained is not None else "."
+    if len(runs) == 1:
+        said += " The intervals are over test problems; one run says nothing of other seeds."
+    return {"sentence": said, "of": "model", "minus": "base", "rows": rows}
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
