@@ -44,16 +44,13 @@ def steps_to(file: str, graph: Graph) -> dict[str, int]:
 
 
 def tests_of(file: str, graph: Graph) -> list[str]:
-    """The test files to run on a fault in this one, in order: its own; those of its room that import it, or, where no
-    test does, those from which it is nearest; whole runs; the rest of its room; others that import it."""
+    """The test files to run on a fault in this one, in order: its own; those of its room, those from which no other is
+    nearer, and whole runs, by the imports that lead to it; at last those of its room that import nothing of it."""
     steps = {path: count for path, count in steps_to(file, graph).items() if Path(path).name.startswith("test_")}
-    room = Path("tests", *Path(file).parts[1:-1])
+    room, least = Path("tests", *Path(file).parts[1:-1]), min(steps.values())
     own = str(room / f"test_{Path(file).name}")
     of_room = sorted(path for path in graph if Path(path).parent == room and Path(path).name.startswith("test_"))
-    least = min(steps.values())
-    nearest = sorted(path for path, count in steps.items() if count == least)
     of_room = of_room if len(room.parts) > 1 else []  # the tests of commands have nothing to do with one another
-    direct = [path for path in of_room if steps.get(path) == 1]
-    joints = [path for path in JOINTS if path in steps]
-    found = [own, *(direct if least == 1 else nearest), *joints, *of_room, *nearest]
-    return [path for path in dict.fromkeys(found) if path in graph]
+    near = [path for path, count in steps.items() if count == least or path in (own, *of_room, *JOINTS)]
+    near.sort(key=lambda path: (path != own, steps[path], path not in of_room, path not in JOINTS, path))
+    return [*near, *(path for path in of_room if path not in near)]

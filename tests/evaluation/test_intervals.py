@@ -180,6 +180,15 @@ def test_the_interval_of_one_seed_is_over_problems_and_shares_stay_shares():
     assert rare.low == 0.0
 
 
+@pytest.mark.parametrize("mean", [-0.9, -0.3, 0.0, 0.3, 0.9])
+def test_the_interval_of_a_difference_is_that_of_the_opposite_difference_turned_round(mean):
+    """Differences of shares end at -1 and 1, not at 0."""
+    values = np.clip(mean + np.random.default_rng(1).uniform(-0.3, 0.3, (4, 6)), -1, 1)
+    one, other = crossed_interval(values), crossed_interval(-values)
+    assert (one.value, one.low, one.high) == pytest.approx((-other.value, -other.high, -other.low))
+    assert -1 <= one.low < one.value < one.high <= 1
+
+
 def test_students_interval_misses_where_seeds_collapse():
     rng = np.random.default_rng(7)
     for seeds, covered in ((3, 0.49), (5, 0.68)):

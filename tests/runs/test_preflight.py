@@ -129,8 +129,13 @@ def test_a_sweep_reads_a_file_once(source: Path, monkeypatch: pytest.MonkeyPatch
 
     read = []
     monkeypatch.setattr(reading, "load_problems", lambda data: read.append(data) or load_problems(data))
-    plan(get_args_parser().parse_args(["-m", "seed=range(0,5)", f"data.source={source}"]))
+    arguments = ["-m", "seed=range(0,5)", f"data.source={source}"]
+    plan(get_args_parser().parse_args(arguments))
     assert len(read) == 1
+    changed = source / "train.jsonl"
+    changed.write_text(changed.read_text() + changed.read_text().splitlines()[0].replace("?", "??") + "\n")
+    plan(get_args_parser().parse_args(arguments))
+    assert len(read) == 2, "what was read of another file of this name is forgotten"
 
 
 # ---- model folders

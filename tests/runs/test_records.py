@@ -36,14 +36,16 @@ def test_a_replaced_file_is_read_from_its_start(tmp_path: Path) -> None:
 
 
 def test_steps_and_samples_are_counted_through_the_iterations() -> None:
-    metrics = [{"iteration": i, "step": s, "samples": 10 * s} for i, s in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)]]
-    evaluations = [{"iteration": i} for i in (0, 1, 2)] + [{"iteration": 2, "step": 1, "samples_seen": 10}]
+    metrics = [
+        {"iteration": i, "step": s, "samples": 10 * s} for i, s in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1)]
+    ]
+    evaluations = [{"iteration": i} for i in (0, 1, 2, 3)] + [{"iteration": 2, "step": 1, "samples_seen": 10}]
     updates, tests = on_one_axis(metrics, evaluations)
     assert [(record["optimizer_step"], record["samples"]) for record in updates] == [
-        (1, 10), (2, 20), (3, 30), (4, 40), (5, 50)
+        (1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, 60)
     ]  # fmt: skip
     assert [(record["optimizer_step"], record["samples_seen"]) for record in tests] == [
-        (0, 0), (2, 20), (3, 30), (5, 50)
+        (0, 0), (2, 20), (3, 30), (5, 50), (6, 60)
     ]  # fmt: skip
 
 
