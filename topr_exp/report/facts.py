@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from topr_exp.report.groups import Comparison, text
 from topr_exp.report.runs import Run
@@ -39,4 +40,13 @@ def commits_of(runs: Sequence[Run]) -> Iterator[str]:
 def commands_of(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         if isinstance(given := run.environment.get("command"), list):
-            yield " ".join(["python -m topr_exp", *map(str, given[1:])])
+            yield " ".join([f"python -m {module(str(given[0]))}", *map(str, given[1:])])
+
+
+def module(path: str) -> str:
+    """The module that was run, by its file: the package itself where that is another program, such as topr-exp."""
+    parts = Path(path.removesuffix(".py")).parts
+    if "topr_exp" not in parts:
+        return "topr_exp"
+    inside = parts[len(parts) - parts[::-1].index("topr_exp") :]
+    return ".".join(["topr_exp", *(part for part in inside if part != "__main__")])

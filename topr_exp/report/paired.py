@@ -24,7 +24,14 @@ def draws(comparison: Comparison) -> list[int]:
 
 def record(run: Run, draw: int) -> Any:
     """What `Runs` needs of a finished run; draw: a number for its seeds."""
-    return {"settings": {"seed": draw}, "final": of_test(run, run.evaluations[-1])}
+    return {"settings": {"seed": draw}, "final": of_test(run, evaluations(run)[-1])}
+
+
+def evaluations(run: Run) -> list[Record]:
+    """What was measured on the whole test set, the base first; TOPRError where there is nothing."""
+    if not run.evaluations:
+        raise TOPRError(f"{run.name}: there is no evaluation of it")
+    return run.evaluations
 
 
 def of_test(run: Run, evaluation: Record) -> Record:
@@ -44,5 +51,5 @@ def verdicts(run: Run, evaluation: Record) -> Path:
 
 def gold_answers(run: Run) -> Any:
     """The answers to the problems that a run was tested on last."""
-    place = verdicts(run, run.evaluations[-1])
+    place = verdicts(run, evaluations(run)[-1])
     return Store(place.parent.parent).open(place).key["golds"]

@@ -9,9 +9,10 @@ from typing import Any
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import estimate
 from topr_exp.report.groups import Comparison
-from topr_exp.report.paired import draws, gold_answers, of_test, record
+from topr_exp.report.paired import draws, evaluations, gold_answers, of_test, record
 from topr_exp.report.runs import Run
 from topr_exp.report.selection import Runs, difference, gain
+from topr_exp.runs.console import plural
 from topr_exp.types import TOPRError
 
 MOST = 5  # groups that the sentence names
@@ -93,7 +94,7 @@ def listed(labels: Sequence[str], others: int) -> str:
 def before_and_after(runs: Sequence[Run], number: Mapping[str, int]) -> dict[str, Any]:
     """Base and trained model of runs that differ in seeds alone."""
     try:
-        records = [record(run, number[run.name]) | {"base": of_test(run, run.evaluations[0])} for run in runs]
+        records = [record(run, number[run.name]) | {"base": of_test(run, evaluations(run)[0])} for run in runs]
         gained: Interval | None = gain(Runs(records))
     except TOPRError:  # the verdicts are gone
         gained = None
@@ -106,7 +107,3 @@ def before_and_after(runs: Sequence[Run], number: Mapping[str, int]) -> dict[str
     if len(runs) == 1:
         said += " The intervals are over test problems; one run says nothing of other seeds."
     return {"sentence": said, "of": "model", "minus": "base", "rows": rows}
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
