@@ -335,6 +335,19 @@ def test_a_run_that_was_begun_under_the_old_name_keeps_it(tmp_path: Path) -> Non
     assert config_of("model.path=tiny_noise", place).folder == old
 
 
+def test_a_copy_of_a_data_yaml_from_before_there_were_classes(tmp_path: Path) -> None:
+    """It names none, and says all that there was to say; its runs keep their names."""
+    (tmp_path / "data").mkdir()
+    common = (ROOT / "conf/problems.yaml").read_text().splitlines()
+    own = [line for line in (ROOT / "conf/data/gsm8k.yaml").read_text().splitlines() if line[:1] not in "_d#"]
+    keys = {line.split(":")[0] for line in own}
+    lines = [*(line for line in common if line.split(":")[0] not in keys), *own]
+    (tmp_path / "data" / "old.yaml").write_text("\n".join(lines) + "\n")
+    config = config_of("--config-dir", str(tmp_path), "data=old", "model=llama3_8b")
+    assert config.folder == config_of("data=gsm8k", "model=llama3_8b").folder
+    assert "_target_" not in config.experiment["data"]
+
+
 def test_a_loss_of_the_users_own_needs_no_change_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conf" / "algo").mkdir(parents=True)
     (tmp_path / "conf" / "algo" / "mine.yaml").write_text("_target_: my_loss.Mine\nname: mine\nscale: 2.0\n")

@@ -15,18 +15,18 @@ from topr_exp.data.jsonl import read_json_lines
 from topr_exp.types import ConfigError, TOPRError
 
 # The completion begins with a space after these.
-TEMPLATES: dict[AnswerFormat | None, str] = {
+TEMPLATES = {
     AnswerFormat.gsm8k: "Question: {question}\nAnswer:",
     AnswerFormat.math: "Problem: {question}\nSolution:",
     AnswerFormat.final: "Problem: {question}\nReasoning:",
-    None: "Question: {question}\nAnswer:",  # a grader of the user's own
 }
-CHAT_TEMPLATES: dict[AnswerFormat | None, str] = {
+CHAT_TEMPLATES = {
     AnswerFormat.gsm8k: '{question}\n\nWork it out step by step. End with "The answer is N.", N being the number.',
     AnswerFormat.math: "{question}\n\nWork it out step by step. Put the final answer in \\boxed{}.",
     AnswerFormat.final: '{question}\n\nWork it out step by step. End with "So the final answer is X."',
-    None: "{question}",
 }
+
+PLAIN_TEMPLATE, PLAIN_CHAT_TEMPLATE = "Question: {question}\nAnswer:", "{question}"  # for a grader of the user's own
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,20 @@ def build_prompter(config: DataConfig) -> Prompter:
         kind = config.asked_as.name if config.asked_as is not None else f"data.grader={config.grader_name}"
         origin = config.fewshot_file or f"the {kind} examples"
         raise ConfigError(f"data.shots={config.shots}: {origin} hold {len(available)}")
-    default = (CHAT_TEMPLATES if config.chat else TEMPLATES)[config.asked_as]
-    template = config.template if config.template is not None else default
+    template = config.template if config.template is not None else default_template(config.asked_as, config.chat)
     if config.stop is not None:
         stop = tuple(config.stop)
     else:
         beginning = template.split("{question}")[0].strip()
         stop = (f"\n{beginning}",) if config.shots and beginning and not config.chat else ()
     return Prompter(template, available[: config.shots], config.chat, stop)
+
+
+def default_template(answer_format: AnswerFormat | None, chat: bool) -> str:
+    """The prompt's text where the settings have none."""
+    if answer_format is None:
+        return PLAIN_CHAT_TEMPLATE if chat else PLAIN_TEMPLATE
+    return (CHAT_TEMPLATES if chat else TEMPLATES)[answer_format]
 
 
 def own_shots(answer_format: AnswerFormat | None) -> tuple[Shot, ...]:
