@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from topr_exp.data.problems import ProblemSets
 from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
 from topr_exp.types import Problem
-from topr_exp.verifier.solutions import Solutions, fill
+from topr_exp.verifier.solutions import Solutions, Verification, fill
 
 PROBLEMS = [Problem(f"p{i}", f"What is {i}+1?", str(i + 1), level=i, subject="sums") for i in range(2)]
 SOLUTIONS = Solutions(
@@ -36,3 +40,21 @@ def test_every_solution_is_a_question_whose_answer_is_the_truth_about_it() -> No
 def test_whatever_stands_in_a_question_or_a_solution_stays_as_it_is(text: str) -> None:
     assert fill("Q {question} S {solution} V", text, text) == f"Q {text} S {text} V"
     assert fill("S {solution} Q {question}", "q", text) == f"S {text} Q q"
+
+
+def test_training_and_test_have_solutions_of_their_own() -> None:
+    """Each with its number and its seed, and a verifier is asked of the test's; without training problems of none."""
+    asked = []
+
+    def solve(problems: Any, prompter: Any, n: int, seed: int) -> Any:
+        asked.append(([problem.id for problem in problems], n, seed))
+        return SimpleNamespace(sampled=10 * n, questions=lambda template: [f"{template} {one.id}" for one in problems])
+
+    task: Any = SimpleNamespace(solutions=2, test_solutions=3, template="T", chat=False)
+    for train in (PROBLEMS[:1], []):
+        asked.clear()
+        sets: Any = ProblemSets(train, PROBLEMS[1:], *[SimpleNamespace()] * 2)  # type: ignore[arg-type]
+        made = Verification(task, SimpleNamespace(solve=solve), sets, None, seed=7, test_seed=8)  # type: ignore[arg-type]
+        assert sorted(asked) == [*([(["p0"], 2, 7)] if train else []), (["p1"], 3, 8)]
+        assert (made.sets.train, made.sets.test) == ([f"T {one.id}" for one in train], ["T p1"])
+        assert made.sampled == 10 * (3 + (2 if train else 0))
