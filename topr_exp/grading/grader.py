@@ -20,7 +20,7 @@ from typing import Any
 from topr_exp.grading.equivalence import compare_quickly, normal_form
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import Answer, Pool
-from topr_exp.grading.server import SYMBOLIC
+from topr_exp.grading.server import PACKAGE, SYMBOLIC
 from topr_exp.runtime.files import file_digest
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
@@ -258,9 +258,8 @@ class Grader:
     def _workers_pool(self) -> Pool:
         with self._lock:
             if self._pool is None:
-                self._pool = Pool(
-                    self.name if self._own else SYMBOLIC, self.workers, self.deadline, sealed=not self._own
-                )
+                sealed = not self._own or self.name.startswith(PACKAGE)
+                self._pool = Pool(self.name if self._own else SYMBOLIC, self.workers, self.deadline, sealed=sealed)
             return self._pool
 
     def _after_fork(self) -> None:

@@ -74,17 +74,21 @@ def _seal() -> None:
     """
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "compile":
-            if not (len(arguments) > 1 and isinstance(arguments[1], str | bytes) and os.path.exists(arguments[1])):
-                raise RuntimeError("a grading worker executes no text")
-        elif event == "open":
-            flags = arguments[2] if isinstance(arguments[2], int) else 0
-            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                raise RuntimeError("a grading worker writes no file")
-        elif event.startswith(_REFUSED) and event not in _ALLOWED:
-            raise RuntimeError(f"a grading worker does not call {event}")
+        if (what := refused(event, arguments)) is not None:
+            raise RuntimeError(f"a grading worker {what}")
 
     sys.addaudithook(refuse)
+
+
+def refused(event: str, arguments: tuple[Any, ...]) -> str | None:
+    """What a sealed worker does not do, where an audit event is that."""
+    if event == "compile":
+        is_file = len(arguments) > 1 and isinstance(arguments[1], str | bytes) and os.path.exists(arguments[1])
+        return None if is_file else "executes no text"
+    if event == "open":
+        flags = arguments[2] if isinstance(arguments[2], int) else 0
+        return "writes no file" if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else None
+    return f"does not call {event}" if event.startswith(_REFUSED) and event not in _ALLOWED else None
 
 
 def _work(channel: Connection, task: Task) -> None:
