@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ hypothesis.settings.load_profile("same")
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED_DATA = Path(os.environ.get("TOPR_SHARED_DATA", ROOT.parent / "shared" / "data"))
+
+# It needs packages that are built from source, one of them with a C compiler: no part of the extra [dev].
+needs_gym = pytest.mark.skipif(
+    importlib.util.find_spec("reasoning_gym") is None,
+    reason="reasoning-gym is not installed (pip install -e '.[tasks]'; it needs a C compiler)",
+)
 
 
 @pytest.fixture(scope="session")

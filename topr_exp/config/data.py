@@ -14,7 +14,11 @@ from topr_exp.config.section import Count, CountOrAll, Section, Seed, at_least
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them; without `_target_` it is the first.
-SOURCES = {"gsm8k": "topr_exp.data.sources.benchmarks.Benchmarks", "jsonl": "topr_exp.data.sources.jsonl.JsonLines"}
+SOURCES = {
+    "gsm8k": "topr_exp.data.sources.benchmarks.Benchmarks",
+    "jsonl": "topr_exp.data.sources.jsonl.JsonLines",
+    "reasoning_gym": "topr_exp.data.sources.reasoning_gym.ReasoningGym",
+}
 
 
 class AnswerFormat(Enum):

@@ -28,6 +28,7 @@ _PHRASES = {
     "final": re.compile(r"the\s+final\s+answer\s+is\b(?!\s+(?:not|n't)\b)", re.IGNORECASE),
     "verdict": re.compile(r"\bverdict[\s*_]*(?::|\bis\b)", re.IGNORECASE),
 }
+_TAG = re.compile("<answer>")
 _VERDICT_WORDS = re.compile(r"\b(?:correct|incorrect|not|or)\b|n['’]t\b", re.IGNORECASE)
 # What begins a clause that says something about the value before it, and takes nothing back.
 _CLAUSE = re.compile(
@@ -50,18 +51,37 @@ def extract(completion: str, format: str) -> str | None:
     """
     if format not in FORMATS:
         raise ConfigError(f"answer format must be one of {', '.join(FORMATS)}; got {format}")
-    text = completion[completion.rfind("</think>") + 8 :] if "</think>" in completion else completion
     start = _BOX if format == "math" else _PHRASES[format]
-    first = start.search(text)
-    if first is None:
+    text = _own_text(completion, start)
+    if text is None:
         return None
-    further = _NEXT_QUESTION.search(text, first.end())
-    if further is not None:
-        text = text[: further.start()]
     statement = last_boxed(text) if format == "math" else _after_phrase(text, start)
     if statement is None:
         return None
     return _verdict(statement) if format == "verdict" else _without_clause(statement)
+
+
+def tagged(completion: str) -> str | None:
+    """What the last closed <answer>...</answer> holds, without white space around it; None where that is nothing.
+
+    What does not count in `extract` does not count here.
+    """
+    text = _own_text(completion, _TAG)
+    if text is None:
+        return None
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, max(end, 0))
+    return text[start + len("<answer>") : end].strip() or None if start >= 0 else None
+
+
+def _own_text(completion: str, start: re.Pattern[str]) -> str | None:
+    """A completion without its thoughts, and without a further question after the first answer; None without one."""
+    text = completion[completion.rfind("</think>") + 8 :] if "</think>" in completion else completion
+    first = start.search(text)
+    if first is None:
+        return None
+    further = _NEXT_QUESTION.search(text, first.end())
+    return text if further is None else text[: further.start()]
 
 
 def last_boxed(text: str) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from topr_exp.grading import worker
 
+PACKAGE = "topr_exp."  # functions of its own, whose modules are prepared
 SYMBOLIC = "topr_exp.grading.symbolic:equal"
 CALLER_CHECK_SECONDS = 0.5  # a caller killed with -9 whose socket lives on in a forked child is noticed after this
 
@@ -58,11 +59,12 @@ def _serve(control: Connection, caller: int, target: str, workers: set[int]) -> 
 
 
 def load(target: str) -> worker.Task:
-    """The function that a worker runs; the symbolic one comes with warm parser caches."""
-    module, _, function = target.partition(":")
-    task: worker.Task = getattr(importlib.import_module(module), function)
-    if target == SYMBOLIC:
-        importlib.import_module(module).prepare()
+    """The function that a worker runs; the package's come with all imported, and warm caches (`prepare`)."""
+    name, _, function = target.partition(":")
+    module = importlib.import_module(name)
+    task: worker.Task = getattr(module, function)
+    if target.startswith(PACKAGE):
+        module.prepare()
     return task
 
 

@@ -76,20 +76,24 @@ def _seal() -> None:
     sys.dont_write_bytecode = True  # what a grader imports late
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "compile":
-            name = arguments[1] if len(arguments) > 1 else None
-            if not isinstance(name, str | bytes) or not (name == LITERAL or os.path.exists(name)):
-                raise RuntimeError("a grading worker executes no text")
-        elif event == "exec" and arguments[0].co_filename == LITERAL:
-            raise RuntimeError("a grading worker executes no text")
-        elif event == "open":
-            flags = arguments[2] if isinstance(arguments[2], int) else 0
-            if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                raise RuntimeError("a grading worker writes no file")
-        elif event.startswith(_REFUSED) and event not in _ALLOWED:
-            raise RuntimeError(f"a grading worker does not call {event}")
+        if (what := refused(event, arguments)) is not None:
+            raise RuntimeError(f"a grading worker {what}")
 
     sys.addaudithook(refuse)
+
+
+def refused(event: str, arguments: tuple[Any, ...]) -> str | None:
+    """What a sealed worker does not do, where an audit event is that."""
+    if event == "compile":
+        name = arguments[1] if len(arguments) > 1 else None
+        harmless = isinstance(name, str | bytes) and (name == LITERAL or os.path.exists(name))
+        return None if harmless else "executes no text"
+    if event == "exec":
+        return "executes no text" if arguments[0].co_filename == LITERAL else None
+    if event == "open":
+        flags = arguments[2] if isinstance(arguments[2], int) else 0
+        return "writes no file" if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else None
+    return f"does not call {event}" if event.startswith(_REFUSED) and event not in _ALLOWED else None
 
 
 def _work(channel: Connection, task: Task) -> None:

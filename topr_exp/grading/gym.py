@@ -1,0 +1,66 @@
+"""The grader of reasoning-gym's tasks: the task's own `score_answer`, except where that would evaluate the answer."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from topr_exp.grading.arithmetic import value_and_numbers
+from topr_exp.grading.extraction import tagged
+
+
+def prepare() -> None:
+    """Load the library once, before the workers are forked."""
+    importlib.import_module("reasoning_gym")
+
+
+def grade(completion: str, gold: str) -> tuple[str, str | None]:
+    """The verdict on what the last <answer>...</answer> holds, and that; without such a one: invalid.
+
+    gold: the problem as JSON, with `task`, `options` of the task, `answer` and `metadata`. Correct is what the task
+    gives the score 1; all lower ones are incorrect, and so is an answer that its scorer fails on.
+    """
+    answer = tagged(completion)
+    if answer is None:
+        return "invalid", None
+    return "correct" if score(answer, json.loads(gold)) == 1 else "incorrect", answer
+
+
+def score(answer: str, entry: Mapping[str, Any]) -> float:
+    """A task's score of an answer, in [0, 1]."""
+    if entry["task"] in OWN:
+        return float(OWN[entry["task"]](answer, entry["metadata"]))
+    scorer = task_of(entry["task"], json.dumps(entry["options"]))
+    try:
+        return float(scorer.score_answer(answer, entry))
+    except (MemoryError, RecursionError):
+        raise  # they end the worker
+    except Exception:  # of the library, on a text that it did not expect; a gold on which it fails is told before a run
+        return 0.0
+
+
+@functools.lru_cache(maxsize=8)
+def task_of(task: str, options: str) -> Any:
+    """The task, with these options as JSON; its `score_answer` draws nothing."""
+    return importlib.import_module("reasoning_gym").create_dataset(task, seed=0, size=1, **json.loads(options))
+
+
+def countdown(answer: str, metadata: Mapping[str, Any]) -> bool:
+    """Whether arithmetic with each of the numbers once, and no other, comes to the target exactly."""
+    return _solves(answer, metadata["numbers"], metadata["target"])
+
+
+def puzzle24(answer: str, metadata: Mapping[str, Any]) -> bool:
+    """The same with 24 for a target."""
+    return _solves(answer, metadata["numbers"], 24)
+
+
+def _solves(answer: str, numbers: list[int], target: int) -> bool:
+    found = value_and_numbers(answer)
+    return found is not None and found[0] == target and sorted(found[1]) == sorted(numbers)
+
+
+OWN = {"countdown": countdown, "puzzle24": puzzle24}  # the library's scorers parse these answers by evaluating them
