@@ -165,7 +165,7 @@ def test_torchrun_starts_a_run_too(tmp_path: Path) -> None:
     [
         (["cluster.processes=3"], r"cluster.processes must divide optim.batch_size=16, .*\(1, 2, 4, 8, 16\); got 3"),
         (["cluster.processes=0"], "cluster.processes must be 1 or more; got 0"),
-        (["cluster.parallel=tp"], "cluster.parallel=tp: expected one of ddp, fsdp or null"),
+        (["cluster.parallel=tp"], "cluster.parallel=tp: expected one of ddp, fsdp, hsdp or null"),
         (
             ["cluster=slurm", "cluster.nodes=3", "cluster.gpus_per_node=4"],
             r"cluster.nodes times cluster.gpus_per_node must divide optim.batch_size=16, .*; got 12",
