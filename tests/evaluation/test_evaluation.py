@@ -15,6 +15,7 @@ from topr_exp.evaluation import evaluation as stage
 from topr_exp.evaluation.evaluation import Evaluation, evaluate, first
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.store import Store
+from topr_exp.store.ragged import Ragged
 from topr_exp.types import Problem
 
 # Of each problem four completions: their verdicts and the classes of their answers.
@@ -40,7 +41,10 @@ def evaluation(path: str = "string", store: Store | None = None) -> Evaluation:
     verdict = [word for words, _ in SAID.values() for word in words]
     classes = [number for _, numbers in SAID.values() for number in numbers]
     columns = pa.table({"verdict": verdict, "class": pa.array(classes, pa.int32()), "path": [path] * len(verdict)})
-    rollouts: Any = SimpleNamespace(name="rollouts/r")
+    tokens = Ragged(
+        pa.chunked_array([pa.array([[1] * (3 + i % 4) for i in range(len(verdict))], pa.list_(pa.int32()))])
+    )
+    rollouts: Any = SimpleNamespace(name="rollouts/r", tokens=tokens)
     return Evaluation(QUESTIONS, rollouts, Verdicts("verdicts/v", columns), 4, store or Store("nowhere"))
 
 

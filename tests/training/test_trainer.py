@@ -23,7 +23,7 @@ from topr_exp.algorithms.dpo import DPO
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.compose import ComposeConfig, ComposeName, unit_of
+from topr_exp.config.compose import ComposeConfig, ComposeName, Duplicates, unit_of
 from topr_exp.config.optim import OptimConfig, Optimizer, Reduction
 from topr_exp.pipeline import run
 from topr_exp.runtime import interrupts
@@ -73,7 +73,7 @@ def make_examples(policy: Any, loss: Any, problems: int = 6) -> Examples:
     )
     rollouts = Rollouts("", columns, prompts, [0, rows], 0)
     candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0)
-    config = ComposeConfig(ComposeName.uniform, None, None, 16, False)
+    config = ComposeConfig(ComposeName.uniform, None, None, 16, False, None, Duplicates.keep)
     training_set = build_training_set(
         candidates, -1.0, config, unit_of(loss.needs), seed=0, iteration=1, baseline=None, effective=None
     )
