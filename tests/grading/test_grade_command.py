@@ -148,7 +148,7 @@ def test_a_grader_of_ones_own() -> None:
     assert json.loads(done.stdout)["verdict"] == "correct"
     done = run("--format", "own_graders:raising", text=lines({"completion": "a 5", "gold": "5"}))
     assert done.returncode == 1
-    assert done.stderr.decode() == "error: grader own_graders:raising raised ValueError: no idea\n"
+    assert done.stderr.decode() == "error: grader own_graders:raising raised ValueError: no idea (completion 1)\n"
 
 
 @pytest.mark.parametrize(
