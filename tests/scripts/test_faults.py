@@ -34,3 +34,10 @@ def test_the_nearest_tests_run_first() -> None:
     nearer, farther = "tests/composition/test_description.py", "tests/reference/test_reference_run.py"
     assert others.index(nearer) < others.index(farther)
     assert "tests/test_pipeline.py" not in nearest_tests.tests_of("topr_exp/paper/claims.py", graph), "it needs none"
+
+
+def test_what_a_yaml_loads_by_name_is_tested_by_its_room_and_by_whole_runs() -> None:
+    joints = nearest_tests.JOINTS
+    graph = {"topr_exp/algorithms/lone.py": set[str](), "tests/algorithms/test_any.py": set[str]()}
+    graph |= {path: set() for path in joints}
+    assert nearest_tests.tests_of("topr_exp/algorithms/lone.py", graph) == ["tests/algorithms/test_any.py", *joints]
