@@ -296,7 +296,7 @@ class Experiment:
     ) -> TrainingSet:
         """The training set that the settings ask for, out of graded completions."""
         return build_training_set(
-            build_candidates(rollouts, verdicts, problems),
+            build_candidates(rollouts, verdicts, problems, self.config.compose),
             REWARD_OF_WRONG[self.config.reward],
             self.config.compose,
             unit_of(self.config.algo.needs),

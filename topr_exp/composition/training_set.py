@@ -14,7 +14,7 @@ from topr_exp.composition.description import Description
 from topr_exp.composition.pairs import select_pairs
 from topr_exp.composition.proportion import baseline_for, effective_positive
 from topr_exp.composition.selection import select_examples, select_groups
-from topr_exp.config.compose import ComposeConfig, Unit
+from topr_exp.config.compose import ComposeConfig, Duplicates, Unit
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.types import Problem
@@ -55,8 +55,10 @@ class TrainingSet:
         }
 
 
-def build_candidates(rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem]) -> Candidates:
-    """The columns that a training set is composed from."""
+def build_candidates(
+    rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem], config: ComposeConfig
+) -> Candidates:
+    """The columns that a training set is composed from; repetitions are looked for only where they are dropped."""
     levels = np.array([problem.level or 0 for problem in problems], dtype=np.int16)
     return Candidates(
         problem=rollouts.problem,
@@ -64,7 +66,7 @@ def build_candidates(rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[
         truncated=rollouts.truncated,
         length=rollouts.tokens.lengths(),
         level=levels[rollouts.problem],
-        duplicate=repeated(rollouts.problem, rollouts.tokens),
+        duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates is Duplicates.drop else None,
     )
 
 

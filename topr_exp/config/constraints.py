@@ -161,9 +161,10 @@ def rounds(config: Config) -> None:
             f"compose={compose.name.name} may find nothing in a round's few completions; compose must be "
             "uniform where schedule.prompts is set"
         )
-    if fewer := [given for given, _ in compose.left_out()] + [f"pass_rate={compose.pass_rate}"] * bool(
-        compose.pass_rate
-    ):
+    fewer = [given for given, _ in compose.left_out()]
+    if compose.pass_rate is not None:
+        fewer.append(f"pass_rate={compose.pass_rate}")
+    if fewer:
         raise ValueError(
             f"compose.{fewer[0]} may leave nothing of a round's few completions; leave it out where schedule.prompts "
             "is set"
