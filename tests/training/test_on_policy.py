@@ -46,3 +46,21 @@ def test_a_run_that_broke_off_replays_what_it_would_have(
     assert again["tokens"] == whole["tokens"]
     weights = [(config.folder / "model" / "model.safetensors").read_bytes() for config in (undisturbed, broken)]
     assert weights[0] == weights[1]
+
+
+def test_rounds_count_what_they_sampled_before_a_run_broke_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=4", "checkpoint.every_seconds=0"]
+    undisturbed = run(config_of(*overrides(tmp_path / "a", *rounds)))["tokens"]
+    broken = config_of(*overrides(tmp_path / "b", *rounds))
+    update = Trainer.update
+
+    def fails(self: Trainer, *arguments: Any, **more: Any) -> dict[str, float]:
+        if self.step == 2:
+            raise TOPRError("in the third round")
+        return update(self, *arguments, **more)
+
+    monkeypatch.setattr(Trainer, "update", fails)
+    with pytest.raises(TOPRError, match="in the third round"):
+        run(broken)
+    monkeypatch.setattr(Trainer, "update", update)
+    assert run(broken)["tokens"]["tokens_sampled"] == undisturbed["tokens_sampled"] > 0
