@@ -115,7 +115,7 @@ def test_eight_processes_take_over_without_double_work(
     for index in range(SHARDS):
         foreign_lease(table, index, age=61)
     log, ready = tmp_path / "log", PROCESSES.Barrier(8)
-    workers = [start(fill_slowly, tmp_path, log, 0.02, True, 60.0, ready) for _ in range(8)]
+    workers = [start(fill_slowly, tmp_path, log, 0.02, 60.0, ready) for _ in range(8)]
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
@@ -126,7 +126,7 @@ def test_eight_processes_take_over_without_double_work(
 def test_the_heartbeat_keeps_a_slow_owner_on_another_host(tmp_path: Path, start: Callable[..., Any]) -> None:
     log = tmp_path / "log"
     hold(log, 0).touch()
-    process = start(fill_far_away, tmp_path, log, 0.0, True, 5.0, None)
+    process = start(fill_far_away, tmp_path, log, 0.0, 5.0, None)
     wait_for(log.exists)
     table = open_table(tmp_path, stale=5.0)
     done = threading.Timer(6.0, hold(log, 0).unlink)  # more than a silent lease lasts, after all others are made
@@ -142,7 +142,7 @@ def test_an_owner_that_was_suspended_comes_back(
 ) -> None:
     log = tmp_path / "log"
     hold(log, 0).touch()
-    process = start(fill_far_away, tmp_path, log, 0.0, True, 0.6, None)
+    process = start(fill_far_away, tmp_path, log, 0.0, 0.6, None)
     wait_for(log.exists)
     os.kill(process.pid, signal.SIGSTOP)
     table = open_table(tmp_path, stale=0.6)

@@ -34,9 +34,7 @@ def hold(log: Path, index: int) -> Path:
     return log.with_name(f"hold-{index}")
 
 
-def fill_slowly(
-    root: Path, log: Path, seconds: float, parallel: bool, stale: float, ready: Any, most: int = SHARDS
-) -> None:
+def fill_slowly(root: Path, log: Path, seconds: float, stale: float, ready: Any, most: int = SHARDS) -> None:
     """A worker that takes its time for each shard, notes which it begins, and hangs in the one after `most`."""
     begun = 0
 
@@ -52,14 +50,14 @@ def fill_slowly(
 
     if ready is not None:
         ready.wait()
-    open_table(root, stale=stale).fill(make, parallel=parallel)
+    open_table(root, stale=stale).fill(make)
 
 
-def fill_far_away(root: Path, log: Path, seconds: float, parallel: bool, stale: float, ready: Any) -> None:
+def fill_far_away(root: Path, log: Path, seconds: float, stale: float, ready: Any) -> None:
     """The same as if on another host: nobody here can see whether its process lives."""
     leases._scope = lambda: "another host"  # type: ignore[assignment]
     leases.socket.gethostname = lambda: "far"  # type: ignore[attr-defined]
-    fill_slowly(root, log, seconds, parallel, stale, ready)
+    fill_slowly(root, log, seconds, stale, ready)
 
 
 def fill_until_killed(root: Path, step: int) -> None:

@@ -130,7 +130,7 @@ def kill_at_random(root: Path, start: Callable[..., Any], times: int, slowest: f
     log = root / "log"
     for _ in range(times):
         before = len(logged(log))
-        process = start(fill_slowly, root, log, 0.03, True, 60.0, None, 1)
+        process = start(fill_slowly, root, log, 0.03, 60.0, None, 1)
         wait_for(lambda before=before: len(logged(log)) > before)
         time.sleep(source.uniform(0, slowest))
         process.kill()
@@ -157,7 +157,7 @@ def test_a_dead_process_of_this_host_is_noticed_at_once(
     tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
 ) -> None:
     log = tmp_path / "log"
-    process = start(fill_slowly, tmp_path, log, 3600.0, True, 3600.0, None)
+    process = start(fill_slowly, tmp_path, log, 3600.0, 3600.0, None)
     wait_for(log.exists)
     process.kill()  # not joined: a zombie is dead too
     table = open_table(tmp_path, stale=3600)
@@ -168,33 +168,28 @@ def test_a_dead_process_of_this_host_is_noticed_at_once(
 # ---- many processes
 
 
-@pytest.mark.parametrize("parallel", [True, False])
 def test_eight_processes_make_each_shard_once(
-    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes], parallel: bool
+    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
 ) -> None:
     log, ready = tmp_path / "log", PROCESSES.Barrier(8)
-    if parallel:
-        hold(log, 0).touch()
-    workers = [start(fill_slowly, tmp_path, log, 0.05, parallel, 60.0, ready) for _ in range(8)]
-    if parallel:
-        wait_for(lambda: len(logged(log)) == SHARDS)  # others make the rest while one is held up
-        hold(log, 0).unlink()
+    hold(log, 0).touch()
+    workers = [start(fill_slowly, tmp_path, log, 0.05, 60.0, ready) for _ in range(8)]
+    wait_for(lambda: len(logged(log)) == SHARDS)  # others make the rest while one is held up
+    hold(log, 0).unlink()
     for worker in workers:
         worker.join()
         assert worker.exitcode == 0
     assert sorted(logged(log)) == list(range(SHARDS))
     makers = {line.split()[1] for line in log.read_text().splitlines()}
-    assert len(makers) > 1 if parallel else len(makers) == 1
+    assert len(makers) > 1
     assert contents(open_table(tmp_path).folder) == undisturbed
 
 
-@pytest.mark.parametrize("parallel", [True, False])
 def test_the_message_while_another_works(
     tmp_path: Path,
     start: Callable[..., Any],
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    parallel: bool,
 ) -> None:
     """The other worker holds shard 0 until the first message comes, and shard 6 until the second."""
     log = tmp_path / "log"
@@ -208,16 +203,11 @@ def test_the_message_while_another_works(
         return True
 
     monkeypatch.setattr(logging.getLogger("topr_exp.store.table"), "filters", [let_go])
-    process = start(fill_slowly, tmp_path, log, 0.0, parallel, 60.0, None, 1 if parallel else SHARDS)
+    process = start(fill_slowly, tmp_path, log, 0.0, 60.0, None, 1)
     wait_for(log.exists)
     caplog.set_level(logging.INFO)
-    made = open_table(tmp_path).fill(shard, parallel=parallel)
-    owner = f"waiting for {socket.gethostname()}:{process.pid}, which makes "
+    made = open_table(tmp_path).fill(shard)
+    owner = f"waiting for {socket.gethostname()}:{process.pid}, which makes"
     messages = [record.getMessage() for record in caplog.records]
-    if parallel:
-        assert made == SHARDS - 1
-        assert messages == [f"{owner}shard 0 of 12 of {open_table(tmp_path).name}"]
-    else:
-        assert made == 0
-        assert messages[0] == f"{owner}{open_table(tmp_path).name} (12 of 12 shards to go)"
-        assert len(messages) > 1  # the shards that remain are counted down
+    assert made == SHARDS - 1
+    assert messages == [f"{owner} shard 0 of 12 of {open_table(tmp_path).name}"]

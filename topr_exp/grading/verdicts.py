@@ -78,7 +78,7 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grader_name:
                 start, end = rollouts.shard_rows(shard)
                 progress.update(end - start, 0, "from the store")
 
-        table.fill(make, report, parallel=True, on_wait=progress.message)
+        table.fill(make, report, on_wait=progress.message)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():
         warn_of_failures(verdicts, grader_name)

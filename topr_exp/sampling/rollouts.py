@@ -105,7 +105,7 @@ def generate_rollouts(
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
     with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
         shards = ShardSampling(sampler, policy, questions, n, seed, progress)
-        run_in_lanes(sampler, lambda: table.fill(shards.make, shards.report, parallel=True, on_wait=shards.wait))
+        run_in_lanes(sampler, lambda: table.fill(shards.make, shards.report, on_wait=shards.wait))
     bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
     return Rollouts(table.name, table.read(), prompts, bounds, shards.sampled)
 

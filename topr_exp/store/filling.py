@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from topr_exp.runtime import leases
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TABLE_LEASE = f"table{leases.SUFFIX}"
 POLL_SECONDS = (0.02, 1.0)  # first and longest pause before a lease of somebody else is asked for again
 
 
@@ -31,13 +29,10 @@ class Filling:
         make: Callable[[int], pa.Table],
         on_shard: Callable[[int, bool], None],
         on_wait: Callable[[str], None],
-        *,
-        parallel: bool,
         stale: float,
     ) -> None:
         self._shards, self._name, self._make, self._on_shard = shards, name, make, on_shard
-        self._parallel, self._stale = parallel, stale
-        self._wait = _Wait(on_wait)
+        self._wait, self._stale = _Wait(on_wait), stale
         self._pending = list(range(shards.shards))  # not known to be whole
 
     def run(self) -> int:
@@ -71,25 +66,18 @@ class Filling:
     def _make_free_shards(self) -> tuple[set[int], tuple[leases.Owner, int] | None]:
         """Make what nobody else makes; returns that, and another owner with a shard that it holds, if there is one."""
         finished, blocked = set(), None
-        for path, indices in self._leases():
+        for index in self._pending:
+            path = self._shards.folder / f"{stem(index)}{leases.SUFFIX}"
             with disk_errors(f"write {path}"):
                 lease = leases.acquire(path, self._stale)
             if isinstance(lease, leases.Owner):
-                blocked = blocked or (lease, indices[0])
+                blocked = blocked or (lease, index)
                 continue
             with lease:
-                for index in indices:
-                    if self._make_shard(index, lease):
-                        finished.add(index)
-                        self._on_shard(index, True)
+                if self._make_shard(index, lease):
+                    finished.add(index)
+                    self._on_shard(index, True)
         return finished, blocked
-
-    def _leases(self) -> Iterable[tuple[Path, list[int]]]:
-        """The leases on pending shards: one a shard, or one for the whole table."""
-        folder = self._shards.folder
-        if not self._parallel:
-            return [(folder / TABLE_LEASE, self._pending)]
-        return [(folder / f"{stem(index)}{leases.SUFFIX}", [index]) for index in self._pending]
 
     def _make_shard(self, index: int, lease: leases.Lease) -> bool:
         """Make one shard; False when somebody else finished it or took the lease over."""
@@ -107,10 +95,7 @@ class Filling:
         return shards.write_shard(index, table)
 
     def _describe_wait(self, owner: leases.Owner, index: int) -> str:
-        count = self._shards.shards
-        if self._parallel:
-            return f"waiting for {owner}, which makes shard {index} of {count} of {self._name}"
-        return f"waiting for {owner}, which makes {self._name} ({len(self._pending)} of {count} shards to go)"
+        return f"waiting for {owner}, which makes shard {index} of {self._shards.shards} of {self._name}"
 
 
 class _Wait:

@@ -23,10 +23,10 @@ _verified: dict[str, tuple[object, ...]] = {}  # shard file -> its status when i
 
 
 class Shards:
-    """A folder of `shards` shards. `verify` computes each checksum once a process, when the shard is first read."""
+    """A folder of `shards` shards; each checksum is computed once a process, when the shard is first read."""
 
-    def __init__(self, folder: Path, shards: int, *, verify: bool) -> None:
-        self.folder, self.shards, self._verify = folder, shards, verify
+    def __init__(self, folder: Path, shards: int) -> None:
+        self.folder, self.shards = folder, shards
 
     def arrow_file(self, index: int) -> Path:
         return self.folder / f"{stem(index)}.arrow"
@@ -57,8 +57,7 @@ class Shards:
     def fault(self, index: int, *, always: bool = False) -> str | None:
         """What is wrong with a shard: None when it is whole, MISSING, or the damage in words.
 
-        The checksum is computed when the store verifies and this process has not yet done so for this file;
-        `always` computes it in any case.
+        The checksum is computed when this process has not yet done so for this file; `always` computes it in any case.
         """
         arrow = self.arrow_file(index)
         with disk_errors(f"read {arrow}"):
@@ -72,7 +71,7 @@ class Shards:
         if status.st_size != expected["bytes"]:
             return f"{status.st_size} bytes instead of {expected['bytes']}"
         state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, expected["blake2b"])
-        if always or (self._verify and _verified.get(str(arrow)) != state):
+        if always or _verified.get(str(arrow)) != state:
             with disk_errors(f"read {arrow}"):
                 if file_digest(arrow) != expected["blake2b"]:
                     _verified.pop(str(arrow), None)

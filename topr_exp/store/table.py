@@ -35,13 +35,12 @@ KIND_NAMES = re.compile(r"[a-z][a-z0-9_]*")
 class Store:
     """A folder of tables that runs share.
 
-    `verify` reads every shard's checksum once a process, when it is first opened (about 1 s/GB); without it only
-    names and sizes are compared. `stale` is the number of seconds after which a silent process of another host
-    counts as dead.
+    Every shard's checksum is computed once a process, when it is first opened (about 1 s/GB). `stale` is the number of
+    seconds after which a silent process of another host counts as dead.
     """
 
-    def __init__(self, root: Path | str, *, verify: bool = True, stale: float = leases.STALE_SECONDS) -> None:
-        self.root, self._verify, self._stale = Path(root), verify, stale
+    def __init__(self, root: Path | str, *, stale: float = leases.STALE_SECONDS) -> None:
+        self.root, self._stale = Path(root), stale
 
     def table(self, kind: str, key: Mapping[str, Any], shards: int) -> Table:
         """The table of this kind and key, made or not; nothing is written before `fill`.
@@ -54,7 +53,7 @@ class Store:
         assert shards >= 1, shards
         key = json.loads(canonical(key))
         folder = self.root / kind / key_hash(key)
-        table = Table(folder, key, shards, verify=self._verify, stale=self._stale)
+        table = Table(folder, key, shards, self._stale)
         if (folder / KEY_FILE).exists():
             self._compare(folder, key, shards)
         return table
@@ -62,7 +61,7 @@ class Store:
     def open(self, folder: Path) -> Table:
         """The table in a folder of this store, by what its key.json says."""
         key, shards = read_key(folder)
-        return Table(folder, key, shards, verify=self._verify, stale=self._stale)
+        return Table(folder, key, shards, self._stale)
 
     def place(self, name: str) -> Path:
         """The folder of a table that is called kind/hash."""
@@ -84,8 +83,8 @@ class Store:
 class Table(Shards):
     """One table of a store; see `Store.table`."""
 
-    def __init__(self, folder: Path, key: Mapping[str, Any], shards: int, *, verify: bool, stale: float) -> None:
-        super().__init__(folder, shards, verify=verify)
+    def __init__(self, folder: Path, key: Mapping[str, Any], shards: int, stale: float) -> None:
+        super().__init__(folder, shards)
         self.key, self._stale = key, stale
 
     @cached_property
@@ -111,22 +110,19 @@ class Table(Shards):
         self,
         make: Callable[[int], pa.Table],
         on_shard: Callable[[int, bool], None] = lambda index, made_here: None,
-        *,
-        parallel: bool = True,
         on_wait: Callable[[str], None] = log.info,
     ) -> int:
         """Make the shards that are missing or damaged; return how many this process made.
 
         `make(index)` must be a function of the key and the index alone. Several processes may fill one table:
-        with `parallel` they make different shards at the same time, without it one makes all and the others wait.
+        they make different shards at the same time.
         `on_shard(index, made_here)` is called once a shard as soon as it is known to be whole; `on_wait(message)`
         when this process starts to wait for another.
         Raises TOPRError when the disk refuses; finished shards stay, so the same call goes on from there.
         """
         if not (self.folder / KEY_FILE).exists():
             self._write_key()
-        filling = Filling(self, self.name, make, on_shard, on_wait, parallel=parallel, stale=self._stale)
-        made = filling.run()
+        made = Filling(self, self.name, make, on_shard, on_wait, self._stale).run()
         self._tidy()
         return made
 

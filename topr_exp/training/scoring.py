@@ -54,7 +54,7 @@ def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size:
                 start, end = rollouts.shard_rows(shard)
                 progress.update(end - start, 0, "from the store")
 
-        table.fill(make, report, parallel=True, on_wait=progress.message)
+        table.fill(make, report, on_wait=progress.message)
     return table.ragged("logp"), scored
 
 
