@@ -1,24 +1,36 @@
 """What an update of the paper's 8B model needs, without a GPU: the update itself on tensors that hold no numbers.
 
-    python benchmarks/simulated_memory.py [--micro 8 4 1]
+    python benchmarks/simulated_memory.py [--micro 8 4 1] [--processes 1 8 16]
 
 torch's FakeTensorMode runs every operation on shapes alone. The bytes of all tensors alive are counted as they come
 and go, so that the peak is exact but for what a GPU's kernels use inside themselves, what its allocator leaves unused
 and the CUDA context (about half a GiB). Weights are float32, the forward pass is bfloat16 by autocast, the optimizer
 Adafactor, the batch 8 completions of 200 tokens to questions of 100 after 900 tokens that all share.
+
+With several processes (torch's fake process group) an update has one completion for each; the weights are sharded over
+all of them (fsdp), and over 8 a machine (hsdp) as well where there are more. Then the bytes that one process sends in
+an update are counted, by ring algorithms: of a message of S bytes between N processes (N - 1) / N S to gather it or to
+scatter its sum, twice that to sum it on all.
 """
 
 from __future__ import annotations
 
 import argparse
-import weakref
-from collections.abc import Callable
+import contextlib
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import measure
 import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import ProcessGroup
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from training import LLAMAS
@@ -26,11 +38,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from topr_exp.config.optim import OptimConfig, Optimizer, Reduction
 from topr_exp.models.policy import Policy
-from topr_exp.training.logprobs import TokenScores, collate, score_tokens
+from topr_exp.runtime import distributed
+from topr_exp.training import parallel
+from topr_exp.training.logprobs import TokenScores, collate
 from topr_exp.training.optimizers import make_optimizer
 
 GIB = 2**30
 BATCH, SHARED, QUESTION, COMPLETION = 8, 900, 100, 200
+LOCAL = 8  # processes of a machine
 
 
 class Alive(TorchDispatchMode):
@@ -38,28 +53,39 @@ class Alive(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = self.peak = 0
-        self.known: set[int] = set()
+        self.peak = 0
+        self.sizes: dict[StorageWeakRef, int] = {}
+        self.resize = torch.UntypedStorage.resize_
+
+    def __enter__(self) -> Alive:
+        def resize_(storage: torch.UntypedStorage, size: int) -> None:
+            self.resize(storage, size)
+            self.count(storage)
+
+        torch.UntypedStorage.resize_ = resize_  # how FSDP frees what it gathered, and takes room for it again
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        torch.UntypedStorage.resize_ = self.resize
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
         for tensor in tree_iter(made):
-            if isinstance(tensor, torch.Tensor):
+            # A DTensor shows the size of the whole; its part is a tensor of its own.
+            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor) and tensor.device.type != "meta":
                 self.count(tensor.untyped_storage())
         return made
 
     def count(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key in self.known:
-            return
-        self.known.add(key)
-        self.now += size
+        self.sizes[StorageWeakRef(storage)] = storage.nbytes()
         self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self.forget, key, size)
 
-    def forget(self, key: int, size: int) -> None:
-        self.known.discard(key)
-        self.now -= size
+    @property
+    def now(self) -> int:
+        self.sizes = {storage: size for storage, size in self.sizes.items() if not storage.expired()}
+        return sum(self.sizes.values())
 
     def peak_of(self, work: Callable[[], Any]) -> float:
         """GiB alive at the most while `work` runs."""
@@ -68,12 +94,51 @@ class Alive(TorchDispatchMode):
         return self.peak / GIB
 
 
-def update(micro: int, recompute: bool) -> dict[str, float]:
-    """The peak of each part of an update in GiB."""
-    draw = np.random.default_rng(0)
-    with FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive:
+class Sent(TorchDispatchMode):
+    """Counts the GiB that this process sends while it is on, by what they are sent for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gib: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.name()
+        if name.startswith("c10d::"):
+            sizes = [tensor.nbytes for tensor in tree_iter(args) if isinstance(tensor, torch.Tensor)]
+            kind, size, processes, times = {
+                "c10d::_allgather_base_": lambda: ("gathers", max(sizes), max(sizes) // min(sizes), 1),
+                "c10d::_reduce_scatter_base_": lambda: ("sums", max(sizes), max(sizes) // min(sizes), 1),
+                "c10d::allreduce_": lambda: ("sums", sum(sizes), ProcessGroup.unbox(args[1]).size(), 2),
+            }[name]()
+            self.gib[kind] += times * (processes - 1) / processes * size / GIB
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def processes(count: int, by_machine: bool) -> Iterator[None]:
+    """This process is the first of so many, of which the others don't exist."""
+    if count == 1:
+        yield
+        return
+    torch.distributed.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
+    distributed._size, os.environ["LOCAL_WORLD_SIZE"] = count, str(LOCAL)
+    mesh, make = parallel.device_mesh("cpu", by_machine), parallel.device_mesh
+    parallel.device_mesh = lambda device, by_machine: mesh  # it looks at numbers, which fake tensors don't have
+    try:
+        yield
+    finally:
+        parallel.device_mesh, distributed._size = make, 1
+        torch.distributed.destroy_process_group()
+
+
+def update(micro: int, recompute: bool, count: int, by_machine: bool) -> tuple[dict[str, float], dict[str, float]]:
+    """The peak of each part of an update, and what one of `count` processes sends in it, in GiB."""
+    draw, sent = np.random.default_rng(0), Sent()
+    with processes(count, by_machine), FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive, sent:
         config = LlamaConfig(**LLAMAS["8b"], max_position_embeddings=8192, attn_implementation="sdpa")
         policy = Policy(LlamaForCausalLM(config).eval(), None, "simulated", torch.bfloat16)
+        layout = parallel.parallelize(policy, "hsdp" if by_machine else "fsdp")
+        sent.gib.clear()
         found = {"weights": alive.now / GIB, "forward": 0.0, "backward": 0.0}
         options = OptimConfig(
             Optimizer.adafactor, 5e-7, None, 0.0, 1.0, BATCH, micro, recompute, 32, 1, False, Reduction.sequences
@@ -84,17 +149,17 @@ def update(micro: int, recompute: bool) -> dict[str, float]:
         def forward() -> None:
             inputs = collate(sequences(draw, micro, config.vocab_size), policy.device)
             with policy.autocast():
-                scores.append(score_tokens(policy.model, inputs, entropy=True, recompute=recompute))
+                scores.append(layout.score(inputs, entropy=True, recompute=recompute))
 
         def backward() -> None:
             scores.pop().logp.sum().backward()
 
-        for _ in range(BATCH // micro):
+        for _ in range(max(1, BATCH // micro // count)):
             found["forward"] = max(found["forward"], alive.peak_of(forward))
             found["backward"] = max(found["backward"], alive.peak_of(backward))
         found["clip"] = alive.peak_of(lambda: optimizer.clip(1.0))
         found["step"] = alive.peak_of(optimizer.step)
-    return found
+    return found, dict(sent.gib)
 
 
 def sequences(draw: np.random.Generator, count: int, vocabulary: int) -> list[tuple[Any, Any]]:
@@ -105,18 +170,25 @@ def sequences(draw: np.random.Generator, count: int, vocabulary: int) -> list[tu
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--micro", type=int, nargs="+", default=[8, 4, 1], choices=[1, 2, 4, 8])
+    parser.add_argument("--micro", type=int, nargs="+", default=[8, 4, 1], choices=[1, 2, 4, 8], help="of one process")
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 8, 16], choices=[1, 8, 16])
     options = parser.parse_args()
     torch.set_num_threads(1)
+    layouts = [(count, False) for count in options.processes] + [(16, True)] * (16 in options.processes)
+    cases = [(micro, *layout) for layout in layouts for micro in (options.micro if layout[0] == 1 else [1])]
     rows = []
-    for micro in options.micro:
+    for micro, count, by_machine in cases:
         for recompute in (True, False):
-            found = update(micro, recompute)
-            rows.append({"micro_batch_size": micro, "gradient_checkpointing": recompute, **found})
-            parts = ", ".join(f"{name} {gib:.1f}" for name, gib in found.items())
-            print(f"micro-batches of {micro}, {'with' if recompute else 'without'} checkpointing: "
-                  f"{max(found.values()):.1f} GiB ({parts})", flush=True)  # fmt: skip
+            found, sent = update(micro, recompute, count, by_machine)
+            name = "one process" if count == 1 else f"{count} processes, {'hsdp' if by_machine else 'fsdp'}"
+            rows.append({"layout": name, "micro_batch_size": micro, "gradient_checkpointing": recompute, **found,
+                         "sent": sent})  # fmt: skip
+            parts, told = (", ".join(f"{part} {gib:.1f}" for part, gib in each.items()) for each in (found, sent))
+            how = f"micro-batches of {micro}, {'with' if recompute else 'without'} checkpointing"
+            print(f"{name}, {how}: {max(found.values()):.1f} GiB ({parts}); sent: {told or 'nothing'}", flush=True)
     measure.write("simulated-memory", {"rows": rows})
+    sys.stdout.flush()
+    os._exit(0)  # torch's fake process group often crashes as the interpreter ends
 
 
 if __name__ == "__main__":

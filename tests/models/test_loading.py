@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from tests.conftest import config_of
 from topr_exp.models.loading import SHIPPED, load_model, model_folder, weights_fingerprint
@@ -67,6 +69,20 @@ def test_weights_stored_in_bfloat16_are_trained_in_float32(copy: Path, tmp_path:
     for saved, weight in zip(again.model.parameters(), policy.model.parameters(), strict=True):
         assert torch.equal(saved, weight)
         assert not torch.equal(saved, saved.bfloat16().float())
+
+
+def test_weights_are_read_to_the_device_and_not_moved_there(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = set()
+    read = AutoModelForCausalLM.from_pretrained
+
+    def noted(*given: Any, **options: Any) -> Any:
+        model = read(*given, **options)
+        devices.update(weight.device.type for weight in model.parameters())
+        return model
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noted)
+    load_model(str(copy), device="meta")
+    assert devices == {"meta"}
 
 
 def test_the_fingerprint_follows_weights_and_tokenizer(copy: Path) -> None:

@@ -98,6 +98,8 @@ def load_model(
             attn_implementation=attention,
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
+            # On a GPU each tensor goes there as it is read: eight processes of an 8B model would else hold 256 GB.
+            device_map=None if str(device) == "cpu" else {"": device},
         )
     except Exception as error:
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
@@ -106,7 +108,7 @@ def load_model(
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise TOPRError(f"model folder {folder}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}")
-    return model.to(device).eval(), tokenizer
+    return model.eval(), tokenizer
 
 
 def read_files(folder: Path) -> list[Path]:
