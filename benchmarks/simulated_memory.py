@@ -36,7 +36,7 @@ from torch.utils._pytree import tree_iter
 from training import LLAMAS
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from topr_exp.config.optim import OptimConfig, Optimizer, Reduction
+from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.training import parallel
@@ -141,7 +141,20 @@ def update(micro: int, recompute: bool, count: int, by_machine: bool) -> tuple[d
         sent.gib.clear()
         found = {"weights": alive.now / GIB, "forward": 0.0, "backward": 0.0}
         options = OptimConfig(
-            Optimizer.adafactor, 5e-7, None, 0.0, 1.0, BATCH, micro, recompute, 32, 1, False, Reduction.sequences
+            Optimizer.adafactor,
+            5e-7,
+            None,
+            0.0,
+            1.0,
+            BATCH,
+            micro,
+            recompute,
+            32,
+            1,
+            False,
+            Reduction.sequences,
+            0,
+            Schedule.constant,
         )
         optimizer: Any = make_optimizer(policy.model.parameters(), options)
         scores: list[TokenScores] = []

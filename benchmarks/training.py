@@ -35,7 +35,7 @@ from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.compose import ComposeConfig, ComposeName, Duplicates
-from topr_exp.config.optim import OptimConfig, Optimizer, Reduction
+from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
@@ -206,6 +206,7 @@ class Ours:
             name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if adamw else None, weight_decay=0.0, grad_clip=1.0,
             batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.model != "tiny",
             score_batch_size=case.micro, epochs=1, skip_nonfinite=False, reduction=Reduction.sequences,
+            warmup_steps=0, schedule=Schedule.constant,
         )  # fmt: skip
         layout = SingleProcess(self.policy.model)
         self.trainer = Trainer(self.policy, TOPR, None, config, Path(tempfile.mkdtemp()), layout)
@@ -225,7 +226,8 @@ class Ours:
 
     def update(self) -> None:
         start = self.next * self.case.batch
-        self.trainer.update(self.examples, np.arange(start, start + self.case.batch), expect_unit_ratio=False)
+        chosen = np.arange(start, start + self.case.batch)
+        self.trainer.update(self.examples, chosen, self.trainer.step + 1, expect_unit_ratio=False)
         self.next = (self.next + 1) % self.batches
 
     def operations(self) -> float:

@@ -115,6 +115,13 @@ MISTAKES = [
     (["algo.advantage=mean"], "algo.advantage=mean: expected one of reward, group, group_std, leave_one_out"),
     (["algo=dpo", "optim.reduction=tokens"], "optim.reduction must be sequences for algo=dpo, which trains on pairs;"),
     (["optim.reduction=tokens"], "optim.reduction=tokens divides by the number of tokens, and so does algo.length_nor"),
+    (["optim.schedule=step"], "optim.schedule=step: expected one of constant, linear, cosine"),
+    (["optim.warmup_steps=-1"], "optim.warmup_steps must be 0 or more; got -1"),
+    (["optim.warmup_steps=250"], "optim.warmup_steps must be below 250, the most updates of an iteration; got 250"),
+    (
+        ["algo=rloo", "schedule.rounds=6", "optim.warmup_steps=9"],
+        "optim.warmup_steps must be below 6, the most updates",
+    ),
     (["algo=grpo", "data.n=1"], "data.n must be 2 or more for algo=grpo"),
     (["algo=agro", "optim.batch_size=24"], "optim.batch_size must be a multiple of data.n=16 for algo=agro"),
     (["algo=agro_on_policy", "schedule=offline"], "algo=agro_on_policy is right on-policy only"),

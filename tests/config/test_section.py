@@ -36,7 +36,7 @@ RANGES = {
     "compose.n_examples": ALL, "compose.pairs_per_problem": POSITIVE,
     "optim.lr": "above 0", "optim.weight_decay": NATURAL, "optim.grad_clip": "above 0 (.inf for none)",
     "optim.batch_size": POSITIVE, "optim.micro_batch_size": POSITIVE, "optim.score_batch_size": POSITIVE,
-    "optim.epochs": POSITIVE,
+    "optim.epochs": POSITIVE, "optim.warmup_steps": NATURAL,
     "evaluation.seed": NATURAL, "evaluation.every": OPTIONAL, "evaluation.problems": OPTIONAL,
     "checkpoint.every_seconds": "0 (after every update) or more",
     "checkpoint.keep_iterations": "numbers from 1, null for all",

@@ -264,6 +264,15 @@ def without(values: list[float], place: int) -> list[float]:
 # ---- optimizers: a step from gradients
 
 
+def rate(peak: float, step: int, updates: int, optim: Any) -> float:
+    """The learning rate of the update `step`, from 1."""
+    warmup = optim["warmup_steps"]
+    if step <= warmup:
+        return peak * step / (warmup + 1)
+    gone = (step - 1 - warmup) / (updates - warmup)
+    return peak * {"constant": 1.0, "linear": 1 - gone, "cosine": math.cos(math.pi * gone / 2) ** 2}[optim["schedule"]]
+
+
 class AdamW:
     def __init__(self, weights: list[Tensor], optim: Any) -> None:
         self.weights, self.optim, self.t = weights, optim, 0

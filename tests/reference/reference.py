@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.reference.formulas import FORMULAS, OPTIMIZERS, Completion, Record, dpo, of_batch, of_group
+from tests.reference.formulas import FORMULAS, OPTIMIZERS, Completion, Record, dpo, of_batch, of_group, rate
 from topr_exp.composition.candidates import random_generator
 
 TEMPLATE = "Question: {question}\nAnswer:"  # of data.answer_format=gsm8k without worked examples
@@ -61,6 +61,7 @@ class Reference:
         self.folder = folder
         self.settings = json.loads((folder / "config.json").read_text().replace('".inf"', "Infinity"))["resolved"]
         self.algo, self.optim, self.name = self.settings["algo"], self.settings["optim"], self.settings["algo"]["name"]
+        self.peak = self.optim["lr"]
         model, data = self.settings["model"], self.settings["data"]
         assert (data["shots"], data["template"], data["chat"]) == (0, None, False)
         self.policy, self.tokenizer = load(model["path"]), AutoTokenizer.from_pretrained(model["path"])
@@ -84,12 +85,19 @@ class Reference:
             step = samples = 0
             for batch, baseline, seen in self.batches(iteration, out.sets):
                 step, samples = step + 1, samples + len(batch)
+                self.optim["lr"] = rate(self.peak, step, self.updates(out.sets.get(iteration)), self.optim)
                 place = {"iteration": iteration, "step": step, "samples": samples, **seen}
                 out.records.append({**place, **self.update(batch, baseline)})
                 if step == updates:
                     break
         out.after = weights_of(self.policy)
         return out
+
+    def updates(self, chosen: TrainingSet | None) -> int:
+        """Of an iteration, which trains on a set or in rounds."""
+        if chosen is None:
+            return self.settings["schedule"]["rounds"] * self.settings["schedule"]["updates"]
+        return math.ceil(len(chosen.examples) / self.optim["batch_size"]) * self.optim["epochs"]
 
     # ---- what is trained on
 

@@ -59,6 +59,7 @@ OFFLINE = {
     "topr, per token": ["algo=topr", "optim.reduction=tokens", "algo.length_normalize=false", "optim.grad_clip=.inf"],
     "tis, group_std": ["algo=tis", "algo.advantage=group_std", "compose=anna_karenina", "compose.n_examples=30"],
     "is, leave_one_out": ["algo=is", "algo.advantage=leave_one_out", "compose=positives", IMPORTED],
+    "topr, warm-up": ["algo=topr", "optim.warmup_steps=2", "optim.schedule=cosine", "optim.epochs=2", "iterations=2"],
     "topr, another model": ["algo=topr", "model.path={outputs}/another"],
     "topr, twice": ["algo=topr", "iterations=2", "compose.n_examples=20", "effective_positive=0.4"],
     "tis": ["algo=tis", "compose=anna_karenina", "compose.n_examples=30", "effective_positive=0.6"],
@@ -122,6 +123,7 @@ ROUNDS = {
         "algo=agro", ANOTHER, "schedule.replay=0.6", "schedule.rounds=4", "schedule.updates=2", "optim.batch_size=12"
     ],
     "kl_pg": ["algo=kl_pg", "iterations=2", "schedule.rounds=2"],
+    "rloo, linear": ["algo=rloo", "algo.beta=0", "optim.warmup_steps=1", "optim.schedule=linear"],
     "topr": ["algo=topr", *SEVERAL_UPDATES, "baseline=0.2", "sampler.temperature=1.3"],
     "m2po": ["algo=m2po", *SEVERAL_UPDATES, "algo.tau=1e-4"],
     "grpo": ["algo=grpo", *SEVERAL_UPDATES, "schedule.rounds=4"],

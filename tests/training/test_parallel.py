@@ -61,7 +61,7 @@ def go_on(trainer: Trainer, steps: int) -> list[dict[str, float]]:
     records = []
     for step in range(trainer.step, steps):
         chosen = np.resize(order, 100)[8 * step : 8 * step + sizes[step]]
-        records.append(trainer.update(examples, chosen, expect_unit_ratio=step == 0))
+        records.append(trainer.update(examples, chosen, steps, expect_unit_ratio=step == 0))
     return records
 
 
@@ -217,7 +217,7 @@ def step_in_bfloat16(folder: Path, parallel: str, lr: float) -> tuple[Any, Any, 
     trainer = Trainer(ours, TOPR, None, config, folder, parallelize(ours, parallel))
     before = weights(trainer)
     with Gathered() as gathered:
-        trainer.update(examples, np.arange(8), expect_unit_ratio=True)
+        trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
     return before, weights(trainer), dict(gathered.bytes)
 
 

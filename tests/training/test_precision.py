@@ -35,7 +35,7 @@ def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as
         step()
 
     trainer.optimizer.step = keeping_step
-    trainer.update(examples, np.arange(8), expect_unit_ratio=True)
+    trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
     moved = weights(trainer).double() - before.double()
 
     exact = copy.deepcopy(policy.model).double()  # the same gradient, the optimizer's arithmetic in float64

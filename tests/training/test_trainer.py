@@ -23,7 +23,7 @@ from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.compose import ComposeConfig, ComposeName, Duplicates, unit_of
-from topr_exp.config.optim import OptimConfig, Optimizer, Reduction
+from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
 from topr_exp.runtime import interrupts
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
@@ -51,7 +51,7 @@ def optim(**changes: Any) -> OptimConfig:
         score_batch_size=5,
         epochs=1,
         skip_nonfinite=False,
-        **{"reduction": Reduction.sequences, **values},
+        **{"reduction": Reduction.sequences, "warmup_steps": 0, "schedule": Schedule.constant, **values},
     )
 
 
@@ -98,7 +98,7 @@ def train(
     records = []
     for step in range(trainer.step, updates):
         start = step * size % len(order)
-        records.append(trainer.update(examples, order[start : start + size], expect_unit_ratio=step == 0))
+        records.append(trainer.update(examples, order[start : start + size], updates, expect_unit_ratio=step == 0))
     return trainer, records
 
 
@@ -208,8 +208,8 @@ def test_the_last_batch_is_divided_by_its_own_size(tmp_path: Path, make_policy: 
     examples = make_examples(policy, TOPR)
     trainer = new_trainer(policy, TOPR, optim(lr=1e-12), tmp_path)
     chosen = examples.training_set.order(0, 1, 0)[:3]
-    whole = trainer.update(examples, chosen, expect_unit_ratio=True)["loss"]
-    single = [trainer.update(examples, chosen[i : i + 1], expect_unit_ratio=False)["loss"] for i in range(3)]
+    whole = trainer.update(examples, chosen, 4, expect_unit_ratio=True)["loss"]
+    single = [trainer.update(examples, chosen[i : i + 1], 4, expect_unit_ratio=False)["loss"] for i in range(3)]
     assert whole == pytest.approx(np.mean(single), rel=1e-5)
 
 
@@ -222,7 +222,7 @@ def test_tokens_as_divisor_are_those_of_the_global_batch(tmp_path: Path, make_po
     for reduction in Reduction:
         config = optim(lr=1e-12, grad_clip=float("inf"), micro_batch_size=micro, reduction=reduction)
         found[reduction] = new_trainer(policy, PER_TOKEN, config, tmp_path).update(
-            examples, chosen, expect_unit_ratio=True
+            examples, chosen, 1, expect_unit_ratio=True
         )
     tokens = found[Reduction.tokens]["tokens"]
     assert tokens > 7
@@ -285,7 +285,7 @@ def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path: Pat
         next(policy.model.parameters()).mul_(1.01)
     trainer = new_trainer(policy, TOPR, optim(), tmp_path)
     with pytest.raises(TOPRError, match=r"log π − log μ is .* before the first update .*μ was not scored by these"):
-        trainer.update(examples, np.arange(8), expect_unit_ratio=True)
+        trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
 
 
 def test_the_gate_looks_at_each_completion(tmp_path: Path, make_policy: Any) -> None:
@@ -324,11 +324,11 @@ def test_a_gradient_that_is_not_finite_stops_the_run_or_is_skipped(
         policy.model.lm_head.weight[5] = float("inf")
     before = weights(trainer).clone()
     if skip:
-        assert trainer.update(examples, np.arange(8), expect_unit_ratio=False)["skipped"] == 1
+        assert trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)["skipped"] == 1
         torch.testing.assert_close(weights(trainer), before, equal_nan=True)
     else:
         with pytest.raises(TOPRError, match=r"not finite at step 1; .*completions \[0, 1, 2, 3, 4, 5, 6, 7\]"):
-            trainer.update(examples, np.arange(8), expect_unit_ratio=False)
+            trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)
 
 
 def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path: Path, make_policy: Any) -> None:
@@ -347,11 +347,11 @@ def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path: Pat
     ):
         config = optim(micro_batch_size=micro, gradient_checkpointing=recompute)
         with pytest.raises(TOPRError, match=line.format(micro, str(recompute).lower(), advice)):
-            new_trainer(policy, TOPR, config, tmp_path).update(examples, np.arange(8), expect_unit_ratio=True)
+            new_trainer(policy, TOPR, config, tmp_path).update(examples, np.arange(8), 1, expect_unit_ratio=True)
     with pytest.raises(TOPRError, match=r"scoring 5 completions .*; lower optim.score_batch_size; what"):
         log_probabilities(policy, examples.rollouts, range(8), 5)
     hook.remove()
-    new_trainer(policy, TOPR, optim(), tmp_path).update(examples, np.arange(8), expect_unit_ratio=True)
+    new_trainer(policy, TOPR, optim(), tmp_path).update(examples, np.arange(8), 1, expect_unit_ratio=True)
 
 
 def test_gradient_checkpointing_changes_no_update(tmp_path: Path, make_policy: Any) -> None:

@@ -26,6 +26,7 @@ def check(config: Config) -> None:
     imported(config)
     rounds(config)
     on_policy(config)
+    warmup(config)
     config.cluster.check_batch(config.optim.batch_size)
 
 
@@ -194,3 +195,26 @@ def on_policy(config: Config) -> None:
             "sampler.temperature=1, sampler.top_p=1 and sampler.top_k=0; got temperature="
             f"{sampler.temperature:g}, top_p={sampler.top_p:g}, top_k={sampler.top_k}"
         )
+
+
+def warmup(config: Config) -> None:
+    """It ends within an iteration, as far as the settings tell how many updates that has; training knows for sure."""
+    steps, most = config.optim.warmup_steps, most_updates(config)
+    if most is not None and steps >= most:
+        raise ValueError(f"optim.warmup_steps must be below {most}, the most updates of an iteration; got {steps}")
+
+
+def most_updates(config: Config) -> int | None:
+    """The most updates that an iteration can have; None where the data decide."""
+    schedule, optim, data = config.schedule, config.optim, config.data
+    if schedule.prompts is not None:
+        assert schedule.rounds is not None
+        assert schedule.updates is not None
+        return schedule.rounds * schedule.updates
+    if data.train_problems is None or data.completions is not None or config.task.verifies:
+        return None
+    if unit_of(config.algo.needs) == "pairs":
+        return None
+    sampled = data.train_problems * data.n
+    examples = min(sampled, config.compose.n_examples or sampled)
+    return -(-examples // optim.batch_size) * optim.epochs

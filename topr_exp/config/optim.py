@@ -25,6 +25,14 @@ class Reduction(Enum):
     tokens = "tokens"
 
 
+class Schedule(Enum):
+    """What becomes of the learning rate between the warm-up and the end of an iteration."""
+
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+
+
 @dataclass(frozen=True)
 class OptimConfig(Section):
     """One update: which optimizer, how many examples, how far."""
@@ -42,10 +50,16 @@ class OptimConfig(Section):
     epochs: Count
     skip_nonfinite: bool  # leave out an update whose loss or gradient is not finite, instead of stopping
     reduction: Reduction
+    warmup_steps: Annotated[int, at_least(0)]  # updates of an iteration before the rate is lr
+    schedule: Schedule
 
     # Fields that say how much fits into memory, no more: no part of a run's name, so that one that ran out goes on.
     PLACE: ClassVar[frozenset[str]] = frozenset({"micro_batch_size", "gradient_checkpointing", "score_batch_size"})
-    ADDED: ClassVar[Mapping[str, Any]] = {"reduction": Reduction.sequences}
+    ADDED: ClassVar[Mapping[str, Any]] = {
+        "reduction": Reduction.sequences,
+        "warmup_steps": 0,
+        "schedule": Schedule.constant,
+    }
 
     def check(self) -> None:
         if self.name is Optimizer.adafactor and self.betas is not None:

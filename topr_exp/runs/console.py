@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.compose import ComposeName, Duplicates
 from topr_exp.config.data import Reward
+from topr_exp.config.optim import Schedule
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config, Mu
 from topr_exp.runtime import distributed
@@ -99,8 +100,13 @@ def sampling(config: Config) -> str:
 def training(config: Config) -> str:
     """The optimizer, the size of an update, and how long."""
     optim = config.optim
+    rate = f"{optim.lr:g}"
+    if optim.warmup_steps:
+        rate += f" after {plural(optim.warmup_steps, 'update')} of warm-up"
+    if optim.schedule is not Schedule.constant:
+        rate += f", falling to 0 ({optim.schedule.name})"
     return (
-        f"{optim.name.name}, learning rate {optim.lr:g}, {optim.batch_size} examples an update, gradient clip "
+        f"{optim.name.name}, learning rate {rate}, {optim.batch_size} examples an update, gradient clip "
         f"{optim.grad_clip:g}, {duration(config)}, seed {config.seed}"
     )
 

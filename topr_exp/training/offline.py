@@ -36,7 +36,7 @@ def train_offline(
             if order is None or position == 0:
                 order = examples.training_set.order(seed, iteration, epoch)
             chosen = order[position * batch : (position + 1) * batch]
-            record = trainer.update(examples, chosen, expect_unit_ratio=mu_is_start and trainer.step == 0)
+            record = trainer.update(examples, chosen, steps, expect_unit_ratio=mu_is_start and trainer.step == 0)
             journal.log({"iteration": iteration, **record})
             progress.update(1, record["tokens"], f"loss {record['loss']:.3g}")
             trainer.checkpoint(journal, steps, save_every)

@@ -78,7 +78,8 @@ class Rounds:
                 examples, correct, replayed = self.sample_round(number)
                 for position in range(self.schedule.updates):
                     chosen = self.choose_examples(examples, number, position)
-                    record = self.trainer.update(examples, chosen, expect_unit_ratio=position == 0 and not replayed)
+                    ours = position == 0 and not replayed
+                    record = self.trainer.update(examples, chosen, steps, expect_unit_ratio=ours)
                     seen = {"sampled_length": self.sampled_length, "sampler_gap": self.sampler_gap}
                     place = {"iteration": self.iteration, "round": number, "sampled_correct": correct}
                     journal.log({**place, **seen, **record})

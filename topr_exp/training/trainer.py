@@ -27,6 +27,7 @@ from topr_exp.runtime import distributed, interrupts
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples
 from topr_exp.training.journal import Journal
+from topr_exp.training.learning_rate import learning_rate
 from topr_exp.training.logprobs import TokenScores, collate
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.micro_batches import MicroBatch, micro_batches
@@ -106,8 +107,10 @@ class Trainer:
             self.saved = time.monotonic()
             self.saving = self.saved - began
 
-    def update(self, examples: Examples, chosen: NDArray[np.int64], *, expect_unit_ratio: bool) -> dict[str, float]:
-        """One optimizer step on the chosen examples; returns its record.
+    def update(
+        self, examples: Examples, chosen: NDArray[np.int64], updates: int, *, expect_unit_ratio: bool
+    ) -> dict[str, float]:
+        """One optimizer step on the chosen examples, of `updates` in the iteration; returns its record.
 
         expect_unit_ratio: the weights are those that scored μ, so that Δ must vanish. Raises TOPRError when it does
         not, and, unless optim.skip_nonfinite is set, when the loss or the gradient is not finite; when memory runs
@@ -120,12 +123,17 @@ class Trainer:
         )
         more = "" if config.gradient_checkpointing else " or set optim.gradient_checkpointing=true"
         smaller = "lower optim.micro_batch_size" if config.micro_batch_size > 1 else "train on more or larger devices"
+        rate = learning_rate(config, self.step, updates)
         with memory_for(work, smaller + more):
-            return self.optimize(examples, chosen, expect_unit_ratio=expect_unit_ratio)
+            return self.optimize(examples, chosen, rate, expect_unit_ratio=expect_unit_ratio)
 
-    def optimize(self, examples: Examples, chosen: NDArray[np.int64], *, expect_unit_ratio: bool) -> dict[str, float]:
+    def optimize(
+        self, examples: Examples, chosen: NDArray[np.int64], rate: float, *, expect_unit_ratio: bool
+    ) -> dict[str, float]:
         """The work of `update`, which says what to do when memory runs out."""
         began = time.monotonic()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         metrics = self.accumulate_gradients(examples, chosen)
         norm = self.clip(self.config.grad_clip)
         metrics = metrics.of_all_processes()
@@ -142,7 +150,7 @@ class Trainer:
             "samples": self.samples,
             **metrics.record(self.divisor(examples, chosen)),
             "grad_norm": float(norm),
-            "lr": self.config.lr,
+            "lr": rate,
             "skipped": self.skipped,
             "tokens": metrics.tokens,
             "tokens_per_second": round(metrics.tokens / (time.monotonic() - began), 1),
