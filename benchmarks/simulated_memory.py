@@ -140,22 +140,8 @@ def update(micro: int, recompute: bool, count: int, by_machine: bool) -> tuple[d
         layout = parallel.parallelize(policy, "hsdp" if by_machine else "fsdp")
         sent.gib.clear()
         found = {"weights": alive.now / GIB, "forward": 0.0, "backward": 0.0}
-        options = OptimConfig(
-            Optimizer.adafactor,
-            5e-7,
-            None,
-            0.0,
-            1.0,
-            BATCH,
-            micro,
-            recompute,
-            32,
-            1,
-            False,
-            Reduction.sequences,
-            0,
-            Schedule.constant,
-        )
+        options = OptimConfig(Optimizer.adafactor, 5e-7, None, 0.0, 1.0, BATCH, micro, recompute, 32, 1, False,
+                              Reduction.sequences, 0, Schedule.constant)  # fmt: skip
         optimizer: Any = make_optimizer(policy.model.parameters(), options)
         scores: list[TokenScores] = []
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.arguments import parse
-from topr_exp.config.data import SOURCES
+from topr_exp.config.data import SOURCES, Reward
 from topr_exp.config.sampler import SCHEMAS
 from topr_exp.config.task import TaskName
 from topr_exp.runtime.exit_status import exit_status
@@ -149,7 +149,8 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
         yield from named("data", run["data"]["name"], choice_of(run["data"]), args)
     for group in ("data", "sampler", "evaluation", "model") if same else ("sampler", "evaluation", "model"):
         for key, value in run[group].items():
-            if key not in dropped or (group == "data" and key == "path"):
+            asked = (group, key) == ("data", "path") or (group, key, value) == ("data", "reward", Reward.graded.name)
+            if key not in dropped or asked:
                 yield f"{group}.{key}={quoted(value)}"
 
 
@@ -260,6 +261,9 @@ def table(figures: dict[str, Any]) -> str:
             error = point["sampling_only_se"]
             lines.append(f"{curve[:-1] + k:<8}{cell(point['value']):>8}{interval:>30}{cell(error):>26}")
     lines.append(", ".join(f"{name} {cell(figures[name])} %" for name in VERDICTS))
+    if "mean_reward" in figures:
+        error = figures["mean_reward_se"]
+        lines.append(f"mean reward {figures['mean_reward']:.4g}" + (f" ± {2 * error:.2g}" if error is not None else ""))
     histogram = " ".join(str(count) for count in figures["correct_histogram"])
     lines.append(f"problems with 0 to {figures['samples']} correct completions: {histogram}")
     for title, key in (("level", "levels"), ("subject", "subjects")):

@@ -1,8 +1,9 @@
 """`python -m topr_exp.grade`: grades completions on their own, JSON lines in, the same lines with verdicts out.
 
 Each input line is an object with the strings `completion` and `gold`; it comes back, in order and as soon as it is
-decided, with `verdict`, `answer` and `path` (docs/grading.md). A malformed line comes back as {"line", "error"}, the
-rest is graded, and the exit status is 1. Exit status 2: a wrong option, or a file that cannot be read.
+decided, with `verdict`, `answer` and `path` (docs/grading.md), and `reward` where your own grader gives a number. A
+malformed line comes back as {"line", "error"}, the rest is graded, and the exit status is 1. Exit status 2: a wrong
+option, or a file that cannot be read.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _grade(options: argparse.Namespace) -> int:
     with (
         exit_without_reader(),
-        Grader(options.format, options.workers, options.deadline) as grader,
+        Grader(options.format, options.workers, options.deadline, threshold=options.threshold) as grader,
         _source(options.input) as source,
         _sink(options.output) as sink,
     ):
@@ -60,6 +61,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="processes for symbolic comparisons (default: one for each CPU)")
     parser.add_argument(
         "--deadline", type=float, help="seconds for one comparison (default: 1; for a call of your own grader 10)"
+    )
+    parser.add_argument(
+        "--threshold", type=float, default=1.0, help="a number of your own grader is correct from here on (default: 1)"
     )
     return parser.parse_args(arguments)
 
@@ -117,7 +121,8 @@ class _Job:
         for outcome in self.grader.grade(self._pairs()):
             self._pass_errors()
             row = self.waiting.popleft()
-            self._write({**row, "verdict": outcome.verdict, "answer": outcome.answer, "path": outcome.path})
+            reward = {} if outcome.reward is None else {"reward": outcome.reward}
+            self._write({**row, "verdict": outcome.verdict, "answer": outcome.answer, "path": outcome.path, **reward})
             self._count(outcome)
             self._pass_errors()
         self._pass_errors()

@@ -27,8 +27,7 @@ from topr_exp.config.settings import Config, Mu
 from topr_exp.evaluation.curve import Curve
 from topr_exp.evaluation.evaluation import first
 from topr_exp.evaluation.showcase import Showcase
-from topr_exp.grading import Grader
-from topr_exp.grading.verdicts import Verdicts, grade_rollouts
+from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
 from topr_exp.runs import card, checkpointing, prompt
@@ -55,7 +54,7 @@ from topr_exp.training.scoring import score_rollouts
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import Problem
 
-REWARD_OF_WRONG = {Reward.pm1: -1.0, Reward.zero_one: 0.0}
+REWARD_OF_WRONG = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -207,7 +206,7 @@ class Experiment:
             rollouts, train, imported = self.completions(store)
             self.before_training()
         with self.folder.stage("grading"):
-            verdicts = grade_rollouts(rollouts, train.problems, self.config.grader_name, store)
+            verdicts = grade_rollouts(rollouts, train.problems, self.config.grading, store)
         with self.folder.stage("composition"):
             training_set = self.training_set_of(rollouts, verdicts, train.problems, iteration)
             refuse_nothing_to_learn(self.config.algo, training_set)
@@ -264,7 +263,7 @@ class Experiment:
     def train_in_rounds(self, iteration: int) -> Trainer:
         """Train the policy in place on completions that it samples anew every few updates."""
         config = self.config
-        with self.folder.stage("training"), Grader(config.grader_name) as grader:
+        with self.folder.stage("training"), open_grader(config.grading) as grader:
             reference = self.reference()
             trainer = self.trainer(reference, iteration)
             rounds = Rounds(
@@ -356,6 +355,7 @@ class Experiment:
             "seed": config.seed,
             "sampler_seed": config.sampler.seed,
             **{key: last[key] for key in ("baseline", "effective_positive", "positive_share", "n_train")},
+            **({"mean_reward": last["mean_reward"]} if "mean_reward" in last else {}),
             "problems": {"train": len(self.train.problems), "test": len(self.test.problems)},
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
             "note": last.get("note"),

@@ -37,6 +37,7 @@ def settings(data_format: str, source: Path | str, **changes: Any) -> Benchmarks
         "answer_format": AnswerFormat[data_format],
         "grader": None,
         "reward": Reward.pm1,
+        "threshold": 1.0,
         "shots": 0,
         "fewshot_file": None,
         "template": None,

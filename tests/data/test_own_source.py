@@ -19,7 +19,8 @@ from topr_exp.pipeline import run
 from topr_exp.runs import reading
 from topr_exp.types import ConfigError, Problem, TOPRError
 
-DOC = (ROOT / "docs" / "extending.md").read_text().partition("\n# A source of problems\n")[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+DOC = PAGE.partition("\n# A source of problems\n")[2].partition("\n# A graded reward\n")[0]
 SMALL = ["experiment=smoke", "cluster.threads=1"]
 
 

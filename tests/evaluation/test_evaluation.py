@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from topr_exp.config.data import Grading
 from topr_exp.data.questions import Questions
 from topr_exp.evaluation import evaluation as stage
 from topr_exp.evaluation.evaluation import Evaluation, evaluate, first
@@ -93,10 +94,10 @@ def test_what_is_asked_is_what_the_settings_say(tmp_path: Path, monkeypatch: pyt
     sampler: Any = SimpleNamespace()
     policy: Any = SimpleNamespace()
     store = Store(tmp_path)
-    found = evaluate(sampler, policy, QUESTIONS, 4, 11, "gsm8k", store)
+    found = evaluate(sampler, policy, QUESTIONS, 4, 11, Grading("gsm8k"), store)
     assert asked == [
         (sampler, policy, QUESTIONS, 4, 11, store, "evaluation"),
-        (made.rollouts, QUESTIONS.problems, "gsm8k", store),
+        (made.rollouts, QUESTIONS.problems, Grading("gsm8k"), store),
     ]
     assert found.figures() == made.figures()
     places = {"rollouts": str(tmp_path / "rollouts" / "r"), "verdicts": str(tmp_path / "verdicts" / "v")}

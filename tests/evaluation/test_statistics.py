@@ -8,7 +8,7 @@ import pytest
 
 from tests.evaluation import brute_force
 from tests.evaluation.synthetic import evaluation
-from topr_exp.evaluation.statistics import mean_lengths, measure, summarise
+from topr_exp.evaluation.statistics import mean_lengths, mean_reward, measure, summarise
 from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID, correct_histogram, encode, shares
 
 C, W, X = CORRECT, INCORRECT, INVALID
@@ -98,3 +98,13 @@ def test_counting_verdicts():
     assert correct_histogram(VERDICTS[:, :2]) == [2, 0, 2]
     with pytest.raises(KeyError):
         encode(["right"])
+
+
+def test_the_mean_reward_and_its_error_over_problems_and_over_what_they_were_made_from():
+    rewards = np.array([[1.0, 0.0], [3.0, 2.0], [0.5, 0.5], [1.0, 2.0]])
+    each = np.array([0.5, 2.5, 0.5, 1.5])
+    found = mean_reward(rewards)
+    assert found == {"mean_reward": 1.25, "mean_reward_se": pytest.approx(each.std(ddof=1) / 2)}
+    assert mean_reward(rewards[:1]) == {"mean_reward": 0.5, "mean_reward_se": None}
+    two = mean_reward(rewards, ["a", "a", "b", "b"])["mean_reward_se"]
+    assert two == pytest.approx(np.array([1.5, 1.0]).std(ddof=1) / 2**0.5)

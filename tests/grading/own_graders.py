@@ -71,4 +71,28 @@ def writing(completion: str, gold: str) -> str:
     return "correct"
 
 
+def closeness(completion: str, gold: str) -> object:
+    """What a grader may return beside a verdict, or not: the completion says which."""
+    import fractions
+
+    said = {
+        "number": 0.5,
+        "whole": 1,
+        "of a library": fractions.Fraction(1, 4),
+        "with answer": (2.5, "5"),
+        "with verdict": ("invalid", None, -3),
+        "verdict alone": "correct",
+        "nan": float("nan"),
+        "inf": (float("-inf"), "5"),
+        "large": 10**400,
+        "true": (True, "5"),
+        "twice": (0.5, "5", 0.5),
+        "text": ("correct", "5", "0.5"),
+        "four": ("correct", "5", 1, 1),
+    }
+    if completion == "died":
+        os._exit(3)
+    return said[completion]
+
+
 NOT_CALLABLE = 3

@@ -100,6 +100,46 @@ def test_its_mistakes_are_not_scored(name: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("graded", [False, True])
+def test_it_may_give_numbers(graded: bool) -> None:
+    said = ["number", "whole", "of a library", "with answer", "with verdict", "died"]
+    with Grader("own_graders:closeness", 1, 60, graded, threshold=0.5) as grader:
+        assert list(grader.grade([(each, "5") for each in said])) == [
+            Outcome("correct", None, "user", 0.5),
+            Outcome("correct", None, "user", 1.0),
+            Outcome("incorrect", None, "user", 0.25),
+            Outcome("correct", "5", "user", 2.5),
+            Outcome("invalid", None, "user", -3.0),
+            Outcome("incorrect", None, "died", None),
+        ]
+        with pickle.loads(pickle.dumps(grader)) as copy:
+            assert (copy.graded, copy.threshold) == (graded, 0.5)
+    with Grader("own_graders:closeness", 1, 60) as grader:
+        assert [one.verdict for one in grader.grade([("number", ""), ("whole", "")])] == ["incorrect", "correct"]
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("nan", r"gave the reward nan, which is not finite \(completion 2\)$"),
+        ("inf", r"gave the reward -inf, which is not finite \(completion 2\)$"),
+        ("large", r"gave the reward 10+, which is not finite \(completion 2\)$"),
+        ("verdict alone", r"must give a number where data\.reward=graded; got 'correct' \(completion 2\)$"),
+        ("true", r"must return one of .*; got \[True, '5'\] \(completion 2\)$"),
+        ("twice", r"must return one of .*; got \[0\.5, '5', 0\.5\]"),
+        ("text", r"must return one of .*; got \['correct', '5', '0\.5'\]"),
+        ("four", r"must return one of .*; got \['correct', '5', 1, 1\]"),
+    ],
+)
+def test_what_is_no_reward_is_one_line(said: str, message: str) -> None:
+    with (
+        Grader("own_graders:closeness", 1, 60, graded=True) as grader,
+        pytest.raises(TOPRError, match=rf"^grader own_graders:closeness {message}") as error,
+    ):
+        list(grader.grade([("number", ""), (said, "")]))
+    assert "\n" not in str(error.value)
+
+
 def test_it_writes_no_files(tmp_path: Path) -> None:
     target = tmp_path / "file"
     with (

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from topr_exp.config.data import Grading
 from topr_exp.grading import verdicts
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, warn_of_failures
 from topr_exp.sampling.rollouts import Rollouts
@@ -34,7 +35,7 @@ def rollouts(name: str = "rollouts/a") -> Rollouts:
 
 
 def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path: Path) -> None:
-    found = grade_rollouts(rollouts(), PROBLEMS, "gsm8k", Store(tmp_path))
+    found = grade_rollouts(rollouts(), PROBLEMS, Grading("gsm8k"), Store(tmp_path))
     right = {0: (1, 5), 1: (2,), 2: (3,), 3: (4,)}
     expected = [
         "invalid" if i == 0 else "correct" if i in right[problem] else "incorrect"
@@ -50,11 +51,44 @@ def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path: Path
     assert all(len({*row[1:5].tolist()}) == 4 for row in classes[[0, 2, 3]])
 
 
+def test_rewards_lie_with_the_verdicts_and_change_nothing_where_they_are_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    said, store = ("number", "whole", "died", "with verdict", "of a library"), Store(tmp_path)
+    columns = pa.table({"text": pa.array(said), "problem": pa.array([0, 0, 0, 1, 1], pa.int32())})
+    asked = Rollouts("rollouts/a", columns, [np.zeros(1, np.int32)] * 2, [0, 3, 5], 0), PROBLEMS[:2]
+    name = "own_graders:closeness"
+    two_valued, graded, low = (
+        grade_rollouts(*asked, each, store)
+        for each in (Grading(name), Grading(name, graded=True), Grading(name, graded=True, threshold=0.5))
+    )
+    assert two_valued.reward is None
+    assert two_valued.columns.column_names == ["verdict", "answer", "path", "class"]
+    assert store.open(tmp_path / two_valued.name).key.keys() == {"rollouts", "grader", "golds", "version"}
+    for found in (graded, low):
+        assert found.reward is not None
+        assert found.reward.tolist() == [0.5, 1.0, -3.0, -3.0, 0.25], "what was cut off is worth the least"
+    assert graded.verdict.tolist() == ["incorrect", "correct", "incorrect", "invalid", "incorrect"]
+    assert low.verdict.tolist() == ["correct", "correct", "incorrect", "invalid", "incorrect"]
+    assert two_valued.verdict.tolist() == graded.verdict.tolist()
+    assert len({two_valued.name, graded.name, low.name}) == 3
+    kept = Verdicts("", graded.columns.filter(pa.array([True, True, True, False, False])))
+    assert kept.reward is not None
+    assert kept.reward.tolist() == [0.5, 1.0, 0.0], "where all numbers are above 0 it is worth 0"
+
+
 def test_what_decides_the_verdicts_is_in_their_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where something else is asked, nothing that lies there is taken for the answer."""
-    asked: dict[str, Any] = {"rollouts": rollouts(), "problems": PROBLEMS, "grader_name": "gsm8k"}
+    asked: dict[str, Any] = {"rollouts": rollouts(), "problems": PROBLEMS, "grading": Grading("gsm8k")}
     other_gold = [*PROBLEMS[:-1], dataclasses.replace(PROBLEMS[-1], answer="(2, 1)")]
-    changes = ({}, {"rollouts": rollouts("rollouts/b")}, {"problems": other_gold}, {"grader_name": "final"})
+    others = {"final": Grading("final"), "threshold": Grading("gsm8k", threshold=0.5)}
+    changes = (
+        {},
+        {"rollouts": rollouts("rollouts/b")},
+        {"problems": other_gold},
+        *({"grading": each} for each in others.values()),
+    )
     found = [grade_rollouts(**asked | change, store=Store(tmp_path)) for change in changes]
     monkeypatch.setattr(verdicts, "version", lambda name: "another")
     found.append(grade_rollouts(**asked, store=Store(tmp_path)))

@@ -161,12 +161,14 @@ class Reference:
             if fresh := self.prepared([one for group in new for one in group]):
                 share = float(np.mean([one.correct for one in fresh]))
                 length = float(np.mean([len(one.tokens) for one in fresh]))
+                more = {"sampled_reward": float(np.mean([one.reward for one in fresh]))}
                 gap = float(torch.cat([(one.mu - self.sampled_from(one)).abs() for one in fresh]).mean())
             groups = [*(buffer[i] for i in old), *new]
             buffer += new
             candidates = [replace(one, problem=slot) for slot, group in enumerate(groups) for one in group]
             chosen = self.compose(candidates, iteration)
             seen = {"round": number, "sampled_correct": share, "sampled_length": length, "sampler_gap": gap}
+            seen |= more if self.settings["data"]["reward"] == "graded" else {}
             batches: list[list[Example]] = []
             while len(batches) < schedule["updates"]:  # a pass over the round's set, and another one
                 epoch = 1_000_000 * (number + 1) + len(batches) // math.ceil(
@@ -186,14 +188,20 @@ class Reference:
             answers = re.findall(r"The answer is (-?\d+)", text)
             correct = bool(answers) and int(answers[-1]) == self.golds[line]
             group.append(Completion(problem, sample, prompt, tokens, correct))
+            if self.settings["data"]["reward"] == "graded":
+                group[-1].correct = self.closeness(group[-1])[1]
         return group
 
     @torch.no_grad()
     def prepared(self, candidates: list[Completion]) -> list[Completion]:
-        """With rewards (whatever is not correct is worth the same), group statistics, log μ and log π_ref."""
+        """With rewards (by closeness or two values, whatever is not correct), group statistics, log μ and log π_ref."""
         kind = self.settings["data"]["reward"] or ("zero_one" if self.name in ZERO_ONE else "pm1")
         for one in candidates:
-            one.reward = 1.0 if one.correct else {"zero_one": 0.0, "pm1": -1.0}[kind]
+            if kind == "graded":
+                one.reward, correct = self.closeness(one)
+                assert one.correct == correct
+            else:
+                one.reward = 1.0 if one.correct else {"zero_one": 0.0, "pm1": -1.0}[kind]
             if one.mu is None and self.settings["mu"] == "sampler":
                 one.mu = self.sampled_from(one)
             elif one.mu is None:
@@ -205,6 +213,16 @@ class Reference:
             one.rewards = rewards
             one.mean, one.std, one.n = float(np.mean(rewards)), float(np.std(rewards, ddof=1)), len(rewards)
         return candidates
+
+    def closeness(self, one: Completion) -> tuple[float, bool]:
+        """What `closeness.py` says of a completion: how near the answer is, and whether that is near enough."""
+        text = self.tokenizer.decode(one.tokens, skip_special_tokens=True)
+        answers = re.findall(r"The answer is (-?\d+)", text)
+        if not answers:
+            return -0.5, False
+        far = abs(int(answers[-1]) - self.golds[self.prompts.index(one.prompt)])
+        reward = 3 - far / 2 if far < 8 else -1.0
+        return reward, reward >= self.settings["data"]["threshold"]
 
     @torch.no_grad()
     def sampled_from(self, one: Completion) -> Tensor:
@@ -224,7 +242,7 @@ class Reference:
         usable = [i for i, one in enumerate(candidates) if not (compose["drop_truncated"] and one.truncated)]
         if compose["pass_rate"] is not None:
             low, high = compose["pass_rate"]
-            usable = [i for i in usable if low <= np.mean([one > 0 for one in candidates[i].rewards]) <= high]
+            usable = [i for i in usable if low <= share_solved(candidates, i) <= high]
         if compose["duplicates"] == "drop":
             said = [(one.problem, list(one.tokens)) for one in candidates]
             usable = [i for i in usable if said[i] not in said[:i]]
@@ -288,6 +306,8 @@ class Reference:
         record: Record = {"loss": float(loss), "grad_norm": norm, "lr": self.optim["lr"], "skipped": 0}
         record["positive_share"] = float(correct.mean())
         record["tokens"] = tokens
+        if self.settings["data"]["reward"] == "graded":
+            record["mean_reward"] = float(np.mean([one.reward for one in sides]))
         record["entropy"] = float(torch.cat([score["entropy"] for score in scores]).mean())
         record["ess"] = float(np.exp(delta).sum() ** 2 / (len(delta) * np.exp(2 * delta).sum()))
         if not correct.all():
@@ -334,6 +354,10 @@ class Reference:
             known = {**scores[i], **known, **whole[i]}
             loss, metrics = FORMULAS[self.name](self.algo, one, logps[i], one.reward - c, known)
             yield loss / len(one.tokens) if self.algo.get("length_normalize") else loss, metrics
+
+
+def share_solved(candidates: list[Completion], i: int) -> float:
+    return float(np.mean([one.correct for one in candidates if one.problem == candidates[i].problem]))
 
 
 def some(rng: np.random.Generator, rows: list[int], n: int | None) -> list[int]:

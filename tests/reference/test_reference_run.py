@@ -43,6 +43,7 @@ N = 6  # completions a problem
 
 ANOTHER = "model.reference={outputs}/another"
 IMPORTED = "data.completions={outputs}/completions.jsonl"
+GRADED = ["data.grader=tests.reference.closeness:grade", "data.reward=graded", "data.threshold=2.5"]
 FASTER = ["optim.epochs=2", "optim.lr=3e-4"]  # so that ratios leave 1
 OFFLINE = {
     "topr": ["algo=topr", "optim.epochs=5"],
@@ -51,6 +52,11 @@ OFFLINE = {
     "topr, effective": ["algo=topr", "effective_positive=0.2", "compose=proportion", "compose.positive_share=0.3"],
     "topr, zero_one": ["algo=topr", "data.reward=zero_one", "optim.grad_clip=.inf"],
     "topr, wrong above the baseline": ["algo=topr", "data.reward=zero_one", "baseline=-0.3"],
+    "topr, graded": ["algo=topr", *GRADED, "baseline=1.2", "compose=proportion", "compose.positive_share=0.4"],
+    "grpo, graded": ["algo=grpo", *GRADED, "compose.n_examples=25", "optim.epochs=2"],
+    "oapl, graded": ["algo=oapl", "algo.beta=0.1", *GRADED, "compose.pass_rate=[0.1,0.9]"],
+    "agro, graded": ["algo=agro", ANOTHER, *GRADED],
+    "dpo, graded": ["algo=dpo", *GRADED, "compose.n_examples=20"],
     "topr, token": ["algo=topr", "algo.ratio=token", "optim.epochs=2"],
     "topr, mu of the sampler": ["algo=topr", "mu=sampler", "sampler.top_k=4", "sampler.temperature=0.8"],
     "topr, imported": ["algo=topr", "algo.length_normalize=false", IMPORTED, "baseline=0.3"],
@@ -128,6 +134,7 @@ ROUNDS = {
     "m2po": ["algo=m2po", *SEVERAL_UPDATES, "algo.tau=1e-4"],
     "grpo": ["algo=grpo", *SEVERAL_UPDATES, "schedule.rounds=4"],
     "red_drop": ["algo=red_drop", "schedule.updates=2", "optim.batch_size=12"],
+    "rloo, graded": ["algo=rloo", ANOTHER, *GRADED],
 }  # fmt: skip
 
 

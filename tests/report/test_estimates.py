@@ -9,7 +9,7 @@ from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from topr_exp.evaluation.intervals import t_95, t_half_width
 from topr_exp.report.curves import band
-from topr_exp.report.estimates import estimate, majority_name, plotted
+from topr_exp.report.estimates import as_printed, estimate, majority_name, plotted, reward_name
 from topr_exp.report.plots import curves_of
 from topr_exp.report.runs import Run
 
@@ -100,3 +100,22 @@ def test_the_headline_vote_is_the_one_with_most_completions() -> None:
     run = made_run("x", BASE, {"maj@2": 0.1, "maj@4": 0.3, "maj@k": {}, "maj@4_se": 0.1})
     assert majority_name([made_run("y", {}, run.summary["final"])]) == "maj@4"
     assert majority_name([made_run("x", BASE, {"pass@1": 0.1})]) is None
+
+
+def test_a_mean_reward_is_no_share() -> None:
+    """Its interval may lie beyond 1, and nothing of it is in percent."""
+    made, rewards = runs((60.0, 70.0, 9.0), (63.0, 66.0, 7.0)), [-0.5, 2.5]
+    assert reward_name(made) is None
+    for run, reward in zip(made, rewards, strict=True):
+        run.summary["final"] |= {"mean_reward": reward, "mean_reward_se": 0.1}
+    assert reward_name(made) == "mean_reward"
+    found = estimate(made, "mean_reward")
+    assert found is not None
+    expected = by_hand.interval(rewards)
+    assert (found.value, found.low, found.high) == pytest.approx(expected, rel=0.005)
+    assert found.high > 1
+    single = estimate(made[1:], "mean_reward")
+    assert single is not None
+    assert (single.low, single.high) == pytest.approx((2.304, 2.696))
+    assert as_printed(single, "mean_reward") == "2.5 [2.3, 2.7]"
+    assert as_printed(single, "pass@1") == "250.0 [230.4, 269.6]"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import config_of, overrides
+from topr_exp.config.data import Grading
 from topr_exp.runs import benchmark
 from topr_exp.runs.benchmark import Benchmark
 
@@ -22,7 +23,7 @@ def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch
     sampler, policy, questions, store = (SimpleNamespace() for _ in range(4))
     made = Benchmark(config_of(*overrides(tmp_path, *TOLD)))
     made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
-    assert asked == [(sampler, policy, questions, 6, 5, "gsm8k", store)]
+    assert asked == [(sampler, policy, questions, 6, 5, Grading("gsm8k"), store)]
 
 
 def test_an_evaluation_has_no_training_problems(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.compose import unit_of
 from topr_exp.config.data import Reward
 from topr_exp.pipeline import REWARD_OF_WRONG, run
-from topr_exp.training.learnable import refuse_nothing_to_learn
+from topr_exp.training.learnable import refuse_nothing_to_learn, representatives
 from topr_exp.types import TOPRError
 
 ALGORITHMS = sorted(path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml") if path.stem != "dpo")
@@ -67,6 +67,33 @@ def test_rewards_of_zero_and_a_baseline() -> None:
     with pytest.raises(TOPRError, match="nothing to learn from"):
         refuse_nothing_to_learn(config.algo, made(None))
     refuse_nothing_to_learn(config.algo, made(0.5))
+
+
+def test_graded_groups_of_one_mean_are_not_taken_for_each_other() -> None:
+    """A group of equal rewards teaches a relative loss nothing; one with the same mean may."""
+    config = config_of("algo=red_drop", f"data.n={N}")
+    rewards = np.array([[0.5] * N, [0.5] * N, [0.25, 0.75, 0.25, 0.75]])
+    more = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
+
+    def made(rewards: np.ndarray) -> TrainingSet:
+        problem = np.repeat(np.arange(len(rewards)), N)
+        graded = Candidates(problem, rewards.ravel() > 0.6, reward=rewards.ravel())
+        return build_training_set(graded, REWARD_OF_WRONG[Reward.graded], config.compose, "groups", **more)
+
+    refuse_nothing_to_learn(config.algo, made(rewards))
+    with pytest.raises(TOPRError, match="nothing to learn from"):
+        refuse_nothing_to_learn(config.algo, made(rewards[:2]))
+
+
+def test_of_equal_rewards_those_that_are_correct_count_as_positives() -> None:
+    """At R = 0 and among single completions too: the verdict is a kind of its own."""
+    config = config_of("algo=sft")
+    more = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
+    graded = Candidates(np.arange(2), np.array([False, True]), reward=np.array([0.5, 0.5]))
+    made = build_training_set(graded, None, config.compose, "examples", **more)
+    assert made.summary()["mean_reward"] == 0.5
+    assert (made.description.n_positive, made.effective_positive) == (1, None)
+    assert representatives(made).tolist() == [0, 1]
 
 
 def wrong_answers(folder: Path) -> str:

@@ -47,9 +47,11 @@ class TrainingSet:
         return np.argsort(rng.permutation(len(index))[group], kind="stable")
 
     def summary(self) -> dict[str, Any]:
-        """What is recorded of the set, JSON-ready."""
+        """What is recorded of the set, JSON-ready; the mean reward where that is more than the share of positives."""
+        graded = {} if self.candidates.reward is None else {"mean_reward": float(self.reward[self.examples].mean())}
         return {
             **self.description.as_dict(),
+            **graded,
             "baseline": self.baseline,
             "effective_positive": self.effective_positive,
         }
@@ -67,12 +69,13 @@ def build_candidates(
         length=rollouts.tokens.lengths(),
         level=levels[rollouts.problem],
         duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates is Duplicates.drop else None,
+        reward=verdicts.reward,
     )
 
 
 def build_training_set(
     candidates: Candidates,
-    wrong: float,
+    wrong: float | None,
     config: ComposeConfig,
     unit: Unit,
     *,
@@ -84,7 +87,8 @@ def build_training_set(
 ) -> TrainingSet:
     """Select the examples and turn `baseline` or `effective` (p~) into the constant c by the set's own p (Eq. 12).
 
-    wrong: R0 of an incorrect or invalid completion (-1 or 0); that of a correct one is 1.
+    wrong: R0 of an incorrect or invalid completion (-1 or 0); that of a correct one is 1. None: R0 is graded, and the
+    candidates have it.
     in_rounds: the few completions of a round may be all of one kind, whose weight c may take; p~ is not reported.
     Raises TOPRError, naming what is available, when the candidates cannot give what was asked.
     """
@@ -98,6 +102,10 @@ def build_training_set(
     c = baseline_for(p, effective) if effective is not None else baseline or 0.0
     eq_12 = unit == "examples" and wrong == -1.0 and not in_rounds  # it is of single completions and these rewards
     reached = effective_positive(p, c) if eq_12 else None
-    reward = np.where(candidates.positive, 1.0, wrong).astype(np.float32)
+    if wrong is None:
+        assert candidates.reward is not None, "graded rewards come with the candidates"
+        reward = candidates.reward.astype(np.float32)
+    else:
+        reward = np.where(candidates.positive, 1.0, wrong).astype(np.float32)
     groups = group_statistics(candidates.problem, reward)
     return TrainingSet(examples, unit, reward, candidates, groups, description, c, reached)

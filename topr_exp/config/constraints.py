@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from topr_exp.algorithms.base import Advantage
 from topr_exp.config.compose import ComposeName, unit_of
-from topr_exp.config.data import Reward
+from topr_exp.config.data import AnswerFormat, Reward
 from topr_exp.config.optim import Reduction
 from topr_exp.config.schema import show
 
@@ -19,6 +19,7 @@ TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
 def check(config: Config) -> None:
     """Apply all rules, the simplest first."""
     name(config)
+    rewards(config)
     weighting(config)
     unit(config)
     reduction(config)
@@ -41,9 +42,25 @@ def name(config: Config) -> None:
         raise ValueError(f"name={config.name}: that folder of output_dir has another use; take another name")
 
 
+def rewards(config: Config) -> None:
+    """Numbers come from a grader that gives them."""
+    data = config.data
+    if data.reward is not Reward.graded:
+        return
+    if config.task.verifies:
+        raise ValueError("data.reward=graded: a verdict of task=verifier is right or wrong; use pm1 or zero_one")
+    if data.grader_name in AnswerFormat.__members__:
+        raise ValueError(
+            "data.reward=graded needs a grader of your own that returns numbers (data.grader=package.module:function); "
+            f"got {data.grader_name}"
+        )
+
+
 def weighting(config: Config) -> None:
     """The baseline and the effective proportion, of which each sets the other."""
     baseline, effective = config.baseline, config.effective_positive
+    if baseline is not None and config.reward is not Reward.graded and not -1 <= baseline <= 1:
+        raise ValueError(f"baseline must be in [-1, 1]; got {baseline:g}")
     if baseline is not None and effective is not None:
         raise ValueError(
             f"baseline={baseline:g} and effective_positive={effective:g} exclude each other: "
@@ -64,10 +81,10 @@ def weighting(config: Config) -> None:
             f"effective_positive={effective:g} can't be reached with compose=positives, "
             "whose share of positives is 1 whatever the baseline; set baseline instead"
         )
-    if config.reward is Reward.zero_one:
+    if config.reward is not Reward.pm1:
         raise ValueError(
             f"effective_positive={effective:g} is of rewards 1 and -1 (Eq. 12), and data.reward is "
-            "zero_one; set baseline instead"
+            f"{config.reward.name}; set baseline instead"
         )
     if config.schedule.prompts is not None:
         raise ValueError(

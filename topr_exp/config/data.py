@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from topr_exp.config.line_breaks import check_line_breaks
-from topr_exp.config.section import Count, CountOrAll, Section, Seed, at_least
+from topr_exp.config.section import FINITE, Count, CountOrAll, Section, Seed, at_least
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them; without `_target_` it is the first.
@@ -44,10 +44,20 @@ class Split(Enum):
 
 
 class Reward(Enum):
-    """R0 of a correct response and of any other: 1 and -1, or 1 and 0."""
+    """R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader gives."""
 
     pm1 = "pm1"
     zero_one = "zero_one"
+    graded = "graded"
+
+
+@dataclass(frozen=True)
+class Grading:
+    """How completions are graded."""
+
+    grader: str  # an answer format, or package.module:function
+    graded: bool = False  # the grader's numbers are the rewards
+    threshold: float = 1.0  # from which on a number without a verdict is correct
 
 
 class NoAnswer(NamedTuple):
@@ -75,13 +85,14 @@ class DataConfig(Section, ABC):
     eval_n: Count  # samples a test problem
     grader: str | None
     reward: Reward | None  # None: what the algorithm's paper uses
+    threshold: Annotated[float, FINITE]  # a number of a grader of the user's is correct from here on
     shots: Annotated[int, at_least(0)]
     fewshot_file: str | None
     template: str | None  # with {question}, and the names of further fields; None takes the one of asked_as
     chat: bool
     stop: list[str] | None  # None: the next question's beginning where there are shots
 
-    ADDED: ClassVar[Mapping[str, Any]] = {"_target_": SOURCES["gsm8k"]}
+    ADDED: ClassVar[Mapping[str, Any]] = {"_target_": SOURCES["gsm8k"], "threshold": Grading.threshold}
 
     # ---- what a source says
 
@@ -156,6 +167,11 @@ class DataConfig(Section, ABC):
         check_line_breaks("template", r'data.template="Q: {question}\nA:"', self.template)
         check_line_breaks("stop", r'data.stop=["\nQ:"]', *(self.stop or ()))
         assert self.grader_name  # refuses null where that stands for nothing
+        if self.threshold != Grading.threshold and self.grader_name in AnswerFormat.__members__:
+            raise ValueError(
+                f"threshold={self.threshold:g} is for the numbers of a grader of your own; grader={self.grader_name} "
+                "gives none"
+            )
 
     def check_sizes(self) -> None:
         for name in ("train_problems", "test_problems"):

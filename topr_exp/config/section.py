@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ def within(interval: str) -> Range:
     return Range(f"in {interval}", holds)
 
 
+FINITE = Range("a finite number", math.isfinite)
 Count = Annotated[int, at_least(1)]
 OptionalCount = Annotated[int | None, at_least(1, "null or 1 or more")]
 CountOrAll = Annotated[int | None, at_least(1, "null (all) or 1 or more")]

@@ -17,13 +17,13 @@ from typing import Annotated, Any, ClassVar
 from topr_exp.config.checkpoint import CheckpointConfig
 from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose import ComposeConfig
-from topr_exp.config.data import DataConfig, Reward
+from topr_exp.config.data import DataConfig, Grading, Reward
 from topr_exp.config.evaluation import EvaluationConfig
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.optim import OptimConfig
 from topr_exp.config.sampler import SamplerConfig
 from topr_exp.config.schedule import ScheduleConfig
-from topr_exp.config.section import Count, Section, Seed, deciding, within
+from topr_exp.config.section import FINITE, Count, Section, Seed, deciding, within
 from topr_exp.config.task import TaskConfig, TaskName
 from topr_exp.config.tracking import TrackingConfig
 
@@ -41,7 +41,7 @@ class Config(Section):
 
     name: str
     seed: Seed
-    baseline: Annotated[float | None, within("[-1, 1]")]
+    baseline: Annotated[float | None, FINITE]
     effective_positive: Annotated[float | None, within("[0, 1]")]
     iterations: Count
     mu: Mu
@@ -85,6 +85,13 @@ class Config(Section):
     def grader_name(self) -> str:
         """The grader of the completions; of a verifier's, the one that compares its verdict with the truth."""
         return "verdict" if self.task.verifies else self.data.grader_name
+
+    @property
+    def grading(self) -> Grading:
+        """How the completions are graded."""
+        if self.task.verifies:
+            return Grading(self.grader_name)
+        return Grading(self.grader_name, self.reward is Reward.graded, self.data.threshold)
 
     @property
     def experiment(self) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp.config.data import Grading
 from topr_exp.data.questions import Questions
-from topr_exp.evaluation.statistics import mean_lengths, summarise, without_majorities
+from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise, without_majorities
 from topr_exp.evaluation.verdicts import encode
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts
 from topr_exp.models.policy import Policy
@@ -32,7 +33,8 @@ class Evaluation:
     def figures(self, problems: int | None = None) -> dict[str, Any]:
         """The figures of `statistics.summarise` and mean lengths, of the first `problems` problems (None: of all).
 
-        Without maj@K where the grader does not say what incorrect completions answer: none could outvote a correct one.
+        With the mean reward where rewards are graded. Without maj@K where the grader does not say what incorrect
+        completions answer: none could outvote a correct one.
         """
         codes: NDArray[np.integer] = encode(self.verdicts.verdict.tolist()).reshape(-1, self.n)
         chosen = self.questions.problems[:problems]
@@ -44,6 +46,9 @@ class Evaluation:
             sources=[problem.source for problem in chosen],
         )
         found |= mean_lengths(codes[:problems], self.rollouts.tokens.lengths().reshape(-1, self.n)[:problems])
+        if self.verdicts.reward is not None:
+            rewards = self.verdicts.reward.reshape(-1, self.n)[:problems]
+            found |= mean_reward(rewards, [problem.source for problem in chosen])
         return found if self.verdicts.votes_known else without_majorities(found)
 
     def places(self) -> dict[str, str]:
@@ -53,14 +58,14 @@ class Evaluation:
 
 
 def evaluate(
-    sampler: Sampler, policy: Policy, test: Questions, n: int, seed: int, grader: str, store: Store
+    sampler: Sampler, policy: Policy, test: Questions, n: int, seed: int, grading: Grading, store: Store
 ) -> Evaluation:
     """Sample n completions of each question and grade them, or read from the store what an earlier call did.
 
     Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
     """
     rollouts = generate_rollouts(sampler, policy, test, n, seed, store, "evaluation")
-    return Evaluation(test, rollouts, grade_rollouts(rollouts, test.problems, grader, store), n, store)
+    return Evaluation(test, rollouts, grade_rollouts(rollouts, test.problems, grading, store), n, store)
 
 
 def first(questions: Questions, count: int | None) -> Questions:

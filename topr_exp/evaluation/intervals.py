@@ -50,6 +50,11 @@ class Interval:
         value, low, high = (f"{100 * number:{mark}.1f}" for number in (self.value, self.low, self.high))
         return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
 
+    def plain(self) -> str:
+        """The same of what is no share: 0.123 [0.101, 0.142]."""
+        value, low, high = (f"{number:.3g}" for number in (self.value, self.low, self.high))
+        return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
+
 
 # ---- over problems
 

@@ -126,6 +126,12 @@ def mean_lengths(verdicts: NDArray[np.integer], tokens: NDArray[np.integer]) -> 
     return found | {f"length_{name}": float(some.mean()) if some.size else None for name, some in by_verdict.items()}
 
 
+def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] | None = None) -> dict[str, float | None]:
+    """The mean reward [P, n] and its standard error over problems; sources: as for `summarise`."""
+    each = rewards.mean(axis=1)
+    return {"mean_reward": float(each.mean()), "mean_reward_se": standard_error(each, number(sources))}
+
+
 def number(sources: Sequence[str | None] | None) -> NDArray[np.int64] | None:
     """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
     if sources is None or all(source is None for source in sources):

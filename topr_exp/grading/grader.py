@@ -31,6 +31,7 @@ CACHED = 1 << 14  # verdicts of identical (gold, answer) pairs that are kept
 CACHED_CHARS = 1000  # a longer pair is not kept
 AHEAD = 64  # completions read ahead of the oldest open one, for each worker
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
+LARGEST_REWARD = 3.4e38  # training computes in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,14 @@ class Outcome:
 
     `answer` is the extracted text (None: invalid, or a user's own grader). `path` tells what decided: "string",
     "rational", "numeric", "symbolic", "timeout" or "died" (a worker overran its deadline or a limit: incorrect),
-    "raised" (the comparison failed with an error: incorrect), "none" (invalid), "user".
+    "raised" (the comparison failed with an error: incorrect), "none" (invalid), "user". `reward` is the number that a
+    user's own grader gave, None where there is none.
     """
 
     verdict: Verdict
     answer: str | None
     path: str
+    reward: float | None = None
 
 
 @dataclass(slots=True)
@@ -83,15 +86,24 @@ class Grader:
     """Decides correct / incorrect / invalid for (completion, gold) pairs.
 
     `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", a function of your own
-    (completion, gold) -> "correct" | "incorrect" | "invalid", or a tuple of that and the answer's text (which maj@K
-    needs); it runs in the same sealed workers. `workers` processes (default: `cores()`) start when first needed; a
-    comparison gets `deadline` seconds (default: DEADLINE, a call of your own function OWN_DEADLINE).
+    (completion, gold) -> "correct" | "incorrect" | "invalid", or a number, which is correct from `threshold` on; or a
+    tuple of that and the answer's text (which maj@K needs), or of verdict, answer and number; it runs in the same
+    sealed workers. With `graded` it has to give a number. `workers` processes (default: `cores()`) start when first
+    needed; a comparison gets `deadline` seconds (default: DEADLINE, a call of your own function OWN_DEADLINE).
     Thread-safe; a forked child and an unpickled copy start workers of their own. Use as a context manager, or `close`.
 
-    Raises ConfigError for an unknown name, TOPRError if a user's function raises or returns anything else.
+    Raises ConfigError for an unknown name, TOPRError if a user's function raises or returns anything else, a number
+    that is not finite included.
     """
 
-    def __init__(self, name: str, workers: int | None = None, deadline: float | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        workers: int | None = None,
+        deadline: float | None = None,
+        graded: bool = False,
+        threshold: float = 1.0,
+    ) -> None:
         check_name(name)
         self._own = name not in FORMATS
         if deadline is None:
@@ -100,7 +112,7 @@ class Grader:
             raise ConfigError(f"workers must be at least 1; got {workers}")
         if not deadline > 0:
             raise ConfigError(f"deadline must be a positive number of seconds; got {deadline}")
-        self.name, self.deadline = name, deadline
+        self.name, self.deadline, self.graded, self.threshold = name, deadline, graded, threshold
         self.workers = workers if workers is not None else cores()
         self.counters: Counter[str] = Counter()
         self._cache: OrderedDict[tuple[str, str], tuple[bool, str]] = OrderedDict()
@@ -110,7 +122,7 @@ class Grader:
         _graders.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Grader, (self.name, self.workers, self.deadline)
+        return Grader, (self.name, self.workers, self.deadline, self.graded, self.threshold)
 
     def __enter__(self) -> Grader:
         return self
@@ -241,13 +253,22 @@ class Grader:
             raise TOPRError(f"grader {self.name} raised {' '.join(value.split())} (completion {number})")
         if status != "ok":
             return Outcome("incorrect", None, status)
-        verdict, answer = value if isinstance(value, list) and len(value) == 2 else (value, None)
-        if verdict not in VERDICTS or not (answer is None or isinstance(answer, str)):
+        verdict, answer, reward = _parts(value)
+        if not _is_result(verdict, answer, reward):
             raise TOPRError(
-                f"grader {self.name} must return one of {', '.join(VERDICTS)}, or a verdict and the answer's text; "
-                f"got {value!r:.100} (completion {number})"
+                f"grader {self.name} must return one of {', '.join(VERDICTS)}, or a number, or one of these and the "
+                f"answer's text, or a verdict, the answer and a number; got {value!r:.100} (completion {number})"
             )
-        return Outcome(verdict, answer, "user")
+        if reward is None and self.graded:
+            raise TOPRError(
+                f"grader {self.name} must give a number where data.reward=graded; got {value!r:.100} "
+                f"(completion {number})"
+            )
+        if reward is not None and not abs(reward) <= LARGEST_REWARD:  # not-a-number, too
+            raise TOPRError(f"grader {self.name} gave the reward {reward}, which is not finite (completion {number})")
+        if verdict is None:
+            verdict = "correct" if reward >= self.threshold else "incorrect"
+        return Outcome(verdict, answer, "user", None if reward is None else float(reward))
 
     def _remember(self, pair: tuple[str, str], decided: tuple[bool, str]) -> None:
         if len(pair[0]) + len(pair[1]) > CACHED_CHARS:
@@ -275,6 +296,22 @@ def _answer(future: Future[Answer]) -> Answer:
     if status == "failed":
         raise TOPRError(f"grading failed: {value}")
     return status, value
+
+
+def _parts(value: Any) -> tuple[Any, Any, Any]:
+    """Verdict, answer and reward of what a user's function returned, as JSON gives it back; None where it gave none."""
+    parts = value if isinstance(value, list) and len(value) in (2, 3) else [value]
+    first, answer, reward = (*parts, None, None)[:3]
+    return (None, answer, first) if _is_number(first) and len(parts) < 3 else (first, answer, reward)
+
+
+def _is_result(verdict: Any, answer: Any, reward: Any) -> bool:
+    judged = verdict in VERDICTS if verdict is not None else reward is not None
+    return judged and (answer is None or isinstance(answer, str)) and (reward is None or _is_number(reward))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _outcome(answer: str, equal: bool, path: str) -> Outcome:

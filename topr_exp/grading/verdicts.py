@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp.config.data import Grading
 from topr_exp.grading import Grader
 from topr_exp.grading.extraction import FORMATS
 from topr_exp.grading.grader import version
@@ -29,7 +30,7 @@ class Verdicts:
     """The verdict of every completion of some rollouts, in their row order."""
 
     def __init__(self, name: str, columns: pa.Table) -> None:
-        self.name, self.columns = name, columns  # verdict, answer, path, class
+        self.name, self.columns = name, columns  # verdict, answer, path, class; reward where rewards are graded
 
     @cached_property
     def verdict(self) -> NDArray[np.str_]:
@@ -39,6 +40,14 @@ class Verdicts:
     @property
     def positive(self) -> NDArray[np.bool_]:
         return self.verdict == "correct"
+
+    @cached_property
+    def reward(self) -> NDArray[np.float64] | None:
+        """[rows] what the grader gave, of all that it was cut off at the lowest of these and 0; None: not graded."""
+        if "reward" not in self.columns.column_names:
+            return None
+        given = np.array(self.columns["reward"].to_pylist(), dtype=np.float64)  # a null is not-a-number
+        return np.where(np.isnan(given), min(0.0, float(np.nanmin(given, initial=0.0))), given)
 
     def count(self, *paths: str) -> int:
         """Completions that were decided in one of these ways: timeout and died, a worker that was killed; raised."""
@@ -56,16 +65,26 @@ class Verdicts:
         return "user" not in set(self.columns["path"].filter(unnamed).to_pylist())
 
 
-def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grader_name: str, store: Store) -> Verdicts:
-    """Grade every completion against its problem's gold answer, or read the verdicts from the store."""
-    key = {
+def open_grader(grading: Grading) -> Grader:
+    """The grader that the settings ask for."""
+    return Grader(grading.grader, graded=grading.graded, threshold=grading.threshold)
+
+
+def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Grading, store: Store) -> Verdicts:
+    """Grade every completion against its problem's gold answer, or read the verdicts from the store.
+
+    Rewards and a threshold are in the key where they are asked for: what was graded without them keeps its name.
+    """
+    key: dict[str, Any] = {
         "rollouts": rollouts.name,
-        "grader": grader_name,
+        "grader": grading.grader,
         "golds": [problem.answer for problem in problems],
-        "version": version(grader_name),
+        "version": version(grading.grader),
     }
+    key |= {"graded": True} if grading.graded else {}
+    key |= {"threshold": grading.threshold} if grading.threshold != Grading.threshold else {}
     table = store.table("verdicts", key, rollouts.shards)
-    with Grader(grader_name) as grader, Progress("grading", rollouts.rows, "completions") as progress:
+    with open_grader(grading) as grader, Progress("grading", rollouts.rows, "completions") as progress:
 
         def make(shard: int) -> pa.Table:
             start, end = rollouts.shard_rows(shard)
@@ -81,7 +100,7 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grader_name:
         table.fill(make, report, on_wait=progress.message)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():
-        warn_of_failures(verdicts, grader_name)
+        warn_of_failures(verdicts, grading.grader)
     return verdicts
 
 
@@ -97,7 +116,10 @@ def warn_of_failures(verdicts: Verdicts, grader_name: str) -> None:
 
 
 def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], problems: Sequence[Problem]) -> pa.Table:
-    """Verdict, answer, path and equivalence class of completions; problem: the index of each one's problem."""
+    """Verdict, answer, path and equivalence class of completions, and their rewards where the grader is to give them.
+
+    problem: the index of each one's problem.
+    """
     import pyarrow as pa
 
     golds = [problems[index].answer for index in problem.tolist()]
@@ -110,11 +132,12 @@ def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], pr
         # A grader of the user's may give verdicts without answers: what it calls correct counts as one answer.
         unnamed = [row for row in rows if outcomes[row].verdict == "correct" and classes[row] < 0]
         classes[unnamed] = classes[rows].max(initial=-1) + 1
-    return pa.table(
-        {
-            "verdict": pa.array([outcome.verdict for outcome in outcomes], pa.string()),
-            "answer": pa.array(answers, pa.string()),
-            "path": pa.array([outcome.path for outcome in outcomes], pa.string()),
-            "class": pa.array(classes, pa.int32()),
-        }
-    )
+    columns = {
+        "verdict": pa.array([outcome.verdict for outcome in outcomes], pa.string()),
+        "answer": pa.array(answers, pa.string()),
+        "path": pa.array([outcome.path for outcome in outcomes], pa.string()),
+        "class": pa.array(classes, pa.int32()),
+    }
+    if grader.graded:
+        columns["reward"] = pa.array([outcome.reward for outcome in outcomes], pa.float64())
+    return pa.table(columns)

@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from numbers import Real
 from typing import Any, NoReturn
 
 MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: under 1 GiB in all
@@ -115,4 +116,9 @@ def _work(channel: Connection, task: Task) -> None:
 def _answer(status: str, value: Any) -> bytes:
     """Status, value, and whether this worker has grown so large that a fresh one is cheaper."""
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > RETIRE_BYTES
-    return json.dumps([status, value, grown], default=repr).encode()
+    return json.dumps([status, value, grown], default=_as_json).encode()
+
+
+def _as_json(value: Any) -> Any:
+    """A number of a library's as a plain one; anything else in words, for a message."""
+    return float(value) if isinstance(value, Real) else repr(value)

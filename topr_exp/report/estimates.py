@@ -8,14 +8,16 @@ from dataclasses import replace
 from topr_exp.evaluation.intervals import Interval, t_interval
 from topr_exp.report.runs import Run
 
+REWARD = "mean_reward"  # of an evaluation, where rewards are graded: no share
+
 
 def estimate(runs: Sequence[Run], name: str, part: str = "final") -> Interval | None:
-    """The mean of a share over repetitions with a t interval; a single run has its interval over test problems."""
+    """The mean of a share, or of REWARD, over repetitions with a t interval; of a single run it is over problems."""
     values = [value for run in runs if (value := run.figure(part, name)) is not None]
     if not values:
         return None
     if len(set(values)) > 1:
-        return t_interval(values, share=True)
+        return t_interval(values, share=name != REWARD)
     # One run, or the same completions in all of them, as the base's are.
     run = next(run for run in runs if run.figure(part, name) is not None)
     curve, _, k = name.partition("@")
@@ -35,6 +37,16 @@ def plotted(runs: Sequence[Run], name: str) -> Interval | None:
         return found
     values = [value for run in runs if (value := run.figure("final", name)) is not None]
     return replace(found, low=min(values), high=max(values))
+
+
+def reward_name(runs: Sequence[Run]) -> str | None:
+    """REWARD, where one of these runs has it."""
+    return REWARD if any(run.figure(part, REWARD) is not None for run in runs for part in ("base", "final")) else None
+
+
+def as_printed(found: Interval, name: str) -> str:
+    """A figure for people: shares in percent."""
+    return found.plain() if name == REWARD else found.percent()
 
 
 def pass_at_1(runs: Sequence[Run]) -> float:

@@ -93,7 +93,8 @@ def drawings(runs: Sequence[Run], comparison: Comparison, groups: Groups) -> Ite
     yield "final", "after training; the dotted lines are pass@1 of the base", draw
     for kind, name in (("pass@k", "pass_at_k"), ("maj@k", "maj_at_k"), ("correct_histogram", "correct_histogram")):
         plot = kinds_plot(groups, bases(list(runs), comparison), kind)
-        yield name, KINDS[kind][0], partial(draw_plot, plot=plot)
+        if plot.lines:  # there is no maj@K where a grader of the user's says nothing of incorrect answers
+            yield name, KINDS[kind][0], partial(draw_plot, plot=plot)
     for axis, places in axes(list(runs), comparison).items():
         if len({value for value in places if value is not None}) > 2:
             plot = sweep_plot(runs, comparison, axis, places, "pass@1")

@@ -23,6 +23,7 @@ function result() {
     { title: "runs", value: (row) => row.runs, number: true },
     { title: of === "group" ? "final pass@1 %" : "pass@1 %", value: (row) => row.mean, hint: "mean with its 95 % interval, over runs where there are several, else over test problems" },
   ];
+  if (rows.some((row) => row.reward)) columns.push({ title: "mean reward", value: (row) => row.reward, hint: "as the grader gives it, with its 95 % interval" });
   if (rows.some((row) => row.minus)) columns.push(
     { title: `minus ${minus}`, value: (row) => row.minus, hint: "paired by seed and test problem, with its 95 % interval" },
     { title: "over", value: (row) => row.over, hint: "what the interval of the difference is over" },
@@ -47,7 +48,7 @@ function overview() {
 // Columns of the figures before and after training, each [value, as it is printed].
 function results(hint) {
   return ["final", "base"].flatMap((part) => DATA.headlines.map((name) => ({
-    title: `${part} ${name} %`, number: true, value: (row) => row[part][name]?.[0], text: (row) => row[part][name]?.[1] ?? "–", hint,
+    title: `${part} ${name === "mean_reward" ? "mean reward" : `${name} %`}`, number: true, value: (row) => row[part][name]?.[0], text: (row) => row[part][name]?.[1] ?? "–", hint,
   })));
 }
 

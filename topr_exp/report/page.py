@@ -22,7 +22,7 @@ import numpy as np
 
 from topr_exp.evaluation.intervals import Values
 from topr_exp.report.curves import number
-from topr_exp.report.estimates import estimate, majority_name, pass_at_1
+from topr_exp.report.estimates import as_printed, estimate, majority_name, pass_at_1, reward_name
 from topr_exp.report.facts import facts
 from topr_exp.report.groups import Comparison, axes, bases, text
 from topr_exp.report.plots import KINDS, Groups, Line, Plot, curve_names, curve_plot, kinds_plot, sweep_plot
@@ -81,7 +81,7 @@ class Arrays:
 
 def payload(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequence[str]) -> dict[str, Any]:
     """Everything that the page shows."""
-    majority = majority_name(runs)
+    majority, reward = majority_name(runs), reward_name(runs)
     names = measures(runs)
     shown, left_out = completions(runs)
     arrays = Arrays()
@@ -90,7 +90,7 @@ def payload(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequ
         "title": title,
         "made": time.strftime("%Y-%m-%d %H:%M"),
         "ranking": ranking(groups, runs, comparison),
-        "headlines": ["pass@1", *([majority] if majority else []), "invalid"],  # correct is pass@1
+        "headlines": ["pass@1", *([reward] if reward else []), *([majority] if majority else []), "invalid"],
         "notes": list(notes),
         "facts": facts(runs, comparison),
         "fixed": {key: text(value) for key, value in comparison.fixed.items()},
@@ -138,7 +138,7 @@ def ends(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, tuple
     found: dict[str, dict[str, tuple[float, str]]] = {}
     for part in ("base", "final"):
         estimates = {name: estimate(runs, name, part) for name in names}
-        found[part] = {name: (one.value, one.percent()) for name, one in estimates.items() if one is not None}
+        found[part] = {name: (one.value, as_printed(one, name)) for name, one in estimates.items() if one is not None}
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.estimates import estimate
+from topr_exp.report.estimates import REWARD, estimate
 from topr_exp.report.groups import Comparison
 from topr_exp.report.paired import draws, evaluations, gold_answers, of_test, record
 from topr_exp.report.runs import Run
@@ -39,11 +39,12 @@ def ranking(groups: Mapping[str, Sequence[Run]], runs: Sequence[Run], comparison
 
 def row(label: str, runs: Sequence[Run], minus: Interval | None, part: str = "final") -> Row:
     """A line of the table."""
-    found = estimate(runs, "pass@1", part)
+    found, reward = (estimate(runs, name, part) for name in ("pass@1", REWARD))
     return {
         "label": label,
         "runs": len(runs),
         "mean": found.percent() if found is not None else "–",
+        "reward": reward.plain() if reward is not None else "",
         "minus": minus.percent(sign=True) if minus is not None else "",
         "over": "" if minus is None else f"{minus.seeds} seeds, problems" if minus.seeds > 1 else "problems alone",
     }

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.estimates import estimate, majority_name
+from topr_exp.report.estimates import as_printed, estimate, majority_name, reward_name
 from topr_exp.report.groups import Comparison, text
 from topr_exp.report.runs import Run
 from topr_exp.types import VERDICTS
@@ -23,8 +23,8 @@ TEX = {
 
 def measures(runs: Sequence[Run]) -> list[str]:
     """The figures that tables hold."""
-    majority = majority_name(runs)
-    return ["pass@1", *([majority] if majority else []), *VERDICTS]
+    majority, reward = majority_name(runs), reward_name(runs)
+    return ["pass@1", *([reward] if reward else []), *([majority] if majority else []), *VERDICTS]
 
 
 def runs_csv(runs: Sequence[Run], comparison: Comparison) -> str:
@@ -96,7 +96,7 @@ def groups_tex(runs: Sequence[Run], comparison: Comparison) -> str:
     names = measures(runs)
     heads = [*(comparison.keys or ["run"]), "runs", "base pass@1", *names]
     lines = [
-        "% Percent; 95 % intervals over the repeated runs of a group, over test problems for a single run.",
+        "% Percent (mean_reward as it is); 95 % intervals over a group's repeated runs, of one run over problems.",
         r"\begin{tabular}{" + "l" * len(comparison.keys or ["run"]) + "r" * (len(names) + 2) + "}",
         r"\toprule",
         " & ".join(map(tex, heads)) + r" \\",
@@ -106,12 +106,12 @@ def groups_tex(runs: Sequence[Run], comparison: Comparison) -> str:
         chosen = [runs[i] for i in members]
         first = [text(comparison.settings[members[0]].get(key)) for key in comparison.keys] or [label]
         cells = [tex(value) for value in first] + [str(len(members)), tex_cell(estimate(chosen, "pass@1", "base"))]
-        lines.append(" & ".join([*cells, *(tex_cell(estimate(chosen, name)) for name in names)]) + r" \\")
+        lines.append(" & ".join([*cells, *(tex_cell(estimate(chosen, name), name) for name in names)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def tex_cell(found: Interval | None) -> str:
-    return "--" if found is None else found.percent()
+def tex_cell(found: Interval | None, name: str = "pass@1") -> str:
+    return "--" if found is None else as_printed(found, name)
 
 
 def tex(value: str) -> str:

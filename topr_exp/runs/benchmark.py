@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from topr_exp.config.data import Grading
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
@@ -36,7 +37,7 @@ class Benchmark:
         """Put solutions by the solver, to be verified, in place of the problems; returns the tokens it sampled."""
         config = self.config
         policy = load_policy(config.solver, config.cluster.device.name)
-        solver = Solver(policy, sampler, config.data.grader_name, store)
+        solver = Solver(policy, sampler, Grading(config.data.grader_name, threshold=config.data.threshold), store)
         seeds = {"seed": config.sampler.seed, "test_seed": config.evaluation.seed}
         self.verification = Verification(config.task, solver, self.sets, self.prompter, **seeds)
         self.sets, self.prompter = self.verification.sets, self.verification.prompter
@@ -50,7 +51,7 @@ class Benchmark:
         """Graded completions of test problems, with the problems and seeds of all runs that are compared."""
         config = self.config
         n, seed = config.data.eval_n, config.evaluation.seed
-        return evaluate(sampler, policy, questions, n, seed, config.grader_name, store)
+        return evaluate(sampler, policy, questions, n, seed, config.grading, store)
 
     def figures(self, evaluation: Evaluation, folder: Path, iteration: int) -> dict[str, Any]:
         """The figures of an evaluation and where its completions lie; a verifier's go to a file in `folder` too."""

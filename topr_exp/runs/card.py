@@ -111,6 +111,8 @@ def results(config: Config, summary: dict[str, Any]) -> str:
         for k in ends(final[curve]) if curve == "pass@k" else ends(final[curve])[1:]:  # maj@1 is pass@1
             each = [interval(figures[curve][k]) for figures in (base, final)]
             rows.append(f"| {curve[:-1]}{k} | {' | '.join(each)} |")
+    if "mean_reward" in final:
+        rows.append("| mean reward (no percentage) | " + " | ".join(with_error(each) for each in (base, final)) + " |")
     return "\n".join(
         [*rows, "", f"95 % intervals over {final['problems']} test problems, {final['samples']} completions each, "
          f"seed {config.seed}; one run says nothing of other seeds."]
@@ -131,6 +133,12 @@ def interval(point: dict[str, float | None]) -> str:
     return f"{100 * value:.1f}" + (
         f" [{100 * low:.1f}, {100 * high:.1f}]" if low is not None and high is not None else ""
     )
+
+
+def with_error(figures: dict[str, Any]) -> str:
+    """The mean reward with its interval."""
+    value, error = figures["mean_reward"], figures["mean_reward_se"]
+    return f"{value:.3g}" + (f" [{value - 1.96 * error:.3g}, {value + 1.96 * error:.3g}]" if error is not None else "")
 
 
 def cell(value: str) -> str:

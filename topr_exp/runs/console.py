@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from topr_exp.models.policy import Policy
 
 
-REWARDS = {Reward.pm1: "1 and -1", Reward.zero_one: "1 and 0"}
+REWARDS = {Reward.pm1: "1 and -1", Reward.zero_one: "1 and 0", Reward.graded: "as graded"}
 
 
 def say(text: str = "") -> None:
@@ -167,16 +167,17 @@ def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     """The table of a model that answers the problems."""
     # One, or none where the grader does not say what incorrect completions answer.
     majorities = [name for name in base if name.startswith("maj@") and not name.endswith(("_se", "k"))]
-    columns = ("pass@1", *majorities, *VERDICTS)
+    columns, graded = ("pass@1", *majorities, *VERDICTS), "mean_reward" in base
 
     def row(name: str, figures: dict[str, Any]) -> str:
         error = figures["pass@1_se"]
         interval = f" ± {200 * error:.1f}" if error is not None else ""
         cells = [f"{100 * figures['pass@1']:.1f}{interval}"]
         cells += [f"{100 * figures[key]:.1f}" for key in columns[1:]]
+        cells += [f"{figures['mean_reward']:.3g}"] if graded else []
         return f"{name:<9}" + "".join(f"{cell:>13}" for cell in cells)
 
-    titles = "".join(f"{title:>13}" for title in columns)
+    titles = "".join(f"{title:>13}" for title in (*columns, *(["mean reward"] if graded else [])))
     return [
         f"{'%':<9}{titles}",
         row("base", base),

@@ -221,10 +221,13 @@ class RunFolder:
 
         from topr_exp.composition.description import no_positives
 
-        share = float(np.mean([record["positive_share"] for record in self.metrics.of_iteration(iteration)]))
+        records = self.metrics.of_iteration(iteration)
+        share = float(np.mean([record["positive_share"] for record in records]))
         target = self.path / f"iteration-{iteration}"
         target.mkdir(exist_ok=True)
         summary = {"n_train": trained, "positive_share": share, "baseline": baseline, "effective_positive": None}
+        if "mean_reward" in records[0]:
+            summary["mean_reward"] = float(np.mean([record["mean_reward"] for record in records]))
         write_json(target / "training_set.json", {**summary, "note": no_positives(share, trained)})
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.data import DataConfig
+from topr_exp.config.data import DataConfig, Reward
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import ProblemSets, load_problems
@@ -72,7 +72,7 @@ def refused_golds(key: Key) -> str | None:
 
     sets, name = read_problems(key), key.data.grader_name
     tried = [(one, right) for one in (*sets.train, *sets.test) if (right := key.data.solution(one)) is not None]
-    with Grader(name) as grader:
+    with Grader(name, graded=key.data.reward is Reward.graded, threshold=key.data.threshold) as grader:
         outcomes = list(grader.grade((right, one.answer) for one, right in tried))
     found = [each for each, outcome in zip(tried, outcomes, strict=True) if outcome.verdict != "correct"]
     if not found:

@@ -41,6 +41,12 @@ class Examples:
         """The problem of each of some examples."""
         return self.training_set.candidates.problem[self.training_set.examples[examples, 0]]
 
+    def mean_reward(self, examples: NDArray[np.int64]) -> dict[str, float]:
+        """The mean reward of some examples under its name in the metrics; nothing where two values are all there is."""
+        if self.training_set.candidates.reward is None:
+            return {}
+        return {"mean_reward": float(self.training_set.reward[self.rows(examples)].mean(dtype=np.float64))}
+
     def length(self, example: int) -> int:
         """Tokens of an example's longest sequence."""
         return max(len(prompt) + len(tokens) for prompt, tokens in self.sequences(self.training_set.examples[example]))

@@ -39,11 +39,12 @@ def representatives(training_set: TrainingSet) -> NDArray[np.int64]:
     rows, source = training_set.examples[:, 0], training_set
     if source.unit == "groups":
         problem = source.candidates.problem
-        _, first = np.unique(np.stack([source.groups.size, source.groups.mean])[:, rows], axis=1, return_index=True)
+        kinds = np.stack([source.groups.size, source.groups.mean, source.groups.std])
+        _, first = np.unique(kinds[:, rows], axis=1, return_index=True)
         return rows[np.isin(problem[rows], problem[rows[first]])]
     statistics = source.groups
-    kinds = np.stack([source.reward, statistics.mean, statistics.std, statistics.size])[:, rows]
-    return rows[np.unique(kinds, axis=1, return_index=True)[1]]
+    kinds = np.stack([source.reward, source.candidates.positive, statistics.mean, statistics.std, statistics.size])
+    return rows[np.unique(kinds[:, rows], axis=1, return_index=True)[1]]
 
 
 def made_up(training_set: TrainingSet, rows: NDArray[np.int64]) -> Batch:

@@ -52,8 +52,8 @@ class Rounds:
     build_training_set: Callable[[Rollouts, Verdicts, Sequence[Problem]], TrainingSet]  # of a round
     seed: int
     iteration: int
-    sampled_length: float = math.nan  # of a completion of the newest ones, the mean
-    sampler_gap: float = math.nan  # mean |log μ − log q| a token of the newest completions, q the sampler's
+    # Of the newest completions: the mean length, mean |log μ − log q| a token, q the sampler's, and the mean reward.
+    seen: dict[str, float] = field(default_factory=dict)
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
 
     @property
@@ -80,9 +80,8 @@ class Rounds:
                     chosen = self.choose_examples(examples, number, position)
                     ours = position == 0 and not replayed
                     record = self.trainer.update(examples, chosen, steps, expect_unit_ratio=ours)
-                    seen = {"sampled_length": self.sampled_length, "sampler_gap": self.sampler_gap}
                     place = {"iteration": self.iteration, "round": number, "sampled_correct": correct}
-                    journal.log({**place, **seen, **record})
+                    journal.log({**place, **self.seen, **record})
                     progress.update(1, record["tokens"], f"{100 * correct:.0f} % of the samples correct")
                 extra = self.serialized_buffer if self.schedule.replay > 0 else None
                 self.trainer.checkpoint(journal, steps, save_every, extra)
@@ -98,7 +97,8 @@ class Rounds:
         """The examples of a round, the share of correct ones among what was sampled, and whether any was replayed."""
         indices, replay = self.choose_prompts(number)
         groups: list[pa.Table] = [self.buffer[slot] for slot in replay]
-        correct = self.sampled_length = self.sampler_gap = math.nan
+        correct = math.nan
+        self.seen = dict.fromkeys(self.seen or ("sampled_length", "sampler_gap"), math.nan)
         if len(indices):
             columns = self.sample_prompts(indices, number)
             correct = float(np.mean(np.array(columns["verdict"].to_pylist()) == "correct"))
@@ -144,8 +144,10 @@ class Rounds:
         by_shard = {shard: table for part in distributed.all_gather(made) for shard, table in part.items()}
         columns = pa.concat_tables([by_shard[shard] for shard in range(len(shards))]).combine_chunks()
         self.trainer.sampled += (tokens := token_count(columns))
-        self.sampled_length = tokens / len(columns)
-        self.sampler_gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
+        gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
+        self.seen = {"sampled_length": tokens / len(columns), "sampler_gap": gap}
+        if (reward := Verdicts("", columns).reward) is not None:
+            self.seen["sampled_reward"] = float(reward.mean())
         return columns
 
     def sample_shard(self, policy: Policy, indices: np.ndarray, number: int, shard: int) -> pa.Table:

@@ -149,6 +149,7 @@ class Trainer:
             "step": self.step,
             "samples": self.samples,
             **metrics.record(self.divisor(examples, chosen)),
+            **examples.mean_reward(chosen),
             "grad_norm": float(norm),
             "lr": rate,
             "skipped": self.skipped,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp.config.data import Grading
 from topr_exp.config.task import TaskConfig
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter
@@ -80,14 +81,14 @@ class Solver:
 
     policy: Policy
     sampler: Sampler
-    grader: str
+    grading: Grading
     store: Store
 
     def solve(self, problems: Sequence[Problem], prompter: Prompter, n: int, seed: int) -> Solutions:
         """n graded solutions of each problem whose prompt is not too long, from the store as far as they are there."""
         questions = tokenize_prompts(problems, prompter, self.policy, self.sampler.config.max_new_tokens)
         rollouts = generate_rollouts(self.sampler, self.policy, questions, n, seed, self.store, "solving")
-        verdicts = grade_rollouts(rollouts, questions.problems, self.grader, self.store)
+        verdicts = grade_rollouts(rollouts, questions.problems, self.grading, self.store)
         return Solutions(
             questions.problems,
             rollouts.texts(0, rollouts.rows),
