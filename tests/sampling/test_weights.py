@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.processes import together
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.sampling import vllm as vllm_module
-from topr_exp.sampling.vllm import VLLM, check_weights, compared_tensors
+from topr_exp.sampling.vllm import VLLM, Lane, check_weights, compared_tensors, weight_shapes
 from topr_exp.sampling.vllm_worker import Worker, bit_sum, bit_sums, wrapped
 from topr_exp.types import TOPRError
 
@@ -124,3 +126,24 @@ def test_compared_are_tensors_that_an_engine_does_not_fuse() -> None:
     found = compared_tensors(["model.embed_tokens.weight", *names, "lm_head.weight"])
     assert [name.split(".")[2] for name in found[1:]] == ["0", "2", "4"] * 2
     assert found[0] == "model.embed_tokens.weight"
+
+
+def test_engines_are_checked_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once, most = [0], [0]
+
+    def check(*given: Any) -> None:
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        time.sleep(0.1)
+        at_once[0] -= 1
+
+    monkeypatch.setattr(vllm_module, "check_weights", lambda *given: None)
+    monkeypatch.setattr(vllm_module, "check_log_probabilities", check)
+    now, sampler = policy(), sampler_in(tmp_path)
+    sampler.weights = now.fingerprint
+    lanes = [Lane(i, [], FakeEngine(), shape=weight_shapes(now)) for i in range(2)]
+    monkeypatch.setattr(Worker, "reload", lambda self, asked: {})
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda lane: sampler.ready_engine(lane, now, [[0]]), lanes))
+    assert [lane.weights for lane in lanes] == ["now", "now"]
+    assert most == [1]

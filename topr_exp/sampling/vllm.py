@@ -11,6 +11,7 @@ import math
 import os
 import queue
 import shutil
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,7 @@ class VLLM:
         self.weights, self.folder, self.length = "", Path(), 0
         self.written = scratch.resolve() / "weights"  # of a policy that has no folder, for all processes of the run
         self.stopped = False
+        self.checking = threading.Lock()
         self.description: dict[str, str] = {}
 
     def prepare(self, policy: Policy, length: int) -> None:
@@ -129,8 +131,9 @@ class VLLM:
             lane.weights = ""  # until they are known to be right
             if reload:
                 lane.engine.ask("reload", model=str(self.folder))
-            check_weights(lane.engine, policy)
-            check_log_probabilities(lane.engine, policy, prompts[:2], reload)
+            with self.checking:  # the policy is one, with room for one forward pass beside it
+                check_weights(lane.engine, policy)
+                check_log_probabilities(lane.engine, policy, prompts[:2], reload)
             lane.weights = self.weights
         return lane.engine
 
