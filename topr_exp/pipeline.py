@@ -18,8 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from topr_exp.composition.pool import Pool, joined, pooled
 from topr_exp.composition.training_set import TrainingSet, build_candidates, build_training_set
 from topr_exp.config.compose import unit_of
 from topr_exp.config.data import Reward
@@ -52,7 +55,6 @@ from topr_exp.training.on_policy import Rounds
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.scoring import score_rollouts
 from topr_exp.training.trainer import Trainer
-from topr_exp.types import Problem
 
 REWARD_OF_WRONG = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
 
@@ -203,44 +205,53 @@ class Experiment:
             return self.train_in_rounds(iteration)
         store = self.store(iteration - 1)
         with self.folder.stage("sampling"):
-            rollouts, train, imported = self.completions(store)
+            parts = self.completions(store)
             self.before_training()
         with self.folder.stage("grading"):
-            verdicts = grade_rollouts(rollouts, train.problems, self.config.grading, store)
+            verdicts = [grade_rollouts(part[0], part[1].problems, self.config.grading, store) for part in parts]
         with self.folder.stage("composition"):
-            training_set = self.training_set_of(rollouts, verdicts, train.problems, iteration)
+            pool = pooled(parts, verdicts)
+            training_set = self.training_set_of(pool, iteration)
             refuse_nothing_to_learn(self.config.algo, training_set)
             if training_set.description.note:
                 warn(training_set.description.note)
         with self.folder.stage("scoring"):
-            mu = self.log_mu(rollouts, imported, store)
+            mu = joined([self.log_mu(rollouts, given, store) for rollouts, _, given in parts])
             reference = self.reference()
-            ref_logp = self.scored(reference, rollouts, store, "scoring ref") if reference is not None else None
+            ref_logp = None
+            if reference is not None:
+                ref_logp = joined([self.scored(reference, part[0], store, "scoring ref") for part in parts])
             if "vocab_kl" not in self.config.algo.needs:
                 reference = None  # what it was needed for is computed
-            self.record(iteration, training_set, rollouts, verdicts, mu)
+            self.record(iteration, training_set, parts, verdicts, mu)
         with self.folder.stage("training"):
             trainer = self.trainer(reference, iteration)
-            examples = Examples(training_set, rollouts, mu, ref_logp)
+            examples = Examples(training_set, pool.rollouts, mu, ref_logp)
             every = self.config.checkpoint.every_seconds
-            ours = self.config.mu is Mu.scored and imported is None  # so that the first update can be checked
+            # Where all μ is ours the first update can be checked.
+            ours = self.config.mu is Mu.scored and all(given is None for _, _, given in parts)
             train_offline(
                 trainer, examples, self.curve(iteration, trainer), self.config.seed, iteration, every, mu_is_start=ours
             )
             trainer.zero_grad()
             with trainer.layout.gathered_weights():
                 chosen = training_set.examples
-                self.showcase.trained(iteration, self.policy, rollouts, verdicts, train.problems, mu, chosen)
+                given = pool.rollouts, pool.verdicts, pool.problems
+                self.showcase.trained(iteration, self.policy, *given, mu, chosen)
         return trainer
 
-    def completions(self, store: Store) -> Imported:
-        """What is trained on: completions, what they answer, and log μ where it came with them."""
-        if self.imported is not None:
-            return self.imported
+    def completions(self, store: Store) -> list[Imported]:
+        """What is trained on: completions, what they answer, and log μ where it came with them; the sampled ones first.
+
+        Imported ones take the place of sampled ones unless `compose.mix` has both.
+        """
+        if self.imported is not None and self.config.compose.mix is None:
+            return [self.imported]
         n, seed = self.config.data.n, self.config.sampler.seed
         rollouts = generate_rollouts(self.sampler, self.policy, self.train, n, seed, store)
         self.folder.count("tokens_sampled", rollouts.sampled)
-        return rollouts, self.train, None
+        sampled: Imported = (rollouts, self.train, None)
+        return [sampled] if self.imported is None else [sampled, self.imported]
 
     def log_mu(self, rollouts: Rollouts, imported: Ragged | None, store: Store) -> Ragged:
         """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training."""
@@ -249,11 +260,18 @@ class Experiment:
         return imported if imported is not None else self.scored(self.policy, rollouts, store, "scoring μ")
 
     def record(
-        self, iteration: int, training_set: TrainingSet, rollouts: Rollouts, verdicts: Verdicts, mu: Ragged
+        self,
+        iteration: int,
+        training_set: TrainingSet,
+        parts: Sequence[Imported],
+        verdicts: Sequence[Verdicts],
+        mu: Sequence[NDArray[np.float32]],
     ) -> None:
         """Write down what an iteration trains on, and how far μ is from what the sampler drew with."""
-        store = str(self.store(iteration - 1).root)
-        sources = {"store": store, "rollouts": rollouts.name, "verdicts": verdicts.name}
+        store, rollouts = str(self.store(iteration - 1).root), parts[0][0]
+        sources = {"store": store, "rollouts": rollouts.name, "verdicts": verdicts[0].name}
+        if len(parts) > 1:  # whose rows follow those of the sampled ones
+            sources |= {"imported_rollouts": parts[1][0].name, "imported_verdicts": verdicts[1].name}
         summary = {**training_set.summary(), "sampler": rollouts.made_by}
         if self.config.mu is Mu.scored and self.config.data.completions is None:
             summary["sampler_mismatch"] = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
@@ -274,7 +292,8 @@ class Experiment:
                 config.data.n,
                 grader,
                 reference,
-                lambda rollouts, verdicts, problems: self.training_set_of(rollouts, verdicts, problems, iteration),
+                lambda pool: self.training_set_of(pool, iteration),
+                config.compose,
                 config.seed,
                 iteration,
             )
@@ -290,12 +309,10 @@ class Experiment:
         else:
             self.sampler.rest()
 
-    def training_set_of(
-        self, rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem], iteration: int
-    ) -> TrainingSet:
+    def training_set_of(self, pool: Pool, iteration: int) -> TrainingSet:
         """The training set that the settings ask for, out of graded completions."""
         return build_training_set(
-            build_candidates(rollouts, verdicts, problems, self.config.compose),
+            build_candidates(pool, self.config.compose),
             REWARD_OF_WRONG[self.config.reward],
             self.config.compose,
             unit_of(self.config.algo.needs),

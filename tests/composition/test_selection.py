@@ -283,3 +283,40 @@ def test_what_repeats_is_the_same_tokens_for_the_same_problem():
     tokens = [np.array(one, np.int32) for one in ([1, 2], [1, 2], [1], [1, 2], [1, 2], [2, 1], [], [])]
     problem = np.array([0, 0, 0, 1, 1, 1, 2, 0])
     assert repeated(problem, tokens).tolist() == [False, True, False, False, True, False, False, False]
+
+
+MIXED = Candidates(
+    np.repeat(np.arange(4), 5),
+    np.tile([True, False, False, True, False], 4),
+    imported=np.tile([False, False, False, True, True], 4),
+)
+
+
+@pytest.mark.parametrize(("share", "n", "expected"), [(0.25, 12, (3, 9)), (0.5, None, (8, 9)), (0.3, None, (5, 12))])
+def test_a_mix_has_exactly_its_share_of_imported_completions(share, n, expected):
+    found = select_examples(MIXED, compose(mix=share, n_examples=n), 0, 0)
+    imported = int(MIXED.imported[found.rows].sum())
+    assert (imported, len(found.rows) - imported) == expected
+    assert len(set(found.rows.tolist())) == len(found.rows)
+    assert found.description.note.startswith(f"compose.mix={share:g}: {expected[0]} imported and {expected[1]} sampled")
+    others = {tuple(select_examples(MIXED, compose(mix=share, n_examples=n), seed, 0).rows) for seed in range(9)}
+    assert len(others) > 1, "which ones is drawn by the seed"
+
+
+def test_a_mix_of_positives_alone():
+    found = select_examples(MIXED, compose("positives", mix=0.5), 0, 0)
+    assert MIXED.positive[found.rows].all()
+    assert (found.description.n_train, int(MIXED.imported[found.rows].sum())) == (8, 4)
+
+
+def test_a_mix_of_more_than_there_is():
+    with pytest.raises(TOPRError) as caught:
+        select_examples(MIXED, compose(mix=0.9, n_examples=20), 0, 0)
+    assert str(caught.value) == (
+        "compose.mix=0.9 with compose.n_examples=20 needs 18 imported completions; 8 are available "
+        "(enough for compose.n_examples=9)"
+    )
+    alone = Candidates(np.arange(3), np.ones(3, bool), imported=np.zeros(3, bool))
+    message = "compose.mix=0.5 needs imported and sampled completions; 0 imported and 3 sampled are available"
+    with pytest.raises(TOPRError, match=message):
+        select_examples(alone, compose(mix=0.5), 0, 0)

@@ -15,7 +15,7 @@ CONF = Path(__file__).parents[2] / "conf" / "compose"
 
 def settings(name="uniform", **changes):
     values = {"n_examples": None, "positive_share": None, "pairs_per_problem": 16, "drop_truncated": False,
-              "pass_rate": None, "duplicates": "keep", **changes}  # fmt: skip
+              "pass_rate": None, "duplicates": "keep", "mix": None, "max_draws": 10, **changes}  # fmt: skip
     values["duplicates"] = Duplicates(values["duplicates"])
     return ComposeConfig(name=ComposeName[name], **values)
 
@@ -43,6 +43,9 @@ def test_every_choice_has_a_yaml_with_every_field():
             {"positive_share": 0.5},
             "positive_share=0.5 means nothing for compose=uniform; use compose=proportion",
         ),
+        ({"mix": 1.0}, "mix must be in (0, 1); got 1.0"),
+        ({"mix": 0.5, "name": "anna_karenina"}, "mix=0.5 goes with compose=uniform or positives; got anna_karenina"),
+        ({"max_draws": 0}, "max_draws must be 1 or more; got 0"),
         ({"n_examples": 0}, "n_examples must be null (all) or 1 or more; got 0"),
         ({"pairs_per_problem": 0}, "pairs_per_problem must be 1 or more; got 0"),
     ],

@@ -175,6 +175,15 @@ MISTAKES = [
     (["data.threshold=0.5"], "data.threshold=0.5 is for the numbers of a grader of your own; grader=gsm8k gives none"),
     (["schedule=on_policy", "optim.batch_size=16"], "optim.batch_size must be 32 or more"),
     (["schedule=on_policy", "algo=dpo"], "algo=dpo trains on pairs of a correct and an incorrect completion"),
+    (["compose.mix=0.5"], "compose.mix=0.5 is a share of completions made elsewhere; set data.completions"),
+    (["compose.mix=0.5", "data.completions=x", "algo=dpo"], "compose.mix=0.5 picks single completions, but algo=dpo"),
+    (
+        ["compose.mix=0.5", "data.completions=x", "iterations=2"],
+        "data.completions=x is trained on instead of sampling, or beside it",
+    ),
+    (["compose.max_draws=3", "schedule=on_policy"], "compose.max_draws=3 is read with schedule=on_policy and compo"),
+    (["compose.max_draws=3", "compose.pass_rate=[0,1]"], "compose.max_draws=3 is read with schedule=on_policy and"),
+    (["compose.duplicates=drop", "schedule=on_policy"], "compose.duplicates=drop may leave nothing of a round's few"),
     (["schedule=on_policy", "compose=positives"], "compose=positives may find nothing in a round's few completions"),
     (
         ["schedule=on_policy", "schedule.updates=0"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +27,10 @@ from topr_exp.types import ConfigError, TOPRError
 CHOICES = {"cluster": "slurm", "sampler": "vllm"}
 POSITIVE, NATURAL, OPTIONAL, ALL = "1 or more", "0 or more", "null or 1 or more", "null (all) or 1 or more"
 RANGES = {
-    "seed": NATURAL, "baseline": "in [-1, 1]", "effective_positive": "in [0, 1]", "iterations": POSITIVE,
+    "data.threshold": "a finite number",
+    "compose.mix": "in (0, 1)",
+    "compose.max_draws": "1 or more",
+    "seed": NATURAL, "baseline": "a finite number", "effective_positive": "in [0, 1]", "iterations": POSITIVE,
     "data.seed": NATURAL, "data.train_problems": ALL, "data.test_problems": ALL, "data.n": POSITIVE,
     "data.eval_n": POSITIVE, "data.shots": NATURAL,
     "sampler.seed": NATURAL, "sampler.temperature": "in (0, 10]", "sampler.top_p": "in (0, 1]",
@@ -58,7 +62,7 @@ def test_every_range_is_declared_and_applied(config: Config) -> None:
     for prefix, section in sections.items():
         for name, range_ in ranges(type(section)) if isinstance(section, Section) else ():
             declared[f"{prefix}{name}"] = range_.allowed
-            wrong: Any = [0] if name == "keep_iterations" else -11
+            wrong: Any = {"keep_iterations": [0], "baseline": math.inf, "threshold": math.inf}.get(name, -11)
             with pytest.raises(ValueError) as error:
                 dataclasses.replace(section, **{name: wrong})
             assert str(error.value) == f"{name} must be {range_.allowed}; got {wrong}"

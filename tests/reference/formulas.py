@@ -31,6 +31,7 @@ class Completion:
     tokens: list[int]
     correct: bool
     truncated: bool = False
+    elsewhere: bool = False  # made, where others were sampled
     reward: float = 0.0  # R0
     mean: float = 0.0  # of the rewards of all n completions of its problem
     std: float = 0.0

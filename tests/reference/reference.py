@@ -128,6 +128,11 @@ class Reference:
     def stored(self, iteration: int) -> list[Completion]:
         """The completions of an iteration with their verdicts, as the store has them; problems count as they come."""
         table, verdicts = (table_of(self.folder, kind, iteration) for kind in ("rollouts", "verdicts"))
+        sampled = len(table) if self.settings["data"]["completions"] is None else 0
+        if self.settings["compose"]["mix"] is not None:  # those made elsewhere come after the sampled ones
+            sampled = len(table)
+            table += table_of(self.folder, "imported_rollouts", iteration)
+            verdicts += table_of(self.folder, "imported_verdicts", iteration)
         candidates: list[Completion] = []
         problems: dict[int, int] = {}
         for row, verdict in zip(table, verdicts, strict=True):
@@ -136,11 +141,13 @@ class Reference:
             sample = sum(one.problem == problem for one in candidates)
             correct, cut_off = verdict["verdict"] == "correct", row["finish"] == "length"
             candidates.append(Completion(problem, sample, self.prompts[line], row["tokens"], correct, cut_off))
-            if self.settings["data"]["completions"] is not None:
-                candidates[-1].mu = torch.tensor(row["sampler_logp"])
+            if len(candidates) > sampled:
+                candidates[-1].elsewhere = True
+                if "sampler_logp" in row:
+                    candidates[-1].mu = torch.tensor(row["sampler_logp"])
         self.prepared(candidates)
-        if self.settings["data"]["completions"] is None:
-            for one, row in zip(candidates, table, strict=True):
+        if sampled:
+            for one, row in zip(candidates[:sampled], table, strict=False):
                 apart = (self.sampled_from(one) - torch.tensor(row["sampler_logp"])).abs().max()
                 assert apart < 1e-4, f"drawn from another distribution: {row['text']}"
         return candidates
@@ -148,17 +155,30 @@ class Reference:
     def rounds(self, iteration: int) -> Iterator[tuple[list[Example], float, Record]]:
         """Sample some problems, take a few updates, sample again; groups of earlier rounds may come back."""
         schedule, seed, total = self.settings["schedule"], self.settings["seed"], len(self.prompts)
+        n = self.settings["data"]["n"]
         count, buffer, gap = schedule["prompts"], list[list[Completion]](), math.nan
         for number in range(schedule["rounds"]):
             rng = random_generator(seed, iteration, f"round {number}")
             replayed = int((rng.random(count) < schedule["replay"]).sum()) if buffer else 0
             old = rng.choice(len(buffer), size=replayed, replace=replayed > len(buffer))
             new, share, length = [], math.nan, math.nan
+            lines = []
             for i in range(count - replayed):  # problems in an endless list, each once a pass
                 epoch, place = divmod(number * count + i, total)
-                line = int(random_generator(seed, iteration, f"prompts {epoch}").permutation(total)[place])
-                new.append(self.drawn(line, i))
-            if fresh := self.prepared([one for group in new for one in group]):
+                lines.append(int(random_generator(seed, iteration, f"prompts {epoch}").permutation(total)[place]))
+            fresh, solved, draw = list[Completion](), list[list[Completion]](), 0
+            while True:  # with a pass rate once more, of those that the round has not had, until there are enough
+                some_new = [self.drawn(line, i) for i, line in enumerate(lines[len(fresh) // n :])]
+                fresh += (new_ones := self.prepared([one for group in some_new for one in group]))
+                solved += [group for group in grouped(new_ones, n) if self.often_enough(group)]
+                draw += 1
+                if len(solved) >= count - replayed or len(set(lines)) == total or draw == self.most_draws:
+                    break
+                others = np.array([line for line in range(total) if line not in lines])
+                again = random_generator(seed, iteration, f"round {number}, draw {draw}")
+                lines += again.permutation(others)[:count].tolist()
+            new = solved[: count - replayed]
+            if fresh:
                 share = float(np.mean([one.correct for one in fresh]))
                 length = float(np.mean([len(one.tokens) for one in fresh]))
                 more = {"sampled_reward": float(np.mean([one.reward for one in fresh]))}
@@ -169,6 +189,8 @@ class Reference:
             chosen = self.compose(candidates, iteration)
             seen = {"round": number, "sampled_correct": share, "sampled_length": length, "sampler_gap": gap}
             seen |= more if self.settings["data"]["reward"] == "graded" else {}
+            if self.settings["compose"]["pass_rate"] is not None:
+                seen |= {"problems_drawn": len(lines), "problems_kept": len(solved)}
             batches: list[list[Example]] = []
             while len(batches) < schedule["updates"]:  # a pass over the round's set, and another one
                 epoch = 1_000_000 * (number + 1) + len(batches) // math.ceil(
@@ -177,6 +199,14 @@ class Reference:
                 batches += self.passes(chosen, iteration, epoch)
             for batch in batches[: schedule["updates"]]:
                 yield batch, chosen.baseline, seen
+
+    @property
+    def most_draws(self) -> int:
+        return int(self.settings["compose"]["max_draws"])
+
+    def often_enough(self, group: list[Completion]) -> bool:
+        low, high = self.settings["compose"]["pass_rate"] or (0, 1)
+        return bool(low <= np.mean([one.correct for one in group]) <= high)
 
     def drawn(self, line: int, problem: int) -> list[Completion]:
         """The completions that were drawn for a problem, graded by the last number after `The answer is`."""
@@ -262,14 +292,16 @@ class Reference:
                     if n is not None and len(kept) + len(group) > n:
                         break
                     kept += group
+            elif compose["mix"] is not None:
+                usable = right if name == "positives" else usable
+                there = [[i for i in usable if candidates[i].elsewhere is where] for where in (True, False)]
+                kept = in_proportion(rng, *there, compose["mix"], n)
             elif name == "uniform":
                 kept = some(rng, usable, n)
             elif name == "positives":
                 kept = some(rng, right, n)
             elif name == "proportion":
-                sizes = range(len(usable), 0, -1) if n is None else [n]  # the largest with that share
-                n = next(n for n in sizes if round(p * n) <= len(right) and n - round(p * n) <= len(wrong))
-                kept = some(rng, right, round(p * n)) + some(rng, wrong, n - round(p * n))
+                kept = in_proportion(rng, right, wrong, p, n)
             else:  # anna_karenina: the first correct one of each problem, then incorrect ones
                 firsts = [next((i for i in right if candidates[i].problem == problem), None) for problem in problems]
                 kept = some(rng, [i for i in firsts if i is not None], n)
@@ -354,6 +386,17 @@ class Reference:
             known = {**scores[i], **known, **whole[i]}
             loss, metrics = FORMULAS[self.name](self.algo, one, logps[i], one.reward - c, known)
             yield loss / len(one.tokens) if self.algo.get("length_normalize") else loss, metrics
+
+
+def grouped(completions: list[Completion], n: int) -> list[list[Completion]]:
+    return [completions[start : start + n] for start in range(0, len(completions), n)]
+
+
+def in_proportion(rng: np.random.Generator, first: list[int], second: list[int], p: float, n: int | None) -> list[int]:
+    """n with exactly the share p of the first; without n the most that there are with that share."""
+    sizes = range(len(first) + len(second), 0, -1) if n is None else [n]
+    n = next(n for n in sizes if round(p * n) <= len(first) and n - round(p * n) <= len(second))
+    return some(rng, first, round(p * n)) + some(rng, second, n - round(p * n))
 
 
 def share_solved(candidates: list[Completion], i: int) -> float:

@@ -21,12 +21,21 @@ class Candidates:
     level: NDArray[np.integer] | None = None  # [M] the problem's difficulty, 0 where it has none
     duplicate: NDArray[np.bool_] | None = None  # [M] an earlier completion of the problem has the same tokens
     reward: NDArray[np.floating] | None = None  # [M] R0 where the grader gives numbers
+    imported: NDArray[np.bool_] | None = None  # [M] made elsewhere, where others were sampled
 
     def __post_init__(self) -> None:
         assert self.problem.ndim == 1, self.problem.shape
         assert np.issubdtype(self.problem.dtype, np.integer), self.problem.dtype
         assert self.positive.dtype == np.bool_, self.positive.dtype
-        for column in (self.positive, self.truncated, self.length, self.level, self.duplicate, self.reward):
+        for column in (
+            self.positive,
+            self.truncated,
+            self.length,
+            self.level,
+            self.duplicate,
+            self.reward,
+            self.imported,
+        ):
             assert column is None or column.shape == self.problem.shape, (column.shape, self.problem.shape)
 
 

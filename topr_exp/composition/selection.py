@@ -7,6 +7,7 @@ come back are sorted, since the order of training is drawn elsewhere. Pairs for 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
     uniform: N of all. positives: N of the correct ones. proportion: round(pN) correct ones and the rest incorrect,
     without `n_examples` as many as there are for that share. anna_karenina: the first correct completion of each
     problem, then random incorrect ones up to N. N above what there is takes all and says so in the description
-    (proportion refuses: it promises the share).
+    (proportion refuses: it promises the share, and so does `mix`, of imported completions among sampled ones).
 
     Raises TOPRError when there is nothing to train on or too little of one kind.
     """
@@ -41,7 +42,9 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
     positive = candidates.positive[rows]
     rng = random_generator(seed, iteration, "compose examples")
     n, note = config.n_examples, None
-    if config.name is ComposeName.uniform:
+    if config.mix is not None:
+        chosen, available, note = select_mix(rng, candidates, rows, config)
+    elif config.name is ComposeName.uniform:
         chosen, available = sample_rows(rng, rows, n), len(rows)
     elif config.name is ComposeName.positives:
         if not positive.any():
@@ -59,6 +62,22 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
             note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
     chosen.sort()
     return Selection(chosen, describe(candidates, chosen, config, "examples", len(chosen), available, note))
+
+
+def select_mix(
+    rng: np.random.Generator, candidates: Candidates, rows: Rows, config: ComposeConfig
+) -> tuple[Rows, int, str]:
+    """round(mix N) imported completions and the rest sampled ones, the largest set there is, and a line on it."""
+    assert config.mix is not None
+    assert candidates.imported is not None, "mix needs the column `imported`"
+    if config.name is ComposeName.positives:
+        rows = rows[candidates.positive[rows]]
+    imported = candidates.imported[rows]
+    kinds = Kinds("compose.mix", "imported", "sampled")
+    chosen = sample_proportion(rng, rows[imported], rows[~imported], config.mix, config.n_examples, kinds)
+    count = int(candidates.imported[chosen].sum())
+    note = f"compose.mix={config.mix:g}: {count} imported and {len(chosen) - count} sampled completions"
+    return chosen, largest_set_size(int(imported.sum()), int((~imported).sum()), config.mix), note
 
 
 def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
@@ -129,29 +148,37 @@ def largest_set_size(positives: int, negatives: int, share: float) -> int:
     return n
 
 
-def sample_proportion(rng: np.random.Generator, positives: Rows, negatives: Rows, share: float, n: int | None) -> Rows:
-    """round(share n) of the positives and n - round(share n) of the negatives; TOPRError when there are too few."""
-    largest = largest_set_size(len(positives), len(negatives), share)
+class Kinds(NamedTuple):
+    """The two kinds of completions that a set has exact shares of, in words, and the setting that asks for it."""
+
+    key: str
+    first: str
+    second: str
+
+
+CORRECTNESS = Kinds("compose.positive_share", "correct", "incorrect")
+
+
+def sample_proportion(
+    rng: np.random.Generator, first: Rows, second: Rows, share: float, n: int | None, kinds: Kinds = CORRECTNESS
+) -> Rows:
+    """round(share n) of the first kind and n - round(share n) of the second; TOPRError when there are too few."""
+    largest = largest_set_size(len(first), len(second), share)
     if n is None:
-        if not (len(positives) and len(negatives)):
+        if not (len(first) and len(second)):
             raise TOPRError(
-                f"compose.positive_share={share:g} needs correct and incorrect completions; "
-                f"{len(positives)} correct and {len(negatives)} incorrect are available"
+                f"{kinds.key}={share:g} needs {kinds.first} and {kinds.second} completions; "
+                f"{len(first)} {kinds.first} and {len(second)} {kinds.second} are available"
             )
         n = largest
-    wanted = {"correct": round(share * n), "incorrect": n - round(share * n)}
-    for kind, rows in (("correct", positives), ("incorrect", negatives)):
-        if wanted[kind] > len(rows):
+    wanted = round(share * n)
+    for kind, rows, count in ((kinds.first, first, wanted), (kinds.second, second, n - wanted)):
+        if count > len(rows):
             raise TOPRError(
-                f"compose.positive_share={share:g} with compose.n_examples={n} needs {wanted[kind]} {kind} "
+                f"{kinds.key}={share:g} with compose.n_examples={n} needs {count} {kind} "
                 f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
             )
-    return np.concatenate(
-        [
-            sample_rows(rng, positives, wanted["correct"]),
-            sample_rows(rng, negatives, wanted["incorrect"]),
-        ]
-    )
+    return np.concatenate([sample_rows(rng, first, wanted), sample_rows(rng, second, n - wanted)])
 
 
 def first_positives(candidates: Candidates, rows: Rows) -> Rows:

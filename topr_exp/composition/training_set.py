@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,10 @@ from numpy.typing import NDArray
 from topr_exp.composition.candidates import Candidates, GroupStatistics, group_statistics, random_generator, repeated
 from topr_exp.composition.description import Description
 from topr_exp.composition.pairs import select_pairs
+from topr_exp.composition.pool import Pool
 from topr_exp.composition.proportion import baseline_for, effective_positive
 from topr_exp.composition.selection import select_examples, select_groups
 from topr_exp.config.compose import ComposeConfig, Duplicates, Unit
-from topr_exp.grading.verdicts import Verdicts
-from topr_exp.sampling.rollouts import Rollouts
-from topr_exp.types import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,29 +44,31 @@ class TrainingSet:
         return np.argsort(rng.permutation(len(index))[group], kind="stable")
 
     def summary(self) -> dict[str, Any]:
-        """What is recorded of the set, JSON-ready; the mean reward where that is more than the share of positives."""
-        graded = {} if self.candidates.reward is None else {"mean_reward": float(self.reward[self.examples].mean())}
+        """What is recorded of the set, JSON-ready; mean reward and share of imported ones where there are such."""
+        more = {} if self.candidates.reward is None else {"mean_reward": float(self.reward[self.examples].mean())}
+        if (imported := self.candidates.imported) is not None:
+            more |= {"imported_share": float(imported[self.examples].mean())}
         return {
             **self.description.as_dict(),
-            **graded,
+            **more,
             "baseline": self.baseline,
             "effective_positive": self.effective_positive,
         }
 
 
-def build_candidates(
-    rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem], config: ComposeConfig
-) -> Candidates:
+def build_candidates(pool: Pool, config: ComposeConfig) -> Candidates:
     """The columns that a training set is composed from; repetitions are looked for only where they are dropped."""
-    levels = np.array([problem.level or 0 for problem in problems], dtype=np.int16)
+    rollouts = pool.rollouts
+    levels = np.array([problem.level or 0 for problem in pool.problems], dtype=np.int16)
     return Candidates(
         problem=rollouts.problem,
-        positive=verdicts.positive,
+        positive=pool.verdicts.positive,
         truncated=rollouts.truncated,
         length=rollouts.tokens.lengths(),
         level=levels[rollouts.problem],
         duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates is Duplicates.drop else None,
-        reward=verdicts.reward,
+        reward=pool.verdicts.reward,
+        imported=pool.imported,
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from topr_exp.config.section import Count, CountOrAll, Section
+from topr_exp.config.section import Count, CountOrAll, Section, within
 
+MAX_DRAWS = 10
 Unit = Literal["examples", "pairs", "groups"]  # what an algorithm trains on, and `n_examples` counts
 
 
@@ -37,10 +38,19 @@ class ComposeConfig(Section):
     drop_truncated: bool  # leave out completions that the token limit cut off
     pass_rate: list[float] | None  # [low, high]: problems of which such a share of all completions is correct
     duplicates: Duplicates
+    mix: Annotated[float | None, within("(0, 1)")]  # share of imported completions, the others are sampled
+    max_draws: Count  # in rounds with pass_rate: at most so often schedule.prompts problems are drawn to fill a round
 
-    ADDED: ClassVar[Mapping[str, Any]] = {"pass_rate": None, "duplicates": Duplicates.keep}
+    ADDED: ClassVar[Mapping[str, Any]] = {
+        "pass_rate": None,
+        "duplicates": Duplicates.keep,
+        "mix": None,
+        "max_draws": MAX_DRAWS,
+    }
 
     def check(self) -> None:
+        if self.mix is not None and self.name not in (ComposeName.uniform, ComposeName.positives):
+            raise ValueError(f"mix={self.mix:g} goes with compose=uniform or positives; got {self.name.name}")
         if self.pass_rate is not None:
             low, high = self.pass_rate if len(self.pass_rate) == 2 else (1.0, 0.0)
             if not 0 <= low <= high <= 1:
@@ -61,6 +71,10 @@ class ComposeConfig(Section):
             raise ValueError(
                 f"name={self.name.name} picks single completions, but algo={algorithm} trains on {unit}; "
                 "use compose=uniform"
+            )
+        if unit != "examples" and self.mix is not None:
+            raise ValueError(
+                f"mix={self.mix:g} picks single completions, but algo={algorithm} trains on {unit}; leave it out"
             )
         if unit == "groups" and (some := next(self.left_out(), None)):
             given, instead = some

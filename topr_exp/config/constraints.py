@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from topr_exp.algorithms.base import Advantage
-from topr_exp.config.compose import ComposeName, unit_of
+from topr_exp.config.compose import MAX_DRAWS, ComposeName, unit_of
 from topr_exp.config.data import AnswerFormat, Reward
 from topr_exp.config.optim import Reduction
 from topr_exp.config.schema import show
@@ -138,11 +138,15 @@ def imported(config: Config) -> None:
         raise ValueError(
             "mu must be scored where data.completions is set (those bring their own) and on-policy; got sampler"
         )
+    if source is None and config.compose.mix is not None:
+        raise ValueError(
+            f"compose.mix={config.compose.mix:g} is a share of completions made elsewhere; set data.completions"
+        )
     if source is None:
         return
     if in_rounds or config.iterations > 1:
         raise ValueError(
-            f"data.completions={source} is trained on instead of sampling; it goes with "
+            f"data.completions={source} is trained on instead of sampling, or beside it (compose.mix); it goes with "
             "iterations=1 and schedule=offline only"
         )
     if unit_of(config.algo.needs) == "groups":
@@ -160,6 +164,11 @@ def imported(config: Config) -> None:
 def rounds(config: Config) -> None:
     """A round's few completions may not have what an offline set has, and all of them are to be trained on."""
     schedule, data, compose = config.schedule, config.data, config.compose
+    if compose.max_draws != MAX_DRAWS and (schedule.prompts is None or compose.pass_rate is None):
+        raise ValueError(
+            f"compose.max_draws={compose.max_draws} is read with schedule=on_policy and compose.pass_rate only; leave "
+            "it out"
+        )
     if schedule.prompts is None:
         return
     assert schedule.updates is not None
@@ -179,10 +188,7 @@ def rounds(config: Config) -> None:
             f"compose={compose.name.name} may find nothing in a round's few completions; compose must be "
             "uniform where schedule.prompts is set"
         )
-    fewer = [given for given, _ in compose.left_out()]
-    if compose.pass_rate is not None:
-        fewer.append(f"pass_rate={compose.pass_rate}")
-    if fewer:
+    if fewer := [given for given, _ in compose.left_out()]:
         raise ValueError(
             f"compose.{fewer[0]} may leave nothing of a round's few completions; leave it out where schedule.prompts "
             "is set"

@@ -87,7 +87,7 @@ def sampling(config: Config) -> str:
     sampler, data = config.sampler, config.data
     noun = "solution" if config.task.verifies else "problem"
     wanted = f"{data.n} completions a {noun} ({data.eval_n}"
-    if data.completions is not None:
+    if data.completions is not None and config.compose.mix is None:
         wanted = f"none to train on: {data.completions} has them ({data.eval_n} completions a {noun}"
     cut = f", top-k {sampler.top_k}" if sampler.top_k else ""
     cut += f", top-p {sampler.top_p:g}" if sampler.top_p < 1 else ""
@@ -126,10 +126,12 @@ def duration(config: Config) -> str:
 def choice(config: Config) -> str:
     """Which of the sampled completions are trained on."""
     compose = config.compose
-    if config.data.completions is not None:
+    if config.data.completions is not None and compose.mix is None:
         return f"from {config.data.completions}"
     count = "all" if compose.n_examples is None else f"{compose.n_examples:,}"
     share = f", {100 * compose.positive_share:g} % of them correct" if compose.positive_share is not None else ""
+    if compose.mix is not None:
+        share += f", {100 * compose.mix:g} % of them from {config.data.completions}"
     kind = "" if compose.name is ComposeName.uniform else f" by {compose.name.name}"
     cut = ", truncated ones left out" if compose.drop_truncated else ""
     cut += ", repeated ones left out" if compose.duplicates is Duplicates.drop else ""

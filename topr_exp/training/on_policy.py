@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from topr_exp.composition.candidates import random_generator
+from topr_exp.composition.pool import Pool
 from topr_exp.composition.training_set import TrainingSet
+from topr_exp.config.compose import ComposeConfig
 from topr_exp.config.schedule import ScheduleConfig
 from topr_exp.data.questions import Questions
 from topr_exp.grading import Grader
@@ -33,7 +35,7 @@ from topr_exp.training.examples import Examples
 from topr_exp.training.journal import Journal
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
-from topr_exp.types import Problem, TOPRError
+from topr_exp.types import TOPRError
 
 BUFFER = "buffer.arrow"
 
@@ -49,7 +51,8 @@ class Rounds:
     n: int  # completions a problem
     grader: Grader
     reference: Policy | None  # π_ref, where the loss needs its log-probabilities
-    build_training_set: Callable[[Rollouts, Verdicts, Sequence[Problem]], TrainingSet]  # of a round
+    build_training_set: Callable[[Pool], TrainingSet]  # of a round
+    compose: ComposeConfig
     seed: int
     iteration: int
     # Of the newest completions: the mean length, mean |log μ − log q| a token, q the sampler's, and the mean reward.
@@ -100,9 +103,7 @@ class Rounds:
         correct = math.nan
         self.seen = dict.fromkeys(self.seen or ("sampled_length", "sampler_gap"), math.nan)
         if len(indices):
-            columns = self.sample_prompts(indices, number)
-            correct = float(np.mean(np.array(columns["verdict"].to_pylist()) == "correct"))
-            new = [columns.slice(i * self.n, self.n) for i in range(len(indices))]
+            correct, new = self.sample_groups(indices, number)
             groups += new
             if self.schedule.replay > 0:
                 self.buffer += new
@@ -113,9 +114,57 @@ class Rounds:
         columns = columns.append_column("problem", slots)
         rollouts = Rollouts("", columns, [self.train.prompts[i] for i in problems], [0, len(columns)], 0)
         verdicts = Verdicts("", columns)
-        training_set = self.build_training_set(rollouts, verdicts, [self.train.problems[i] for i in problems])
+        training_set = self.build_training_set(Pool(rollouts, [self.train.problems[i] for i in problems], verdicts))
         reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
         return Examples(training_set, rollouts, Ragged(columns["logp"]), reference), correct, bool(replay)
+
+    def sample_groups(self, indices: np.ndarray, number: int) -> tuple[float, list[pa.Table]]:
+        """The share of correct ones among the completions of some problems, and these as one table each.
+
+        With `compose.pass_rate` more problems are drawn until as many have such a share, or `compose.max_draws` times.
+        """
+        wanted, drawn = len(indices), indices
+        columns = self.sample_prompts(indices, number, 0)
+        tables, kept, shards = [columns], self.solved_often_enough(columns), self.shards(indices)
+        for draw in range(1, self.compose.max_draws):
+            if len(kept) >= wanted or not len(indices := self.more_prompts(drawn, number, draw)):
+                break
+            tables.append(self.sample_prompts(indices, number, shards))
+            shards += self.shards(indices)
+            kept += self.solved_often_enough(tables[-1])
+            drawn = np.concatenate([drawn, indices])
+        self.seen = self.describe_sampled(pa.concat_tables(tables).combine_chunks())
+        if self.compose.pass_rate is not None:
+            self.seen |= {"problems_drawn": len(drawn), "problems_kept": len(kept)}
+            if not kept and not self.buffer:
+                raise TOPRError(
+                    f"compose.pass_rate={self.compose.pass_rate}: of {len(drawn)} problems that round {number} drew "
+                    f"(compose.max_draws={self.compose.max_draws}) none is solved so often"
+                )
+        verdicts = np.concatenate([np.array(table["verdict"].to_pylist()) for table in tables])
+        return float(np.mean(verdicts == "correct")), kept[:wanted]
+
+    def solved_often_enough(self, columns: pa.Table) -> list[pa.Table]:
+        """The completions of each problem that `compose.pass_rate` keeps."""
+        groups = [columns.slice(start, self.n) for start in range(0, len(columns), self.n)]
+        if self.compose.pass_rate is None:
+            return groups
+        low, high = self.compose.pass_rate
+        shares = (np.array(columns["verdict"].to_pylist()) == "correct").reshape(-1, self.n).mean(axis=1)
+        return [group for group, share in zip(groups, shares, strict=True) if low <= share <= high]
+
+    def more_prompts(self, drawn: np.ndarray, number: int, draw: int) -> np.ndarray:
+        """Problems that a round has not drawn yet, as many as a round has."""
+        rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
+        others = np.setdiff1d(np.arange(len(self.train.prompts)), drawn)
+        return rng.permutation(others)[: self.schedule.prompts]
+
+    def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
+        """What is logged of the completions that a round sampled, kept or not."""
+        gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
+        found = {"sampled_length": token_count(columns) / len(columns), "sampler_gap": gap}
+        reward = Verdicts("", columns).reward
+        return found if reward is None else {**found, "sampled_reward": float(reward.mean())}
 
     def choose_prompts(self, number: int) -> tuple[np.ndarray, list[int]]:
         """The problems that a round samples, and the buffer's groups that take the place of the others."""
@@ -130,8 +179,15 @@ class Rounds:
         )
         return order[first : first + count - replayed], slots
 
-    def sample_prompts(self, indices: np.ndarray, number: int) -> pa.Table:
-        """Completions of some problems, in shards as large as the store's, which the processes share among them."""
+    def shards(self, indices: np.ndarray) -> int:
+        """How many shards these problems are sampled in."""
+        return -(-len(indices) // self.sampler.config.prompts_per_shard)
+
+    def sample_prompts(self, indices: np.ndarray, number: int, first: int) -> pa.Table:
+        """Completions of some problems, in shards as large as the store's, which the processes share among them.
+
+        first: the number of the first shard in the round, since that decides the seeds.
+        """
         size = self.sampler.config.prompts_per_shard
         shards = [indices[start : start + size] for start in range(0, len(indices), size)]
         self.trainer.zero_grad()
@@ -140,14 +196,10 @@ class Rounds:
             now = dataclasses.replace(self.trainer.policy, fingerprint=name, folder=None)
             self.sampler.prepare(now, max(map(len, self.train.prompts)) + self.sampler.config.max_new_tokens)
             mine = range(distributed.rank(), len(shards), distributed.world_size())
-            made = {shard: self.sample_shard(now, shards[shard], number, shard) for shard in mine}
+            made = {shard: self.sample_shard(now, shards[shard], number, first + shard) for shard in mine}
         by_shard = {shard: table for part in distributed.all_gather(made) for shard, table in part.items()}
         columns = pa.concat_tables([by_shard[shard] for shard in range(len(shards))]).combine_chunks()
-        self.trainer.sampled += (tokens := token_count(columns))
-        gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
-        self.seen = {"sampled_length": tokens / len(columns), "sampler_gap": gap}
-        if (reward := Verdicts("", columns).reward) is not None:
-            self.seen["sampled_reward"] = float(reward.mean())
+        self.trainer.sampled += token_count(columns)
         return columns
 
     def sample_shard(self, policy: Policy, indices: np.ndarray, number: int, shard: int) -> pa.Table:
