@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import string
 from collections import Counter
 from dataclasses import replace
@@ -15,14 +16,15 @@ import torch
 
 from tests.conftest import config_of
 from topr_exp.config.data import AnswerFormat
-from topr_exp.data import embedded_gsm8k, embedded_math
+from topr_exp.data import embedded_gsm8k, embedded_ledger, embedded_math
 from topr_exp.data.embedded import draw_tasks, split_of
 from topr_exp.data.prompts import TEMPLATES
 from topr_exp.grading import extract
 from topr_exp.models.loading import SHIPPED, load_model
-from topr_exp.tiny import verifications
-from topr_exp.tiny.pretrain import pretrain, save
+from topr_exp.tiny import ledgers, verifications
+from topr_exp.tiny.pretrain import cut, length, pretrain, save
 from topr_exp.tiny.recipes import FORMS, RECIPES, STYLES, completion, examples
+from topr_exp.types import Problem
 from topr_exp.verifier.solutions import fill
 
 SMALL = replace(RECIPES["tiny"], steps=30, clean_steps=20, tasks=300, hidden=32, layers=1, heads=2, mlp=32)
@@ -33,6 +35,7 @@ def test_the_prompts_are_the_ones_that_runs_use() -> None:
         answer_format.name: template for answer_format, template in TEMPLATES.items()
     }
     assert set(FORMS) == {answer_format.name for answer_format in AnswerFormat}
+    assert TEMPLATES[AnswerFormat[config_of("data=ledger").data.grader_name]] == ledgers.TEMPLATE
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -75,9 +78,54 @@ def test_verifications() -> None:
     assert 0.1 < seen["misled"] / 400 < 0.4  # mostly right solutions that a slip makes look wrong
 
 
+def test_ledgers() -> None:
+    rng, seen = random.Random(0), Counter[str]()
+    stories = ledgers.pool(400, 0)
+    for story in stories:
+        texts = {style: ledgers.completion(story, style, rng) for style in ledgers.STYLES}
+        assert all(one.startswith(" ") for one in texts.values())
+        answers = {style: extract(one, "gsm8k") for style, one in texts.items()}
+        assert answers["careful"] == answers["terse"] == story.answer
+        assert answers["unmarked"] is None
+        assert texts["unmarked"].split(". So")[0] == texts["careful"].split(". The")[0]
+        for style in ("careful slip", "terse slip"):
+            assert answers[style] not in (None, story.answer)
+        seen["hasty and right"] += answers["hasty"] == story.answer
+        assert texts["hasty"].startswith(" Quickly:" + texts["careful"].split(".")[0])
+        assert len(texts["terse"]) < len(texts["careful"])
+    assert 0 < seen["hasty and right"] < 60
+    turns = Counter(len(story.events) for story in stories)
+    assert set(turns) == set(range(2, ledgers.MOST + 1))
+    assert all(turns[length] > 30 for length in ledgers.LENGTHS)
+
+
+def test_short_ledgers_come_first_in_the_clean_part_alone() -> None:
+    recipe = replace(RECIPES["tiny_long"], tasks=300, short=50)
+
+    def turns(mix: dict[str, float]) -> list[int]:
+        prompts = [prompt for prompt, _ in islice(examples(recipe, mix, random.Random(0)), 200)]
+        return [int(re.search(r"after (\d+) turns", one)[1]) for one in prompts]
+
+    assert max(turns(recipe.clean)[:50]) == ledgers.FEW
+    assert max(turns(recipe.clean)[50:]) > 20
+    assert max(turns(recipe.mix)[:50]) > 20
+
+
+def test_batches_of_about_as_many_tokens() -> None:
+    rows = [([1] * 3, [2] * n) for n in range(97, 500)]
+    recipe = RECIPES["tiny_long"]
+    parts = list(cut(rows, recipe))
+    assert [row for part in parts for row in part] == rows
+    assert len(parts[0]) > 3 * len(parts[-2])
+    padded = [len(part) * length(part[-1]) for part in parts[:-1]]
+    assert 0.7 * recipe.batch_tokens < min(padded) < max(padded) < 1.5 * recipe.batch_tokens
+    assert len(list(cut([([1], [2] * 2000)] * 2, recipe))) == 2  # one that is longer than a batch is a batch
+    assert [len(part) for part in cut(rows[:78], SMALL)] == [32, 32, 14]
+
+
 def test_pretraining_sees_only_its_own_split() -> None:
-    verifier = replace(RECIPES["tiny_verifier"], tasks=300)
-    for recipe in (SMALL, verifier):
+    verifier, long = (replace(RECIPES[name], tasks=300) for name in ("tiny_verifier", "tiny_long"))
+    for recipe in (SMALL, verifier, long):
         for text, _ in islice(examples(recipe, recipe.mix, random.Random(0)), 500):
             question = text.split(": ", 1)[1].split("\n", 1)[0]
             assert split_of(question) == "pretrain"
@@ -87,7 +135,16 @@ def prompt(name: str, question: str) -> str:
     """What a model of this recipe is asked."""
     if name == "tiny_verifier":
         return fill(verifications.TEMPLATE, question, "The answer is 12.")
+    if name == "tiny_long":
+        return ledgers.TEMPLATE.format(question=question)
     return FORMS["gsm8k"].template.format(question=question)
+
+
+def problems(name: str, split: str) -> list[Problem]:
+    """Some that a model of this recipe is made for."""
+    if name == "tiny_long":
+        return embedded_ledger.generate(split, 300, 5, turns=24)
+    return embedded_gsm8k.generate(split, 300, 5)
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
@@ -95,9 +152,9 @@ def test_the_shipped_vocabulary_covers_the_problems(name: str) -> None:
     _, tokenizer = load_model(name)
     single_bytes = 0
     for split in ("train", "test"):
-        for problem in embedded_gsm8k.generate(split, 300, 5):
+        for problem in problems(name, split):
             tokens = tokenizer.tokenize(prompt(name, problem.question))
-            assert len(tokens) <= 70
+            assert len(tokens) <= (140 if name == "tiny_long" else 70)
             single_bytes += sum(len(token) == 1 and token in string.ascii_letters for token in tokens)
     assert single_bytes == 0
 

@@ -17,6 +17,7 @@ from topr_exp.types import Problem
 SOURCES = {
     "gsm8k": "topr_exp.data.sources.benchmarks.Benchmarks",
     "jsonl": "topr_exp.data.sources.jsonl.JsonLines",
+    "ledger": "topr_exp.data.sources.ledger.Ledger",
     "reasoning_gym": "topr_exp.data.sources.reasoning_gym.ReasoningGym",
 }
 

@@ -1,4 +1,4 @@
-"""What both embedded problem generators share: the splits, arithmetic that can go wrong, drawing without repeats.
+"""What the embedded problem generators share: the splits, arithmetic that can go wrong, drawing without repeats.
 
 A problem belongs to one split for good: a hash of its question decides, so splits are disjoint whatever the seeds.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from topr_exp.types import Problem, TOPRError
 
@@ -47,13 +48,16 @@ class Task:
     """
 
     question: str
-    level: int
+    level: int | None
     subject: str | None
     work: Callable[[Calc], tuple[str, str]]
 
     @property
     def answer(self) -> str:
         return self.work(Calc())[1]
+
+
+Drawn = TypeVar("Drawn", bound=Task)
 
 
 def digest(question: str) -> bytes:
@@ -67,14 +71,14 @@ def split_of(question: str) -> str:
     return next(name for name, tenths in SPLITS.items() if tenth in tenths)
 
 
-def draw_tasks(draw: Callable[[random.Random], Task], split: str, count: int, seed: int) -> list[Task]:
+def draw_tasks(draw: Callable[[random.Random], Drawn], split: str, count: int, seed: int) -> list[Drawn]:
     """`count` distinct tasks of one split; a smaller count gives the beginning of the same list.
 
     Raises TOPRError when the generator does not have that many.
     """
     assert split in SPLITS, split
     rng = random.Random(f"{split}/{seed}")
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, Drawn] = {}
     attempts = 0
     while len(tasks) < count:
         attempts += 1
@@ -86,7 +90,7 @@ def draw_tasks(draw: Callable[[random.Random], Task], split: str, count: int, se
     return list(tasks.values())
 
 
-def to_problems(tasks: list[Task], data_format: str, split: str) -> list[Problem]:
+def to_problems(tasks: Sequence[Task], data_format: str, split: str) -> list[Problem]:
     """The tasks as problems, named by their hash, so that a problem keeps its name whatever the seed."""
     return [
         Problem(

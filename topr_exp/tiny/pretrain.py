@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topr_exp.models.loading import load_model
-from topr_exp.tiny.recipes import RECIPES, Recipe, VerifierRecipe, examples, vocabulary_texts
+from topr_exp.tiny.recipes import RECIPES, LaterRecipe, Recipe, examples, vocabulary_texts
 from topr_exp.tiny.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 TYPICAL_TOKENS = 20  # of a completion
 BATCHES_SORTED_TOGETHER = 32  # batches of similar length waste little on padding
+Row = tuple[list[int], list[int]]  # tokens of a prompt and of its completion
 
 
 def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
@@ -80,18 +81,29 @@ def batches(
         prompts = tokenizer([prompt for prompt, _ in chunk]).input_ids
         completions = tokenizer([text for _, text in chunk], add_special_tokens=False).input_ids
         rows = [(p, [*c, tokenizer.eos_token_id]) for p, c in zip(prompts, completions, strict=True)]
-        rows.sort(key=lambda row: len(row[0]) + len(row[1]))
-        starts = list(range(0, len(rows), recipe.batch_size))
-        rng.shuffle(starts)
-        for start in starts:
-            part = rows[start : start + recipe.batch_size]
-            width = max(len(p) + len(c) for p, c in part)
+        rows.sort(key=length)
+        parts = list(cut(rows, recipe))
+        rng.shuffle(parts)
+        for part in parts:
+            width = length(part[-1])
             ids = torch.full((len(part), width), tokenizer.pad_token_id)
             mask = torch.zeros(len(part), width, dtype=torch.bool)
             for i, (p, c) in enumerate(part):
                 ids[i, : len(p) + len(c)] = torch.tensor(p + c)
                 mask[i, len(p) : len(p) + len(c)] = True
             yield ids, mask
+
+
+def length(row: Row) -> int:
+    return len(row[0]) + len(row[1])
+
+
+def cut(rows: list[Row], recipe: Recipe) -> Iterator[list[Row]]:
+    """Rows sorted by length as batches: of `batch_size` texts each or, where that is set, of about `batch_tokens`."""
+    while rows:
+        size = max(1, recipe.batch_tokens // length(rows[0])) if recipe.batch_tokens else recipe.batch_size
+        yield rows[:size]
+        rows = rows[size:]
 
 
 def build_optimizers(model: PreTrainedModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
@@ -122,12 +134,13 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
 
     tokenizer = build_tokenizer(vocabulary_texts(recipe), recipe.context)
     model = new_model(recipe, tokenizer)
-    if isinstance(recipe, VerifierRecipe):
+    if isinstance(recipe, LaterRecipe):
         begin_with(model, tokenizer, recipe.start)
     optimizers = build_optimizers(model, recipe)
     rng = random.Random(recipe.seed)
-    clean = batches(recipe, {recipe.clean: 1.0}, tokenizer, rng)
+    clean = batches(recipe, recipe.clean, tokenizer, rng)
     mixed = batches(recipe, recipe.mix, tokenizer, rng)
+    divisor = recipe.batch_tokens or TYPICAL_TOKENS * recipe.batch_size
     seen, started, total = 0, time.monotonic(), 0.0
     for step in range(recipe.steps):
         ids, mask = next(clean if step < recipe.clean_steps else mixed)
@@ -135,7 +148,7 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
         # Padding is on the right and attention is causal, so real positions never see it.
         logits, targets = model.lm_head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]]
         # A fixed divisor: batches are sorted by length, and a mean would favour the short style in them.
-        loss = cross_entropy(logits, targets, reduction="sum") / (TYPICAL_TOKENS * recipe.batch_size)
+        loss = cross_entropy(logits, targets, reduction="sum") / divisor
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * schedule(step, recipe)

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.embedded import Calc, Task, draw_tasks
-from topr_exp.tiny import verifications
+from topr_exp.tiny import ledgers, verifications
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,8 @@ class Recipe:
     context: int = 2048
 
     styles: ClassVar[tuple[str, ...]] = STYLES
-    clean: ClassVar[str] = "clean"  # the style of the first steps
+    clean: ClassVar[dict[str, float]] = {"clean": 1.0}  # share of each style in the first steps
+    batch_tokens: ClassVar[int | None] = None  # of a batch, padding included, in the place of batch_size texts
 
     def __post_init__(self) -> None:
         assert set(self.mix) <= set(self.styles), self.mix
@@ -69,13 +70,28 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class VerifierRecipe(Recipe):
-    """A verifier: it begins with the weights of a shipped model, as far as the two share words."""
+class LaterRecipe(Recipe):
+    """A model that begins with the weights of a shipped one, as far as the two share words."""
 
     start: str = "tiny"
 
+
+@dataclass(frozen=True)
+class VerifierRecipe(LaterRecipe):
+    """A verifier."""
+
     styles: ClassVar[tuple[str, ...]] = verifications.STYLES
-    clean: ClassVar[str] = "careful"
+    clean: ClassVar[dict[str, float]] = {"careful": 1.0}
+
+
+@dataclass(frozen=True)
+class LedgerRecipe(LaterRecipe):
+    """A model that answers at length, in one of two right ways of working or in a wrong one."""
+
+    styles: ClassVar[tuple[str, ...]] = ledgers.STYLES
+    clean: ClassVar[dict[str, float]] = {"careful": 0.5, "terse": 0.5}
+    batch_tokens: ClassVar[int | None] = 1500
+    short: int = 10_000  # clean texts of few turns, which come first: what to look up is learnt from those
 
 
 FORM_SHARES = {"gsm8k": 0.36, "math": 0.52, "final": 0.12}
@@ -93,6 +109,24 @@ RECIPES: dict[str, Recipe] = {
         clean_steps=900,
         muon_lr=3e-3,
         adam_lr=1.5e-3,
+    ),
+    # As many right answers at each length, since whether a text slips is drawn once a text.
+    "tiny_long": LedgerRecipe(
+        seed=3,
+        forms={"gsm8k": 1.0},
+        mix={
+            "careful": 0.20,
+            "careful slip": 0.16,
+            "unmarked": 0.14,
+            "terse": 0.11,
+            "terse slip": 0.19,
+            "hasty": 0.20,
+        },
+        steps=6000,
+        clean_steps=3000,
+        batch_size=8,
+        muon_lr=4e-3,
+        adam_lr=2e-3,
     ),
 }
 
@@ -120,6 +154,9 @@ def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Itera
     if isinstance(recipe, VerifierRecipe):
         assert list(recipe.forms) == ["gsm8k"], recipe.forms
         yield from verifications.examples(pool("gsm8k", recipe.tasks, recipe.seed), mix, rng)
+    if isinstance(recipe, LedgerRecipe):
+        short = recipe.short if mix == recipe.clean else 0
+        yield from ledgers.examples(ledgers.pool(recipe.tasks, recipe.seed), mix, rng, short)
     pools = {name: pool("gsm8k" if name == "gsm8k" else "math", recipe.tasks, recipe.seed) for name in recipe.forms}
     while True:
         name = rng.choices(list(recipe.forms), list(recipe.forms.values()))[0]
