@@ -1,11 +1,12 @@
 """What an update of the paper's 8B model needs, without a GPU: the update itself on tensors that hold no numbers.
 
-    python benchmarks/simulated_memory.py [--micro 8 4 1] [--processes 1 8 16]
+    python benchmarks/simulated_memory.py [--micro 8 4 1] [--processes 1 8 16] [--lora 16]
 
 torch's FakeTensorMode runs every operation on shapes alone. The bytes of all tensors alive are counted as they come
 and go, so that the peak is exact but for what a GPU's kernels use inside themselves, what its allocator leaves unused
 and the CUDA context (about half a GiB). Weights are float32, the forward pass is bfloat16 by autocast, the optimizer
-Adafactor, the batch 8 completions of 200 tokens to questions of 100 after 900 tokens that all share.
+Adafactor, the batch 8 completions of 200 tokens to questions of 100 after 900 tokens that all share. With --lora RANK
+the weights are bfloat16 and frozen, and an adapter of that rank on all linear layers is trained by AdamW.
 
 With several processes (torch's fake process group) an update has one completion for each; the weights are sharded over
 all of them (fsdp), and over 8 a machine (hsdp) as well where there are more. Then the bytes that one process sends in
@@ -26,6 +27,7 @@ from typing import Any
 import measure
 import numpy as np
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
@@ -35,8 +37,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from training import LLAMAS
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
+from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.training import parallel
@@ -131,22 +136,48 @@ def processes(count: int, by_machine: bool) -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
-def update(micro: int, recompute: bool, count: int, by_machine: bool) -> tuple[dict[str, float], dict[str, float]]:
-    """The peak of each part of an update, and what one of `count` processes sends in it, in GiB."""
-    draw, sent = np.random.default_rng(0), Sent()
-    with processes(count, by_machine), FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive, sent:
-        config = LlamaConfig(**LLAMAS["8b"], max_position_embeddings=8192, attn_implementation="sdpa")
+def skeleton(lora: int | None) -> Policy:
+    """The 8B model as it is trained, all of it or an adapter of the rank `lora`, without memory for its weights."""
+    config = LlamaConfig(**LLAMAS["8b"], max_position_embeddings=8192, attn_implementation="sdpa")
+    torch.set_default_dtype(torch.float32 if lora is None else torch.bfloat16)
+    with torch.device("meta"):
         policy = Policy(LlamaForCausalLM(config).eval(), None, "simulated", torch.bfloat16)
+    torch.set_default_dtype(torch.float32)
+    if lora is not None:
+        policy.add_adapter(LoRA(lora, 2.0 * lora, ALL_LINEAR), 0, "simulated", None)
+    return policy
+
+
+def allocate(model: Any) -> None:
+    """Give a skeleton's weights their memory, and what it computes when it is made."""
+    for name, weight in list(model.named_parameters()):
+        made = nn.Parameter(torch.empty(weight.shape, dtype=weight.dtype), weight.requires_grad)
+        parallel.set_weight(model, name, made)
+    model.model.rotary_emb = LlamaRotaryEmbedding(model.config)
+
+
+def update(
+    micro: int, recompute: bool, count: int, by_machine: bool, lora: int | None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The peak of each part of an update, and what one of `count` processes sends in it, in GiB."""
+    draw, sent, policy = np.random.default_rng(0), Sent(), skeleton(lora)
+    with processes(count, by_machine), FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive, sent:
+        allocate(policy.model)
         layout = parallel.parallelize(policy, "hsdp" if by_machine else "fsdp")
         sent.gib.clear()
         found = {"weights": alive.now / GIB, "forward": 0.0, "backward": 0.0}
-        options = OptimConfig(Optimizer.adafactor, 5e-7, None, 0.0, 1.0, BATCH, micro, recompute, 32, 1, False,
-                              Reduction.sequences, 0, Schedule.constant)  # fmt: skip
-        optimizer: Any = make_optimizer(policy.model.parameters(), options)
+        name, betas = (Optimizer.adafactor, None) if lora is None else (Optimizer.adamw, [0.9, 0.999])
+        options = OptimConfig(
+            name=name, lr=5e-7, betas=betas, weight_decay=0.0, grad_clip=1.0, batch_size=BATCH, micro_batch_size=micro,
+            gradient_checkpointing=recompute, score_batch_size=32, epochs=1, skip_nonfinite=False,
+            reduction=Reduction.sequences, warmup_steps=0, schedule=Schedule.constant,
+        )  # fmt: skip
+        optimizer: Any = make_optimizer([weight for _, weight in trained_weights(policy.model)], options)
+        clip = optimizer.clip if lora is None else layout.clip
         scores: list[TokenScores] = []
 
         def forward() -> None:
-            inputs = collate(sequences(draw, micro, config.vocab_size), policy.device)
+            inputs = collate(sequences(draw, micro, policy.vocabulary), policy.device)
             with policy.autocast():
                 scores.append(layout.score(inputs, entropy=True, recompute=recompute))
 
@@ -156,7 +187,7 @@ def update(micro: int, recompute: bool, count: int, by_machine: bool) -> tuple[d
         for _ in range(max(1, BATCH // micro // count)):
             found["forward"] = max(found["forward"], alive.peak_of(forward))
             found["backward"] = max(found["backward"], alive.peak_of(backward))
-        found["clip"] = alive.peak_of(lambda: optimizer.clip(1.0))
+        found["clip"] = alive.peak_of(lambda: clip(1.0))
         found["step"] = alive.peak_of(optimizer.step)
     return found, dict(sent.gib)
 
@@ -171,6 +202,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--micro", type=int, nargs="+", default=[8, 4, 1], choices=[1, 2, 4, 8], help="of one process")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 8, 16], choices=[1, 8, 16])
+    parser.add_argument("--lora", type=int, metavar="RANK")
     options = parser.parse_args()
     torch.set_num_threads(1)
     layouts = [(count, False) for count in options.processes] + [(16, True)] * (16 in options.processes)
@@ -178,10 +210,10 @@ def main() -> None:
     rows = []
     for micro, count, by_machine in cases:
         for recompute in (True, False):
-            found, sent = update(micro, recompute, count, by_machine)
+            found, sent = update(micro, recompute, count, by_machine, options.lora)
             name = "one process" if count == 1 else f"{count} processes, {'hsdp' if by_machine else 'fsdp'}"
-            rows.append({"layout": name, "micro_batch_size": micro, "gradient_checkpointing": recompute, **found,
-                         "sent": sent})  # fmt: skip
+            rows.append({"layout": name, "micro_batch_size": micro, "gradient_checkpointing": recompute,
+                         "lora": options.lora, **found, "sent": sent})  # fmt: skip
             parts, told = (", ".join(f"{part} {gib:.1f}" for part, gib in each.items()) for each in (found, sent))
             how = f"micro-batches of {micro}, {'with' if recompute else 'without'} checkpointing"
             print(f"{name}, {how}: {max(found.values()):.1f} GiB ({parts}); sent: {told or 'nothing'}", flush=True)

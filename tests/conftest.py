@@ -24,6 +24,10 @@ needs_gym = pytest.mark.skipif(
     reason="reasoning-gym is not installed (pip install -e '.[tasks]'; it needs a C compiler)",
 )
 
+needs_peft = pytest.mark.skipif(
+    importlib.util.find_spec("peft") is None, reason="peft is not installed (pip install -e '.[lora]')"
+)
+
 
 @pytest.fixture(scope="session")
 def small_model() -> Any:

@@ -174,6 +174,8 @@ def quoted(value: Any) -> str:
     """A value as Hydra's grammar reads it back."""
     if value is None or isinstance(value, (bool, int, float)):
         return json.dumps(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{quoted(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(quoted(item) for item in value) + "]"
     # A backslash escapes before a quote only.

@@ -31,6 +31,8 @@ from topr_exp.evaluation.curve import Curve
 from topr_exp.evaluation.evaluation import first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
+from topr_exp.models.adapter import check_layers
+from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
 from topr_exp.runs import card, checkpointing, prompt
@@ -111,6 +113,8 @@ class Experiment:
         with folder.stage("problems"):
             check_gpu_memory(config, distributed.world_size())
             self.policy = load_policy(config.model, config.cluster.device.name)
+            if config.model.lora is not None:
+                check_layers(self.policy.model, config.model.lora)
             note_models(folder, config, self.policy.fingerprint)
             sets = self.benchmark.sets
             self.train = self.benchmark.tokenize(sets.train, self.policy)
@@ -134,9 +138,7 @@ class Experiment:
             if iteration not in finished:
                 self.train_iteration(iteration).save_policy(self.model_folder(iteration))
             self.remove_leftovers(iteration)
-            del self.policy  # with its gradients: there may be no memory for two
-            gc.collect()
-            self.policy = load_policy(self.config.model, self.config.cluster.device.name, self.model_folder(iteration))
+            self.reload(self.model_folder(iteration))
             final = self.evaluate_iteration(iteration)
         summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
         card.write(
@@ -145,6 +147,25 @@ class Experiment:
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
+
+    def reload(self, folder: Path | None = None) -> None:
+        """The policy with the weights of a folder of this run, or (None) with the base's."""
+        del self.policy  # with its gradients: there may be no memory for two
+        gc.collect()
+        self.policy = load_policy(self.config.model, self.config.cluster.device.name, folder)
+
+    def add_adapter(self, iteration: int) -> None:
+        """Where LoRA is asked for, have this iteration train an adapter on the base, from where the last one left it.
+
+        What was just evaluated is the model with that adapter merged into its weights.
+        """
+        if (lora := self.config.model.lora) is None:
+            return
+        if iteration > 1:
+            self.reload()
+        before = self.model_folder(iteration - 1) if iteration > 1 else None
+        folder, name = find_folder(self.config.model.path), self.config.model.path
+        self.policy.add_adapter(lora, self.config.seed, str(folder.resolve()) if folder is not None else name, before)
 
     def choose_checkpointing(self) -> str:
         """Settle `optim.gradient_checkpointing` where the settings leave it open; says what was chosen and why."""
@@ -201,6 +222,7 @@ class Experiment:
 
     def train_iteration(self, iteration: int) -> Trainer:
         """Train the policy in place: on completions of its own, on ones made elsewhere, or in rounds."""
+        self.add_adapter(iteration)
         if self.config.schedule.prompts is not None:
             return self.train_in_rounds(iteration)
         store = self.store(iteration - 1)
@@ -333,6 +355,8 @@ class Experiment:
         """π_ref, where the loss has one."""
         if not {"ref_logp", "vocab_kl"} & self.config.algo.needs:
             return None
+        if self.policy.base is not None and self.config.model.reference is None:
+            return self.policy.without_adapter()
         return load_policy(self.config.reference, self.config.cluster.device.name)
 
     def trainer(self, reference: Policy | None, iteration: int) -> Trainer:

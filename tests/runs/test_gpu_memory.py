@@ -31,6 +31,16 @@ def test_what_a_model_of_8_billion_weights_needs() -> None:
     assert needed(reference="kept", shards=2)["training"] == 59.8
 
 
+def test_what_it_needs_where_an_adapter_alone_is_trained() -> None:
+    assert needed(frozen=2) == {"sampling": 15.0, "scoring": 15.0, "training": 15.0}
+    assert needed(frozen=2, adamw=True, casts=True) == needed(frozen=2)
+    assert needed(frozen=2, reference="kept", shards=2) == {"sampling": 15.0, "scoring": 29.9, "training": 22.4}
+    with pytest.raises(ConfigError, match=r"training needs 29.9 .* or model.dtype=bfloat16$"):
+        refuse_shortage(
+            "llama3_8b", [demands(LLAMA, adamw=True, shards=1, reference=None, casts=True, frozen=4)[2]], 24
+        )
+
+
 def test_a_shortage_names_what_is_needed_what_is_free_and_what_lowers_it() -> None:
     asked = demands(LLAMA, adamw=True, shards=1, reference=None, casts=True)
     refuse_shortage("llama3_8b", asked, free=120.0)
@@ -59,6 +69,10 @@ def test_a_run_is_refused_before_its_weights_are_loaded(monkeypatch: pytest.Monk
         check_gpu_memory(config_of(), 1)
     with pytest.raises(ConfigError, match=r"training needs 14.9 GiB .*; cluster.processes=2 or more with"):
         check_gpu_memory(config_of("optim=paper"), 1)
+    lora = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
+    check_gpu_memory(config_of(lora, "algo=agro"), 1)  # 7.5 GiB, and π_ref is the same model
+    with pytest.raises(ConfigError, match=r"scoring needs 14.9 GiB .*; leave model.reference out"):
+        check_gpu_memory(config_of(lora, "algo=agro", "model.reference=tiny_noise"), 1)
     check_gpu_memory(config_of("optim=paper"), 2)  # by fsdp, from a billion weights on
     with pytest.raises(ConfigError, match=r"training needs 14.9 GiB"):
         check_gpu_memory(config_of("optim=paper", "cluster.parallel=ddp", "cluster.processes=2"), 2)

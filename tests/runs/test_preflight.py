@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of, needs_peft, overrides
 from topr_exp.__main__ import main
 from topr_exp.data.problems import load_problems
 from topr_exp.models import files, loading
@@ -215,3 +216,23 @@ def test_damaged_weights(own: Path) -> None:
     (own / "config.json").write_text("{")
     with pytest.raises(ConfigError, match=r"config.json holds no settings of a model"):
         config_of(f"model.path={own}")
+
+
+LORA = "model.lora={rank: 4, alpha: 8, targets: [q_proj, up_prj]}"
+
+
+@needs_peft
+def test_a_layer_that_the_model_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(monkeypatch, capsys, *overrides(tmp_path), LORA).startswith(
+        "error: model.lora.targets=up_prj: no linear layer of the model's blocks; did you mean up_proj? (allowed: "
+    )
+
+
+def test_lora_without_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else find(name, *more))
+    assert told(monkeypatch, capsys, *overrides(tmp_path), LORA) == (
+        "error: model.lora: the package peft is not installed (pip install 'topr-exp[lora]')"
+    )

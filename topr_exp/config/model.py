@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from topr_exp.config.section import Section
+from topr_exp.config.section import Count, Section, above
+
+ALL_LINEAR = "all-linear"
 
 
 class Precision(Enum):
-    """Numbers of the forward pass; weights are float32 in any case."""
+    """Numbers of the forward pass; weights are float32, but for those that LoRA leaves as they are."""
 
     float32 = "float32"
     bfloat16 = "bfloat16"
@@ -21,6 +23,28 @@ class Attention(Enum):
     sdpa = "sdpa"
     eager = "eager"
     flash_attention_2 = "flash_attention_2"
+
+
+@dataclass(frozen=True)
+class LoRA(Section):
+    """What is trained beside frozen weights: to the weight W of a linear layer (alpha / rank) B A is added.
+
+    A has `rank` rows, B as many columns and begins with zeros (https://arxiv.org/abs/2106.09685).
+    """
+
+    rank: Count
+    alpha: Annotated[float, above(0)]
+    targets: str | list[str]  # all-linear: those of all blocks; or names, as q_proj or layers.0.self_attn.q_proj
+
+    def check(self) -> None:
+        if not self.names and self.targets != ALL_LINEAR:
+            raise ValueError(f"targets must be {ALL_LINEAR} or names of linear layers; got nothing")
+
+    @property
+    def names(self) -> list[str]:
+        """The names that `targets` lists; none where they are all."""
+        listed = [self.targets] if isinstance(self.targets, str) else self.targets
+        return [name for name in listed if name and name != ALL_LINEAR]
 
 
 @dataclass(frozen=True)
@@ -36,7 +60,9 @@ class ModelConfig(Section):
     trust_remote_code: bool  # True lets a model folder run code of its own
     float32_head: bool  # scores and trains with the output layer in float32, where dtype is less precise
 
-    ADDED: ClassVar[Mapping[str, Any]] = {"float32_head": False}
+    lora: LoRA | None  # trains small matrices beside the weights, which stay as they are, in `dtype`
+
+    ADDED: ClassVar[Mapping[str, Any]] = {"float32_head": False, "lora": None}
 
     def check(self) -> None:
         if not self.name:

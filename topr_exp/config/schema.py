@@ -28,6 +28,9 @@ def build(schema: Any, values: Any, prefix: str, unknown: Callable[[str, list[st
     for key in values:
         if key not in fields:
             raise unknown(f"{prefix}{key}", [f"{prefix}{name}" for name in fields])
+    for key, value in values.items():
+        if isinstance(value, dict) and (inner := inner_schema(hints[key])):
+            values = {**values, key: build(inner, value, f"{prefix}{key}.", unknown)}
     checked = {key: convert(f"{prefix}{key}", value, hints[key]) for key, value in values.items()}
     for name, field in fields.items():
         if name not in checked and name in added:
@@ -53,10 +56,20 @@ def added_to(schema: type) -> dict[str, Any]:
     return {key: value for base in reversed(schema.__mro__) for key, value in vars(base).get("ADDED", {}).items()}
 
 
+def inner_schema(hint: Any) -> Any:
+    """The dataclass that an annotation offers, for a group within a group; None where it offers none."""
+    return next((option for option in options_of(hint) if dataclasses.is_dataclass(option)), None)
+
+
+def options_of(hint: Any) -> tuple[Any, ...]:
+    """The types that an annotation allows."""
+    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    return typing.get_args(hint) if is_union else (hint,)
+
+
 def convert(key: str, value: Any, hint: Any) -> Any:
     """`value` as the annotation `hint` asks; whole numbers pass as numbers, nothing else is converted."""
-    is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    options = typing.get_args(hint) if is_union else (hint,)
+    options = options_of(hint)
     for option in options:
         if fits(value, option):
             return converted(key, value, option)
@@ -100,6 +113,8 @@ def describe(option: Any) -> str:
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
     if is_enum(option):
         return "one of " + ", ".join(option.__members__)
+    if dataclasses.is_dataclass(option):
+        return "{" + ", ".join(f"{field.name}: ..." for field in dataclasses.fields(option)) + "}"
     if typing.get_origin(option) is list:
         return "a list of texts, as in [a, b]" if typing.get_args(option) == (str,) else "a list, as in [1, 2]"
     return words.get(option, str(option))

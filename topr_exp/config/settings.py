@@ -79,7 +79,7 @@ class Config(Section):
     def solver(self) -> ModelConfig:
         """The model that writes the solutions which a verifier reads."""
         assert self.task.solver is not None
-        return dataclasses.replace(self.model, path=self.task.solver, revision=None)
+        return dataclasses.replace(self.model, path=self.task.solver, revision=None, lora=None)
 
     @property
     def grader_name(self) -> str:

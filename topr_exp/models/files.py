@@ -76,7 +76,7 @@ def expected_size(path: Path) -> int | None:
     """Bytes that a safetensors file has by its header; None where that can't be read."""
     try:
         length, tensors = header(path)
-        return HEADER + length + max((tensor["data_offsets"][1] for tensor in tensors), default=0)
+        return HEADER + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
         return None
 
@@ -84,15 +84,25 @@ def expected_size(path: Path) -> int | None:
 def weight_count(folder: Path) -> int | None:
     """Weights of a model folder by the headers of its files, tied ones once; None where one can't be read."""
     try:
-        tensors = [tensor for path in folder.glob("*.safetensors") for tensor in header(path)[1]]
-        return sum(math.prod(tensor["shape"]) for tensor in tensors)
+        return sum(math.prod(shape) for shape in shapes(folder).values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def header(path: Path) -> tuple[int, list[dict[str, Any]]]:
-    """The length of a safetensors file's header, and what that says of each tensor."""
+def linear_layers(folder: Path) -> list[str]:
+    """The modules of a model folder that have a matrix as weight, by the headers of its files."""
+    return [name.removesuffix(".weight") for name, shape in shapes(folder).items() if len(shape) == 2]
+
+
+def shapes(folder: Path) -> dict[str, list[int]]:
+    """The shapes of the tensors of a model folder by name."""
+    tensors = {name: one for path in folder.glob("*.safetensors") for name, one in header(path)[1].items()}
+    return {name: tensor["shape"] for name, tensor in tensors.items()}
+
+
+def header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The length of a safetensors file's header, and what that says of each tensor by name."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(HEADER), "little")
         found = json.loads(file.read(min(length, 1 << 28)))
-    return length, [tensor for name, tensor in found.items() if name != "__metadata__"]
+    return length, {name: tensor for name, tensor in found.items() if name != "__metadata__"}

@@ -14,7 +14,8 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from topr_exp.config.model import ModelConfig
+from topr_exp.config.model import LoRA, ModelConfig
+from topr_exp.models import adapter
 from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
 from topr_exp.models.words import with_bos
 from topr_exp.runtime import distributed
@@ -24,7 +25,7 @@ from topr_exp.types import ConfigError
 
 @dataclass
 class Policy:
-    """Weights are float32 always; `compute` is the precision of the forward pass (float32, or bfloat16 by autocast).
+    """Weights that are trained are float32; `compute` is the precision of the forward pass (bfloat16 by autocast).
 
     `fingerprint` names the weights and the tokenizer in the store's keys, `folder` is where they lie; whoever changes
     the weights sets both anew.
@@ -36,6 +37,7 @@ class Policy:
     compute: torch.dtype
     folder: Path | None = None  # None: these weights lie nowhere on the disk
     float32_head: bool = True  # scores and gradients take the output layer in float32, whatever `compute` is
+    base: tuple[str, str] | None = None  # where an adapter is trained: path and fingerprint of the weights below it
 
     @property
     def device(self) -> torch.device:
@@ -45,6 +47,13 @@ class Policy:
     @property
     def precision(self) -> str:
         return str(self.compute).removeprefix("torch.")
+
+    @property
+    def computes(self) -> dict[str, str]:
+        """What else than the weights decides the numbers of a forward pass, for the store's keys."""
+        weights = self.model.get_input_embeddings().weight.dtype
+        rounded = {"base": str(weights).removeprefix("torch.")} if weights is not torch.float32 else {}
+        return {"precision": self.precision, **rounded}
 
     @property
     def full_precision(self) -> bool:
@@ -88,6 +97,21 @@ class Policy:
         """From here on the weights change: no folder holds them, and what they compute must be known by `name`."""
         self.folder, self.fingerprint = None, name
 
+    def add_adapter(self, lora: LoRA, seed: int, path: str, folder: Path | None) -> None:
+        """From here on an adapter is trained beside the weights of `path`: a new one, or that of a trained `folder`."""
+        self.base = path, self.fingerprint
+        adapter.add_adapter(self.model, lora, seed)
+        if folder is not None:
+            there = folder / adapter.FOLDER
+            adapter.load_adapter(self.model, there)
+            self.folder, self.fingerprint = None, adapter.fingerprint(self.fingerprint, there)
+
+    def without_adapter(self) -> Policy:
+        """The policy that this one is with its adapter off, on the same weights."""
+        assert self.base is not None
+        model = adapter.WithoutAdapter(lambda: self.model)
+        return Policy(model, self.tokenizer, self.base[1], self.compute, None, self.float32_head)
+
     def autocast(self, *, keep: bool = False) -> contextlib.AbstractContextManager[Any]:
         """The context in which forward passes compute in `compute`.
 
@@ -123,7 +147,8 @@ class Policy:
 
 
 def load_policy(config: ModelConfig, device: str, folder: Path | None = None) -> Policy:
-    """The policy that the settings describe, or the same with the weights of `folder`.
+    """The policy that the settings describe, or the same with the weights of `folder`; where they are to stay as they
+    are (`model.lora`), in the precision of the forward pass.
 
     device: auto (a GPU where there is one), cpu or cuda. Raises ConfigError for a GPU that is not there, TOPRError
     for a model that can't be loaded.
@@ -134,19 +159,25 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     source = folder if folder is not None else model_folder(config.path, config.revision)
-    model, tokenizer = load_model(
-        str(source), torch.float32, device, config.attention.name, config.trust_remote_code, config.revision
-    )
     compute, fingerprint = getattr(torch, config.dtype.name), weights_fingerprint(source)
+    dtype = compute if config.lora is not None else torch.float32
+    model, tokenizer = load_model(
+        str(source), dtype, device, config.attention.name, config.trust_remote_code, config.revision
+    )
     return Policy(model, tokenizer, fingerprint, compute, source, config.float32_head)
 
 
 def save_policy(policy: Policy, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write model and tokenizer as a folder that transformers and vLLM load; atomic. dtype: None keeps float32."""
+    """Write model and tokenizer as a folder that transformers and vLLM load; atomic. dtype: None keeps the weights'.
+
+    Where an adapter is trained, it is in the weights, and once more alone in the folder's `adapter/`.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder) as target:
         save_model(policy.model, target, dtype)
         policy.tokenizer.save_pretrained(target)
+        if policy.base is not None:
+            adapter.save_adapter(policy.model, target / adapter.FOLDER, policy.base[0])
 
 
 def save_model(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
@@ -160,7 +191,8 @@ def save_model(model: Any, folder: Path, dtype: torch.dtype | None = None) -> No
 
 def stored(model: Any) -> dict[str, torch.Tensor]:
     """What is on disk of a model, tied weights once; unlike its `state_dict`, also while FSDP holds it unsharded."""
-    tensors = {name: weight.detach() for name, weight in model.named_parameters()}
+    weights = adapter.base_weights(model)
+    tensors = {name: adapter.merged(model, name, weight) for name, weight in weights.items()}
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(prefix, recurse=False):
             if name.rpartition(".")[2] not in module._non_persistent_buffers_set:

@@ -37,7 +37,7 @@ def front_matter(config: Config, summary: dict[str, Any]) -> str:
         "base_model": config.model.path if on_hub else None,
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": [SOFTWARE, "reinforcement-learning", config.algo.name],
+        "tags": [SOFTWARE, "reinforcement-learning", config.algo.name, *(["lora"] if config.model.lora else [])],
         "datasets": config.data.hub_names() or None,
         "model-index": None if config.task.verifies else [index(config, summary)],
     }
@@ -83,7 +83,7 @@ A language model trained with reinforcement learning on the answers that it gave
 the problems below and on nothing else.
 
 Licence: to be filled in by whoever publishes it. That of the base model holds for these weights too.
-
+{adapter(config)}
 | | |
 |---|---|
 {table}
@@ -97,6 +97,16 @@ Licence: to be filled in by whoever publishes it. That of the base model holds f
 ```
 {shlex.join(["python", "-m", SOFTWARE, *command_of(config.folder, environment)])}
 ```
+"""
+
+
+def adapter(config: Config) -> str:
+    """That an adapter was trained, where it is and what this folder's weights are then."""
+    if config.model.lora is None:
+        return ""
+    return """
+What was trained is an adapter (LoRA): `adapter/` holds it in peft's format, for `PeftModel.from_pretrained` on the base
+model. The weights beside this card are the base model's with the adapter merged in, and load without peft.
 """
 
 

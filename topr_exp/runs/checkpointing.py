@@ -39,6 +39,8 @@ def choose(config: Config, policy: Policy, train: Questions, processes: int) -> 
 
     if policy.device.type != "cuda":
         return True, "layers are computed again in the backward pass: no GPU whose memory is known"
+    if config.model.lora is not None:
+        return True, "layers are computed again in the backward pass: what they keep with model.lora is not estimated"
     if config.data.completions is not None or config.schedule.prompts is not None or needs_reference(config):
         return True, "layers are computed again in the backward pass: how much else lies on the GPU is not known before"
     need, total = estimate(config, policy, train, processes), torch.cuda.mem_get_info()[1] / GIB

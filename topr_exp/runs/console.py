@@ -106,9 +106,17 @@ def training(config: Config) -> str:
     if optim.schedule is not Schedule.constant:
         rate += f", falling to 0 ({optim.schedule.name})"
     return (
-        f"{optim.name.name}, learning rate {rate}, {optim.batch_size} examples an update, gradient clip "
-        f"{optim.grad_clip:g}, {duration(config)}, seed {config.seed}"
+        f"{adapter(config)}{optim.name.name}, learning rate {rate}, {optim.batch_size} examples an update, "
+        f"gradient clip {optim.grad_clip:g}, {duration(config)}, seed {config.seed}"
     )
+
+
+def adapter(config: Config) -> str:
+    """What is trained instead of all weights, before the rest of the line."""
+    lora = config.model.lora
+    if lora is None:
+        return ""
+    return f"LoRA of rank {lora.rank}, alpha {lora.alpha:g}, on {', '.join(lora.names) or 'all linear layers'}; "
 
 
 def duration(config: Config) -> str:

@@ -36,13 +36,18 @@ class Demand:
         return sum(self.parts.values())
 
 
-def demands(weights: int, *, adamw: bool, shards: int, reference: str | None, casts: bool) -> list[Demand]:
+def demands(
+    weights: int, *, adamw: bool, shards: int, reference: str | None, casts: bool, frozen: int | None = None
+) -> list[Demand]:
     """What a model of so many weights needs in each stage.
 
     shards: processes among which training divides the model. reference: None, `scored` (before training) or `kept`
-    (in memory while training). casts: the sampler holds a second copy of the weights in bfloat16.
+    (in memory while training). casts: the sampler holds a second copy of the weights in bfloat16. frozen: bytes of a
+    weight where an adapter alone is trained, whose own are not counted.
     """
     gib = weights / GIB
+    if frozen is not None:
+        return frozen_demands(frozen * gib, shards, reference)
     sampling = {"weights": MASTER * gib} | ({"their cast to bfloat16": CAST * gib} if casts else {})
     training = {"weights": MASTER * gib / shards, "gradients": MASTER * gib / shards}
     ways = ["cluster.processes=2 or more with cluster.parallel=fsdp" if shards == 1 else "more processes"]
@@ -56,6 +61,18 @@ def demands(weights: int, *, adamw: bool, shards: int, reference: str | None, ca
     if reference == "kept":
         training["reference model"] = MASTER * gib
     return [*found, Demand("training", training, " or ".join(ways))]
+
+
+def frozen_demands(weights: float, shards: int, reference: str | None) -> list[Demand]:
+    """The same of a model whose weights, of so many GiB, have neither gradients nor an optimizer's state."""
+    larger = "take a smaller model, a larger GPU or model.dtype=bfloat16"
+    second = {"reference model": weights} if reference is not None else {}
+    training = {"weights": weights / shards} | (second if reference == "kept" else {})
+    return [
+        Demand("sampling", {"weights": weights}, larger),
+        Demand("scoring", {"weights": weights} | second, "leave model.reference out"),
+        Demand("training", training, larger),
+    ]
 
 
 def refuse_shortage(model: str, needed: list[Demand], free: float) -> None:
@@ -80,13 +97,17 @@ def check_gpu_memory(config: Config, processes: int) -> None:
     if weights is None:
         return  # loading says what is wrong with the folder
     kept = "vocab_kl" in config.algo.needs or config.schedule.prompts is not None
+    lora, rounded = config.model.lora is not None, config.model.dtype.name != "float32"
     has_reference = bool({"ref_logp", "vocab_kl"} & config.algo.needs)
+    if lora and config.model.reference is None:
+        has_reference = False  # it is the model with its adapter off
     needed = demands(
         weights,
         adamw=config.optim.name.name == "adamw",
         shards=shards_of(config, weights, processes),
         reference=("kept" if kept else "scored") if has_reference else None,
-        casts=config.sampler.name == "hf" and config.model.dtype.name != "float32",
+        casts=config.sampler.name == "hf" and rounded,
+        frozen=(CAST if rounded else MASTER) if lora else None,
     )
     unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # ours already, and given back on demand
     refuse_shortage(config.model.name, needed, (torch.cuda.mem_get_info()[0] + unused) / GIB)

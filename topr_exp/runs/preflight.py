@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from topr_exp.config.sampler import VLLMConfig
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models import files
+from topr_exp.models.targets import check_targets
 from topr_exp.runs import reading
 from topr_exp.runs.inputs import model_folders
 from topr_exp.types import ConfigError, TOPRError
@@ -29,6 +30,8 @@ def check_files(config: Config) -> None:
         raise ConfigError(
             "tracking=tensorboard: the package tensorboard is not installed (pip install 'topr-exp[tensorboard]')"
         )
+    if config.model.lora is not None and importlib.util.find_spec("peft") is None:
+        raise ConfigError("model.lora: the package peft is not installed (pip install 'topr-exp[lora]')")
     if data.completions is not None:
         places = (Path(data.completions), config.store / data.completions / "key.json")
         if not any(place.is_file() for place in places):
@@ -82,6 +85,8 @@ def check_model(key: str, folder: Path, config: Config) -> None:
             f"sampler.max_new_tokens must be below {context}, the tokens of the model's context; "
             f"got {config.sampler.max_new_tokens}"
         )
+    if key == "model.path" and config.model.lora is not None:
+        check_targets(config.model.lora, files.linear_layers(folder))
     if key == "model.path" and config.data.chat and not files.has_chat_template(folder):
         raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
 

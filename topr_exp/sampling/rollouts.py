@@ -114,7 +114,7 @@ def rollouts_key(config: SamplerConfig, policy: Policy, questions: Questions, n:
     """All that decides what is sampled: what the store finds the completions by."""
     return {
         "weights": policy.fingerprint,
-        "precision": policy.precision,
+        **policy.computes,
         "prompts": fingerprint(questions.prompts),
         "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
         "n": n,

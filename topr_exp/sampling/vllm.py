@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from topr_exp.config.sampler import VLLMConfig
+from topr_exp.models.adapter import base_weights, merged
 from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime import distributed
@@ -192,10 +193,10 @@ def check_weights(engine: Engine, policy: Policy) -> None:
     alone. Compared are sums of bits. An engine that keeps none of these tensors as they are (on a CPU it packs most of
     them) can't be checked so.
     """
-    own = dict(policy.model.named_parameters())
+    own = base_weights(policy.model)
     found = engine.ask("bit_sums", names=compared_tensors(list(own)))["sums"]
     for name, theirs in found.items():
-        ours = bit_sum(own[name].detach().to(policy.compute))
+        ours = bit_sum(merged(policy.model, name, own[name]).to(policy.compute))
         if ours != theirs:
             raise TOPRError(f"vLLM did not take the new weights: {name} has another checksum; take sampler=hf")
 
@@ -234,7 +235,7 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
 
 def weight_shapes(policy: Policy) -> str:
     """Names and shapes of a model's weights: an engine can load other weights of the same shapes."""
-    shapes = {name: tuple(weight.shape) for name, weight in policy.model.named_parameters()}
+    shapes = {name: tuple(weight.shape) for name, weight in base_weights(policy.model).items()}
     return f"{policy.model.config.model_type} {shapes}"
 
 

@@ -1,7 +1,8 @@
 """Checkpoints of a run in training: atomic folders that are checked before they are trusted.
 
-Where every process has all weights, process 0 writes them (`model.safetensors`, `optimizer.pt`). Where they are
-sharded, every process writes its own rows (`shards`). A run may go on from either, in any number of processes.
+What is trained is in them, with LoRA the adapter alone. Where every process has all weights, process 0 writes them
+(`model.safetensors`, `optimizer.pt`). Where they are sharded, every process writes its own rows (`shards`). A run may
+go on from either, in any number of processes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_model, save_model
+from safetensors.torch import load_file, load_model, save_file, save_model
 
+from topr_exp.models.adapter import is_frozen, trained_weights
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import file_digest, new_folder, write_json
 from topr_exp.training import shards
+from topr_exp.training.shards import WHOLE as WEIGHTS
 
 KEEP = 2  # the newest, and the one before it in case the newest turns out to be damaged
 log = logging.getLogger(__name__)
@@ -39,7 +42,7 @@ def save(
     if not shards.is_sharded(model):
         if distributed.is_main_process():
             with new_folder(path) as target:
-                save_model(model, str(target / "model.safetensors"))
+                save_weights(model, target / WEIGHTS)
                 with (target / "optimizer.pt").open("wb") as file:  # torch would not say why it can't be written
                     torch.save(optimizer.state_dict(), file)
                 write_state(target, state, extra)
@@ -81,14 +84,33 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
             if distributed.is_main_process():
                 log.warning("%s is damaged (%s) and is skipped", path, fault)
             continue
-        if shards.is_sharded(model) or not (path / "model.safetensors").exists():
+        if shards.is_sharded(model) or not (path / WEIGHTS).exists():
             shards.load(path, model, optimizer)
         else:
-            load_model(model, str(path / "model.safetensors"))
+            load_weights(model, path / WEIGHTS)
             optimizer.load_state_dict(torch.load(path / "optimizer.pt", weights_only=True, map_location="cpu"))
         state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
         return state, path
     return None
+
+
+def save_weights(model: Any, path: Path) -> None:
+    """Write what is trained of a model, all or its adapter."""
+    if is_frozen(model):
+        save_file({name: weight.detach() for name, weight in trained_weights(model)}, path)
+    else:
+        save_model(model, str(path))
+
+
+def load_weights(model: Any, path: Path) -> None:
+    """Read what `save_weights` wrote."""
+    if not is_frozen(model):
+        load_model(model, str(path))
+        return
+    stored = load_file(path)
+    with torch.no_grad():
+        for name, weight in trained_weights(model):
+            weight.copy_(stored[name])
 
 
 def find_damage(path: Path) -> str | None:

@@ -107,9 +107,9 @@ def logits_of(head: Any, hidden: Tensor, float32: bool) -> Tensor:
     """The output layer's logits in float32, computed in float32 or in what autocast says."""
     if not float32:
         return head(hidden).float()
-    with torch.autocast(hidden.device.type, enabled=False):
-        logits: Tensor = head(hidden.float())
-    return logits
+    bias = head.bias.float() if head.bias is not None else None
+    with torch.autocast(hidden.device.type, enabled=False):  # the weight may be in another precision
+        return torch.nn.functional.linear(hidden.float(), head.weight.float(), bias)
 
 
 def row_scores(logits: Tensor, targets: Tensor, entropy: bool, reference_logp: Tensor | None) -> tuple[Tensor, ...]:

@@ -31,7 +31,7 @@ def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size:
     key = {
         "rollouts": rollouts.name,
         "weights": policy.fingerprint,
-        "precision": policy.precision,
+        **policy.computes,
         "version": VERSION,
     }
     if policy.float32_head and not policy.full_precision:

@@ -18,10 +18,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import disk_errors, file_digest, library_errors, sync_folder
 from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
+WHOLE = "model.safetensors"  # of a checkpoint that one process wrote
 WEIGHT = "weight"
 Reader = Callable[[str, Tensor, range], dict[str, Tensor]]  # (a weight's name, the weight, rows) -> those rows by key
 
@@ -51,13 +53,13 @@ def place_of(weight: Tensor) -> tuple[int, int, bool]:
 
 
 def save(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """Write this process's rows; returns the checksums of the files of all processes."""
+    """Write this process's rows of what is trained; returns the checksums of the files of all processes."""
     index, parts, is_copy = place_of(next(model.parameters()))
     if is_copy:
         return dict(one for one in distributed.all_gather(("", "")) if one[0])
     tensors: dict[str, Tensor] = {}
     first: dict[str, int] = {}
-    for name, weight in model.named_parameters():
+    for name, weight in trained_weights(model):
         for key, value in {WEIGHT: weight.detach(), **optimizer.state.get(weight, {})}.items():
             value = torch.as_tensor(value)
             by_rows = key == WEIGHT or follows_rows(key, value, weight)
@@ -74,9 +76,9 @@ def save(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str
 
 def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
     """Restore what this process holds of a checkpoint, whichever number of processes wrote it and in which form."""
-    whole = (folder / "model.safetensors").exists()
+    whole = (folder / WHOLE).exists()
     read = read_whole(folder, model) if whole else read_shards(folder)
-    for name, weight in model.named_parameters():
+    for name, weight in trained_weights(model):
         values = read(name, weight, own_rows(weight))
         with torch.no_grad():
             local_part(weight).copy_(values.pop(WEIGHT))
@@ -118,10 +120,10 @@ def read_shards(folder: Path) -> Reader:
 
 def read_whole(folder: Path, model: Any) -> Reader:
     """A reader of some rows of what one process wrote."""
-    weights = safe_open(folder / "model.safetensors", framework="pt")
+    weights = safe_open(folder / WHOLE, framework="pt")
     shared = weights.metadata() or {}  # the other name under which a tensor that has two is stored
     state = torch.load(folder / "optimizer.pt", weights_only=True, map_location="cpu", mmap=True)["state"]
-    index = {name: number for number, (name, _) in enumerate(model.named_parameters())}
+    index = {name: number for number, (name, _) in enumerate(trained_weights(model))}
 
     def read(name: str, weight: Tensor, rows: range) -> dict[str, Tensor]:
         values = {WEIGHT: weights.get_slice(shared.get(name, name))[rows.start : rows.stop]}

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topr_exp.config.optim import OptimConfig, Reduction
+from topr_exp.models.adapter import trained_weights
 from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime import distributed, interrupts
@@ -59,7 +60,7 @@ class Trainer:
         self.policy, self.loss, self.reference, self.config, self.folder = policy, loss, reference, config, folder
         self.layout = layout
         self.signals: Callable[[Batch], dict[str, Tensor]] | None = getattr(loss, "signals", None)
-        self.optimizer = make_optimizer(policy.model.parameters(), config)
+        self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
         state: dict[str, Any] = {}

@@ -1,0 +1,146 @@
+"""An adapter beside frozen weights: what it changes, what it leaves, and what of it others can load."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.conftest import config_of, make_model, needs_peft
+from topr_exp.config.model import ALL_LINEAR, LoRA
+from topr_exp.models import adapter
+from topr_exp.models.policy import Policy, load_policy, save_policy
+from topr_exp.training.logprobs import collate, score_tokens
+
+pytestmark = needs_peft
+
+BOTH = [torch.float32, torch.bfloat16]
+IDS = torch.tensor([[0, 5, 3, 7, 9, 4], [0, 4, 4, 8, 6, 10]])
+SEQUENCES = [(line[:3].numpy(), line[3:].numpy()) for line in IDS]
+
+
+def adapted(dtype: torch.dtype = torch.float32, targets: Any = ALL_LINEAR, trained: bool = True) -> tuple[Any, Policy]:
+    """A model, and a policy that trains an adapter on the same; `trained`: with numbers in it."""
+    base = make_model(11).to(dtype)
+    policy = Policy(copy.deepcopy(base), None, "base", dtype)
+    policy.add_adapter(LoRA(4, 8.0, targets), 0, "somewhere/base", None)
+    if trained:
+        generator = torch.Generator().manual_seed(1)
+        for _, weight in adapter.trained_weights(policy.model):
+            weight.data = 0.3 * torch.randn(weight.shape, generator=generator)
+    return base, policy
+
+
+@torch.no_grad()
+def logits(model: Any) -> torch.Tensor:
+    out: torch.Tensor = model(input_ids=IDS, use_cache=False).logits
+    return out.float()
+
+
+def logp(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return score_tokens(model, collate(SEQUENCES, torch.device("cpu")), entropy=True).logp
+
+
+@pytest.mark.parametrize("targets", [ALL_LINEAR, "q_proj", ["layers.1.mlp.up_proj", "v_proj"]])
+def test_only_the_adapter_is_trained_in_float32_and_the_rest_stays_as_it_is(targets: Any) -> None:
+    base, policy = adapted(torch.bfloat16, targets)
+    names = dict(adapter.trained_weights(policy.model))
+    assert names
+    assert all(".lora_" in name and weight.dtype is torch.float32 for name, weight in names.items())
+    kept = adapter.base_weights(policy.model)
+    assert kept.keys() == dict(base.named_parameters()).keys()
+    for name, weight in base.named_parameters():
+        assert kept[name].dtype is torch.bfloat16
+        assert torch.equal(kept[name], weight)
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+def test_a_new_adapter_changes_no_bit_and_is_the_same_by_its_seed(dtype: torch.dtype) -> None:
+    base, policy = adapted(dtype, trained=False)
+    assert torch.equal(logits(policy.model), logits(base))
+    assert (policy.fingerprint, policy.base) == ("base", ("somewhere/base", "base"))
+
+    def drawn(seed: int) -> list[torch.Tensor]:
+        other = make_model(11).to(dtype)
+        torch.manual_seed(7 + seed)  # of no consequence
+        state = torch.get_rng_state()
+        adapter.add_adapter(other, LoRA(4, 8.0, ALL_LINEAR), seed)
+        assert torch.equal(torch.get_rng_state(), state)
+        return [weight for _, weight in adapter.trained_weights(other)]
+
+    ours = [weight for _, weight in adapter.trained_weights(policy.model)]
+    assert all(map(torch.equal, ours, drawn(0)))
+    assert not all(map(torch.equal, ours, drawn(1)))
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+def test_with_its_adapter_off_a_model_is_the_base_bit_for_bit(dtype: torch.dtype) -> None:
+    base, policy = adapted(dtype)
+    reference = policy.without_adapter()
+    assert reference.fingerprint == "base"
+    assert reference.folder is None
+    expected, trained = logp(base), logp(policy.model)
+    assert torch.equal(logp(reference.model), expected)
+    assert not torch.allclose(trained, expected, atol=0.1)
+    assert torch.equal(logp(policy.model), trained)  # it is on again
+    whole = score_tokens(policy.model, collate(SEQUENCES, torch.device("cpu")), reference=reference.model)
+    other = score_tokens(policy.model, collate(SEQUENCES, torch.device("cpu")), reference=base)
+    assert torch.equal(whole.vocab_kl, other.vocab_kl)  # type: ignore[arg-type]
+    assert float(whole.vocab_kl.detach().max()) > 0.01  # type: ignore[union-attr]
+    whole.logp.sum().backward()
+    assert all(weight.grad is not None for _, weight in adapter.trained_weights(policy.model))
+
+
+class Tokenizer:
+    def save_pretrained(self, folder: Path) -> None:
+        pass
+
+
+def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    base, policy = adapted()
+    policy.tokenizer = Tokenizer()
+    save_policy(policy, tmp_path / "model")
+    expected = logits(policy.model)
+    stored = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    assert not any("lora" in name for name, _ in stored.named_parameters())
+    torch.testing.assert_close(logits(stored), expected, atol=1e-4, rtol=1e-4)
+    assert float((expected - logits(base)).abs().max()) > 0.1
+    beside = PeftModel.from_pretrained(base, str(tmp_path / "model" / adapter.FOLDER))
+    assert beside.peft_config["default"].base_model_name_or_path == "somewhere/base"
+    torch.testing.assert_close(logits(beside), expected, atol=0, rtol=0)
+    again = Policy(make_model(11), None, "base", torch.float32)
+    again.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 5, "somewhere/base", tmp_path / "model")
+    assert torch.equal(logits(again.model), expected)
+    assert again.fingerprint not in ("base", policy.fingerprint)
+    assert again.without_adapter().fingerprint == "base"
+
+
+def test_in_bfloat16_the_sum_is_rounded_once(tmp_path: Path) -> None:
+    base, policy = adapted(torch.bfloat16)
+    policy.tokenizer = Tokenizer()
+    save_policy(policy, tmp_path / "model")
+    stored = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto")
+    layer, old = policy.model.model.layers[0].mlp.up_proj, base.model.layers[0].mlp.up_proj.weight
+    product = 2.0 * layer.lora_B["default"].weight @ layer.lora_A["default"].weight
+    new = stored.model.layers[0].mlp.up_proj.weight
+    assert new.dtype is torch.bfloat16
+    torch.testing.assert_close(new, (old.float() + product).bfloat16(), atol=0, rtol=2**-7)
+    assert torch.equal(stored.model.embed_tokens.weight, base.model.embed_tokens.weight)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_that_stay_as_they_are_are_loaded_in_the_precision_of_the_forward_pass(dtype: str) -> None:
+    asked = ["model.lora={rank: 4, alpha: 8, targets: all-linear}", f"model.dtype={dtype}"]
+    frozen, full = (load_policy(config_of(*settings).model, "cpu") for settings in (asked, asked[1:]))
+    assert {str(weight.dtype) for weight in frozen.model.parameters()} == {f"torch.{dtype}"}
+    assert {weight.dtype for weight in full.model.parameters()} == {torch.float32}
+    # What both compute alike they share in the store.
+    assert (frozen.computes == full.computes) == (dtype == "float32")
+    assert full.computes == {"precision": dtype}

@@ -1,0 +1,237 @@
+"""Training an adapter alone: what the optimizer and checkpoints hold, in one process and in several, and whole runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import config_of, make_model, needs_peft, overrides
+from tests.processes import together
+from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, optim
+from topr_exp.algorithms.agro import KLPG
+from topr_exp.config.model import ALL_LINEAR, LoRA
+from topr_exp.config.optim import Optimizer
+from topr_exp.evaluate import main as evaluate
+from topr_exp.models.adapter import base_weights, trained_weights
+from topr_exp.models.loading import weights_fingerprint
+from topr_exp.models.policy import Policy, load_policy
+from topr_exp.pipeline import run
+from topr_exp.training.parallel import parallelize
+from topr_exp.training.trainer import Trainer
+from topr_exp.types import TOPRError
+
+pytestmark = needs_peft
+
+KL = KLPG("kl_pg", 0.5, False)  # needs the whole distribution of π_ref
+SETTING = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
+
+
+def lora_policy(compute: torch.dtype = torch.float32) -> Policy:
+    policy = Policy(make_model(11).to(compute), None, "test", compute)
+    policy.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, "base", None)
+    return policy
+
+
+def train(
+    folder: Path, loss: Any, parallel: str, steps: int, optimizer: Optimizer = Optimizer.adamw, **changes: Any
+) -> tuple[Trainer, list[dict[str, float]]]:
+    """Updates up to a step, from the newest checkpoint below `folder` on."""
+    ours = lora_policy(changes.pop("compute", torch.float32))
+    reference = ours.without_adapter() if "vocab_kl" in loss.needs else None
+    config = optim(name=optimizer, micro_batch_size=2, lr=1e-2, **changes)
+    trainer = Trainer(ours, loss, reference, config, folder, parallelize(ours, parallel))
+    examples = make_examples(lora_policy(ours.compute), loss)
+    order = np.resize(examples.training_set.order(0, 1, 0), 100)
+    records = []
+    for step in range(trainer.step, steps):
+        records.append(trainer.update(examples, order[8 * step :][:8], steps, expect_unit_ratio=step == 0))
+    return trainer, records
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    with trainer.layout.gathered_weights():
+        return {name: weight.detach().clone() for name, weight in trainer.policy.model.named_parameters()}
+
+
+def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], close: float) -> None:
+    assert set(ours) == set(theirs)
+    for name, weight in theirs.items():
+        torch.testing.assert_close(ours[name], weight, atol=close, rtol=close, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
+def test_the_base_stays_bit_for_bit_and_the_optimizer_and_checkpoints_hold_the_adapter_alone(
+    tmp_path: Path, optimizer: Optimizer
+) -> None:
+    trainer, records = train(tmp_path, TOPR, "ddp", 3, optimizer)
+    trainer.save({})
+    trained, base = dict(trained_weights(trainer.policy.model)), dict(make_model(11).named_parameters())
+    for name, weight in base_weights(trainer.policy.model).items():
+        assert torch.equal(weight, base[name]), name
+    assert all(weight.grad is None for weight in trainer.policy.model.parameters() if not weight.requires_grad)
+    held = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
+    assert {id(weight) for weight in held} == {id(weight) for weight in trained.values()}
+    assert all(bool(weight.any()) for weight in trained.values())  # B too, by now
+    stored = load_file(tmp_path / "step-00000003" / "model.safetensors")
+    assert stored.keys() == trained.keys()
+    assert abs(records[0]["log_ratio_pos"]) < 1e-5
+    assert abs(records[2]["log_ratio_pos"]) > 1e-3
+
+
+def final(folder: Path, loss: Any, parallel: str, **changes: Any) -> dict[str, torch.Tensor]:
+    return weights(train(folder, loss, parallel, 3, **changes)[0])
+
+
+def finals(folder: Path, parallel: str) -> list[dict[str, torch.Tensor]]:
+    return [
+        final(folder / "topr", TOPR, parallel, optimizer=Optimizer.adafactor),
+        final(folder / "agro", AGRO_LOSS, parallel, gradient_checkpointing=True),
+        final(folder / "kl", KL, parallel),
+    ]
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_compute_what_one_computes(tmp_path: Path, parallel: str) -> None:
+    expected = finals(tmp_path / "alone", "ddp")
+    for got in together(2, finals, tmp_path / "together", parallel):
+        for ours, theirs in zip(got, expected, strict=True):
+            assert_same(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_train_on_a_base_in_bfloat16(tmp_path: Path, parallel: str) -> None:
+    expected = final(tmp_path / "alone", TOPR, "ddp", compute=torch.bfloat16)
+    start = {name: weight.detach() for name, weight in lora_policy(torch.bfloat16).model.named_parameters()}
+    for got in together(2, bfloat16, tmp_path / "together", parallel):
+        for name, weight in got.items():
+            assert weight.dtype is (torch.float32 if ".lora_" in name else torch.bfloat16)
+            if ".lora_" not in name:
+                assert torch.equal(weight, start[name]), name
+        moved, other = (
+            torch.cat([(each[name] - start[name]).flatten() for name in start if ".lora_" in name])
+            for each in (got, expected)
+        )
+        assert float((moved - other).norm() / other.norm()) < 0.3  # rounded in another order
+
+
+def bfloat16(folder: Path, parallel: str) -> dict[str, torch.Tensor]:
+    return final(folder, TOPR, parallel, compute=torch.bfloat16)
+
+
+def saved(folder: Path, parallel: str) -> None:
+    train(folder, TOPR, parallel, 1)[0].save({})
+
+
+def test_a_checkpoint_of_an_adapter_loads_on_any_number_of_processes(tmp_path: Path) -> None:
+    expected = final(tmp_path / "undisturbed", TOPR, "ddp")
+    sharded, whole = tmp_path / "sharded", tmp_path / "whole"
+    together(2, saved, sharded, "fsdp")
+    (checkpoint,) = sharded.iterdir()
+    stored = [load_file(path) for path in sorted(checkpoint.glob("shard-*.safetensors"))]
+    assert all(".lora_" in name for each in stored for name in each)
+    assert_same(final(sharded, TOPR, "ddp"), expected, 1e-5)
+    assert_same(together(2, final, sharded, TOPR, "fsdp")[0], expected, 1e-5)
+    saved(whole, "ddp")
+    assert_same(together(2, final, whole, TOPR, "fsdp")[0], expected, 1e-5)
+
+
+# ---- whole runs
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+
+
+OFFLINE = ["algo=agro", "optim.batch_size=16", "iterations=2", "evaluation.every=2"]
+ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "iterations=2"]
+
+
+@pytest.mark.parametrize("settings", [OFFLINE, ROUNDS], ids=["offline", "rounds"])
+def test_a_run_that_broke_off_goes_on_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str]
+) -> None:
+    settings = [SETTING, "optim.lr=1e-3", "checkpoint.every_seconds=0", *settings]
+    undisturbed, broken = (config_of(*overrides(tmp_path / name, *settings)) for name in ("a", "b"))
+    run(undisturbed)
+    update = Trainer.update
+
+    def fails(self: Trainer, *arguments: Any, **more: Any) -> dict[str, float]:
+        if self.step == 1 and "iteration 2" in self.policy.fingerprint:
+            raise TOPRError("on the way")
+        return update(self, *arguments, **more)
+
+    monkeypatch.setattr(Trainer, "update", fails)
+    with pytest.raises(TOPRError, match="on the way"):
+        run(broken)
+    monkeypatch.setattr(Trainer, "update", update)
+    run(broken)
+    assert records(broken.folder) == records(undisturbed.folder)
+    for name in ("model.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"):
+        contents = [(config.folder / "model" / name).read_bytes() for config in (undisturbed, broken)]
+        assert contents[0] == contents[1], name
+
+
+def test_a_run_shares_the_bases_completions_and_says_what_it_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full, lora = (
+        config_of(*overrides(tmp_path, "algo=agro", "optim.batch_size=16", *more)) for more in ([], [SETTING])
+    )
+    assert run(full)["tokens"]["tokens_sampled"] > 0
+    summary = run(lora)
+    assert (summary["tokens"]["tokens_sampled"], summary["tokens"]["tokens_scored"]) == (0, 0)  # π_ref is the base too
+    assert "LoRA of rank 4, alpha 8, on all linear layers; adamw" in capsys.readouterr().out
+    card = (lora.folder / "model" / "README.md").read_text()
+    assert "an adapter (LoRA): `adapter/` holds it" in card
+    assert "\n- lora\n" in card
+    assert "LoRA" not in (full.folder / "model" / "README.md").read_text()
+
+
+def test_in_bfloat16_weights_that_stay_are_another_model_and_evaluate_takes_what_the_run_sampled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    short = [*overrides(tmp_path / "runs", "model.dtype=bfloat16", "mu=scored")]
+    full, lora = config_of(*short), config_of(*short, SETTING)
+    run(full)
+    caplog.clear()
+    summary = run(lora)
+    assert "before the first update, by rounding in bfloat16" in caplog.text  # in this precision no bound is set
+    assert summary["tokens"]["tokens_sampled"] > 0  # not what float32 weights gave
+    assert evaluate([f"model={lora.folder}", f"output_dir={tmp_path / 'again'}", "cluster.threads=1"]) == 0
+    (found,) = (tmp_path / "again").glob("*/*/eval.json")
+    assert json.loads(found.read_text())["figures"]["pass@k"] == summary["final"]["pass@k"]
+    assert not (tmp_path / "again" / "store").exists()  # nothing was sampled anew
+
+
+def test_each_iteration_goes_on_from_the_adapter_before_and_is_regularized_to_the_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[dict[str, torch.Tensor], Any]] = []
+    original = Trainer.__init__
+
+    def spying(self: Trainer, policy: Policy, loss: Any, reference: Any, *arguments: Any) -> None:
+        seen.append(({name: w.detach().clone() for name, w in trained_weights(policy.model)}, reference))
+        original(self, policy, loss, reference, *arguments)
+
+    monkeypatch.setattr(Trainer, "__init__", spying)
+    rounds = ["algo=kl_pg", "schedule=on_policy", "schedule.rounds=2", "schedule.prompts=4"]
+    config = config_of(*overrides(tmp_path, *rounds, "iterations=2", "optim.lr=1e-3", SETTING))
+    run(config)
+    (_, first), (second, reference) = seen
+    folder = config.folder / "iteration-1" / "model"
+    stored = load_file(folder / "adapter" / "adapter_model.safetensors")
+    by_name = {f"base_model.model.{name}".replace(".default.", "."): weight for name, weight in second.items()}
+    assert by_name.keys() == stored.keys()
+    assert all(torch.equal(weight, stored[name]) for name, weight in by_name.items())
+    base = load_policy(config_of().model, "cpu")
+    for each in (first, reference):
+        assert each.fingerprint == base.fingerprint
+    assert weights_fingerprint(folder) != weights_fingerprint(config.folder / "model")
+    assert abs(records(config.folder)[-1]["vocab_kl_pos"]) > 0

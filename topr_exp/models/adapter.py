@@ -1,0 +1,138 @@
+"""LoRA by peft: small matrices beside a model's linear layers are trained, its own weights stay as they are.
+
+The model stays the class that it is, so that all else computes with it as with any other. Its weights with the
+adapter's product added are what is on disk and what engines load (`merged`); the adapter alone lies beside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from topr_exp.config.model import ALL_LINEAR, LoRA
+from topr_exp.models.targets import check_targets
+
+FOLDER = "adapter"  # of a trained model's folder
+WEIGHTS = "adapter_model.safetensors"
+NAME = "default"  # peft's, of an adapter that has none
+PREFIX = "base_model.model."  # peft's, of the weights of a model that it wraps
+
+
+def add_adapter(model: Any, lora: LoRA, seed: int) -> None:
+    """Give a model an adapter that changes nothing yet, in float32, and freeze everything else."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    targets = lora.names or ALL_LINEAR
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, model)
+    for _, weight in trained_weights(model):
+        weight.data = weight.data.float()  # peft makes them as the layers are
+
+
+def check_layers(model: Any, lora: LoRA) -> None:
+    """Raise ConfigError for a target that a loaded model does not have."""
+    weights = {name.removesuffix(".weight"): weight for name, weight in model.named_parameters()}
+    check_targets(lora, [name for name, weight in weights.items() if weight.ndim == 2])
+
+
+def trained_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """The weights that training changes: all of a model, or its adapter's."""
+    return ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+
+
+def is_frozen(model: Any) -> bool:
+    """Whether an adapter alone is trained."""
+    return hasattr(model, "peft_config")
+
+
+def save_adapter(model: Any, folder: Path, base: str) -> None:
+    """Write a model's adapter as peft does, so that `PeftModel.from_pretrained` adds it to the model `base`."""
+    from peft import get_peft_model_state_dict
+
+    folder.mkdir()
+    weights = get_peft_model_state_dict(model, save_embedding_layers=False)
+    tensors = {PREFIX + name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    config = model.peft_config[NAME]
+    stored = dataclasses.replace(config, base_model_name_or_path=base, inference_mode=True)
+    stored.target_modules = sorted(stored.target_modules)
+    stored.save_pretrained(folder)
+
+
+def load_adapter(model: Any, folder: Path) -> None:
+    """Set the adapter of a model, which has one of the same shape, to what `save_adapter` wrote."""
+    from peft import set_peft_model_state_dict
+
+    weights = load_file(folder / WEIGHTS)
+    set_peft_model_state_dict(model, {name.removeprefix(PREFIX): weight for name, weight in weights.items()})
+
+
+def fingerprint(base: str, folder: Path) -> str:
+    """A name for the weights `base` with the adapter of a folder, as weights_fingerprint is for a model's folder."""
+    return hashlib.sha256(base.encode() + (folder / WEIGHTS).read_bytes()).hexdigest()[:32]
+
+
+def base_weights(model: Any) -> dict[str, Tensor]:
+    """The weights that a model has without its adapter, by the names that they have there."""
+    named = model.named_parameters()
+    return {name.replace(".base_layer.", "."): weight.detach() for name, weight in named if ".lora_" not in name}
+
+
+@torch.no_grad()
+def merged(model: Any, name: str, weight: Tensor) -> Tensor:
+    """One of `base_weights` with what the adapter adds: summed in float32, in the weight's precision, in main memory.
+
+    (On a GPU there may be no room for a second model.)
+    """
+    module, _, kind = name.rpartition(".")
+    layer = model.get_submodule(module)
+    if kind != "weight" or not hasattr(layer, "get_delta_weight"):
+        return weight
+    return (weight.float() + layer.get_delta_weight(NAME)).to(weight.dtype).cpu()
+
+
+class WithoutAdapter:
+    """A module as it computes with its adapters off; in everything else the module itself.
+
+    module: asked each time, since a policy's model is another object while FSDP's parts are gathered.
+    """
+
+    def __init__(self, module: Callable[[], Any]) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module(), name)
+
+    @property
+    def base_model(self) -> WithoutAdapter:
+        return WithoutAdapter(lambda: self._module().base_model)
+
+    def __call__(self, *arguments: Any, **more: Any) -> Any:
+        with adapters_off(self._module()):
+            return self._module()(*arguments, **more)
+
+
+@contextlib.contextmanager
+def adapters_off(module: Any) -> Iterator[None]:
+    """While the block runs, layers compute without their adapters.
+
+    peft's own switch also takes the gradients of the adapters' weights, which a forward pass before this one may need.
+    """
+    layers = [layer for layer in module.modules() if hasattr(layer, "lora_A")]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
