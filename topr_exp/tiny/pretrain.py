@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topr_exp.models.loading import load_model
-from topr_exp.tiny.recipes import RECIPES, Recipe, VerifierRecipe, examples, vocabulary_texts
+from topr_exp.tiny.recipes import RECIPES, Recipe, TasksRecipe, VerifierRecipe, examples, vocabulary_texts
 from topr_exp.tiny.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
 
     tokenizer = build_tokenizer(vocabulary_texts(recipe), recipe.context)
     model = new_model(recipe, tokenizer)
-    if isinstance(recipe, VerifierRecipe):
+    if isinstance(recipe, VerifierRecipe | TasksRecipe):
         begin_with(model, tokenizer, recipe.start)
     optimizers = build_optimizers(model, recipe)
     rng = random.Random(recipe.seed)
