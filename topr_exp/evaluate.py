@@ -197,13 +197,14 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.runtime import interrupts
     from topr_exp.runtime.files import disk_errors, write_json
     from topr_exp.sampling.sampler import open_sampler
+    from topr_exp.store import Store
     from topr_exp.store.users import SharedStore
     from topr_exp.verifier.table import evaluation_table
 
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
     with interrupts.listening():
-        benchmark = Benchmark(config, test_only=True)
+        benchmark = Benchmark(config, Store(config.store), test_only=True)
         policy = load_policy(config.model, config.cluster.device.name)
         asked = {name: value for name, value in config.experiment.items() if name in DECIDE}
         folder = folder_of(config, asked, policy.fingerprint)

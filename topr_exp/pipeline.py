@@ -106,7 +106,7 @@ class Experiment:
         self.shared, self.own = SharedStore(config.store, folder.path), Store(folder.path / "store")
         self.showcase = Showcase(folder.path, config.optim.score_batch_size)
         with folder.stage("problems"):
-            self.benchmark = Benchmark(config)
+            self.benchmark = Benchmark(config, self.shared)
         if config.task.verifies:  # the problems are now solutions to them, the answer is whether one is correct
             with folder.stage("sampling"):
                 folder.count("tokens_of_solver", self.benchmark.generate_solutions(sampler, self.shared))

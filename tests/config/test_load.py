@@ -26,8 +26,8 @@ OWN = [f"data.path={ROOT / 'tests/data/own.jsonl'}", "data.test_share=0.25"]
 
 
 def named(*names: str) -> Any:
-    """A parameter; of the choice `reasoning_gym` one that is skipped where the library is not installed."""
-    return pytest.param(*names, marks=[needs_gym] if "reasoning_gym" in names else [])
+    """A parameter; of a choice that draws with reasoning-gym one that is skipped where that is not installed."""
+    return pytest.param(*names, marks=[needs_gym] if {"reasoning_gym", "tiny_tasks"} & {*names} else [])
 
 
 @pytest.mark.parametrize(("group", "choice"), [named(g, c) for g, choices in GROUPS.items() for c in choices])

@@ -20,6 +20,7 @@ from topr_exp.data.sources import reasoning_gym
 from topr_exp.grading import Grader
 from topr_exp.pipeline import run
 from topr_exp.runs import reading
+from topr_exp.tiny import tasks
 from topr_exp.types import ConfigError
 
 GRADER = "topr_exp.grading.gym:grade"
@@ -178,6 +179,42 @@ def test_a_whole_run(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert 0 <= summary["final"]["pass@1"] <= 1
     noted = json.loads((config.folder / "inputs.json").read_text())["files"]
     assert {"data.task (RECORD)", "data.grader (gym.py)"} <= noted.keys()
+
+
+@needs_gym
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
+    """The shipped model solves at least a tenth of the problems, and more of them when it has been trained."""
+    options = ", ".join(f"{name}: {value}" for name, value in tasks.TASKS[task].items())
+    own = ["model=tiny_tasks", f"data.task={task}", f"data.options={{{options}}}", "data.size=100", "data.test_size=60"]
+    own += ["data.n=8", "data.eval_n=4", "optim.lr=4e-4", "optim.epochs=2"]
+    config = config_of(*own, f"output_dir={tmp_path}", "cluster.threads=1")
+    summary = run(config)
+    assert summary["base"]["pass@1"] >= 0.1
+    assert summary["final"]["pass@1"] > summary["base"]["pass@1"]
+    kept = {name for name in json.loads((config.folder / "tables.json").read_text()) if name.startswith("problems/")}
+    assert len(kept) == 2
+    keys = [json.loads((config.store / name / "key.json").read_text())["key"] for name in sorted(kept)]
+    assert {key["split"] for key in keys} == {"train", "test"}
+    assert {(key["package"], key["version"]) for key in keys} == {("reasoning-gym", "0.1.25")}
+
+
+@needs_gym
+def test_scores_as_rewards(tmp_path: Path) -> None:
+    """Of a matrix some tasks pay the part that is right; all tell correct and invalid as the other grader does."""
+    made = {"answer": "12", "metadata": {"difficulty": {}}}
+    gold = json.dumps({"task": "chain_sum", "options": {}, **made})
+    cases = ["<answer>12</answer>", "<answer>13</answer>", "12"]
+    with Grader("topr_exp.grading.gym_scores:grade", workers=1, deadline=60, graded=True) as grader:
+        found = list(grader.grade((one, gold) for one in cases))
+    with Grader(GRADER, workers=1, deadline=60) as grader:
+        assert [one.verdict for one in grader.grade((one, gold) for one in cases)] == [one.verdict for one in found]
+    assert [(one.verdict, one.answer) for one in found] == [("correct", "12"), ("incorrect", "13"), ("invalid", None)]
+    first, second, third = (one.reward for one in found)
+    assert first == 1
+    assert second is not None
+    assert 0 <= second < 1
+    assert third == 0
 
 
 @needs_gym

@@ -89,7 +89,7 @@ def test_a_tokenizer_that_is_damaged_is_one_line(own: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("model", ["tiny", "tiny_long", "tiny_noise", "tiny_verifier"])
+@pytest.mark.parametrize("model", ["tiny", "tiny_long", "tiny_noise", "tiny_tasks", "tiny_verifier"])
 def test_the_light_tokenizer_is_the_models(model: str) -> None:
     """Without transformers, which takes seconds to import: the same ids, special tokens and texts."""
     _, tokenizer = loading.load_model(model)

@@ -7,21 +7,26 @@ import random
 import re
 import string
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
-from tests.conftest import config_of
+from tests.conftest import ROOT, config_of, needs_gym
 from topr_exp.config.data import AnswerFormat
 from topr_exp.data import embedded_gsm8k, embedded_ledger, embedded_math
 from topr_exp.data.embedded import draw_tasks, split_of
 from topr_exp.data.prompts import TEMPLATES
-from topr_exp.grading import extract
+from topr_exp.data.sources import reasoning_gym
+from topr_exp.grading import extract, gym
+from topr_exp.grading.arithmetic import value_and_numbers
+from topr_exp.grading.extraction import tagged
 from topr_exp.models.loading import SHIPPED, load_model
-from topr_exp.tiny import ledgers, verifications
+from topr_exp.tiny import ledgers, tasks, verifications
 from topr_exp.tiny.pretrain import cut, length, pretrain, save
 from topr_exp.tiny.recipes import FORMS, RECIPES, STYLES, completion, examples
 from topr_exp.types import Problem
@@ -123,6 +128,49 @@ def test_batches_of_about_as_many_tokens() -> None:
     assert [len(part) for part in cut(rows[:78], SMALL)] == [32, 32, 14]
 
 
+def test_tasks_and_their_styles() -> None:
+    """Clean and bare answers are right, slips wrong, and nothing is between tags where it is unmarked."""
+    found = yaml.safe_load((ROOT / "conf" / "model" / "tiny_tasks.yaml").read_text())["data"]["template"]
+    assert found == tasks.TEMPLATE
+    seen = Counter[str]()
+    for style in tasks.STYLES:
+        shares = RECIPES["tiny_tasks"].forms
+        for prompt, text in islice(tasks.examples(shares, {style: 1.0}, random.Random(0)), 300):
+            answer = tagged(text)
+            assert (answer is None) == (style == "unmarked")
+            if answer is None:
+                continue
+            if expression := re.search(r"problem: (.*) =\n", prompt):
+                value, kind = value_and_numbers(expression[1]), "chain_sum"
+                assert value is not None
+                right = int(answer) == value[0]
+            else:
+                given = re.search(r"(?:numbers:|numbers) ([0-9, ]+)", prompt)
+                target = re.search(r"(?:equals|make|Calculate) ([0-9]+)", prompt)
+                assert given is not None
+                assert target is not None
+                numbers, kind = [int(number) for number in re.findall(r"[0-9]+", given[1])], "countdown"
+                right = gym.countdown(answer, {"numbers": numbers, "target": int(target[1])})
+                reached = value_and_numbers(answer)
+                assert reached is not None
+                assert sorted(reached[1]) == sorted(numbers)
+            assert right == (style != "slip")
+            seen[f"{kind} {style}"] += 1
+    assert len(seen) == 6
+    assert min(seen.values()) > 50
+
+
+@needs_gym
+@pytest.mark.parametrize("task", tasks.TASKS)
+def test_the_questions_are_those_of_the_library(task: str) -> None:
+    def forms(texts: Iterable[str]) -> set[str]:
+        return {re.sub(r"[0-9]+", "N", re.sub(r" [+-] ", " +- ", text)) for text in texts}
+
+    drawn = reasoning_gym.draw(task, json.dumps(tasks.TASKS[task]), 0, "train", 300)
+    ours = islice(tasks.examples({task: 1.0}, {"clean": 1.0}, random.Random(1)), 300)
+    assert forms(question for question, _ in drawn) == forms(prompt.removesuffix("\n") for prompt, _ in ours)
+
+
 def test_pretraining_sees_only_its_own_split() -> None:
     verifier, long = (replace(RECIPES[name], tasks=300) for name in ("tiny_verifier", "tiny_long"))
     for recipe in (SMALL, verifier, long):
@@ -151,6 +199,14 @@ def problems(name: str, split: str) -> list[Problem]:
 def test_the_shipped_vocabulary_covers_the_problems(name: str) -> None:
     _, tokenizer = load_model(name)
     single_bytes = 0
+    if name == "tiny_tasks":
+        recipe = RECIPES[name]
+        for text, _ in islice(examples(recipe, recipe.mix, random.Random(7)), 600):
+            tokens = tokenizer.tokenize(text)
+            assert len(tokens) <= 120
+            single_bytes += sum(len(token) == 1 and token in string.ascii_letters for token in tokens)
+        assert single_bytes <= 600  # "a"
+        return
     for split in ("train", "test"):
         for problem in problems(name, split):
             tokens = tokenizer.tokenize(prompt(name, problem.question))

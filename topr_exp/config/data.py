@@ -111,6 +111,9 @@ class DataConfig(Section, ABC):
         """Whether the problems can be read, and so checked, before a run starts."""
         return True
 
+    def drawn_by(self, split: str) -> Mapping[str, Any] | None:
+        """All that decides problems which a program outside draws, its version too: a run keeps them in the store."""
+
     def files(self) -> Iterator[tuple[str, Path]]:
         """The files that are read, each with the setting that names it: a run whose files changed is refused."""
         yield from ()

@@ -13,7 +13,7 @@ from topr_exp.types import ConfigError
 PACKAGE = Path(__file__).resolve().parents[1]
 # An installed package carries `conf/` inside; in the repository it stands at the top.
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
-SHIPPED = ("tiny", "tiny_long", "tiny_noise", "tiny_verifier")  # models of a size that any CPU trains
+SHIPPED = ("tiny", "tiny_long", "tiny_noise", "tiny_tasks", "tiny_verifier")  # models of a size that any CPU trains
 LEARNING_RATES = CONF / "learning_rates.json"
 
 

@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 
 from topr_exp.config.data import DataConfig, NoAnswer, Split
+from topr_exp.data.frozen import problems_of
+from topr_exp.store.table import Store
 from topr_exp.types import Problem, TOPRError
 
 LARGEST_UNPARSABLE_SHARE = 0.05
@@ -37,8 +39,8 @@ class ProblemSets:
     test_report: SplitReport
 
 
-def load_problems(source: DataConfig) -> ProblemSets:
-    """The problems that the settings name, the same for the same settings.
+def load_problems(source: DataConfig, store: Store | None = None) -> ProblemSets:
+    """The problems that the settings name, the same for the same settings; drawn ones are kept in `store`.
 
     Where a set is larger than asked, `source.seed` draws the part, in the set's own order; where it is smaller, all
     of it is used, as the report says. Raises TOPRError for what can't be read, for a split without problems, two
@@ -47,8 +49,8 @@ def load_problems(source: DataConfig) -> ProblemSets:
     `source.test_split` validation puts problems of the training set that are not trained on in the place of the test
     set, which nothing is then measured on; TOPRError where too few are left.
     """
-    test, test_report = _read(source, "test")
-    train, train_report = _read(source, "train")
+    test, test_report = _read(source, "test", store)
+    train, train_report = _read(source, "train", store)
     _refuse_one_name_twice(source, [*train, *test])
     held_out = {normal_form(problem.question) for problem in test}
     disjoint = [problem for problem in train if normal_form(problem.question) not in held_out]
@@ -92,11 +94,11 @@ def _part(problems: list[Problem], count: int | None, source: DataConfig) -> lis
     return [problems[index] for index in sorted(chosen)]
 
 
-def _read(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
+def _read(source: DataConfig, split: str, store: Store | None) -> tuple[list[Problem], SplitReport]:
     """The problems of a split, and what became of it."""
     origin = source.origin(split)
     limit = source.wanted(split) if source.generated else None
-    found = list(islice(_checked(source, split), limit))
+    found = list(islice(_checked(source, split, store), limit))
     problems = [one for one in found if isinstance(one, Problem)]
     unparsable = [one for one in found if isinstance(one, NoAnswer)]
     if not found:
@@ -109,11 +111,11 @@ def _read(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
     return problems, SplitReport(origin, len(found), len(unparsable), 0, len(problems))
 
 
-def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
+def _checked(source: DataConfig, split: str, store: Store | None) -> Iterator[Problem | NoAnswer]:
     """What a source yields; TOPRError, with one line, where its code fails or yields something else."""
     where = f"data._target_={type(source).__module__}.{type(source).__qualname__}: problems({split!r})"
     try:
-        for one in source.problems(split):
+        for one in problems_of(source, split, store):
             if not isinstance(one, Problem | NoAnswer):
                 raise TOPRError(f"{where} yields {type(one).__name__}, not Problem")
             texts = (one.id, one.question, one.answer) if isinstance(one, Problem) else ()

@@ -26,9 +26,9 @@ class Benchmark:
     test_only: leave the training problems out.
     """
 
-    def __init__(self, config: Config, *, test_only: bool = False) -> None:
+    def __init__(self, config: Config, store: Store, *, test_only: bool = False) -> None:
         self.config = config
-        self.sets, self.prompter = load_problems(config.data), build_prompter(config.data)
+        self.sets, self.prompter = load_problems(config.data, store), build_prompter(config.data)
         if test_only:
             self.sets = dataclasses.replace(self.sets, train=[])
         self.verification: Verification | None = None

@@ -10,7 +10,7 @@ Every completion of a model that solves is written in one of four styles (`verif
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.embedded import Calc, Task, draw_tasks
-from topr_exp.tiny import ledgers, verifications
+from topr_exp.tiny import ledgers, tasks, verifications
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,11 @@ class Recipe:
     styles: ClassVar[tuple[str, ...]] = STYLES
     clean: ClassVar[dict[str, float]] = {"clean": 1.0}  # share of each style in the first steps
     batch_tokens: ClassVar[int | None] = None  # of a batch, padding included, in the place of batch_size texts
+    known: ClassVar[Collection[str]] = FORMS
 
     def __post_init__(self) -> None:
         assert set(self.mix) <= set(self.styles), self.mix
-        assert set(self.forms) <= set(FORMS), self.forms
+        assert set(self.forms) <= set(self.known), self.forms
         assert abs(sum(self.mix.values()) - 1) < 1e-9, self.mix
         assert abs(sum(self.forms.values()) - 1) < 1e-9, self.forms
 
@@ -92,6 +93,14 @@ class LedgerRecipe(LaterRecipe):
     clean: ClassVar[dict[str, float]] = {"careful": 0.5, "terse": 0.5}
     batch_tokens: ClassVar[int | None] = 1500
     short: int = 10_000  # clean texts of few turns, which come first: what to look up is learnt from those
+
+
+@dataclass(frozen=True)
+class TasksRecipe(LaterRecipe):
+    """A model of generated tasks, whose names stand in the place of prompt forms."""
+
+    styles: ClassVar[tuple[str, ...]] = tasks.STYLES
+    known: ClassVar[Collection[str]] = tasks.TASKS
 
 
 FORM_SHARES = {"gsm8k": 0.36, "math": 0.52, "final": 0.12}
@@ -128,6 +137,15 @@ RECIPES: dict[str, Recipe] = {
         muon_lr=4e-3,
         adam_lr=2e-3,
     ),
+    # Two tasks of reasoning-gym with small numbers; bare and unmarked answers leave room for training.
+    "tiny_tasks": TasksRecipe(
+        seed=3,
+        forms={"chain_sum": 0.65, "countdown": 0.35},
+        mix={"clean": 0.42, "slip": 0.14, "unmarked": 0.20, "bare": 0.24},
+        steps=1800,
+        clean_steps=1300,
+        batch_size=24,
+    ),
 }
 
 
@@ -151,6 +169,8 @@ def pool(data_format: str, count: int, seed: int) -> list[Task]:
 
 def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
     """Prompts with completions, without end."""
+    if isinstance(recipe, TasksRecipe):
+        yield from tasks.examples(recipe.forms, mix, rng)
     if isinstance(recipe, VerifierRecipe):
         assert list(recipe.forms) == ["gsm8k"], recipe.forms
         yield from verifications.examples(pool("gsm8k", recipe.tasks, recipe.seed), mix, rng)

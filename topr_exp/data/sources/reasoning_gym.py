@@ -63,6 +63,18 @@ class ReasoningGym(DataConfig):
             return
         yield from (("task", Path(str(found.locate_file(path)))) for path in found.files or () if path.name == "RECORD")
 
+    def drawn_by(self, split: str) -> dict[str, Any]:
+        """The settings, and the installed package's version, which may draw others."""
+        return {
+            "package": PACKAGE,
+            "version": installed_version(),
+            "name": self.name,
+            "task": self.task,
+            "options": self.options or {},
+            "seed": self.seed,
+            "size": self.test_size if split == "test" else self.size,
+        }
+
     def problems(self, split: str) -> Iterator[Problem]:
         count = self.test_size if split == "test" else self.size
         for index, (question, gold) in enumerate(
@@ -72,6 +84,14 @@ class ReasoningGym(DataConfig):
 
     def solution(self, problem: Problem) -> str:
         return f"<answer>{json.loads(problem.answer)['answer']}</answer>"
+
+
+def installed_version() -> str | None:
+    """None where there is none, as drawing then says."""
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @functools.lru_cache(maxsize=4)
