@@ -42,6 +42,7 @@ def as_if_run(settings: dict[str, Any], rng: np.random.Generator) -> dict[str, A
         shares = rng.dirichlet(np.ones(3), 4).T.tolist()
         names = ("correct", "incorrect", "invalid")
         record["curve"] = {"step": [0, 1, 2, 3], "pass@1": shares[0], **dict(zip(names, shares, strict=True))}
+    record["lengths"] = {"step": [0, 1], **{name: rng.uniform(50, 200, 2).tolist() for name in records.LENGTHS}}
     if settings["iterations"] > 1:
         record["iterations"] = [record["base"], *[record["final"]] * settings["iterations"]]
     return record

@@ -146,6 +146,21 @@ ROWS: dict[str, list[tuple[list[Group], str]]] = {
         ([group("ppo", 11, schedule__updates=1)], "PPO, 1 updates"),
         ([group("ppo", 12, schedule__updates=128)], "PPO, 128 updates"),
     ],
+    "length": [
+        (
+            [group("tis", 11, data__turns=2, algo__ratio="token", optim__lr=1e-4)],
+            "TIS, token ratio, 2 turns, lr 0.0001",
+        ),
+        ([group("gspo", 12, data__turns=22, optim__lr=3e-4)], "GSPO, 22 turns, lr 0.0003"),
+    ],
+    "staleness_long": [
+        ([group("vespo", 11, schedule__updates=8)], "VESPO, 8 updates"),
+        ([group("topr", 12, schedule__updates=64, algo__advantage="group")], "TOPR, the group's advantage, 64 updates"),
+    ],
+    "length_bias": [
+        ([group("topr", 11)], "TOPR, with 1/T"),
+        ([group("topr", 12, algo__length_normalize=False)], "TOPR, without 1/T"),
+    ],
     "ratio": [
         ([group("is", 11, algo__ratio="token", optim__lr=1e-4)], "IS, token, lr 0.0001"),
         ([group("is", 12, algo__ratio="sequence", optim__lr=3e-4)], "IS, sequence, lr 0.0003"),

@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.conftest import config_of
 from topr_exp.config.settings import Config
-from topr_exp.paper.records import BINS, extract, metrics
+from topr_exp.paper.records import BINS, KEYS, VARIED_LATER, extract, identity_of, metrics, trimmed
 from topr_exp.report.runs import Run
 
 
@@ -69,6 +70,42 @@ def test_the_curve_of_a_record_has_each_point_s_own_figures(finished: Config) ->
     assert record["curve"]["step"] == list(last)
     for name in ("pass@1", "correct", "incorrect", "invalid"):
         assert record["curve"][name] == pytest.approx([each[name] for each in last.values()], abs=1e-5)
+
+
+def test_lengths_are_those_of_the_evaluations_and_kept_only_where_they_are_asked_for(finished: Config) -> None:
+    record, folder = extract(finished.folder), finished.folder
+    points = [each for each in lines(folder / "eval.jsonl") if each.get("subset")]
+    last = [*points[:4], *points[5:9], points[10]]  # the end of an iteration is its last update too
+    assert record["lengths"]["step"] == list(range(9))
+    for name in ("length", "length_correct", "length_incorrect"):
+        known = [each[name] for each in last]
+        assert record["lengths"][name] == [None if one is None else pytest.approx(one, rel=1e-5) for one in known]
+    assert trimmed(record, ("length",))["lengths"] == record["lengths"]
+    assert "lengths" not in trimmed(record, ("grad_norm",))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], {}),
+        (["algo=cispo"], {}),
+        (["algo=gspo", "algo.eps_low=3e-4"], {}),
+        (["algo.length_normalize=false"], {"algo.length_normalize": False}),
+        (["algo.advantage=group"], {"algo.advantage": "group"}),
+        (["algo=gspo", "algo.eps_low=0.1"], {"algo.eps_low": 0.1}),
+        (["algo=vespo", "algo.c1_pos=1.0"], {"algo.c1_pos": 1.0}),
+        (["algo=cispo", "optim.reduction=sequences"], {"optim.reduction": "sequences"}),
+        (["algo.length_normalize=false", "optim.reduction=tokens"],
+         {"algo.length_normalize": False, "optim.reduction": "tokens"}),
+        (["model=tiny_long", "data.turns=4"], {"data.turns": 4}),
+    ],
+)  # fmt: skip
+def test_what_is_varied_since_runs_were_recorded_tells_runs_apart_where_it_is_not_as_usual(
+    words: list[str], told: dict[str, Any]
+) -> None:
+    settings = json.loads(identity_of(config_of(*words)))
+    assert {key: settings[key] for key in VARIED_LATER if key in settings} == told
+    assert settings.keys() - set(VARIED_LATER) <= set(KEYS)
 
 
 def test_metrics_are_means_over_parts_of_the_run(finished: Config) -> None:

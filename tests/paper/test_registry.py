@@ -9,8 +9,10 @@ from tests.paper import (
     test_beyond,
     test_iterations,
     test_learning_rates,
+    test_length,
     test_limits,
     test_proportions,
+    test_staleness_long,
     test_tabular,
     test_training,
     test_verifier,
@@ -41,6 +43,9 @@ WORLDS: dict[str, Worlds] = {
     "ratio": test_beyond.ratio_worlds,
     "mu": test_beyond.mu_worlds,
     "staleness": test_beyond.staleness_worlds,
+    "length": test_length.length_worlds,
+    "length_bias": test_length.bias_worlds,
+    "staleness_long": test_staleness_long.worlds,
     "map": test_proportions.the_map,
 }
 NEVER_SHOWN = {("learning_rates", test_learning_rates.EVEN)}  # said only where it is not so, in place of the others

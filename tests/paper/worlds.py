@@ -89,6 +89,7 @@ class Group:
     n: int = N
     curve: Mapping[str, Sequence[float]] | None = None  # step, and pass@1 in percent; a seed's level added to it
     metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    lengths: Mapping[str, Level] | None = None  # mean tokens of the last evaluation's answers; the first one's are 100
     between: Sequence[Level] = ()  # pass@1 after the iterations before the last
     noted: Any = None  # what the figure's extra numbers hold of each run: one thing for all, or a function of the seed
 
@@ -118,6 +119,10 @@ class Group:
                 name: [(value + shift) / 100 for value in values]
                 for name, values in self.curve.items()
                 if name != "step"
+            }
+        if self.lengths is not None:
+            found["lengths"] = {"step": [0, 20]} | {
+                name: [100.0, of_seed(level, i)] for name, level in self.lengths.items()
             }
         if self.between:
             found["iterations"] = [

@@ -21,7 +21,7 @@ def problems_of(source: DataConfig, split: str, store: Store | None) -> Iterable
     if key is None or store is None:
         return source.problems(split)
     table = store.table("problems", {**key, "split": split}, shards=1)
-    table.fill(lambda shard: as_table(source.problems(split)), parallel=False)
+    table.fill(lambda shard: as_table(source.problems(split)))
     return [as_problem(json.loads(text)) for text in table.read(["problem"])["problem"].to_pylist()]
 
 

@@ -126,9 +126,10 @@ def write_results(found: Sequence[Need], request: Request, began: float) -> None
 
 def check_overrides(overrides: Sequence[str]) -> None:
     """Refuse settings that records don't hold: runs that differ in them would pass for the same run."""
-    from topr_exp.paper.records import KEYS
+    from topr_exp.paper.records import KEYS, VARIED_LATER
 
-    groups = {"algo", "data", "model", "compose", "schedule"}  # what these choose is in KEYS
+    known = (*KEYS, *VARIED_LATER)
+    groups = {"algo", "data", "model", "compose", "schedule"}  # what these choose is known
     elsewhere = (
         "cluster",
         "output_dir",
@@ -141,9 +142,9 @@ def check_overrides(overrides: Sequence[str]) -> None:
         key = text.lstrip("+~").split("=", 1)[0]
         if key == "dry_run":
             raise ConfigError(f"{text}: --list says what each figure needs and starts nothing")
-        if key not in {*KEYS, *groups, *elsewhere} and not key.startswith(("cluster.", "tracking.", "checkpoint.")):
+        if key not in {*known, *groups, *elsewhere} and not key.startswith(("cluster.", "tracking.", "checkpoint.")):
             raise ConfigError(
-                f"{text}: results are told apart by other settings ({', '.join(KEYS)}); "
+                f"{text}: results are told apart by other settings ({', '.join(known)}); "
                 "for this one start the sweep itself: python -m topr_exp experiment=FIGURE"
             )
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 NAMES = {
     "topr": "TOPR", "tis": "TIS", "is": "IS", "naive": "naive REINFORCE", "sft": "positives only", "ppo": "PPO",
     "dpo": "DPO", "agro": "AGRO", "kl_pg": "KL-PG", "rloo": "RLOO", "agro_on_policy": "AGRO on-policy",
-    "grpo": "GRPO", "opmd": "OPMD", "asymre": "AsymRE", "rec": "REC", "base": "base",
+    "grpo": "GRPO", "opmd": "OPMD", "asymre": "AsymRE", "rec": "REC", "gspo": "GSPO", "cispo": "CISPO",
+    "vespo": "VESPO", "m2po": "M2PO", "sapo": "SAPO", "oapl": "OAPL", "base": "base",
     "gsm8k": "GSM8K-like", "math": "MATH-like", "uniform": "uniform", "positives": "TOPR on positives",
     "anna_karenina": "Anna Karenina", "weight_neg": "weight of negatives", "grad_norm": "gradient norm",
 }  # fmt: skip

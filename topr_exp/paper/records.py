@@ -6,14 +6,17 @@ sessions can stand together; each names the commit, the versions and the machine
 
 from __future__ import annotations
 
+import functools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from omegaconf import OmegaConf
 
+from topr_exp.config.resolvers import CONF
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.report.groups import flatten
@@ -31,12 +34,19 @@ KEYS = (
     "optim.batch_size", "iterations", "schedule.prompts", "schedule.updates", "schedule.rounds", "schedule.replay",
     "evaluation.every", "evaluation.problems",
 )  # fmt: skip
+# The same, but left out where they are what conf/algo has, since runs were recorded before any experiment varied them.
+VARIED_LATER = (
+    "algo.advantage", "algo.length_normalize", "algo.eps_low", "algo.eps_high", "algo.cap", "algo.tau", "algo.tau_pos",
+    "algo.tau_neg", "algo.c1_pos", "algo.c2_pos", "algo.c1_neg", "algo.c2_neg", "algo.off_policy_mask",
+    "optim.reduction", "data.turns",
+)  # fmt: skip
 BINS = 20  # of the updates of a run, for metrics against time
 METRICS = (
     "grad_norm", "kl_mu", "kl_ref", "ess_neg", "ess_pos", "weight_pos", "weight_neg", "sampled_correct",
     "log_ratio_q05_pos", "log_ratio_q50_pos", "log_ratio_q95_pos", "log_ratio_q05_neg", "log_ratio_q50_neg",
     "log_ratio_q95_neg",
 )  # fmt: skip
+LENGTHS = ("length", "length_correct", "length_incorrect")  # mean tokens of the evaluations' completions
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
 
 
@@ -51,9 +61,22 @@ def identity_of(config: Config) -> str:
 
 
 def chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    """The values of KEYS by dotted key; null ones left out."""
+    """The values of KEYS by dotted key, null ones left out, and those of VARIED_LATER that are not the usual ones."""
     flat = dict(flatten(settings))
-    return {key: flat[key] for key in KEYS if flat.get(key) is not None}
+    found = {key: flat[key] for key in KEYS if flat.get(key) is not None}
+    usual = usual_values(str(flat["algo.name"]))
+    return found | {key: flat[key] for key in VARIED_LATER if key in flat and flat[key] != usual.get(key)}
+
+
+@functools.cache
+def usual_values(algo: str) -> dict[str, Any]:
+    """What conf/algo says for an algorithm, by dotted key; for one of the user's own, what conf/config.yaml does."""
+    path = CONF / "algo" / f"{algo}.yaml"
+    values = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+    assert isinstance(values, dict)
+    by_tokens = any("divided_by_tokens" in str(each) for each in values.get("defaults", ()))
+    found = {f"algo.{key!s}": value for key, value in values.items()}
+    return found | {"optim.reduction": "tokens" if by_tokens else "sequences"}
 
 
 def extract(folder: Path) -> Record:
@@ -76,16 +99,18 @@ def extract(folder: Path) -> Record:
         record["curve"] = {"step": [each["optimizer_step"] for each in run.curve]} | {
             name: [rounded(each.get(name)) for each in run.curve] for name in SHARES
         }
+    if "length" in run.curve[0]:  # older runs don't have it
+        record["lengths"] = {"step": [each["optimizer_step"] for each in run.curve]} | {
+            name: [rounded(each[name]) for each in run.curve] for name in LENGTHS
+        }
     record["metrics"] = metrics(run)
     return record
 
 
-def trimmed(record: Record, names: Iterable[str]) -> Record:
-    """The record with no other metrics than these, so that files stay small."""
-    return {
-        **record,
-        "metrics": {name: record["metrics"][name] for name in ("step", *names) if name in record["metrics"]},
-    }
+def trimmed(record: Record, names: Collection[str]) -> Record:
+    """The record with no other metrics than these, and lengths only where `length` is one, so that files stay small."""
+    kept = {name: record["metrics"][name] for name in ("step", *names) if name in record["metrics"]}
+    return {key: value for key, value in record.items() if key != "lengths" or "length" in names} | {"metrics": kept}
 
 
 def metrics(run: Run) -> dict[str, list[float | None]]:

@@ -8,8 +8,10 @@ from topr_exp.paper import (
     draw,
     iterations,
     learning_rates,
+    length,
     limits,
     proportions,
+    staleness_long,
     tabular,
     training,
     variance,
@@ -169,6 +171,32 @@ FIGURES = (
         "ones?",
         ("staleness",), beyond.draw_staleness, beyond.judge_staleness, beyond.table_staleness, wider=THREE,
         only_full=True,
+    ),
+    Figure(
+        "length", "Beyond the papers: how long",
+        "The ratio of a whole answer is a product over its tokens: up to which length does it work, and what is better "
+        "beyond?",
+        ("length", "length algo=topr,tis,is algo.ratio=token,geometric"), length.draw_length, length.judge_length,
+        length.table_length, wider=(), only_full=True, own_model=True,
+        note="A quarter of the completions is correct at each length. Each loss is shown at its best rate for each "
+        "length, chosen by the test problems that it is judged by: it flatters all.",
+    ),
+    Figure(
+        "staleness_long", "Beyond the papers: how stale long answers may be",
+        "The same 128 updates on answers of about 250 tokens, sampled anew after every 1, 8 or 64 of them: does TOPR "
+        "fall behind, and is it its 1/T, its advantage, both or neither?",
+        ("staleness_long", "staleness_long algo=topr algo.advantage=reward,group algo.length_normalize=true,false"),
+        staleness_long.draw_staleness_long, staleness_long.judge_staleness_long, staleness_long.table_staleness_long,
+        wider=(), only_full=True, own_model=True,
+        note="One learning rate for all, 3e-4.",
+    ),
+    Figure(
+        "length_bias", "Beyond the papers: the length of answers",
+        "Does dividing the loss by the length of an answer, as TOPR does, make answers shorter?",
+        ("length_bias",), length.draw_length_bias, length.judge_length_bias, length.table_length_bias, wider=(),
+        only_full=True, own_model=True, metrics=("length",),
+        note="Mean tokens of the answers to the first 50 test problems, 22 turns. Longer answers can mean that the "
+        "careful way of working took the place of the terse one.",
     ),
     Figure(
         "map", "Beyond the papers: p̃ and the learning rate",
