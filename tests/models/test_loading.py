@@ -41,8 +41,9 @@ def test_a_shipped_model_loads_and_is_what_it_says(name: str) -> None:
     assert all(torch.equal(p, p.half().float()) for p in model.parameters())
 
 
-def test_what_ships_is_small() -> None:
-    assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.suffix != ".py" and path.is_file()) < 5e6
+@pytest.mark.parametrize("name", SHIPPED_NAMES)
+def test_what_ships_is_small(name: str) -> None:
+    assert sum(path.stat().st_size for path in (SHIPPED / name).iterdir()) < 1.2 * 2**20
 
 
 def test_a_folder_loads_like_the_shipped_model(copy: Path) -> None:
