@@ -157,7 +157,7 @@ def allocate(model: Any) -> None:
 
 
 def update(
-    micro: int, recompute: bool, count: int, by_machine: bool, lora: int | None
+    micro: int, recompute: bool, count: int = 1, by_machine: bool = False, lora: int | None = None
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The peak of each part of an update, and what one of `count` processes sends in it, in GiB."""
     draw, sent, policy = np.random.default_rng(0), Sent(), skeleton(lora)

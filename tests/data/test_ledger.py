@@ -118,6 +118,7 @@ def test_the_source_draws_what_is_asked_without_overlap() -> None:
     more = ("data.test_split=validation", "data.seed=4")
     sizes = ("data.train_problems=30", "data.test_problems=20")
     held_out = load_problems(config_of("model=tiny_long", *sizes, *more).data)
+    assert [*held_out.train, *held_out.test] == generate("train", 50, 4, 10)
     assert len(held_out.test) == 20
     assert {problem.question for problem in held_out.test}.isdisjoint(one.question for one in held_out.train)
     assert {split_of(problem.question) for problem in held_out.test} == {"train"}

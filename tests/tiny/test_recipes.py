@@ -104,6 +104,16 @@ def test_ledgers() -> None:
     assert all(turns[length] > 30 for length in ledgers.LENGTHS)
 
 
+def test_ledgers_slip_early_whatever_their_length() -> None:
+    rng = random.Random(0)
+    for turns in (2, 4, 22):
+        found = Counter(ledgers.early(turns, rng) for _ in range(4000))
+        assert max(found) < turns
+        assert found[0] / 4000 == pytest.approx(0.5, abs=0.03)
+        if turns > 2:
+            assert found[1] / 4000 == pytest.approx(0.25, abs=0.03)
+
+
 def test_short_ledgers_come_first_in_the_clean_part_alone() -> None:
     recipe = replace(RECIPES["tiny_long"], tasks=300, short=50)
 

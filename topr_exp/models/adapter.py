@@ -34,7 +34,9 @@ def add_adapter(model: Any, lora: LoRA, seed: int) -> None:
     config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        inject_adapter_in_model(config, model)  # float32, whatever the layers are
+        inject_adapter_in_model(config, model)
+    for _, weight in trained_weights(model):
+        weight.data = weight.data.float()  # peft makes them as the layers are
 
 
 def check_layers(model: Any, lora: LoRA) -> None:
