@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import config_of, overrides
+from tests.training.broken_runs import run_twice
 from tests.training.test_trainer import optim
 from topr_exp.config.optim import Schedule
 from topr_exp.pipeline import run
 from topr_exp.training.learning_rate import learning_rate
-from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 # By hand: a warm-up of 3 and five updates after it.
@@ -51,24 +50,13 @@ def test_a_warm_up_that_never_ends_is_refused() -> None:
 @pytest.mark.parametrize("settings", [OFFLINE, ROUNDS], ids=["offline", "rounds"])
 @pytest.mark.parametrize("optimizer", ["tiny", "paper"])
 def test_a_run_that_broke_off_goes_on_with_the_rates_it_would_have_had(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str], optimizer: str
+    tmp_path: Path, settings: list[str], optimizer: str
 ) -> None:
     schedule = [f"optim={optimizer}", "optim.lr=1e-3", "optim.warmup_steps=3", "optim.schedule=cosine"]
     settings = [*schedule, "checkpoint.every_seconds=0", *settings]
     undisturbed, broken = (config_of(*overrides(tmp_path / name, *settings)) for name in ("a", "b"))
     run(undisturbed)
-    update = Trainer.update
-
-    def fails(self: Trainer, *arguments: Any, **more: Any) -> dict[str, float]:
-        if self.step == 4:
-            raise TOPRError("on the way")
-        return update(self, *arguments, **more)
-
-    monkeypatch.setattr(Trainer, "update", fails)
-    with pytest.raises(TOPRError, match="on the way"):
-        run(broken)
-    monkeypatch.setattr(Trainer, "update", update)
-    run(broken)
+    run_twice(broken, lambda trainer: trainer.step == 4)
     curve = [1e-3 * share for share in CURVES[Schedule.cosine]]
     assert rates(undisturbed.folder) == pytest.approx(curve * undisturbed.iterations, rel=1e-12)
     assert rates(broken.folder) == rates(undisturbed.folder)

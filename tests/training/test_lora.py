@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import config_of, make_model, needs_peft, overrides
 from tests.processes import together
+from tests.training.broken_runs import records, run_twice
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, optim
 from topr_exp.algorithms.agro import KLPG
 from topr_exp.config.model import ALL_LINEAR, LoRA
@@ -24,7 +25,6 @@ from topr_exp.models.policy import Policy, load_policy
 from topr_exp.pipeline import run
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.trainer import Trainer
-from topr_exp.types import TOPRError
 
 pytestmark = needs_peft
 
@@ -144,34 +144,16 @@ def test_a_checkpoint_of_an_adapter_loads_on_any_number_of_processes(tmp_path: P
 # ---- whole runs
 
 
-def records(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
-
-
 OFFLINE = ["algo=agro", "optim.batch_size=16", "iterations=2", "evaluation.every=2"]
 ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "iterations=2"]
 
 
 @pytest.mark.parametrize("settings", [OFFLINE, ROUNDS], ids=["offline", "rounds"])
-def test_a_run_that_broke_off_goes_on_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str]
-) -> None:
+def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list[str]) -> None:
     settings = [SETTING, "optim.lr=1e-3", "checkpoint.every_seconds=0", *settings]
     undisturbed, broken = (config_of(*overrides(tmp_path / name, *settings)) for name in ("a", "b"))
     run(undisturbed)
-    update = Trainer.update
-
-    def fails(self: Trainer, *arguments: Any, **more: Any) -> dict[str, float]:
-        if self.step == 1 and "iteration 2" in self.policy.fingerprint:
-            raise TOPRError("on the way")
-        return update(self, *arguments, **more)
-
-    monkeypatch.setattr(Trainer, "update", fails)
-    with pytest.raises(TOPRError, match="on the way"):
-        run(broken)
-    monkeypatch.setattr(Trainer, "update", update)
-    run(broken)
+    run_twice(broken, lambda trainer: trainer.step == 1 and "iteration 2" in trainer.policy.fingerprint)
     assert records(broken.folder) == records(undisturbed.folder)
     for name in ("model.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"):
         contents = [(config.folder / "model" / name).read_bytes() for config in (undisturbed, broken)]

@@ -1,0 +1,37 @@
+"""Runs that break off and are given again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topr_exp.config.settings import Config
+from topr_exp.pipeline import run
+from topr_exp.training.trainer import Trainer
+from topr_exp.types import TOPRError
+
+
+def run_twice(config: Config, breaks_off: Callable[[Trainer], bool]) -> dict[str, Any]:
+    """The summary of a run that breaks off before the first update of which that holds, and then goes on."""
+    update = Trainer.update
+
+    def fails(self: Trainer, *arguments: Any, **more: Any) -> dict[str, float]:
+        if breaks_off(self):
+            raise TOPRError("on the way")
+        return update(self, *arguments, **more)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Trainer, "update", fails)
+        with pytest.raises(TOPRError, match="on the way"):
+            run(config)
+    return run(config)
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """What a run logged of its updates, but for their speed."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
