@@ -41,6 +41,7 @@ from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.gpu_memory import check_gpu_memory
 from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
+from topr_exp.runs.threads import keep_threads
 from topr_exp.runtime import distributed, interrupts
 from topr_exp.runtime.files import write_text
 from topr_exp.sampling.imported import Imported, load_imported
@@ -85,17 +86,6 @@ def run(config: Config) -> dict[str, Any]:
         trust = config.model.trust_remote_code
         with open_sampler(config.sampler, scratch, trust, beside_training=rounds) as sampler:
             return Experiment(config, folder, sampler).run()
-
-
-def keep_threads(config: Config, folder: RunFolder) -> None:
-    """Compute with as many CPU threads as the run was begun with, since their number decides the last digits."""
-    before, now = (folder.read("environment.json") or {}).get("threads"), torch.get_num_threads()
-    if before is None or before == now:
-        return
-    if config.cluster.threads is None:
-        torch.set_num_threads(before)
-    else:
-        warn(f"the run was begun with cluster.threads={before}; with {now} its last digits may differ")
 
 
 class Experiment:

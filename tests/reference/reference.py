@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
+from tests.reference.choices import grouped, in_proportion, pairs, share_solved, some
 from tests.reference.formulas import FORMULAS, OPTIMIZERS, Completion, Record, dpo, of_batch, of_group, rate
+from tests.reference.model import at, completion_logits, load, table_of, token_logp, weights_of
 from topr_exp.composition.candidates import random_generator
 
 TEMPLATE = "Question: {question}\nAnswer:"  # of data.answer_format=gsm8k without worked examples
@@ -386,81 +387,3 @@ class Reference:
             known = {**scores[i], **known, **whole[i]}
             loss, metrics = FORMULAS[self.name](self.algo, one, logps[i], one.reward - c, known)
             yield loss / len(one.tokens) if self.algo.get("length_normalize") else loss, metrics
-
-
-def grouped(completions: list[Completion], n: int) -> list[list[Completion]]:
-    return [completions[start : start + n] for start in range(0, len(completions), n)]
-
-
-def in_proportion(rng: np.random.Generator, first: list[int], second: list[int], p: float, n: int | None) -> list[int]:
-    """n with exactly the share p of the first; without n the most that there are with that share."""
-    sizes = range(len(first) + len(second), 0, -1) if n is None else [n]
-    n = next(n for n in sizes if round(p * n) <= len(first) and n - round(p * n) <= len(second))
-    return some(rng, first, round(p * n)) + some(rng, second, n - round(p * n))
-
-
-def share_solved(candidates: list[Completion], i: int) -> float:
-    return float(np.mean([one.correct for one in candidates if one.problem == candidates[i].problem]))
-
-
-def some(rng: np.random.Generator, rows: list[int], n: int | None) -> list[int]:
-    """n at random without replacement; all where there are no more."""
-    if n is None or n >= len(rows):
-        return list(rows)
-    return [rows[i] for i in rng.choice(len(rows), size=n, replace=False, shuffle=False)]
-
-
-def pairs(
-    candidates: list[Completion], right: list[int], wrong: list[int], compose: Any, rng: np.random.Generator
-) -> list[tuple[int, ...]]:
-    """(correct, incorrect) of one problem: at most so many different ones each, by Floyd's algorithm, then N of all."""
-    problems = sorted({one.problem for one in candidates})
-    there = [
-        [(i, j) for i in right for j in wrong if candidates[i].problem == candidates[j].problem == problem]
-        for problem in problems
-    ]
-    wanted = [min(len(options), compose["pairs_per_problem"]) for options in there]
-    taken: list[list[int]] = [[] for _ in problems]
-    for i in range(max(wanted)):
-        going = [k for k in range(len(problems)) if wanted[k] > i]
-        last = [len(there[k]) - wanted[k] + i for k in going]
-        draws = rng.integers(0, np.array(last) + 1)  # of all problems in one call
-        for k, draw, end in zip(going, draws, last, strict=True):
-            taken[k].append(end if draw in taken[k] else int(draw))
-    found = [there[k][place] for k in range(len(problems)) for place in taken[k]]
-    if compose["n_examples"] is not None and compose["n_examples"] < len(found):
-        found = [found[i] for i in sorted(some(rng, list(range(len(found))), compose["n_examples"]))]
-    return found
-
-
-# ---- model and files
-
-
-def load(folder: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-
-
-def weights_of(model: Any) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
-
-
-def completion_logits(model: Any, one: Completion) -> Tensor:
-    """[T, vocabulary]: what each token of a completion is predicted by, from all before it."""
-    logits: Tensor = model(input_ids=torch.tensor([one.prompt + one.tokens]), use_cache=False).logits[0]
-    return logits[len(one.prompt) - 1 : -1]
-
-
-def token_logp(model: Any, one: Completion) -> Tensor:
-    return at(completion_logits(model, one).log_softmax(-1), one.tokens)
-
-
-def at(logp: Tensor, tokens: list[int]) -> Tensor:
-    return logp[torch.arange(len(tokens)), torch.tensor(tokens)]
-
-
-def table_of(run: Path, kind: str, iteration: int = 1) -> list[dict[str, Any]]:
-    """The rows of a table of the store that an iteration of a run used."""
-    sources = json.loads((run / f"iteration-{iteration}" / "sources.json").read_text())
-    folder = Path(sources["store"]) / sources[kind].split()[0]
-    shards = [pa.ipc.open_file(path).read_all().to_pylist() for path in sorted(folder.glob("shard-*.arrow"))]
-    return [row for shard in shards for row in shard]

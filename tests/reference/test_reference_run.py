@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 
 import topr_exp
 from tests.conftest import ROOT, config_of
-from tests.reference.reference import Draw, Reference, Replay, table_of
+from tests.reference.model import table_of
+from tests.reference.reference import Draw, Reference, Replay
 from topr_exp.pipeline import run
 from topr_exp.sampling.sampler import HFSampler
 from topr_exp.store import Store
@@ -243,7 +244,9 @@ def test_a_run_is_what_the_plain_script_computes(outputs: Path, case: str) -> No
 def test_a_run_in_rounds_is_what_the_plain_script_computes(outputs: Path, draws: list[Draw], case: str) -> None:
     config = config_of(*settings(outputs, *SAMPLED_ANEW, *ROUNDS[case]))
     run(config)
-    compare(config.folder, Reference(config.folder, draws).replay())
+    replay = Reference(config.folder, draws).replay()
+    assert {record["round"] for record in replay.records} == set(range(config.schedule.rounds or 0))
+    compare(config.folder, replay)
 
 
 def compare(folder: Path, replay: Replay) -> None:
