@@ -37,6 +37,8 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
             if key in keys_of(group, schema):
                 return ConfigError(f"nothing reads {key} here; {group}={choice} does")
     names = [*known, *known_keys()]
+    if key in names:  # a choice of the user's own without a key that came later
+        return ConfigError(f"{key}: the YAML that was chosen has no such key; write +{key}=...")
     own = [name for name in names if name.startswith("algo.") and name not in ("algo.name", "algo._target_")]
     if key.startswith("algo.") and own and not difflib.get_close_matches(key, own, n=1, cutoff=0.8):
         return ConfigError(f"nothing reads {key} here; the algorithm has {', '.join(own)}")
