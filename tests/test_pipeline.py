@@ -112,6 +112,7 @@ def test_the_final_model_is_a_folder_that_transformers_loads(outputs: Path) -> N
 @pytest.mark.parametrize("algo", [*PAPER, *OTHERS])
 def test_every_algorithm_goes_through_the_one_trainer(outputs: Path, algo: str) -> None:
     few = ["schedule.rounds=2", "schedule.prompts=4"] if algo in ("agro_on_policy", "rloo") else []
+    run(config_of(*overrides(outputs)))  # samples and scores for all, where no test before has
     config = config_of(*overrides(outputs, f"algo={algo}", *few))
     summary = run(config)
     assert summary["algo"] == algo
@@ -119,8 +120,8 @@ def test_every_algorithm_goes_through_the_one_trainer(outputs: Path, algo: str) 
     for record in records(config.folder):
         assert record["grad_norm"] >= 0
         assert record["entropy"] > 0
-    if not few:
-        assert summary["tokens"]["tokens_scored"] == 0 or algo == PAPER[0]  # the first run sampled and scored for all
+    if not few and algo != "topr":
+        assert summary["tokens"]["tokens_scored"] == 0
 
 
 def test_runs_that_differ_in_training_alone_share_what_was_sampled(outputs: Path) -> None:

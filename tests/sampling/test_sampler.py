@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from tests.conftest import make_model
 from topr_exp.config.sampler import SamplerConfig
 from topr_exp.sampling import hf
-from topr_exp.sampling.hf import apply_top_k_top_p, sample_completions
+from topr_exp.sampling.hf import Sample, apply_top_k_top_p, sample_completions
 
 EOS = 1
 
@@ -46,6 +47,23 @@ def exact(model: Any, prompt: list[int], config: SamplerConfig, eos: int = EOS) 
     return found
 
 
+def check_frequencies(group: Sequence[Sample], probabilities: dict[tuple[int, ...], float], tolerance: float) -> int:
+    """Whether completions have the frequencies of their probabilities and say log μ within `tolerance`; how many
+    completions were expected five times or more."""
+    assert abs(sum(probabilities.values()) - 1) < 1e-5
+    counts = dict.fromkeys(probabilities, 0)
+    for one in group:
+        counts[tuple(one.tokens)] += 1  # a KeyError is a completion of probability 0
+        assert abs(sum(one.logprobs) - math.log(probabilities[tuple(one.tokens)])) < tolerance
+    expected = np.array([len(group) * p for p in probabilities.values()])
+    observed = np.array(list(counts.values()))
+    large = expected >= 5
+    k = int(large.sum())
+    # The chi-square statistic has mean k and variance 2k; five standard deviations.
+    assert float(((observed - expected)[large] ** 2 / expected[large]).sum()) < k + 5 * math.sqrt(2 * k)
+    return k
+
+
 @pytest.mark.parametrize("changes", [{}, {"top_k": 2}, {"top_p": 0.7, "temperature": 1.5}], ids=str)
 def test_frequencies_follow_the_exact_probabilities(changes: dict[str, Any]) -> None:
     model = make_model(5, num_hidden_layers=1)
@@ -54,20 +72,8 @@ def test_frequencies_follow_the_exact_probabilities(changes: dict[str, Any]) -> 
     draws = 4000
     groups = sample_completions(model, prompts, draws, config, [EOS], generator())
     for prompt, group in zip(prompts, groups, strict=True):
-        probabilities = exact(model, prompt, config)
-        assert abs(sum(probabilities.values()) - 1) < 1e-5
-        counts = dict.fromkeys(probabilities, 0)
-        for one in group:
-            counts[tuple(one.tokens)] += 1  # a KeyError is a completion of probability 0
-            assert abs(sum(one.logprobs) - math.log(probabilities[tuple(one.tokens)])) < 1e-4
-            assert one.finish == ("stop" if one.tokens[-1] == EOS else "length")
-        expected = np.array([draws * p for p in probabilities.values()])
-        observed = np.array(list(counts.values()))
-        large = expected >= 5
-        statistic = float(((observed - expected)[large] ** 2 / expected[large]).sum())
-        # The chi-square statistic has mean k and variance 2k; five standard deviations.
-        k = int(large.sum())
-        assert statistic < k + 5 * math.sqrt(2 * k)
+        check_frequencies(group, exact(model, prompt, config), 1e-4)
+        assert all(one.finish == ("stop" if one.tokens[-1] == EOS else "length") for one in group)
 
 
 def test_greedy_limit_equals_transformers_generate() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import signal
 import subprocess
@@ -14,12 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from tests.conftest import ROOT, config_of, overrides
-from tests.sampling.test_sampler import exact
+from tests.sampling.test_sampler import check_frequencies, exact
 from tests.sweeps.test_group import assert_same_run, launch
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.pipeline import run
@@ -114,23 +112,12 @@ def test_log_probabilities_are_those_of_transformers(vllm: VLLM, tiny: Policy) -
 def test_frequencies_follow_the_exact_probabilities(vllm: VLLM, tiny: Policy, changes: dict[str, Any]) -> None:
     draws = 2000
     prompts, groups = draw(vllm, tiny, draws, **{"top_p": 1.0, "top_k": 0} | changes)
-    cells = 0
     assert tiny.eos_ids == [2]
-    for prompt, group in zip(prompts, groups, strict=True):
-        probabilities = exact(tiny.model, prompt, vllm.config, eos=2)
-        assert abs(sum(probabilities.values()) - 1) < 1e-5
-        counts = dict.fromkeys(probabilities, 0)
-        for one in group:
-            counts[tuple(one.tokens)] += 1  # a KeyError is a completion of probability 0
-            # Under the distribution that it was drawn from: after temperature, top-k and top-p.
-            assert abs(sum(one.logprobs) - math.log(probabilities[tuple(one.tokens)])) < 1e-3
-        expected = np.array([draws * p for p in probabilities.values()])
-        observed = np.array(list(counts.values()))
-        large = expected >= 5
-        statistic = float(((observed - expected)[large] ** 2 / expected[large]).sum())
-        k = int(large.sum())
-        assert statistic < k + 5 * math.sqrt(2 * k)
-        cells += k
+    # Under the distribution that they were drawn from: after temperature, top-k and top-p.
+    cells = sum(
+        check_frequencies(group, exact(tiny.model, prompt, vllm.config, eos=2), 1e-3)
+        for prompt, group in zip(prompts, groups, strict=True)
+    )
     assert cells >= 5
     vllm.config = dataclasses.replace(vllm.config, top_p=1.0, top_k=0, temperature=1.0)
 
