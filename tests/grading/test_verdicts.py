@@ -51,6 +51,14 @@ def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path: Path
     assert all(len({*row[1:5].tolist()}) == 4 for row in classes[[0, 2, 3]])
 
 
+def test_classes_count_from_0_within_each_problem(tmp_path: Path) -> None:
+    """Also where a problem has one completion; what has no answer has no class."""
+    texts = ["The answer is 5.", "5", "The answer is 9.", "The answer is 8."]
+    columns = pa.table({"text": pa.array(texts), "problem": pa.array([0, 1, 2, 2], pa.int32())})
+    one = Rollouts("rollouts/one", columns, [np.zeros(1, np.int32)] * len(PROBLEMS), [0, 4], 0)
+    assert grade_rollouts(one, PROBLEMS, Grading("gsm8k"), Store(tmp_path)).classes.tolist() == [0, -1, 0, 1]
+
+
 def test_rewards_lie_with_the_verdicts_and_change_nothing_where_they_are_not_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

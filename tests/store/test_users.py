@@ -72,6 +72,14 @@ def test_what_was_made_from_a_table_goes_with_it(outputs: Path, command: Command
     assert names(outputs) == {other.name}
 
 
+def test_what_was_made_from_what_was_made_goes_too(outputs: Path, command: Command) -> None:
+    (verdicts,) = [name for name in names(outputs) if name.startswith("verdicts/")]
+    (rollouts,) = [name for name in names(outputs) if name.startswith("rollouts/")]
+    Store(outputs / "store").table("votes", {"verdicts": f"{verdicts} as read by y"}, 1).fill(shard)
+    command("prune", "--key", rollouts, "--yes")
+    assert names(outputs) == set()
+
+
 def test_nothing_goes_while_a_process_works_on_what_was_made_from_it(outputs: Path, command: Command) -> None:
     (verdicts,) = (outputs / "store" / "verdicts").iterdir()
     claim = leases.acquire(verdicts / "shard-00000.claim")
