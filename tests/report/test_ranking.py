@@ -90,10 +90,21 @@ def test_without_verdicts_nothing_is_compared(runs: list[Run], monkeypatch: pyte
 
     monkeypatch.setattr(module, "gold_answers", gone)
     found = ranked(runs)
-    assert found["sentence"].endswith("Not compared, for want of a common seed, test or verdicts: all others.")
+    mean = found["rows"][0]["mean"]
+    nobody = (
+        f"topr has the highest number, {mean} % pass@1 (3 runs), "
+        "but no other shares a seed, the test and its verdicts with it."
+    )
+    assert found["sentence"] == nobody
     assert [row["minus"] for row in found["rows"]] == ["", "", ""]
     monkeypatch.setattr(module, "gold_answers", lambda run: run.config["algo"]["name"])
-    assert "Not compared" in ranked(runs)["sentence"]
+    assert ranked(runs)["sentence"] == nobody
+    monkeypatch.setattr(module, "gold_answers", lambda run: run.config["algo"]["name"] == "tis")
+    found = ranked(runs)
+    assert found["sentence"].startswith(
+        f"topr ended best: {mean} % pass@1 (3 runs). Not compared, for want of a common"
+    )
+    assert "seed, test or verdicts: tis." in found["sentence"]
 
 
 def test_a_long_list_is_cut_short() -> None:

@@ -69,8 +69,11 @@ def verdict(best: str, groups: Mapping[str, Sequence[Run]], differences: Mapping
     found = estimate(groups[best], "pass@1")
     if found is None:
         return "No finished run has been evaluated."
-    said = f"{best} ended best: {found.percent()} % pass@1 ({plural(len(groups[best]), 'run')})."
     known = {label: each for label, each in differences.items() if each is not None and not math.isnan(each.high)}
+    ended = f"{found.percent()} % pass@1 ({plural(len(groups[best]), 'run')})"
+    if not known:
+        return f"{best} has the highest number, {ended}, but no other shares a seed, the test and its verdicts with it."
+    said = f"{best} ended best: {ended}."
     close = [label for label, each in known.items() if each.high >= 0]
     if unknown := [label for label in differences if label not in known]:
         said += f" Not compared, for want of a common seed, test or verdicts: {listed(unknown, len(differences))}."
