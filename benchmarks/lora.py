@@ -26,10 +26,10 @@ SETTINGS = [
     "data.train_problems=250", "data.test_problems=100", f"evaluation.every={EVERY}",
     "cluster.threads=1",
 ]  # fmt: skip
-ROWS = {
-    "all weights, 1e-4": [],
-    "rank 16, 1e-3": ["model.lora={rank: 16, alpha: 32, targets: all-linear}", "optim.lr=1e-3"],
-    "rank 4, 1e-3": ["model.lora={rank: 4, alpha: 8, targets: all-linear}", "optim.lr=1e-3"],
+KINDS = {  # what is trained, and the learning rates that it is tried with
+    "all weights": ([], ("1e-4", "3e-4", "1e-3")),
+    "rank 16": (["model.lora={rank: 16, alpha: 32, targets: all-linear}"], ("3e-4", "1e-3", "3e-3")),
+    "rank 4": (["model.lora={rank: 4, alpha: 8, targets: all-linear}"], ("3e-4", "1e-3", "3e-3")),
 }
 
 
@@ -64,8 +64,10 @@ def main() -> None:
     pipeline.Trainer = Measured  # type: ignore[misc]
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, settings in ROWS.items():
-            found[name] = row([f"output_dir={folder}", *SETTINGS, *settings, *sys.argv[1:]])
+        for name, (settings, rates) in KINDS.items():
+            for rate in rates:
+                given = [f"output_dir={folder}", *SETTINGS, *settings, f"optim.lr={rate}", *sys.argv[1:]]
+                found[f"{name}, {rate}"] = row(given)
     for name, figures in found.items():
         curve = " ".join(f"{step}: {100 * value:.1f}" for step, value in figures["pass@1"].items())
         size = figures["optimizer_bytes"] / 1e6

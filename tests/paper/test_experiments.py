@@ -11,9 +11,12 @@ from tests.conftest import ROOT, config_of
 from tests.paper.made_up import named, request_for
 from topr_exp.config.arguments import parse
 from topr_exp.config.resolvers import LEARNING_RATES
+from topr_exp.config.schema import plain
 from topr_exp.paper import records
 from topr_exp.paper.__main__ import main
 from topr_exp.paper.jobs import arguments, jobs_of
+from topr_exp.paper.learning_rates import choose
+from topr_exp.paper.rates import TRIED
 from topr_exp.paper.registry import FIGURES
 from topr_exp.report.selection import Runs
 from topr_exp.runs.plan import plan
@@ -92,6 +95,16 @@ def test_a_sweep_can_be_narrowed_by_a_setting_that_only_some_algorithms_have() -
         jobs("optim.rate=0.3")
 
 
+def test_one_algorithm_of_a_figure_that_has_settings_of_others() -> None:
+    def asked(text: str) -> set[tuple[str, Any]]:
+        jobs = jobs_of(named("staleness_long"), request_for(named("staleness_long"), overrides=(text, "seed=0")))[0]
+        return {(job.config.algo.name, getattr(job.config.algo, "length_normalize", None)) for job in jobs.values()}
+
+    assert asked("algo=cispo") == {("cispo", False)}
+    assert asked("algo=topr") == {("topr", True), ("topr", False)}
+    assert asked("algo=cispo,topr") == {("cispo", False), ("topr", True), ("topr", False)}
+
+
 def test_every_setting_that_an_experiment_varies_is_in_its_records() -> None:
     for name in EXPERIMENTS:
         jobs = plan(parse([f"experiment={name}", "seed=0"])).jobs
@@ -100,15 +113,33 @@ def test_every_setting_that_an_experiment_varies_is_in_its_records() -> None:
 
 def test_the_learning_rates_are_those_that_were_chosen() -> None:
     """conf/learning_rates.json names every algorithm; where the choice is recorded it is that choice."""
-    from topr_exp.paper.learning_rates import choose
-
     rates = json.loads(LEARNING_RATES.read_text())
     algorithms = {path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}
     assert set(rates["tiny"]) == set(rates["tiny_noise"]) == algorithms
-    recorded = ROOT / "docs" / "results" / "learning_rates.json"
-    if recorded.exists():
-        for model, chosen in choose(Runs(list(records.known(records.read(recorded)).values()))).items():
-            assert {name: rates[model][name] for name in chosen} == chosen
+    for figure, by_place in TRIED.items():
+        stored = records.known(records.read(ROOT / "docs" / "results" / f"{figure}.json"))
+        for place, chosen in choose(by_place(Runs(list(stored.values())))).items():
+            assert {name: rates[place][name] for name in chosen} == chosen
+
+
+def test_runs_on_long_answers_have_the_rate_of_their_length_and_loss() -> None:
+    """The loss by its ratio and width, where these are not the YAML's."""
+    rates = json.loads(LEARNING_RATES.read_text())
+    names = {("topr", "token"): "topr, token ratio", ("topr", "geometric"): "topr, geometric ratio",
+             ("gspo", 0.03): "gspo, eps_low 0.03", ("ppo", 0.8): "ppo, eps_low 0.8",
+             ("opmd", 0.01): "opmd, tau 0.01"}  # fmt: skip
+    seen = set()
+    for job in jobs_of(named("length"), request_for(named("length")))[0].values():
+        algo = job.config.algo
+        own = [(algo.name, value) for value in map(plain, vars(algo).values()) if (algo.name, value) in names]
+        loss = names[own[0]] if own else algo.name
+        assert job.config.optim.lr == rates[f"tiny_long, {job.config.data.turns} turns"][loss]
+        seen.add((loss, job.config.data.turns))
+    assert {loss for loss, _ in seen} == {
+        *names.values(),
+        *["topr", "tis", "is", "gspo", "cispo", "vespo", "ppo", "opmd"],
+    }
+    assert len(seen) == 13 * 4
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

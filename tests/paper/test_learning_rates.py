@@ -10,7 +10,7 @@ import pytest
 
 from tests.paper.worlds import Group, World, group
 from topr_exp.config.resolvers import LEARNING_RATES
-from topr_exp.paper.learning_rates import choose
+from topr_exp.paper.learning_rates import best_are_used, choose, tried_on_models
 from topr_exp.report.selection import Runs
 
 USED = "the other figures use the best of the grid (conf/learning_rates.json)"
@@ -67,6 +67,13 @@ def test_the_claims() -> None:
         each.check()
 
 
+def test_a_loss_that_conf_does_not_know_is_said_to_have_none() -> None:
+    groups = [one for algo in ("topr", "mine") for one in runs(algo, {1e-4: 60, 3e-4: 40}, model__name="nowhere")]
+    found = best_are_used(tried_on_models(Runs([record for each in groups for record in each.records()])), "used")
+    assert [(claim.text, claim.word) for claim in found] == [("used", "not shown")]
+    assert found[0].evidence.startswith("topr 0.0001 (used none); mine 0.0001 (used none)")
+
+
 def test_the_choice_is_of_each_model_and_algorithm() -> None:
     """By the mean over seeds: the highest single run is at another rate."""
     levels: dict[tuple[str, str], dict[float, Any]] = {
@@ -77,9 +84,9 @@ def test_the_choice_is_of_each_model_and_algorithm() -> None:
     }
     groups = [one for (model, algo), each in levels.items() for one in runs(algo, each, model__name=model)]
     records = [record for each in groups for record in each.records()]
-    assert choose(Runs(records)) == {
+    assert choose(tried_on_models(Runs(records))) == {
         "tiny": {"topr": 1e-5, "is": 1e-3},
         "tiny_noise": {"topr": 1e-4, "is": 1e-5},
     }
     with pytest.raises(ValueError, match="tiny: the algorithms were not tried with the same learning rates and seeds"):
-        choose(Runs(records[1:]))
+        choose(tried_on_models(Runs(records[1:])))

@@ -2,56 +2,72 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from tests.paper.made_up import named
 from tests.paper.worlds import Group, Level, World, check_all, group
-from topr_exp.paper.length import at_best_rates
+from topr_exp.config.resolvers import LEARNING_RATES
+from topr_exp.paper.learning_rates import choose
+from topr_exp.paper.length import SPENT, tried_at_lengths
 from topr_exp.report.selection import Runs
 
 # ---- which ratio at which length
 
-RATIO = "{} turns, {}: the {} ratio ends above the sequence's"
+RIVALS: dict[str, tuple[str, dict[str, Any]]] = {  # what a claim calls a loss: its algorithm and settings
+    "TIS": ("tis", {}), "IS": ("is", {}), "GSPO": ("gspo", {}), "CISPO": ("cispo", {}), "PPO": ("ppo", {}),
+    "TOPR, token ratio": ("topr", {"algo__ratio": "token"}),
+    "TOPR, geometric ratio": ("topr", {"algo__ratio": "geometric"}),
+    "GSPO, eps_low 0.03": ("gspo", {"algo__eps_low": 0.03, "algo__eps_high": 0.03}),
+    "OPMD, tau 0.01": ("opmd", {"algo__tau": 0.01}),
+    "VESPO": ("vespo", {}), "OPMD": ("opmd", {}),
+    "PPO, eps_low 0.8": ("ppo", {"algo__eps_low": 0.8, "algo__eps_high": 4.0}),
+}  # fmt: skip
 RIVAL = "{} turns: {} ends above TOPR"
-WEIGHED = {"topr": "TOPR", "tis": "TIS", "is": "IS"}
-RIVALS = {"gspo": "GSPO", "cispo": "CISPO", "vespo": "VESPO", "ppo": "PPO", "opmd": "OPMD"}
+DEAD = "TOPR: more of the negatives no longer push with 22 turns than with 2"
 
 
 def length_worlds() -> Sequence[World]:
-    def runs(turns: int, algo: str, level: Level, ratio: str = "sequence", rate: float = 1e-4) -> Group:
-        return group(algo, level, data__turns=turns, algo__ratio=ratio, optim__lr=rate)
+    def topr(turns: int, level: Level, spent: float = 0.1, **more: Any) -> Group:
+        """spent: of the last updates' negatives; of the updates before half of them."""
+        return group("topr", level, data__turns=turns, metrics={SPENT: [0.5] * 19 + [spent]}, **more)
 
-    def everywhere(turns: int, sequence: float, other: float, rival: float) -> list[Group]:
-        """Each at two rates, of which the second is the worse one."""
-        levels = [(algo, "sequence", sequence) for algo in WEIGHED]
-        levels += [(algo, ratio, other) for algo in WEIGHED for ratio in ("token", "geometric")]
-        levels += [(algo, "sequence", rival) for algo in RIVALS]
-        return [runs(turns, algo, level - loss, ratio, rate)
-                for algo, ratio, level in levels for rate, loss in ((1e-4, 0), (3e-4, 35))]  # fmt: skip
+    def runs(turns: int, rival: str, level: Level) -> Group:
+        algo, settings = RIVALS[rival]
+        return group(algo, level, data__turns=turns, **settings)
 
-    def told(turns: int) -> tuple[list[str], list[str]]:
-        ratios = [RATIO.format(turns, name, other) for name in WEIGHED.values() for other in ("token", "geometric")]
-        return ratios, [RIVAL.format(turns, name) for name in RIVALS.values()]
+    def everywhere(turns: int, ours: float, others: float, **own: float) -> list[Group]:
+        return [topr(turns, ours), *[runs(turns, name, own.get(name, others)) for name in RIVALS]]
 
-    (short, beaten_short), (long, beaten_long) = told(2), told(22)
-    between = everywhere(10, 40, 70, 70)  # says nothing: only the shortest and the longest are spoken of
-    mixed = [runs(2, "topr", 60), runs(2, "topr", 70, "token"), runs(2, "topr", 50, "geometric"),
-             runs(22, "topr", 60), runs(22, "topr", 50, "token"), runs(22, "topr", 70, "geometric")]  # fmt: skip
+    def pushes(of_short: Sequence[float], of_long: Sequence[float]) -> list[Group]:
+        """TOPR, by seed."""
+        return [topr(turns, 60, share, seeds=(seed,))
+                for turns, shares in ((2, of_short), (10, (0.9, 0.0, 0.5)), (22, of_long))
+                for seed, share in enumerate(shares)]  # fmt: skip
+
+    short, long = ([RIVAL.format(turns, name) for name in RIVALS] for turns in (2, 22))
+    between = everywhere(10, 40, 70)  # says nothing: only the shortest and the longest are spoken of
     return [
-        World("length", "with 2 turns the sequence's ratio is best and the rivals are last, with 22 they are first",
-              [*everywhere(2, 70, 60, 50), *between, *everywhere(22, 50, 60, 70)],
-              shown=(*long, *beaten_long), not_shown=(*short, *beaten_short),
-              effects={short[0]: -10, long[0]: 10, beaten_short[0]: -20, beaten_long[0]: 20}),
-        World("length", "the other way round",
-              [*everywhere(2, 50, 60, 70), *between, *everywhere(22, 70, 60, 50)],
-              shown=(*short, *beaten_short), not_shown=(*long, *beaten_long)),
-        World("length", "of TOPR's ratios the token one is best with 2 turns, the geometric one with 22", mixed,
-              shown=(short[0], long[1]), not_shown=(short[1], long[0]), undecided=(*beaten_short, *beaten_long)),
+        World("length", "with 2 turns TOPR is first, with 22 it is last",
+              [*everywhere(2, 70, 50), *between, *everywhere(22, 50, 70)], shown=long, not_shown=short,
+              effects={short[0]: -20, long[0]: 20}),
+        World("length", "the other way round", [*everywhere(2, 50, 70), *between, *everywhere(22, 70, 50)],
+              shown=short, not_shown=long),
+        *[World("length", f"{name} alone is below TOPR with 2 turns and above it with 22",
+                [*everywhere(2, 60, 70, **{name: 50}), *everywhere(22, 60, 50, **{name: 70})],
+                shown=(RIVAL.format(22, name), *(one for one in short if one != RIVAL.format(2, name))),
+                not_shown=(RIVAL.format(2, name), *(one for one in long if one != RIVAL.format(22, name))))
+          for name in RIVALS],
         World("length", "seeds far apart",
-              [runs(22, "topr", (85.0, 30.0, 60.0)), runs(22, "topr", 55, "token"), runs(22, "vespo", 55)],
-              undecided=(long[0], RIVAL.format(22, "VESPO"))),
+              [topr(22, (85.0, 30.0, 60.0)), runs(22, "TOPR, token ratio", 55), runs(22, "VESPO", 55)],
+              undecided=(RIVAL.format(22, "TOPR, token ratio"), RIVAL.format(22, "VESPO"))),
+        World("length", "of TOPR's negatives a fifth no longer pushes with 2 turns, two thirds do not with 22",
+              pushes((0.2, 0.21, 0.19), (0.65, 0.64, 0.66)), shown=(DEAD,), effects={DEAD: 45}),
+        World("length", "the other way round", pushes((0.65, 0.64, 0.66), (0.2, 0.21, 0.19)), not_shown=(DEAD,)),
+        World("length", "seeds disagree", pushes((0.2, 0.6, 0.1), (0.6, 0.2, 0.3)), undecided=(DEAD,)),
     ]  # fmt: skip
 
 
@@ -59,21 +75,53 @@ def test_how_long() -> None:
     check_all(length_worlds())
 
 
-def test_each_loss_is_at_its_best_rate_at_each_length() -> None:
-    levels = {(2, 1e-4): 60, (2, 3e-4): 50, (22, 1e-4): 40, (22, 3e-4): 55}
-    groups = [group("gspo", level, data__turns=turns, optim__lr=rate) for (turns, rate), level in levels.items()]
-    groups += [group("topr", level, data__turns=2, algo__ratio=ratio, optim__lr=rate)
-               for ratio, rate, level in (("sequence", 1e-4, 60), ("sequence", 3e-4, 50), ("token", 1e-4, 30),
-                                          ("token", 3e-4, 40))]  # fmt: skip
-    kept = at_best_rates(Runs([record for each in groups for record in each.records()]))
-    keys = ("algo.name", "data.turns", "algo.ratio", "optim.lr")
-    assert {tuple(each["settings"][key] for key in keys) for each in kept} == {
-        ("gspo", 2, "sequence", 1e-4),
-        ("gspo", 22, "sequence", 3e-4),
-        ("topr", 2, "sequence", 1e-4),
-        ("topr", 2, "token", 3e-4),
-    }
-    assert len(kept) == 12
+# ---- which learning rate at which length
+
+USED = "{} turns: the best of the grid is used (conf/learning_rates.json)"
+EVEN = "every algorithm was tried with the same learning rates and seeds"  # said only where it is not so
+GRID = (1e-4, 3e-4, 1e-3)
+LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
+    "topr": ("topr", {}), "topr, token ratio": ("topr", {"algo__ratio": "token"}), "vespo": ("vespo", {}),
+    "gspo": ("gspo", {}), "gspo, eps_low 0.03": ("gspo", {"algo__eps_low": 0.03, "algo__eps_high": 0.03}),
+}  # fmt: skip
+
+
+def tried(turns: int, best: Mapping[str, float]) -> list[Group]:
+    """One seed of each loss at each rate: 70 % at its best one, 50 elsewhere."""
+    return [
+        group(algo, 70 if rate == best[loss] else 50, seeds=(0,), data__turns=turns, optim__lr=rate,
+              data__test_split="validation", model__name="tiny_long", **settings)
+        for loss, (algo, settings) in LOSSES.items() if loss in best for rate in GRID
+    ]  # fmt: skip
+
+
+def rates_worlds() -> Sequence[World]:
+    conf = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
+    used = {turns: {loss: conf[f"tiny_long, {turns} turns"][loss] for loss in LOSSES} for turns in (2, 4, 10, 22)}
+
+    def with_other(turns: int, loss: str) -> dict[str, float]:
+        return used[turns] | {loss: next(rate for rate in GRID if rate != used[turns][loss])}
+
+    everywhere = [one for turns, best in used.items() for one in tried(turns, best)]
+    claims = tuple(USED.format(turns) for turns in used)
+    return [
+        World("length_rates", "each is best at the rate that conf has for its length", everywhere, shown=claims),
+        *[World("length_rates", f"with {turns} turns {loss} is best at another rate",
+                tried(turns, with_other(turns, loss)), not_shown=(USED.format(turns),))
+          for turns in used for loss in LOSSES],
+        World("length_rates", "VESPO was not tried with one of the rates", tried(2, used[2])[:-1], not_shown=(EVEN,)),
+    ]  # fmt: skip
+
+
+def test_the_best_rates() -> None:
+    check_all(rates_worlds())
+
+
+def test_the_grid_is_told_apart_by_length_and_ratio() -> None:
+    best = {"topr": 1e-4, "topr, token ratio": 3e-4, "vespo": 1e-3}
+    other = {"topr": 1e-3, "topr, token ratio": 1e-4, "vespo": 3e-4}
+    records = [record for each in (*tried(2, best), *tried(22, other)) for record in each.records()]
+    assert choose(tried_at_lengths(Runs(records))) == {"tiny_long, 2 turns": best, "tiny_long, 22 turns": other}
 
 
 # ---- what a loss does to the length of answers
@@ -123,6 +171,6 @@ def test_the_evidence_is_the_seeds_tokens() -> None:
     assert [claim.evidence for claim in claims].count("no runs") == 0
 
 
-@pytest.mark.parametrize("name", ["length", "length_bias"])
+@pytest.mark.parametrize("name", ["length", "length_rates", "length_bias"])
 def test_no_runs_are_no_verdict(name: str) -> None:
     assert {claim.word for claim in named(name).judge(Runs([]), {})} <= {"undecided"}

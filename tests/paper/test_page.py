@@ -148,10 +148,15 @@ ROWS: dict[str, list[tuple[list[Group], str]]] = {
     ],
     "length": [
         (
-            [group("tis", 11, data__turns=2, algo__ratio="token", optim__lr=1e-4)],
-            "TIS, token ratio, 2 turns, lr 0.0001",
+            [group("topr", 11, data__turns=2, algo__ratio="token", optim__lr=1e-4)],
+            "TOPR, token ratio, 2 turns, lr 0.0001",
         ),
         ([group("gspo", 12, data__turns=22, optim__lr=3e-4)], "GSPO, 22 turns, lr 0.0003"),
+    ],
+    "length_rates": [
+        ([group("cispo", 11, data__turns=4, optim__lr=1e-3)], "CISPO, 4 turns, lr 0.001"),
+        ([group("topr", 12, data__turns=4, algo__ratio="geometric", optim__lr=1e-4)],
+         "TOPR, geometric ratio, 4 turns, lr 0.0001"),
     ],
     "staleness_long": [
         ([group("vespo", 11, schedule__updates=8)], "VESPO, 8 updates"),

@@ -43,12 +43,14 @@ WORLDS: dict[str, Worlds] = {
     "ratio": test_beyond.ratio_worlds,
     "mu": test_beyond.mu_worlds,
     "staleness": test_beyond.staleness_worlds,
+    "length_rates": test_length.rates_worlds,
     "length": test_length.length_worlds,
     "length_bias": test_length.bias_worlds,
     "staleness_long": test_staleness_long.worlds,
     "map": test_proportions.the_map,
 }
-NEVER_SHOWN = {("learning_rates", test_learning_rates.EVEN)}  # said only where it is not so, in place of the others
+# Said only where it is not so, in place of the others.
+NEVER_SHOWN = {("learning_rates", test_learning_rates.EVEN), ("length_rates", test_length.EVEN)}
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda each: each.name)

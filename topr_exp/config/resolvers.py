@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,20 @@ def learning_rate(model: str, algo: str) -> float:
         raise ConfigError(f"optim.lr: none was chosen for algo={algo} on model={model}; set one") from None
 
 
+def learning_rate_by_length(*, _root_: Any) -> float:
+    """`${learning_rate_by_length:}` in a YAML: the same by turns of the story and loss (experiment=length_rates)."""
+    name, path = _root_.algo.name, CONF / "algo" / f"{_root_.algo.name}.yaml"
+    usual: Any = OmegaConf.load(path) if path.is_file() else {}
+    changed = {key: value for key, value in _root_.algo.items() if value != usual.get(key)}
+    return learning_rate(f"{_root_.model.name}, {_root_.data.turns} turns", loss_name(name, changed))
+
+
+def loss_name(algo: str, changed: Mapping[str, Any]) -> str:
+    """What conf/learning_rates.json calls a loss on long answers: an algorithm and what of these is not its YAML's."""
+    ratio = [f"{changed['ratio']} ratio"] if "ratio" in changed else []
+    return ", ".join([algo, *ratio, *(f"{key} {changed[key]:g}" for key in ("eps_low", "tau") if key in changed)])
+
+
 def size(tiny: Any, paper: Any, *, _root_: Any) -> Any:
     """`${size:TINY,PAPER}` in a YAML: the first for the tiny models, the second for all others."""
     return tiny if _root_.model.name in SHIPPED else paper
@@ -45,6 +60,7 @@ def below_float32(precision: str) -> bool:
 
 OmegaConf.register_new_resolver("below_float32", below_float32, replace=True)
 OmegaConf.register_new_resolver("learning_rate", learning_rate, replace=True)
+OmegaConf.register_new_resolver("learning_rate_by_length", learning_rate_by_length, replace=True)
 OmegaConf.register_new_resolver("size", size, replace=True)
 OmegaConf.register_new_resolver("product", lambda a, b: a * b, replace=True)
 OmegaConf.register_new_resolver("quotient", quotient, replace=True)

@@ -35,7 +35,19 @@ def arguments(experiment: str, figure: Figure, request: Request) -> list[str]:
     if any(text.startswith("cluster=") for text in request.overrides):
         cluster = []
     texts = [f"experiment={name}", *own, *(figure.wider if request.full else ()), *cluster, *request.overrides]
-    return list({text.split("=", 1)[0]: text for text in texts}.values())
+    found = {text.split("=", 1)[0]: text for text in texts}
+    if (algorithms := asked_of(experiment, request)) is not None:
+        found["algo"] = f"algo={','.join(algorithms)}"
+    return list(found.values())
+
+
+def asked_of(experiment: str, request: Request) -> list[str] | None:
+    """Of an experiment with settings of some algorithms: which of these are asked for. None for any other."""
+    own, given = (dict(text.split("=", 1) for text in texts) for texts in (experiment.split()[1:], request.overrides))
+    if not any(key.startswith("algo.") for key in own):
+        return None
+    algorithms: list[str] = own["algo"].split(",")
+    return [name for name in algorithms if name in given["algo"].split(",")] if "algo" in given else algorithms
 
 
 def jobs_of(figure: Figure, request: Request) -> tuple[dict[str, Job], Plan]:
@@ -43,6 +55,8 @@ def jobs_of(figure: Figure, request: Request) -> tuple[dict[str, Job], Plan]:
     found: dict[str, Job] = {}
     planned = None
     for experiment in figure.experiments:
+        if asked_of(experiment, request) == []:
+            continue
         planned = plan(parse(arguments(experiment, figure, request)))
         for job in planned.jobs:
             found.setdefault(records.identity_of(job.config), job)

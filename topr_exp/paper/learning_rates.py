@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from topr_exp.config.resolvers import LEARNING_RATES
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim
 from topr_exp.paper.figure import Extra
@@ -20,25 +21,31 @@ if TYPE_CHECKING:
 RATE = "optim.lr"
 
 
-def choose(runs: Runs) -> dict[str, dict[str, float]]:
-    """The learning rate with the highest mean pass@1 on validation problems, by model and algorithm; of two, the lower.
+def choose(tried: Mapping[str, Mapping[str, Runs]]) -> dict[str, dict[str, float]]:
+    """The learning rate with the highest mean pass@1 on validation problems, by place and loss; of two, the lower.
 
-    Raises ValueError unless on each model every algorithm was tried with the same rates and seeds.
+    tried: runs by where (a model, say) and loss. Raises ValueError unless at each place every loss was tried with the
+    same rates and seeds.
     """
     chosen: dict[str, dict[str, float]] = {}
-    for model, members in by_model(runs).items():
-        tried: dict[str, set[tuple[Any, ...]]] = {}
-        for name, group in algorithms(members).items():
+    for place, groups in tried.items():
+        grids = set()
+        for name, group in groups.items():
             rates = group.split(RATE)
-            tried[name] = {(rate, seed) for rate, each in rates.items() for seed in each.seeds}
+            grids.add(json.dumps(sorted((rate, seed) for rate, each in rates.items() for seed in each.seeds)))
             means = {rate: float(each.values().mean()) for rate, each in rates.items()}
-            chosen.setdefault(model, {})[name] = min(rates, key=lambda rate: (-means[rate], rate))
-        if len({json.dumps(sorted(each)) for each in tried.values()}) > 1:
-            uneven = ", ".join(f"{name} {len(each)}" for name, each in tried.items())
+            chosen.setdefault(place, {})[name] = min(rates, key=lambda rate: (-means[rate], rate))
+        if len(grids) > 1:
+            uneven = ", ".join(f"{name} {len(group)}" for name, group in groups.items())
             raise ValueError(
-                f"{model}: the algorithms were not tried with the same learning rates and seeds ({uneven} runs)"
+                f"{place}: the algorithms were not tried with the same learning rates and seeds ({uneven} runs)"
             )
     return chosen
+
+
+def tried_on_models(runs: Runs) -> dict[str, dict[str, Runs]]:
+    """The runs of the grid by model and algorithm."""
+    return {model: algorithms(members) for model, members in by_model(runs).items()}
 
 
 def draw_learning_rates(runs: Runs, extra: Extra) -> Figure:
@@ -57,25 +64,31 @@ def draw_learning_rates(runs: Runs, extra: Extra) -> Figure:
 
 
 def judge_learning_rates(runs: Runs, extra: Extra) -> list[Claim]:
-    from topr_exp.config.resolvers import learning_rate
+    text = "the other figures use the best of the grid (conf/learning_rates.json)"
+    return [*best_are_used(tried_on_models(runs), text), *map(holding, by_model(runs).values())]
 
+
+def best_are_used(tried: Mapping[str, Mapping[str, Runs]], text: str) -> list[Claim]:
+    """For each place whether conf/learning_rates.json has the best rates; one claim where they can't be compared."""
     try:
-        chosen = choose(runs)
+        chosen = choose(tried)
     except ValueError as error:
         return [Claim("every algorithm was tried with the same learning rates and seeds", False, str(error))]
     found = []
-    for model, rates in chosen.items():
-        used = {name: learning_rate(model, name) for name in rates}
+    conf = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
+    for place, rates in chosen.items():
+        used = conf.get(place, {})  # of one that was never chosen: nothing
         other = [
-            f"{name} {rates[name]:g} (used {used[name]:g})" for name in rates if not np.isclose(rates[name], used[name])
+            f"{name} {rate:g} (used {used.get(name, 'none')})"
+            for name, rate in rates.items()
+            if not np.isclose(rate, used.get(name, np.nan))
         ]
-        grid = sorted(float(rate) for rate in runs.where(model__name=model).split(RATE))
+        grid = sorted({float(rate) for group in tried[place].values() for rate in group.split(RATE)})
         edge = [f"{name} {rate:g}" for name, rate in rates.items() if rate in (grid[0], grid[-1])]
-        text = "the other figures use the best of the grid (conf/learning_rates.json)"
         evidence = "; ".join(other) or "all algorithms"
         if edge:
             evidence += f"; best at the grid's edge, so that a better one may lie beyond: {', '.join(edge)}"
-        found += [Claim(text, not other, evidence), holding(runs.where(model__name=model))]
+        found.append(Claim(text, not other, evidence))
     return found
 
 

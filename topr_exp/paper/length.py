@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from topr_exp.config.resolvers import loss_name
 from topr_exp.paper import draw
-from topr_exp.paper.beyond import best_rate
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.training import algorithms
+from topr_exp.paper.learning_rates import RATE, best_are_used
+from topr_exp.paper.tabular import log_ratios
+from topr_exp.paper.training import algorithms, by_model
 from topr_exp.report.curves import band
 from topr_exp.report.selection import Runs, difference, group_by, over_seeds
 from topr_exp.runs.records import Record
@@ -21,66 +23,136 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TURNS, RATIO, NORMALIZED = "data.turns", "algo.ratio", "algo.length_normalize"
-SEQUENCE, OTHERS = ("topr", "tis", "is"), ("token", "geometric")
-RIVALS = ("gspo", "cispo", "vespo", "ppo", "opmd")
+OTHERS = ("token", "geometric")  # ratios than the sequence's
+WEIGHED, SPENT = ("topr", "tis", "is"), "spent_share_neg"
 LENGTHS = ("length", "length_correct", "length_incorrect")
 
 
 # ---- which ratio at which length
 
 
-def methods(runs: Runs) -> dict[str, Runs]:
-    """The runs by loss: an algorithm, and a ratio where it is not the sequence's."""
+def losses(runs: Runs) -> dict[str, Runs]:
+    """The runs by loss, as conf/learning_rates.json calls it ("topr, token ratio", "gspo, eps_low 0.03")."""
     return {
-        method(name, ratio): each
-        for name, group in algorithms(runs).items()
-        for ratio, each in (group.split(RATIO) or {"": group}).items()
+        loss: Runs([record for record in group if name_of(record) == loss])
+        for group in algorithms(runs).values()
+        for loss in sorted({name_of(record) for record in group})
     }
 
 
-def method(name: str, ratio: str = "") -> str:
-    return draw.name_of(name) + (f", {ratio} ratio" if ratio in OTHERS else "")
+def name_of(record: Record) -> str:
+    """The name of the loss that a run was trained with."""
+    settings = record["settings"]
+    changed = {key: settings[f"algo.{key}"] for key in ("eps_low", "tau") if f"algo.{key}" in settings}
+    if settings.get(RATIO) in OTHERS:
+        changed["ratio"] = settings[RATIO]
+    return loss_name(settings["algo.name"], changed)
 
 
-def at_best_rates(runs: Runs) -> Runs:
-    """The runs of each loss at each length with the rate that ended best there."""
-    groups = (each for group in methods(runs).values() for each in group.split(TURNS).values())
-    return Runs([record for group in groups for record in best_rate(group)])
+def title(loss: str) -> str:
+    name, *ratio = loss.split(", ")
+    return ", ".join([draw.name_of(name), *ratio])
+
+
+def tried_at_lengths(runs: Runs) -> dict[str, dict[str, Runs]]:
+    """The runs of the grid of learning rates by model with the turns of the story, and by loss."""
+    return {
+        f"{model}, {turns} turns": losses(group)
+        for model, members in by_model(runs).items()
+        for turns, group in members.split(TURNS).items()
+    }
+
+
+def ours_and_rivals(runs: Runs) -> list[dict[str, Runs]]:
+    """TOPR and its relatives; and the losses that others have proposed. TOPR stands in both."""
+    found = {title(loss): group for loss, group in losses(runs).items()}
+    relatives = {name: group for name, group in found.items() if name.split(",")[0] in map(draw.name_of, WEIGHED)}
+    return [relatives, {name: group for name, group in found.items() if name == "TOPR" or name not in relatives}]
+
+
+def draw_length_rates(runs: Runs, extra: Extra) -> Figure:
+    places = {place: Runs([each for group in groups.values() for each in group])
+              for place, groups in tried_at_lengths(runs).items()}  # fmt: skip
+    figure, grid = draw.panels(2, max(len(places), 1), width=4.6)
+    for row, (place, members) in zip(grid, places.items(), strict=False):
+        for ax, groups in zip(row, ours_and_rivals(members), strict=True):
+            draw.against(ax, groups, RATE)
+            draw.base_line(ax, members)
+            ax.set(xlabel="learning rate", ylabel="pass@1 on validation problems (%)", title=place)
+            draw.legend_below(ax, 3)
+    return figure
+
+
+def judge_length_rates(runs: Runs, extra: Extra) -> list[Claim]:
+    """One claim for each length."""
+    text = "{}: the best of the grid is used (conf/learning_rates.json)"
+    tried = tried_at_lengths(runs).items()
+    return [one for at, groups in tried for one in best_are_used({at: groups}, text.format(at.split(", ")[1]))]
 
 
 def draw_length(runs: Runs, extra: Extra) -> Figure:
-    figure, (row,) = draw.panels(2, width=4.6)
-    weighed: dict[str, Runs] = {}
-    rest: dict[str, Runs] = {}
-    for name, group in methods(at_best_rates(runs)).items():
-        (weighed if name.split(",")[0] in map(draw.name_of, SEQUENCE) else rest)[name] = group
-    for ax, groups, title in zip(row, (weighed, rest), ("which ratio is tapered", "rivals"), strict=True):
+    """Above who ends where; below why: how far Δ spreads, and how many negatives no longer push."""
+    figure, (above_, below_) = draw.panels(2, 2, width=4.6)
+    for ax, groups, name in zip(above_, ours_and_rivals(runs), ("TOPR and its relatives", "rivals"), strict=True):
         draw.against(ax, groups, TURNS)
         draw.base_line(ax, runs)
-        ax.set(xlabel="turns of the story", title=title)
+        ax.set(title=name)
         draw.legend_below(ax, 3)
+    spread, spent = below_
+    log_ratio_bars(spread, losses(runs).get("topr", Runs([])))
+    for i, (loss, group) in enumerate(losses(runs).items()):
+        if loss.split(",")[0] in WEIGHED:
+            by_turns = {turns: np.mean(shares_spent(each)) for turns, each in group.split(TURNS).items()}
+            spent.plot([*by_turns], [draw.PERCENT * share for share in by_turns.values()], label=title(loss),
+                    marker=draw.MARKERS[i], ms=4, **draw.series_style(i))  # fmt: skip
+    spent.set(ylabel="% of negatives", title="negatives of the last updates with π/μ < 0.01")
+    draw.legend_below(spent, 3)
+    for ax in (*above_, spread, spent):
+        draw.log_ticks(ax, runs.split(TURNS))
+        ax.set(xlabel="turns of the story")
     return figure
+
+
+def log_ratio_bars(ax: Axes, runs: Runs) -> None:
+    """Where Δ = log π(y|x) − log μ(y|x) of the last updates' batches lies, by length and sign."""
+    for i, sign in enumerate(("positive", "negative")):
+        style = draw.series_style(i)
+        for turns, each in runs.split(TURNS).items():
+            low, middle, high = log_ratios(each, sign)
+            x, label = turns * (1 + 0.08 * i), sign if turns == min(runs.split(TURNS)) else None
+            ax.plot([x, x], [low, high], color=style["color"], lw=3, alpha=0.5)
+            ax.plot([x], [middle], "o", ms=4, color=style["color"], label=label)
+    ax.set(ylabel="Δ of an answer", title="TOPR: median and 90 % of Δ in the last updates")
+    draw.legend_below(ax, 2)
+
+
+def shares_spent(runs: Iterable[Record]) -> list[float]:
+    """Of each run the share of the last updates' negatives that TOPR gives less than a hundredth of their weight."""
+    return [float(each["metrics"][SPENT][-1]) for each in runs]
 
 
 def judge_length(runs: Runs, extra: Extra) -> list[Claim]:
     """The shortest and the longest stories."""
     found = []
-    by_turns = {turns: methods(group) for turns, group in at_best_rates(runs).split(TURNS).items()}
+    by_turns = {turns: losses(group) for turns, group in runs.split(TURNS).items()}
     none = Runs([])
-    for turns in sorted({min(by_turns), max(by_turns)}) if by_turns else ():
+    ends = sorted({min(by_turns), max(by_turns)}) if by_turns else []
+    for turns in ends:
         here = by_turns[turns]
-        for name in SEQUENCE:
-            for ratio in OTHERS:
-                text = f"{turns} turns, {draw.name_of(name)}: the {ratio} ratio ends above the sequence's"
-                found.append(above(text, difference(here.get(method(name), none), here.get(method(name, ratio), none))))
-        for name in RIVALS:
-            text = f"{turns} turns: {draw.name_of(name)} ends above TOPR"
-            found.append(above(text, difference(here.get("TOPR", none), here.get(method(name), none))))
+        for loss, group in here.items():
+            if loss != "topr":
+                text = f"{turns} turns: {title(loss)} ends above TOPR"
+                found.append(above(text, difference(here.get("topr", none), group)))
+    if len(ends) == 2:
+        short, long = (by_turns[turns].get("topr", none) for turns in ends)
+        more = [b - a for a, b in zip(*map(shares_spent, paired(short, long)), strict=True)]
+        text = f"TOPR: more of the negatives no longer push with {ends[1]} turns than with {ends[0]}"
+        found.append(above(text, over_seeds(more)))
     return found
 
 
 def table_length(runs: Runs) -> Mapping[str, Runs]:
-    return group_by(runs, (methods, str), (TURNS, "{} turns".format), ("optim.lr", "lr {:g}".format))
+    return group_by(runs, (losses, title), (TURNS, "{} turns".format), (RATE, "lr {:g}".format))
 
 
 # ---- what a loss does to the length of answers

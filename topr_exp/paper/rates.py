@@ -10,11 +10,14 @@ from pathlib import Path
 
 from topr_exp.config.resolvers import LEARNING_RATES
 from topr_exp.paper import records
-from topr_exp.paper.learning_rates import choose
+from topr_exp.paper.learning_rates import choose, tried_on_models
+from topr_exp.paper.length import tried_at_lengths
 from topr_exp.report.selection import Runs
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.files import write_text
 from topr_exp.types import TOPRError
+
+TRIED = {"learning_rates": tried_on_models, "length_rates": tried_at_lengths}  # by the figure that tries them
 
 
 def main(given: list[str] | None = None) -> int:
@@ -24,24 +27,27 @@ def main(given: list[str] | None = None) -> int:
         description="Write the learning rates that validation problems chose into conf/learning_rates.json; "
         "algorithms and models that were not tried keep what they have.",
     )
-    wrote = "what `python -m topr_exp.paper learning_rates --full` wrote (default: %(default)s)"
+    wrote = "what `python -m topr_exp.paper learning_rates length_rates --full` wrote (default: %(default)s)"
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/results"), metavar="FOLDER", help=wrote)
-    return exit_status(partial(write_rates, parser.parse_args(given).folder / "learning_rates.json"))
+    return exit_status(partial(write_rates, parser.parse_args(given).folder))
 
 
-def write_rates(path: Path) -> int:
-    found = Runs(list(records.known(records.read(path)).values()))
-    if not len(found):
-        raise TOPRError(f"{path} records no runs; python -m topr_exp.paper learning_rates --full makes them")
+def write_rates(folder: Path) -> int:
+    tried: dict[str, dict[str, Runs]] = {}
+    for name, by_place in TRIED.items():
+        tried |= by_place(Runs(list(records.known(records.read(folder / f"{name}.json")).values())))
+    if not tried:
+        figures = " ".join(TRIED)
+        raise TOPRError(f"{folder} records no runs; python -m topr_exp.paper {figures} --full makes them")
     try:
-        chosen = choose(found)
+        chosen = choose(tried)
     except ValueError as error:
         raise TOPRError(str(error)) from None
     rates = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
-    for model, by_algorithm in chosen.items():
-        known = rates.setdefault(model, {})
-        for name, rate in by_algorithm.items():
-            print(f"{model:12} {name:16} {known.get(name, 'none')} -> {rate:g}")
+    for place, by_loss in chosen.items():
+        known = rates.setdefault(place, {})
+        for name, rate in by_loss.items():
+            print(f"{place:20} {name:21} {known.get(name, 'none')} -> {rate:g}")
             known[name] = rate
     write_text(LEARNING_RATES, json.dumps(rates, indent=2) + "\n")
     return 0

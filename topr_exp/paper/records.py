@@ -42,7 +42,8 @@ VARIED_LATER = (
 )  # fmt: skip
 BINS = 20  # of the updates of a run, for metrics against time
 METRICS = (
-    "grad_norm", "kl_mu", "kl_ref", "ess_neg", "ess_pos", "weight_pos", "weight_neg", "sampled_correct",
+    "grad_norm", "kl_mu", "kl_ref", "ess", "ess_neg", "ess_pos", "spent_share_neg", "weight_pos", "weight_neg",
+    "sampled_correct",
     "log_ratio_q05_pos", "log_ratio_q50_pos", "log_ratio_q95_pos", "log_ratio_q05_neg", "log_ratio_q50_neg",
     "log_ratio_q95_neg",
 )  # fmt: skip

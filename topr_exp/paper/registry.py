@@ -22,6 +22,10 @@ from topr_exp.report.selection import group_by
 
 BOTH = "model=tiny,tiny_noise"
 SEEDS = "seed=0,1,2,3,4"
+LOG_RATIOS = tuple(f"log_ratio_q{q}_{sign}" for q in ("05", "50", "95") for sign in ("pos", "neg"))
+# On long answers: those of the experiment, TOPR's other ratios, and wider limits than are usual with large models.
+LOSSES = ("", " algo=topr algo.ratio=token,geometric", " algo=gspo algo.eps_low=0.03 algo.eps_high=0.03",
+          " algo=ppo algo.eps_low=0.8 algo.eps_high=4", " algo=opmd algo.tau=0.01")  # fmt: skip
 THREE = (BOTH,)  # three seeds, where cost forbids five
 
 FIGURES = (
@@ -37,7 +41,7 @@ FIGURES = (
         "not.",
         ("fig2",), tabular.draw_figure_2, tabular.judge_figure_2, training.algorithms,
         extra=tabular.objective_curves,
-        metrics=tuple(f"log_ratio_q{q}_{sign}" for q in ("05", "50", "95") for sign in ("pos", "neg")),
+        metrics=LOG_RATIOS,
         note="The curves are computed from the losses that train, TOPR's with b⁺ = 1 + ε as in the paper's figure (the "
         "runs have b⁺ = 1); the bars below are measured: where 90 % of the ratios of the last updates' batches lie.",
     ),
@@ -173,13 +177,23 @@ FIGURES = (
         only_full=True,
     ),
     Figure(
+        "length_rates", "Learning rates by the length of answers",
+        "Which learning rate is best for which loss at which length of answers?",
+        tuple(f"length_rates{more}" for more in LOSSES), length.draw_length_rates, length.judge_length_rates,
+        length.table_length, wider=(), only_full=True, own_model=True,
+        note="One seed, on validation problems; `python -m topr_exp.paper.rates` writes the choice into "
+        "conf/learning_rates.json. Wider limits than are usual are losses of their own: PPO with eps_low 0.8 clips "
+        "ratios to [0.2, 5], GSPO with 0.03 their geometric means to [0.97, 1.03].",
+    ),
+    Figure(
         "length", "Beyond the papers: how long",
         "The ratio of a whole answer is a product over its tokens: up to which length does it work, and what is better "
         "beyond?",
-        ("length", "length algo=topr,tis,is algo.ratio=token,geometric"), length.draw_length, length.judge_length,
-        length.table_length, wider=(), only_full=True, own_model=True,
-        note="A quarter of the completions is correct at each length. Each loss is shown at its best rate for each "
-        "length, chosen by the test problems that it is judged by: it flatters all.",
+        tuple(f"length{more}" for more in LOSSES), length.draw_length, length.judge_length, length.table_length,
+        wider=(), only_full=True, own_model=True,
+        metrics=(*LOG_RATIOS, length.SPENT),
+        note="A quarter of the completions is correct at each length. Each loss has the learning rate that was best on "
+        "validation problems of that length (length_rates).",
     ),
     Figure(
         "staleness_long", "Beyond the papers: how stale long answers may be",

@@ -111,9 +111,15 @@ def draw_figure_2(runs: Runs, extra: Extra) -> Figure:
 
 
 def ratios(runs: Runs, sign: str) -> tuple[float, float, float]:
-    """5, 50 and 95 % quantiles of the ratio in the last twentieth of the updates, averaged over runs."""
+    """5, 50 and 95 % quantiles of the ratio, those of `log_ratios`."""
+    low, middle, high = map(float, np.exp(log_ratios(runs, sign)))
+    return low, middle, high
+
+
+def log_ratios(runs: Runs, sign: str) -> tuple[float, float, float]:
+    """5, 50 and 95 % quantiles of Δ in the last twentieth of the updates, averaged over runs."""
     names = [f"log_ratio_q{q}_{sign[:3]}" for q in ("05", "50", "95")]
-    low, middle, high = (float(np.exp(np.mean([each["metrics"][name][-1] for each in runs]))) for name in names)
+    low, middle, high = (float(np.mean([each["metrics"][name][-1] for each in runs])) for name in names)
     return low, middle, high
 
 
