@@ -139,6 +139,9 @@ def with_settings(runs: Runs, settings: list[str]) -> Runs:
 
 
 def matches(value: object, text: str) -> bool:
+    """Whether a setting has this value; None: it is not recorded, since it is what its YAML says."""
+    if text == "None":
+        return value is None
     return float(text) == value if isinstance(value, float | int) else text == str(value)
 
 
