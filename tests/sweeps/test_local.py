@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT, config_of
 from tests.sweep_tools import SLOW, TINY, attempts, command, launch, manifest, result, results, start, steps, wait_for
 from topr_exp.pipeline import run as run_pipeline
+from topr_exp.sweeps import local
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +191,39 @@ def test_the_threads_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [threads_per_run(jobs) for jobs in (1, 2, 3, 16, 40)] == [None, 8, 5, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert threads_per_run(3) == 2
+
+
+def test_the_share_of_a_run_s_process_counts_all_processes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs at once, of two processes each, on eight cores; three runs, one after the other ended."""
+    begun: list[tuple[int | None, int]] = []
+
+    class Started:
+        def __init__(self, call: Any, run: Any, path: Path, threads: int | None, share: int | None, slot: int) -> None:
+            begun.append((share, slot))
+
+        def ending(self) -> None:
+            return None
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(local, "Child", Started)
+    monkeypatch.setattr(local.child, "wait", lambda working, seconds: [next(iter(working))])
+    runs: list[Any] = [SimpleNamespace(settings={"cluster": {"processes": 2}}, number=i) for i in range(3)]
+    ended: list[int] = []
+    sweep: Any = SimpleNamespace(path=lambda run: Path())
+    local.run_locally(sweep, runs, 2, None, lambda run, message: ended.append(run.number))  # type: ignore[union-attr]
+    assert begun == [(2, 0), (2, 1), (2, 0)]
+    assert ended == [0, 1, 2]
+
+
+def test_each_slot_has_gpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(slot: int, count: int, names: list[str]) -> str:
+        monkeypatch.setattr(local.distributed, "visible_gpus", lambda: names)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "all")
+        local.choose_gpus(slot, count)
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    five = ["0", "1", "4", "5", "7"]
+    assert [seen(slot, 1, five) for slot in range(6)] == ["0", "1", "4", "5", "7", "0"]
+    assert [seen(slot, 2, five) for slot in range(3)] == ["0,1", "4,5", "0,1"]
+    assert seen(1, 5, five) == "all"
