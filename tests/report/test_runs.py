@@ -22,6 +22,18 @@ def test_a_finished_run_has_no_notes(tmp_path: Path) -> None:
     assert run.figure("final", "pass@1") == run.evaluations[-1]["pass@1"]
 
 
+def test_a_curve_has_the_last_evaluation_of_each_step_and_the_results_those_of_all_problems(tmp_path: Path) -> None:
+    _, folder = make_run(tmp_path)
+    some, ended = {"subset": 50}, {"iteration": 1}
+    told = [{"iteration": 0, "pass@1": 0.2}, {"iteration": 0, **some, "pass@1": 0.25},
+            {**ended, "step": 10, **some, "pass@1": 0.5}, {**ended, "step": 20, **some, "pass@1": 0.6},
+            {**ended, **some, "pass@1": 0.7}, {**ended, "pass@1": 0.65}]  # fmt: skip
+    (folder / "eval.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
+    run = read_run(folder)
+    assert [each["pass@1"] for each in run.evaluations] == [0.2, 0.65]
+    assert [(each["optimizer_step"], each["pass@1"]) for each in run.curve] == [(0, 0.25), (10, 0.5), (20, 0.7)]
+
+
 def test_what_the_run_warned_of_is_a_note(tmp_path: Path) -> None:
     _, folder = make_run(tmp_path)
     path = folder / "summary.json"
