@@ -48,14 +48,14 @@ def length_worlds() -> Sequence[World]:
                 for turns, shares in ((2, of_short), (10, (0.9, 0.0, 0.5)), (22, of_long))
                 for seed, share in enumerate(shares)]  # fmt: skip
 
-    short, long = ([RIVAL.format(turns, name) for name in RIVALS] for turns in (2, 22))
-    between = everywhere(10, 40, 70)  # says nothing: only the shortest and the longest are spoken of
+    short, four, ten, long = ([RIVAL.format(turns, name) for name in RIVALS] for turns in (2, 4, 10, 22))
     return [
-        World("length", "with 2 turns TOPR is first, with 22 it is last",
-              [*everywhere(2, 70, 50), *between, *everywhere(22, 50, 70)], shown=long, not_shown=short,
-              effects={short[0]: -20, long[0]: 20}),
-        World("length", "the other way round", [*everywhere(2, 50, 70), *between, *everywhere(22, 70, 50)],
-              shown=short, not_shown=long),
+        World("length", "with 2 and 10 turns TOPR is first, with 4 and 22 it is last",
+              [*everywhere(2, 70, 50), *everywhere(4, 50, 65), *everywhere(10, 65, 50), *everywhere(22, 50, 70)],
+              shown=(*four, *long), not_shown=(*short, *ten), effects={short[0]: -20, four[0]: 15, long[0]: 20}),
+        World("length", "the other way round",
+              [*everywhere(2, 50, 70), *everywhere(4, 65, 50), *everywhere(10, 50, 65), *everywhere(22, 70, 50)],
+              shown=(*short, *ten), not_shown=(*four, *long)),
         *[World("length", f"{name} alone is below TOPR with 2 turns and above it with 22",
                 [*everywhere(2, 60, 70, **{name: 50}), *everywhere(22, 60, 50, **{name: 70})],
                 shown=(RIVAL.format(22, name), *(one for one in short if one != RIVAL.format(2, name))),

@@ -132,18 +132,17 @@ def shares_spent(runs: Iterable[Record]) -> list[float]:
 
 
 def judge_length(runs: Runs, extra: Extra) -> list[Claim]:
-    """The shortest and the longest stories."""
+    """Every other loss against TOPR, at each length."""
     found = []
     by_turns = {turns: losses(group) for turns, group in runs.split(TURNS).items()}
     none = Runs([])
-    ends = sorted({min(by_turns), max(by_turns)}) if by_turns else []
-    for turns in ends:
-        here = by_turns[turns]
+    for turns, here in by_turns.items():
         for loss, group in here.items():
             if loss != "topr":
                 text = f"{turns} turns: {title(loss)} ends above TOPR"
                 found.append(above(text, difference(here.get("topr", none), group)))
-    if len(ends) == 2:
+    if len(by_turns) > 1:
+        ends = min(by_turns), max(by_turns)
         short, long = (by_turns[turns].get("topr", none) for turns in ends)
         more = [b - a for a, b in zip(*map(shares_spent, paired(short, long)), strict=True)]
         text = f"TOPR: more of the negatives no longer push with {ends[1]} turns than with {ends[0]}"
