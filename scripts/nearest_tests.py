@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 JOINTS = ("tests/reference/test_reference_run.py", "tests/test_pipeline.py")  # whole runs
+TRAINING = "topr_exp/training/"  # most of its faults show in a whole run within seconds, in few of its room's tests
 BY_NAME = ("topr_exp/algorithms/", "topr_exp/data/sources/")  # loaded by the name that a YAML gives, not by an import
 
 Graph = dict[str, set[str]]  # file -> the files that it imports
@@ -45,15 +46,17 @@ def steps_to(file: str, graph: Graph) -> dict[str, int]:
 
 
 def tests_of(file: str, graph: Graph) -> list[str]:
-    """The test files to run on a fault in this one, in order: its own; those of its room, those from which no other is
-    nearer, and whole runs, by the imports that lead to it; at last those of its room that import nothing of it, and
-    whole runs where it is loaded by name."""
+    """The test files to run on a fault in this one, in order: its own; for training the plain script's whole run;
+    those of its room, those from which no other is nearer, and whole runs, by the imports that lead to it; at last
+    those of its room that import nothing of it, and whole runs where it is loaded by name."""
     steps = {path: count for path, count in steps_to(file, graph).items() if Path(path).name.startswith("test_")}
     room, least = Path("tests", *Path(file).parts[1:-1]), min(steps.values(), default=0)
     own = str(room / f"test_{Path(file).name}")
     of_room = sorted(path for path in graph if Path(path).parent == room and Path(path).name.startswith("test_"))
     of_room = of_room if len(room.parts) > 1 else []  # the tests of commands have nothing to do with one another
     near = [path for path, count in steps.items() if count == least or path in (own, *of_room, *JOINTS)]
-    near.sort(key=lambda path: (path != own, steps[path], path not in of_room, path not in JOINTS, path))
+    near.sort(key=lambda path: (steps[path], path not in of_room, path not in JOINTS, path))
+    first = (own, *(JOINTS[:1] if file.startswith(TRAINING) else ()))
+    near = [*(path for path in first if path in near), *(path for path in near if path not in first)]
     last = (*of_room, *(JOINTS if file.startswith(BY_NAME) else ()))
     return [*near, *(path for path in last if path not in near)]
