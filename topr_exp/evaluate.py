@@ -74,7 +74,7 @@ def settings(args: Namespace) -> Config:
     if not any(text.startswith("name=") for text in args.overrides):
         args.overrides.append("name=evaluations")
     args.multirun = True  # so that several values are found here
-    jobs = plan(args).jobs
+    jobs = plan(args, trains=False).jobs
     if len(jobs) > 1:
         raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
     return jobs[0].config

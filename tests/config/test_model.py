@@ -37,3 +37,17 @@ def test_a_choice_of_the_user_s_own_without_the_key_takes_it_with_a_plus(tmp_pat
     ):
         config_of(*words, given)
     assert config_of(*words, f"+{given}").model.lora == LoRA(4, 8.0, "q_proj")
+
+
+def test_one_field_of_what_is_null_names_all_of_them() -> None:
+    with pytest.raises(ConfigError) as refused:
+        config_of("model.lora.rank=8")
+    assert str(refused.value) == (
+        "model.lora.rank: model.lora is null here; give all of it, "
+        "'model.lora={rank: ..., alpha: ..., targets: ...}'"
+    )  # fmt: skip
+    assert config_of("model.lora={rank: 4, alpha: 8, targets: q_proj}", "model.lora.rank=8").model.lora == LoRA(
+        8, 8.0, "q_proj"
+    )
+    with pytest.raises(ConfigError, match=r"^nothing reads model\.lora\.rnk"):
+        config_of("model.lora.rnk=8")

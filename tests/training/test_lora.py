@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +179,7 @@ def test_a_run_shares_the_bases_completions_and_says_what_it_trained(
 
 
 def test_in_bfloat16_weights_that_stay_are_another_model_and_evaluate_takes_what_the_run_sampled(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = [*overrides(tmp_path / "runs", "model.dtype=bfloat16", "mu=scored")]
     full, lora = config_of(*short), config_of(*short, SETTING)
@@ -186,6 +188,10 @@ def test_in_bfloat16_weights_that_stay_are_another_model_and_evaluate_takes_what
     summary = run(lora)
     assert "before the first update, by rounding in bfloat16" in caplog.text  # in this precision no bound is set
     assert summary["tokens"]["tokens_sampled"] > 0  # not what float32 weights gave
+    find = importlib.util.find_spec  # the merged model needs no peft
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else find(name, *more))
+    for name in [name for name in sys.modules if name.split(".")[0] == "peft"]:
+        monkeypatch.setitem(sys.modules, name, None)
     assert evaluate([f"model={lora.folder}", f"output_dir={tmp_path / 'again'}", "cluster.threads=1"]) == 0
     (found,) = (tmp_path / "again").glob("*/*/eval.json")
     assert json.loads(found.read_text())["figures"]["pass@k"] == summary["final"]["pass@k"]

@@ -20,7 +20,7 @@ from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config import cluster, sampler
 from topr_exp.config.constraints import check
 from topr_exp.config.data import SOURCES, DataConfig, Reward
-from topr_exp.config.schema import build, convert, first_line, hints_of
+from topr_exp.config.schema import build, convert, first_line, hints_of, inner_schema
 from topr_exp.config.settings import Config
 from topr_exp.config.tracking import TrackingConfig
 from topr_exp.types import ConfigError
@@ -39,6 +39,9 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     names = [*known, *known_keys()]
     if key in names:  # a choice of the user's own without a key that came later
         return ConfigError(f"{key}: the YAML that was chosen has no such key; write +{key}=...")
+    if (schema := schema_at(key.rpartition(".")[0])) is not None and key.rpartition(".")[2] in hints_of(schema):
+        outer, fields = key.rpartition(".")[0], ": ..., ".join(hints_of(schema))
+        return ConfigError(f"{key}: {outer} is null here; give all of it, '{outer}={{{fields}: ...}}'")
     own = [name for name in names if name.startswith("algo.") and name not in ("algo.name", "algo._target_")]
     if key.startswith("algo.") and own and not difflib.get_close_matches(key, own, n=1, cutoff=0.8):
         return ConfigError(f"nothing reads {key} here; the algorithm has {', '.join(own)}")
@@ -49,6 +52,14 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     level = [name for name in names if name.count(".") == key.count(".")]
     near = difflib.get_close_matches(key, level, n=1, cutoff=0.5) or difflib.get_close_matches(key, names, n=1)
     return ConfigError(f"nothing reads {key}" + (f"; did you mean {near[0]}?" if near else ""))
+
+
+def schema_at(key: str) -> Any:
+    """The dataclass of a group within a group (model.lora); None for any other key."""
+    group, _, name = key.partition(".")
+    schema = hints_of(Config).get(group)
+    hint = hints_of(schema).get(name) if dataclasses.is_dataclass(schema) else None
+    return inner_schema(hint) if hint is not None else None
 
 
 def known_keys() -> list[str]:

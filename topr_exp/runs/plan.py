@@ -42,8 +42,8 @@ class Plan:
     launcher: dict[str, Any]  # Hydra's launcher, which the `cluster` group chooses and fills
 
 
-def plan(args: Namespace) -> Plan:
-    """The checked runs of a parsed command line.
+def plan(args: Namespace, trains: bool = True) -> Plan:
+    """The checked runs of a parsed command line; trains: whether they are runs, or evaluations.
 
     Raises ConfigError with one line, also where the runs can't belong to one sweep.
     """
@@ -55,7 +55,7 @@ def plan(args: Namespace) -> Plan:
     for overrides, composed in composer.jobs(base):
         jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
         refuse_source(jobs[-1])
-        check_files(jobs[-1].config)
+        check_files(jobs[-1].config, trains)
     if sweep:
         check_sweep(jobs)
     return Plan(jobs, sweep, launcher)

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from topr_exp.config.settings import Config
 
 
-def check_files(config: Config) -> None:
+def check_files(config: Config, trains: bool = True) -> None:
     """Refuse (ConfigError) what is named and not there, or can't be used, as far as files on this machine tell.
 
-    What is on the hub shows when it is loaded.
+    What is on the hub shows when it is loaded. trains: False where a model is sampled from alone.
     """
     data = config.data
     if config.tracking.name == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(
             "tracking=tensorboard: the package tensorboard is not installed (pip install 'topr-exp[tensorboard]')"
         )
-    if config.model.lora is not None and importlib.util.find_spec("peft") is None:
+    if trains and config.model.lora is not None and importlib.util.find_spec("peft") is None:
         raise ConfigError("model.lora: the package peft is not installed (pip install 'topr-exp[lora]')")
     if data.completions is not None:
         places = (Path(data.completions), config.store / data.completions / "key.json")
