@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import pytest
+
+from tests.paper.made_up import named
 from tests.paper.worlds import Group, Level, World, check_all, group
+from topr_exp.paper.records import LENGTHS
+from topr_exp.paper.staleness_long import EFFECTIVE
+from topr_exp.report.selection import Runs
 
 FRESH = "{}: sampling after every update ends above sampling after every 64"
 ABOVE = "64 updates: {} ends above TOPR"
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "TOPR": {},
     "TOPR, without 1/T": {"algo__length_normalize": False},
     "TOPR, the group's advantage": {"algo__advantage": "group"},
     "TOPR, both": {"algo__advantage": "group", "algo__length_normalize": False},
 }
-RIVALS = {"tis": "TIS", "gspo": "GSPO", "cispo": "CISPO", "vespo": "VESPO", "ppo": "PPO", "grpo": "GRPO",
-          "sapo": "SAPO", "m2po": "M2PO"}  # fmt: skip
-ALL = (*WAYS, *RIVALS.values())
+RIVALS: dict[str, tuple[str, dict[str, Any]]] = {  # what a claim calls a loss: its algorithm and settings
+    "TIS": ("tis", {}), "GSPO": ("gspo", {}), "CISPO": ("cispo", {}), "VESPO": ("vespo", {}), "PPO": ("ppo", {}),
+    "GRPO": ("grpo", {}), "SAPO": ("sapo", {}), "M2PO": ("m2po", {}),
+    "GSPO, eps_low 0.03": ("gspo", {"algo__eps_low": 0.03, "algo__eps_high": 0.03}),
+    "PPO, eps_low 0.8": ("ppo", {"algo__eps_low": 0.8, "algo__eps_high": 4.0}),
+}  # fmt: skip
+ALL = (*WAYS, *RIVALS)
 
 
 def runs(name: str, fresh: Level, between: Level, stale: Level) -> list[Group]:
     """pass@1 with new completions after 1, 8 and 64 updates."""
-    algo = next((algo for algo, known in RIVALS.items() if known == name), "topr")
-    return [group(algo, level, schedule__updates=updates, schedule__rounds=128 // updates, **WAYS.get(name, {}))
+    algo, settings = RIVALS.get(name, ("topr", WAYS.get(name, {})))
+    return [group(algo, level, schedule__updates=updates, schedule__rounds=64 // updates, **settings)
             for updates, level in ((1, fresh), (8, between), (64, stale))]  # fmt: skip
 
 
@@ -46,3 +57,24 @@ def worlds() -> Sequence[World]:
 
 def test_how_stale_long_answers_may_be() -> None:
     check_all(worlds())
+
+
+def test_the_lower_panels_have_the_last_updates_and_the_last_answers() -> None:
+    """Each way's effective sample size in percent, and its answers' mean tokens, by updates and as a mean of seeds."""
+    levels = {"TOPR": (0.9, (150.0, 160.0, 170.0)), "TOPR, both": (0.25, (90.0, 90.0, 120.0))}
+    groups = [group("topr", 60, schedule__updates=updates, lengths=dict.fromkeys(LENGTHS, tokens), **WAYS[name],
+                    metrics={EFFECTIVE: [1.0] * 19 + [share / updates]})
+              for name, (share, tokens) in levels.items() for updates in (1, 8)]  # fmt: skip
+    figure = named("staleness_long").draw(Runs(World("staleness_long", "", groups).records()), {})
+    sizes, lengths = (
+        {line.get_label(): [*map(float, line.get_ydata())] for line in ax.lines if line.get_label() in levels}
+        for ax in figure.axes[2:]
+    )
+    assert sizes == {name: pytest.approx([100 * share, 100 * share / 8]) for name, (share, _) in levels.items()}
+    assert lengths == {name: pytest.approx([sum(tokens) / 3] * 2) for name, (_, tokens) in levels.items()}
+    seeds = sorted(float(y) for line in figure.axes[3].lines if line.get_marker() == "." for y in line.get_ydata())
+    assert seeds == [90, 90, 90, 90, 120, 120, 150, 150, 160, 160, 170, 170]
+
+
+def test_no_runs_are_no_verdict() -> None:
+    assert named("staleness_long").judge(Runs([]), {}) == []

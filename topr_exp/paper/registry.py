@@ -24,8 +24,8 @@ BOTH = "model=tiny,tiny_noise"
 SEEDS = "seed=0,1,2,3,4"
 LOG_RATIOS = tuple(f"log_ratio_q{q}_{sign}" for q in ("05", "50", "95") for sign in ("pos", "neg"))
 # On long answers: those of the experiment, TOPR's other ratios, and wider limits than are usual with large models.
-LOSSES = ("", " algo=topr algo.ratio=token,geometric", " algo=gspo algo.eps_low=0.03 algo.eps_high=0.03",
-          " algo=ppo algo.eps_low=0.8 algo.eps_high=4", " algo=opmd algo.tau=0.01")  # fmt: skip
+WIDER_CLIPS = (" algo=gspo algo.eps_low=0.03 algo.eps_high=0.03", " algo=ppo algo.eps_low=0.8 algo.eps_high=4")
+LOSSES = ("", " algo=topr algo.ratio=token,geometric", *WIDER_CLIPS, " algo=opmd algo.tau=0.01")
 THREE = (BOTH,)  # three seeds, where cost forbids five
 
 FIGURES = (
@@ -179,7 +179,8 @@ FIGURES = (
     Figure(
         "length_rates", "Learning rates by the length of answers",
         "Which learning rate is best for which loss at which length of answers?",
-        tuple(f"length_rates{more}" for more in LOSSES), length.draw_length_rates, length.judge_length_rates,
+        tuple(f"length_rates{more}" for more in (*LOSSES, " algo=grpo,sapo,m2po data.turns=10")),
+        length.draw_length_rates, length.judge_length_rates,
         length.table_length, wider=(), only_full=True, own_model=True,
         note="One seed, on validation problems; `python -m topr_exp.paper.rates` writes the choice into "
         "conf/learning_rates.json. Wider limits than are usual are losses of their own: PPO with eps_low 0.8 clips "
@@ -197,12 +198,14 @@ FIGURES = (
     ),
     Figure(
         "staleness_long", "Beyond the papers: how stale long answers may be",
-        "The same 128 updates on answers of about 250 tokens, sampled anew after every 1, 8 or 64 of them: does TOPR "
+        "The same 64 updates on answers of about 110 tokens, sampled anew after every 1, 8 or 64 of them: does TOPR "
         "fall behind, and is it its 1/T, its advantage, both or neither?",
-        ("staleness_long", "staleness_long algo=topr algo.advantage=reward,group algo.length_normalize=true,false"),
+        tuple(f"staleness_long{more}" for more in (
+            "", " algo=topr algo.advantage=reward,group algo.length_normalize=true,false", *WIDER_CLIPS)),
         staleness_long.draw_staleness_long, staleness_long.judge_staleness_long, staleness_long.table_staleness_long,
-        wider=(), only_full=True, own_model=True,
-        note="One learning rate for all, 3e-4.",
+        wider=(), only_full=True, own_model=True, metrics=(staleness_long.EFFECTIVE, "length"),
+        note="Stories of 10 turns. Each loss has the learning rate that was best for one epoch on completions made "
+        "once (length_rates), TOPR's four ways that of TOPR.",
     ),
     Figure(
         "length_bias", "Beyond the papers: the length of answers",
