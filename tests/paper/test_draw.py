@@ -70,6 +70,16 @@ def test_bars_are_the_final_shares_after_the_base_s() -> None:
     assert ax.lines[-1].get_ydata()[0] == pytest.approx(20)
 
 
+def test_more_lines_than_markers_are_drawn() -> None:
+    groups = {f"way {i}": runs_of(group("topr", 20 + 5 * i, optim__lr=1e-4)) for i in range(len(draw.MARKERS) + 2)}
+    ax = axes()
+    draw.against(ax, groups, "optim.lr")
+    assert [*lines(ax)] == [*groups]
+    ax = axes()
+    draw.each_seed(ax, groups, "optim.lr", lambda record: float(record["final"]["correct"]))
+    assert [*lines(ax)] == [*groups]
+
+
 def by_hand_over(runs: Runs, name: str) -> tuple[float, float]:
     """The ends of the 95 % interval over seeds and problems, in percent."""
     rows = [[int(count) for count in each["final"]["of_problems"][{"pass@1": "correct"}.get(name, name)].split()]

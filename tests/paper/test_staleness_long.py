@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,14 +67,26 @@ def test_the_lower_panels_have_the_last_updates_and_the_last_answers() -> None:
                     metrics={EFFECTIVE: [1.0] * 19 + [share / updates]})
               for name, (share, tokens) in levels.items() for updates in (1, 8)]  # fmt: skip
     figure = named("staleness_long").draw(Runs(World("staleness_long", "", groups).records()), {})
-    sizes, lengths = (
+    lengths, _, sizes = (
         {line.get_label(): [*map(float, line.get_ydata())] for line in ax.lines if line.get_label() in levels}
-        for ax in figure.axes[2:]
+        for ax in figure.axes[3:]
     )
     assert sizes == {name: pytest.approx([100 * share, 100 * share / 8]) for name, (share, _) in levels.items()}
     assert lengths == {name: pytest.approx([sum(tokens) / 3] * 2) for name, (_, tokens) in levels.items()}
     seeds = sorted(float(y) for line in figure.axes[3].lines if line.get_marker() == "." for y in line.get_ydata())
     assert seeds == [90, 90, 90, 90, 120, 120, 150, 150, 160, 160, 170, 170]
+
+
+def test_every_loss_has_one_panel_and_topr_stands_in_all() -> None:
+    every = [one for name in ALL for one in runs(name, 60, 50, 40)]
+    given = [replace(one, lengths=dict.fromkeys(LENGTHS, 100.0), metrics={EFFECTIVE: [1.0]}) for one in every]
+    figure = named("staleness_long").draw(Runs(World("staleness_long", "", given).records()), {})
+    panels = [{text.get_text() for text in ax.get_legend().get_texts()} for ax in figure.axes[:3]]
+    assert panels == [
+        set(WAYS),
+        {"TOPR", "TIS", "CISPO", "VESPO", "SAPO"},
+        {"TOPR", "PPO", "PPO, eps_low 0.8", "GRPO", "GSPO", "GSPO, eps_low 0.03", "M2PO"},
+    ]
 
 
 def test_no_runs_are_no_verdict() -> None:

@@ -58,7 +58,7 @@ def schema_at(key: str) -> Any:
     """The dataclass of a group within a group (model.lora); None for any other key."""
     group, _, name = key.partition(".")
     schema = hints_of(Config).get(group)
-    hint = hints_of(schema).get(name) if dataclasses.is_dataclass(schema) else None
+    hint = hints_of(schema).get(name) if isinstance(schema, type) and dataclasses.is_dataclass(schema) else None
     return inner_schema(hint) if hint is not None else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -145,11 +145,24 @@ def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1"
         errors = PERCENT * np.array([[one.value - one.low, one.high - one.value] for one in found]).T
         values = [PERCENT * one.value for one in found]
         ax.plot(xs, values, label=name_of(label), **style)
-        ax.errorbar(xs, values, np.maximum(errors, 0), fmt=MARKERS[i], ms=4, color=style["color"], capsize=2, lw=1)
+        marker = MARKERS[i % len(MARKERS)]
+        ax.errorbar(xs, values, np.maximum(errors, 0), fmt=marker, ms=4, color=style["color"], capsize=2, lw=1)
         for x, each in zip(xs, points.values(), strict=True):
             ax.plot([x] * len(each), PERCENT * np.array(each.each(name)), ".", ms=2.5, color=style["color"], alpha=0.6)
     log_ticks(ax, {float(x) for runs in groups.values() for x in runs.split(key)})
     ax.set(ylabel=f"{name} (%)")
+
+
+def each_seed(ax: Axes, groups: Mapping[Any, Runs], key: str, of: Callable[[Any], float], shift: float = 0.03) -> None:
+    """A number of each run against a setting on a log axis: the mean over seeds, every seed a dot."""
+    for i, (label, runs) in enumerate(groups.items()):
+        style = series_style(place(label, [*groups]))
+        values = {float(x) * (1 + shift * i): [of(record) for record in each] for x, each in runs.split(key).items()}
+        means = [np.mean(each) for each in values.values()]
+        ax.plot([*values], means, marker=MARKERS[i % len(MARKERS)], ms=4, label=name_of(label), **style)
+        for x, each in values.items():
+            ax.plot([x] * len(each), each, ".", ms=2.5, color=style["color"], alpha=0.6)
+    log_ticks(ax, {float(x) for runs in groups.values() for x in runs.split(key)})
 
 
 def log_ticks(ax: Axes, values: Iterable[float]) -> None:

@@ -49,17 +49,26 @@ def tried_on_models(runs: Runs) -> dict[str, dict[str, Runs]]:
 
 
 def draw_learning_rates(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(2, len(models), width=4.6)
-    for row, (model, members) in zip(grid, models.items(), strict=True):
+    def papers_and_others(members: Runs) -> list[dict[str, Runs]]:
         groups = algorithms(members)
         papers = {name: group for name, group in groups.items() if name in draw.ORDER}
-        others = {name: group for name, group in groups.items() if name not in draw.ORDER}
-        for ax, some in zip(row, (papers, others), strict=True):
-            draw.against(ax, some, RATE)
+        return [papers, {name: group for name, group in groups.items() if name not in papers}]
+
+    return draw_rates({model: (members, papers_and_others(members)) for model, members in by_model(runs).items()})
+
+
+def draw_rates(places: Mapping[str, tuple[Runs, list[dict[str, Runs]]]], columns: int = 4) -> Figure:
+    """A row for each place where the grid was tried: its runs, and the groups of them that share a panel.
+
+    columns: of the legends.
+    """
+    figure, grid = draw.panels(2, max(len(places), 1), width=4.6)
+    for row, (place, (members, shares)) in zip(grid, places.items(), strict=False):
+        for ax, groups in zip(row, shares, strict=True):
+            draw.against(ax, groups, RATE)
             draw.base_line(ax, members)
-            ax.set(xlabel="learning rate", ylabel="pass@1 on validation problems (%)", title=model)
-            draw.legend_below(ax, 4)
+            ax.set(xlabel="learning rate", ylabel="pass@1 on validation problems (%)", title=place)
+            draw.legend_below(ax, columns)
     return figure
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ from topr_exp.config.resolvers import loss_name
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.learning_rates import RATE, best_are_used
+from topr_exp.paper.learning_rates import RATE, best_are_used, draw_rates
 from topr_exp.paper.tabular import log_ratios
 from topr_exp.paper.training import algorithms, by_model
 from topr_exp.report.curves import band
@@ -71,16 +71,11 @@ def ours_and_rivals(runs: Runs) -> list[dict[str, Runs]]:
 
 
 def draw_length_rates(runs: Runs, extra: Extra) -> Figure:
-    places = {place: Runs([each for group in groups.values() for each in group])
-              for place, groups in tried_at_lengths(runs).items()}  # fmt: skip
-    figure, grid = draw.panels(2, max(len(places), 1), width=4.6)
-    for row, (place, members) in zip(grid, places.items(), strict=False):
-        for ax, groups in zip(row, ours_and_rivals(members), strict=True):
-            draw.against(ax, groups, RATE)
-            draw.base_line(ax, members)
-            ax.set(xlabel="learning rate", ylabel="pass@1 on validation problems (%)", title=place)
-            draw.legend_below(ax, 3)
-    return figure
+    places = {
+        place: Runs([each for group in groups.values() for each in group])
+        for place, groups in tried_at_lengths(runs).items()
+    }
+    return draw_rates({place: (members, ours_and_rivals(members)) for place, members in places.items()}, columns=3)
 
 
 def judge_length_rates(runs: Runs, extra: Extra) -> list[Claim]:
@@ -100,15 +95,12 @@ def draw_length(runs: Runs, extra: Extra) -> Figure:
         draw.legend_below(ax, 3)
     spread, spent = below_
     log_ratio_bars(spread, losses(runs).get("topr", Runs([])))
-    for i, (loss, group) in enumerate(losses(runs).items()):
-        if loss.split(",")[0] in WEIGHED:
-            by_turns = {turns: np.mean(shares_spent(each)) for turns, each in group.split(TURNS).items()}
-            spent.plot([*by_turns], [draw.PERCENT * share for share in by_turns.values()], label=title(loss),
-                    marker=draw.MARKERS[i], ms=4, **draw.series_style(i))  # fmt: skip
+    weighed = {title(loss): group for loss, group in losses(runs).items() if loss.split(",")[0] in WEIGHED}
+    draw.each_seed(spent, weighed, TURNS, lambda record: draw.PERCENT * spent_share(record))
     spent.set(ylabel="% of negatives", title="negatives of the last updates with π/μ < 0.01")
     draw.legend_below(spent, 3)
+    draw.log_ticks(spread, runs.split(TURNS))
     for ax in (*above_, spread, spent):
-        draw.log_ticks(ax, runs.split(TURNS))
         ax.set(xlabel="turns of the story")
     return figure
 
@@ -126,9 +118,9 @@ def log_ratio_bars(ax: Axes, runs: Runs) -> None:
     draw.legend_below(ax, 2)
 
 
-def shares_spent(runs: Iterable[Record]) -> list[float]:
-    """Of each run the share of the last updates' negatives that TOPR gives less than a hundredth of their weight."""
-    return [float(each["metrics"][SPENT][-1]) for each in runs]
+def spent_share(record: Record) -> float:
+    """The share of the last updates' negatives that TOPR gives less than a hundredth of their weight."""
+    return float(record["metrics"][SPENT][-1])
 
 
 def judge_length(runs: Runs, extra: Extra) -> list[Claim]:
@@ -144,7 +136,7 @@ def judge_length(runs: Runs, extra: Extra) -> list[Claim]:
     if len(by_turns) > 1:
         ends = min(by_turns), max(by_turns)
         short, long = (by_turns[turns].get("topr", none) for turns in ends)
-        more = [b - a for a, b in zip(*map(shares_spent, paired(short, long)), strict=True)]
+        more = [spent_share(b) - spent_share(a) for a, b in zip(*paired(short, long), strict=True)]
         text = f"TOPR: more of the negatives no longer push with {ends[1]} turns than with {ends[0]}"
         found.append(above(text, over_seeds(more)))
     return found

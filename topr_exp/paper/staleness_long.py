@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above
@@ -16,10 +14,15 @@ from topr_exp.report.selection import Runs, difference, group_by
 from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 UPDATES, EFFECTIVE = "schedule.updates", "ess"
+CLIPS = (
+    "PPO",
+    "GRPO",
+    "GSPO",
+    "M2PO",
+)  # an answer or token too far from where it was sampled has no gradient
 # TOPR by whether its advantage is the group's and whether its loss is divided by the answer's length.
 WAYS = {
     (False, True): "TOPR",
@@ -46,21 +49,23 @@ def ways(runs: Runs) -> dict[str, Runs]:
 
 
 def draw_staleness_long(runs: Runs, extra: Extra) -> Figure:
-    """Above who ends where; below what TOPR's four ways do to the effective sample size and to the answers' length."""
-    figure, (above_, below_) = draw.panels(2, 2, width=4.6)
+    """Above who ends where; below how long the answers are, and what TOPR's batches are worth."""
+    figure, (above_, below_) = draw.panels(3, 2, width=4.4)
     found = ways(runs)
     of_topr = {name: group for name, group in found.items() if name in WAYS.values()}
-    rivals = {name: group for name, group in found.items() if name == "TOPR" or name not in of_topr}
-    for ax, groups, name in zip(above_, (of_topr, rivals), ("TOPR four ways", "TOPR and rivals"), strict=True):
-        draw.against(ax, groups, UPDATES, shift=0.06)
+    clips = {name: group for name, group in found.items() if name == "TOPR" or name.split(",")[0] in CLIPS}
+    rest = {name: group for name, group in found.items() if name not in {*clips, *of_topr} or name == "TOPR"}
+    shares = {"TOPR four ways": of_topr, "TOPR and what weighs": rest, "TOPR and what clips or masks": clips}
+    for ax, (name, groups) in zip(above_, shares.items(), strict=True):
+        draw.against(ax, groups, UPDATES, shift=0.05)
         draw.base_line(ax, runs)
         ax.set_title(name)
-    every_seed(below_[0], of_topr, effective)
-    below_[0].set(ylabel="effective sample size (%)", title="of the ratios in the last updates")
-    every_seed(below_[1], of_topr, lambda record: last_length(record, "length"))
-    below_[1].set(ylabel="tokens", title="mean length of the trained model's answers")
+    for ax, groups in zip(below_, (of_topr, rest), strict=False):
+        draw.each_seed(ax, groups, UPDATES, lambda record: last_length(record, "length"), shift=0.05)
+        ax.set(ylabel="tokens", title="mean length of the trained model's answers")
+    draw.each_seed(below_[2], of_topr, UPDATES, effective, shift=0.05)
+    below_[2].set(ylabel="effective sample size (%)", title="of the ratios in the last updates")
     for ax in (*above_, *below_):
-        draw.log_ticks(ax, runs.split(UPDATES))
         ax.set_xlabel("updates before sampling again")
         draw.legend_below(ax, 2)
     return figure
@@ -69,17 +74,6 @@ def draw_staleness_long(runs: Runs, extra: Extra) -> Figure:
 def effective(record: Record) -> float:
     """Percent: what the answers of a batch are worth by their ratios, (Σ r)² / (B Σ r²), in the last updates."""
     return draw.PERCENT * float(record["metrics"][EFFECTIVE][-1])
-
-
-def every_seed(ax: Axes, groups: Mapping[str, Runs], of: Callable[[Record], float]) -> None:
-    """A number of each run against the updates before sampling again: the mean over seeds, every seed a dot."""
-    for i, (label, runs) in enumerate(groups.items()):
-        style = draw.series_style(i)
-        values = {updates * 1.06**i: [of(each) for each in group] for updates, group in runs.split(UPDATES).items()}
-        ax.plot([*values], [np.mean(each) for each in values.values()], marker=draw.MARKERS[i], ms=4, label=label,
-                **style)  # fmt: skip
-        for x, each in values.items():
-            ax.plot([x] * len(each), each, ".", ms=2.5, color=style["color"], alpha=0.6)
 
 
 def judge_staleness_long(runs: Runs, extra: Extra) -> list[Claim]:
