@@ -20,6 +20,8 @@ import pytest
 
 from tests.conftest import ROOT, config_of, overrides
 from tests.sweep_tools import slow, steps, wait_for
+from tests.training.broken_runs import break_off
+from tests.training.broken_runs import records as without_speed
 from topr_exp import pipeline
 from topr_exp.models.loading import model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy
@@ -209,6 +211,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(TOPRError, match=r"cannot write in .*file/runs/"):
         run(config_of(*overrides(tmp_path / "file")))
+
+
+def test_updates_that_were_logged_after_the_last_checkpoint_are_logged_once(tmp_path: Path) -> None:
+    whole, broken = (config_of(*overrides(tmp_path / name, "checkpoint.every_seconds=0")) for name in ("a", "b"))
+    run(whole)
+    break_off(broken, lambda trainer: trainer.step == 2)
+    with (broken.folder / "metrics.jsonl").open("a") as file:  # as a kill leaves it, beyond the checkpoint of step 2
+        file.write(json.dumps({"iteration": 1, "step": 3, "loss": 7.0}) + "\n" + '{"iteration": 1, "step": 4, "lo')
+    run(broken)
+    assert [line["step"] for line in records(broken.folder)] == [1, 2, 3, 4]
+    assert without_speed(broken.folder) == without_speed(whole.folder)
 
 
 def test_a_folder_that_holds_another_experiment_is_refused(outputs: Path) -> None:

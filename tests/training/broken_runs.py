@@ -17,6 +17,12 @@ from topr_exp.types import TOPRError
 
 def run_twice(config: Config, breaks_off: Callable[[Trainer], bool]) -> dict[str, Any]:
     """The summary of a run that breaks off before the first update of which that holds, and then goes on."""
+    break_off(config, breaks_off)
+    return run(config)
+
+
+def break_off(config: Config, breaks_off: Callable[[Trainer], bool]) -> None:
+    """Run until before the first update of which that holds."""
     update = Trainer.update
 
     def fails(self: Trainer, *arguments: Any, **more: Any) -> dict[str, float]:
@@ -28,7 +34,6 @@ def run_twice(config: Config, breaks_off: Callable[[Trainer], bool]) -> dict[str
         patched.setattr(Trainer, "update", fails)
         with pytest.raises(TOPRError, match="on the way"):
             run(config)
-    return run(config)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
