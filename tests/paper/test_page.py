@@ -161,7 +161,7 @@ ROWS: dict[str, list[tuple[list[Group], str]]] = {
     "staleness_long": [
         ([group("vespo", 11, schedule__updates=8)], "VESPO, 8 updates"),
         ([group("topr", 12, schedule__updates=64, algo__advantage="group")], "TOPR, the group's advantage, 64 updates"),
-        ([group("ppo", 13, schedule__updates=1, algo__eps_low=0.8)], "PPO, eps_low 0.8, 1 updates"),
+        ([group("ppo", 13, schedule__updates=1, algo__eps_low=0.8)], "PPO, eps_low 0.8, 1 update"),
     ],
     "length_bias": [
         ([group("topr", 11)], "TOPR, with 1/T"),

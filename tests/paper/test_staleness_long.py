@@ -15,7 +15,8 @@ from topr_exp.paper.staleness_long import EFFECTIVE
 from topr_exp.report.selection import Runs
 
 FRESH = "{}: sampling after every update ends above sampling after every 64"
-ABOVE = "64 updates: {} ends above TOPR"
+ABOVE = "{}: {} ends above TOPR"
+AT = ("1 update", "8 updates", "64 updates")
 WAYS: dict[str, dict[str, Any]] = {
     "TOPR": {},
     "TOPR, without 1/T": {"algo__length_normalize": False},
@@ -39,20 +40,32 @@ def runs(name: str, fresh: Level, between: Level, stale: Level) -> list[Group]:
 
 
 def worlds() -> Sequence[World]:
-    fresh, beaten = [FRESH.format(name) for name in ALL], [ABOVE.format(name) for name in ALL[1:]]
+    fresh = [FRESH.format(name) for name in ALL]
+    new, between, old = ([ABOVE.format(at, name) for name in ALL[1:]] for at in AT)
     return [
-        World("staleness_long", "old answers cost TOPR 20 points and the others 10; with 8 updates all gain",
-              [*runs("TOPR", 60, 80, 40), *(one for name in ALL[1:] for one in runs(name, 60, 80, 50))],
-              shown=(*fresh, *beaten), effects={fresh[0]: 20, fresh[1]: 10, beaten[0]: 10}),
-        World("staleness_long", "old answers are better; TOPR is best with them, last with new ones",
+        World("staleness_long", "old answers cost TOPR 20 points and the others 10; with 8 updates TOPR is first",
+              [*runs("TOPR", 60, 80, 40), *(one for name in ALL[1:] for one in runs(name, 60, 70, 50))],
+              shown=(*fresh, *old), not_shown=between, undecided=new,
+              effects={fresh[0]: 20, fresh[1]: 10, old[0]: 10, between[0]: -10}),
+        World("staleness_long", "old answers are better; TOPR is best with them, last with newer ones",
               [*runs("TOPR", 40, 20, 70), *(one for name in ALL[1:] for one in runs(name, 50, 80, 60))],
-              not_shown=(*fresh, *beaten), effects={fresh[0]: -30, beaten[-1]: -10}),
+              shown=(*new, *between), not_shown=(*fresh, *old), effects={fresh[0]: -30, old[-1]: -10, new[0]: 10}),
+        World("staleness_long", "with new answers TOPR is first, with answers of 8 updates last",
+              [*runs("TOPR", 70, 50, 60), *(one for name in ALL[1:] for one in runs(name, 60, 65, 60))],
+              shown=between, not_shown=new, effects={between[0]: 15, new[0]: -10}),
         World("staleness_long", "of TOPR's ways the one without 1/T is best with old answers, the group's last",
               [*runs("TOPR", 60, 60, 50), *runs("TOPR, without 1/T", 60, 60, 70),
                *runs("TOPR, the group's advantage", 60, 60, 30), *runs("TOPR, both", 60, 60, (75.0, 30.0, 50.0))],
-              shown=(fresh[0], beaten[0], fresh[2]), not_shown=(fresh[1], beaten[1]), undecided=(fresh[3], beaten[2])),
+              shown=(fresh[0], old[0], fresh[2]), not_shown=(fresh[1], old[1]), undecided=(fresh[3], old[2])),
         World("staleness_long", "nobody sampled after every update", runs("VESPO", 60, 50, 40)[1:],
-              undecided=(FRESH.format("VESPO"), ABOVE.format("VESPO"))),
+              undecided=(FRESH.format("VESPO"), ABOVE.format("64 updates", "VESPO"))),
+        *[World("staleness_long", f"{name} alone is above TOPR, and loses nothing by old answers",
+                [*runs("TOPR", 60, 60, 50), *(one for each in ALL[1:] if each != name for one in runs(each, 60, 60, 40)),
+                 *runs(name, 60, 60, 60)],
+                shown=(ABOVE.format("64 updates", name), *(FRESH.format(each) for each in ALL if each != name)),
+                not_shown=tuple(ABOVE.format("64 updates", each) for each in ALL[1:] if each != name),
+                undecided=(FRESH.format(name),))
+          for name in ALL[1:]],
     ]  # fmt: skip
 
 

@@ -77,6 +77,7 @@ def effective(record: Record) -> float:
 
 
 def judge_staleness_long(runs: Runs, extra: Extra) -> list[Claim]:
+    """What staleness costs each loss; and every other loss against TOPR, at each staleness."""
     found = []
     by_updates = {updates: ways(group) for updates, group in runs.split(UPDATES).items()}
     fresh, stale = by_updates.get(1, {}), by_updates.get(64, {})
@@ -84,12 +85,17 @@ def judge_staleness_long(runs: Runs, extra: Extra) -> list[Claim]:
     for name in ways(runs):
         text = f"{name}: sampling after every update ends above sampling after every 64"
         found.append(above(text, difference(stale.get(name, none), fresh.get(name, none))))
-    for name in ways(runs):
-        if name != "TOPR":
-            text = f"64 updates: {name} ends above TOPR"
-            found.append(above(text, difference(stale.get("TOPR", none), stale.get(name, none))))
+    for updates, here in by_updates.items():
+        for name, group in here.items():
+            if name != "TOPR":
+                text = f"{counted(updates)}: {name} ends above TOPR"
+                found.append(above(text, difference(here.get("TOPR", none), group)))
     return found
 
 
+def counted(updates: int) -> str:
+    return f"{updates} update{'' if updates == 1 else 's'}"
+
+
 def table_staleness_long(runs: Runs) -> Mapping[str, Runs]:
-    return group_by(runs, (ways, str), (UPDATES, "{} updates".format))
+    return group_by(runs, (ways, str), (UPDATES, counted))
