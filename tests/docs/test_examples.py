@@ -1,0 +1,49 @@
+"""What the documents print of runs and tables is what the commands that they show would print today."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from topr_exp.config.arguments import parse
+from topr_exp.grading.grader import GRADER_VERSION
+from topr_exp.runs.plan import plan
+
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDER = re.compile(r"\b[a-z]\w*_s\d_[0-9a-f]{10}\b")  # of a run
+# The overrides of a sweep: of the command itself, or in the remark behind one that shows a sweep.
+SWEEP = re.compile(r"(?:topr_exp -m |sweeps status \S+ +# )((?:.*\\\n)*.*)")
+
+
+def printed() -> list[tuple[str, str, list[str]]]:
+    """Document, overrides and the folders below them, of each block that starts a sweep and shows its runs."""
+    found = []
+    for path in DOCS:
+        for block in re.findall(r"```\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+            command, folders = SWEEP.search(block), sorted({*FOLDER.findall(block)})
+            if command and folders:
+                found.append((path.name, command[1].replace("\\\n", " "), folders))
+    return found
+
+
+@pytest.mark.parametrize(("document", "overrides", "folders"), printed())
+def test_the_folders_of_a_sweep(
+    document: str, overrides: str, folders: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    jobs = plan(parse(["-m", *shlex.split(overrides)])).jobs
+    assert {*folders} <= {job.config.folder.name for job in jobs}, document
+
+
+def test_blocks_are_found() -> None:
+    assert [document for document, *_ in printed()].count("slurm.md") >= 4
+
+
+def test_the_version_of_the_verdicts() -> None:
+    listed = re.findall(r"grader=\S+ rollouts=\S+ version=(\d+)", (ROOT / "docs" / "store.md").read_text())
+    assert listed
+    assert {*listed} == {GRADER_VERSION}
