@@ -214,11 +214,12 @@ def evaluate_model(config: Config) -> None:
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
             if config.task.verifies:
                 benchmark.generate_solutions(sampler, store)
+                sampler.close()
             test = benchmark.tokenize(benchmark.sets.test, policy)
             say(heading(config, policy, len(test.problems)))
             evaluation = benchmark.evaluate(sampler, policy, test, store)
         figures = {**benchmark.figures(evaluation, folder, 0), "too_long": test.too_long}
-        Showcase(folder, config.optim.score_batch_size).tested(0, policy, evaluation)
+        Showcase(folder).tested(0, policy, evaluation)
         write_json(folder / "environment.json", environment(config))
         write_json(folder / "eval.json", {**asked, "weights": policy.fingerprint, "figures": figures})
     shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)

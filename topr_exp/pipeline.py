@@ -94,12 +94,13 @@ class Experiment:
     def __init__(self, config: Config, folder: RunFolder, sampler: Sampler) -> None:
         self.config, self.folder, self.sampler = config, folder, sampler
         self.shared, self.own = SharedStore(config.store, folder.path), Store(folder.path / "store")
-        self.showcase = Showcase(folder.path, config.optim.score_batch_size)
+        self.showcase = Showcase(folder.path)
         with folder.stage("problems"):
             self.benchmark = Benchmark(config, self.shared)
         if config.task.verifies:  # the problems are now solutions to them, the answer is whether one is correct
             with folder.stage("sampling"):
                 folder.count("tokens_of_solver", self.benchmark.generate_solutions(sampler, self.shared))
+                sampler.close()  # an engine would have what the policy needs
         with folder.stage("problems"):
             check_gpu_memory(config, distributed.world_size())
             self.policy = load_policy(config.model, config.cluster.device.name)
@@ -293,6 +294,7 @@ class Experiment:
     def train_in_rounds(self, iteration: int) -> Trainer:
         """Train the policy in place on completions that it samples anew every few updates."""
         config = self.config
+        self.sampler.close()  # the next engine takes what is free beside a reference and what training keeps
         with self.folder.stage("training"), open_grader(config.grading) as grader:
             reference = self.reference()
             trainer = self.trainer(reference, iteration)

@@ -68,3 +68,15 @@ def test_a_batch_of_the_longest_completions_is_what_is_estimated(monkeypatch: py
     (given,) = asked
     assert (given["tokens"], given["pairs"], given["in_one"]) == (2 + 4 * 12, 4 * 14, False)
     assert config_of("optim=paper").optim.name is Optimizer.adafactor
+
+
+def test_a_model_that_does_not_say_how_wide_its_layers_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    def narrow(seed: int) -> Any:
+        return GPT2LMHeadModel(GPT2Config(vocab_size=12, n_embd=8, n_layer=1, n_head=1, n_positions=64))
+
+    monkeypatch.setitem(globals(), "make_model", narrow)
+    assert chosen(monkeypatch, 140) == (
+        True, "layers are computed again in the backward pass: what they keep of this model is not estimated"
+    )  # fmt: skip

@@ -40,3 +40,13 @@ def records(folder: Path) -> list[dict[str, Any]]:
     """What a run logged of its updates, but for their speed."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
+
+
+def recorded(method: Callable[..., Any], name: str, order: list[str]) -> Callable[..., Any]:
+    """The same method, which also writes its name down when it is called."""
+
+    def called(*arguments: Any, **more: Any) -> Any:
+        order.append(name)
+        return method(*arguments, **more)
+
+    return called

@@ -16,7 +16,8 @@ from transformers.optimization import Adafactor as Reference
 
 from tests.conftest import make_model
 from tests.processes import together
-from topr_exp.training.optimizers import Adafactor
+from tests.training.test_trainer import optim
+from topr_exp.training.optimizers import Adafactor, make_optimizer
 
 SHAPES = [(300, 200), (5, 700), (64,), (3, 40, 20), (1, 1)]  # the second has fewer rows than there are processes
 LIMITS = [1e9, 1.0, 1e-3]  # of the gradient's norm: not clipped, clipped, clipped hard
@@ -175,3 +176,9 @@ def ours(own: list[Any]) -> Any:
 def test_an_update_reads_the_gradient_five_times_and_the_weights_once() -> None:
     assert traffic(theirs) == {"read": 15.0, "written": 9.0}
     assert traffic(ours) == {"read": 6.0, "written": 2.0}
+
+
+def test_adamw_keeps_no_copies_of_its_state_while_it_steps() -> None:
+    """Where torch may choose it takes every weight at once on a GPU, with a copy of the second moments of all."""
+    optimizer = make_optimizer(weights(), optim())
+    assert [group["foreach"] for group in optimizer.param_groups] == [False]

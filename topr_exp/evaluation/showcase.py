@@ -30,8 +30,8 @@ FILE = "completions.jsonl"
 class Showcase:
     """The completions that a run folder shows; every call replaces what an earlier attempt wrote."""
 
-    def __init__(self, folder: Path, batch_size: int) -> None:
-        self.path, self.batch_size = folder / FILE, batch_size
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
         self.base: Evaluation | None = None
 
     def tested(self, iteration: int, policy: Policy, evaluation: Evaluation) -> None:
@@ -72,7 +72,7 @@ class Showcase:
         """Add the log-probability of each completion under `policy`."""
         if entries:
             rows = [entry["row"] for entry in entries]
-            values = log_probabilities(policy, rollouts, rows, self.batch_size)["logp"].to_pylist()
+            values = log_probabilities(policy, rollouts, rows, batch_size=1)["logp"].to_pylist()
             for entry, value in zip(entries, values, strict=True):
                 entry["logp"][str(iteration)] = float(np.sum(value, dtype=np.float64))
 

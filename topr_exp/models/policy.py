@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,9 @@ from topr_exp.models.words import with_bos
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder
 from topr_exp.types import ConfigError
+
+log = logging.getLogger(__name__)
+MOST_LOST = 0.1  # of what an adapter adds, in the weights that it is merged into; above it is worth a warning
 
 
 @dataclass
@@ -178,6 +182,12 @@ def save_policy(policy: Policy, folder: Path, dtype: torch.dtype | None = None) 
         policy.tokenizer.save_pretrained(target)
         if policy.base is not None:
             adapter.save_adapter(policy.model, target / adapter.FOLDER, policy.base[0])
+            if dtype is None and (lost := adapter.lost_by_merging(policy.model)) > MOST_LOST:
+                log.warning(
+                    "model.lora: rounding to %s takes %.0f %% of what the adapter adds to the weights that are saved "
+                    "and that engines sample from (adapter/ has all of it); model.dtype=float32 keeps it",
+                    str(policy.compute).removeprefix("torch."), 100 * lost,
+                )  # fmt: skip
 
 
 def save_model(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:

@@ -43,6 +43,8 @@ def choose(config: Config, policy: Policy, train: Questions, processes: int) -> 
         return True, "layers are computed again in the backward pass: what they keep with model.lora is not estimated"
     if config.data.completions is not None or config.schedule.prompts is not None or needs_reference(config):
         return True, "layers are computed again in the backward pass: how much else lies on the GPU is not known before"
+    if not hasattr(policy.model.config, "intermediate_size"):
+        return True, "layers are computed again in the backward pass: what they keep of this model is not estimated"
     need, total = estimate(config, policy, train, processes), torch.cuda.mem_get_info()[1] / GIB
     fits = need <= SHARE * total
     what = "kept for the backward pass" if fits else "computed again in the backward pass"

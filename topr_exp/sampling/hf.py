@@ -117,7 +117,7 @@ class DecodingBatch:
         self.lengths, self.mask = self.lengths[rows], self.mask[rows]
 
 
-@torch.inference_mode()
+@torch.no_grad()  # inference mode would switch off autocast's cache: every token would cast every weight again
 def sample_completions(
     model: Any,
     prompts: Sequence[Sequence[int]],

@@ -48,6 +48,7 @@ class Lane:
     shape: str = ""  # of the model that it started with
     length: int = 0
     asleep: bool = False
+    needs: int = 0  # bytes of each GPU that it gave back when it fell asleep
 
 
 class VLLM:
@@ -61,8 +62,8 @@ class VLLM:
         self.stays = beside_training and not config.sleep  # on the GPU while the policy trains
         self.python = check_python(config.python)
         self.all = [Lane(i, gpus) for i, gpus in enumerate(engine_gpus(visible_gpus(), config.tensor_parallel))]
-        self.idle: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-        for lane in self.all:
+        self.idle: queue.LifoQueue[Lane] = queue.LifoQueue()  # one shard after the other goes to one engine
+        for lane in reversed(self.all):
             self.idle.put(lane)
         self.lanes = len(self.all)
         self.weights, self.folder, self.length = "", Path(), 0
@@ -118,14 +119,16 @@ class VLLM:
         """The lane's engine, running, awake and with the policy's weights."""
         if self.stopped:
             raise TOPRError("sampling was stopped")
-        if lane.length < self.length or lane.shape != weight_shapes(policy):
+        if lane.asleep:
+            release_gpu_memory()
+        too_large = lane.asleep and free_bytes(lane.gpus) < lane.needs  # AdamW's state came meanwhile
+        if too_large or lane.length < self.length or lane.shape != weight_shapes(policy):
             self.end_engine(lane)
         reload = lane.engine is not None
         if lane.engine is None:
             self.start_engine(lane, policy)
         assert lane.engine is not None
         if lane.asleep:
-            release_gpu_memory()
             lane.engine.ask("wake")
             lane.asleep = False
         if lane.weights != self.weights:
@@ -161,7 +164,7 @@ class VLLM:
     def end_engine(self, lane: Lane) -> None:
         if lane.engine is not None:
             lane.engine.close()
-        lane.engine, lane.weights = None, ""
+        lane.engine, lane.weights, lane.asleep = None, "", False
 
     def made_by(self) -> dict[str, str]:
         return {"sampler": "vllm", **self.description}
@@ -169,8 +172,9 @@ class VLLM:
     def rest(self) -> None:
         for lane in self.all if self.config.sleep else []:
             if lane.engine is not None and not lane.asleep:
+                before = free_bytes(lane.gpus)
                 lane.engine.ask("sleep")
-                lane.asleep = True
+                lane.asleep, lane.needs = True, free_bytes(lane.gpus) - before
 
     def close(self) -> None:
         for lane in self.all:
@@ -248,9 +252,19 @@ def release_gpu_memory() -> None:
 
 def free_share(gpus: Sequence[str], *, stays: bool) -> float:
     """The share of the memory of these GPUs that an engine may take; 1 without GPUs, where nobody reads it."""
+    return min((engine_share(free, total, stays) for free, total in memory_of(gpus)), default=1)
+
+
+def free_bytes(gpus: Sequence[str]) -> int:
+    """What is free of the fullest of these GPUs; 0 without GPUs."""
+    return min((free for free, _ in memory_of(gpus)), default=0)
+
+
+def memory_of(gpus: Sequence[str]) -> list[tuple[int, int]]:
+    """Bytes of each GPU: free, and in all."""
     all_gpus = visible_gpus() if gpus else []
     first = torch.cuda.current_device() if len(all_gpus) == 1 else 0  # of a run's several processes each has one
-    return min((engine_share(*torch.cuda.mem_get_info(first + all_gpus.index(gpu)), stays) for gpu in gpus), default=1)
+    return [torch.cuda.mem_get_info(first + all_gpus.index(gpu)) for gpu in gpus]
 
 
 def engine_share(free: int, total: int, stays: bool) -> float:
