@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from topr_exp.report.selection import Runs
 
 FRESH = "{}: sampling after every update ends above sampling after every 64"
 ABOVE = "{}: {} ends above TOPR"
+SHORTER = "{}: TOPR's answers end shorter with 1/T"
 AT = ("1 update", "8 updates", "64 updates")
 WAYS: dict[str, dict[str, Any]] = {
     "TOPR": {},
@@ -32,11 +32,12 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {  # what a claim calls a loss: 
 ALL = (*WAYS, *RIVALS)
 
 
-def runs(name: str, fresh: Level, between: Level, stale: Level) -> list[Group]:
-    """pass@1 with new completions after 1, 8 and 64 updates."""
+def runs(name: str, fresh: Level, between: Level, stale: Level, lengths: Sequence[Level] = (100,) * 3) -> list[Group]:
+    """pass@1, and the answers' mean tokens, with new completions after 1, 8 and 64 updates."""
     algo, settings = RIVALS.get(name, ("topr", WAYS.get(name, {})))
-    return [group(algo, level, schedule__updates=updates, schedule__rounds=64 // updates, **settings)
-            for updates, level in ((1, fresh), (8, between), (64, stale))]  # fmt: skip
+    return [group(algo, level, schedule__updates=updates, schedule__rounds=64 // updates, **settings,
+                  lengths=dict.fromkeys(LENGTHS, length), metrics={EFFECTIVE: [1.0]})
+            for updates, level, length in zip((1, 8, 64), (fresh, between, stale), lengths, strict=True)]  # fmt: skip
 
 
 def worlds() -> Sequence[World]:
@@ -57,6 +58,18 @@ def worlds() -> Sequence[World]:
               [*runs("TOPR", 60, 60, 50), *runs("TOPR, without 1/T", 60, 60, 70),
                *runs("TOPR, the group's advantage", 60, 60, 30), *runs("TOPR, both", 60, 60, (75.0, 30.0, 50.0))],
               shown=(fresh[0], old[0], fresh[2]), not_shown=(fresh[1], old[1]), undecided=(fresh[3], old[2])),
+        World("staleness_long", "1/T takes 40 tokens with new answers, adds 10 with older ones; then seeds disagree",
+              [*runs("TOPR", 60, 60, 60, (110, 110, (100.0, 110.0, 120.0))),
+               *runs("TOPR, without 1/T", 60, 60, 60, (150, 100, (120.0, 110.0, 100.0)))],
+              shown=(SHORTER.format("1 update"),), not_shown=(SHORTER.format("8 updates"),),
+              undecided=(SHORTER.format("64 updates"),)),
+        World("staleness_long", "1/T adds 40 tokens with new and old answers, takes 10 with those of 8 updates",
+              [*runs("TOPR", 60, 60, 60, (150, 100, 150)), *runs("TOPR, without 1/T", 60, 60, 60, (110, 110, 110))],
+              shown=(SHORTER.format("8 updates"),),
+              not_shown=(SHORTER.format("1 update"), SHORTER.format("64 updates"))),
+        World("staleness_long", "1/T takes tokens with answers of 64 updates",
+              [*runs("TOPR", 60, 60, 60, (100, 100, 90)), *runs("TOPR, without 1/T", 60, 60, 60)],
+              shown=(SHORTER.format("64 updates"),)),
         World("staleness_long", "nobody sampled after every update", runs("VESPO", 60, 50, 40)[1:],
               undecided=(FRESH.format("VESPO"), ABOVE.format("64 updates", "VESPO"))),
         *[World("staleness_long", f"{name} alone is above TOPR and not hurt by old answers",
@@ -91,8 +104,7 @@ def test_the_lower_panels_have_the_last_updates_and_the_last_answers() -> None:
 
 
 def test_every_loss_has_one_panel_and_topr_stands_in_all() -> None:
-    every = [one for name in ALL for one in runs(name, 60, 50, 40)]
-    given = [replace(one, lengths=dict.fromkeys(LENGTHS, 100.0), metrics={EFFECTIVE: [1.0]}) for one in every]
+    given = [one for name in ALL for one in runs(name, 60, 50, 40)]
     figure = named("staleness_long").draw(Runs(World("staleness_long", "", given).records()), {})
     panels = [{text.get_text() for text in ax.get_legend().get_texts()} for ax in figure.axes[:3]]
     assert panels == [

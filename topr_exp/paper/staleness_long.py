@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from topr_exp.paper import draw
-from topr_exp.paper.claims import Claim, above
+from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
-from topr_exp.paper.length import last_length, name_of, title
+from topr_exp.paper.length import last_length, name_of, paired, title, tokens
 from topr_exp.paper.training import algorithms
-from topr_exp.report.selection import Runs, difference, group_by
+from topr_exp.report.selection import Runs, difference, group_by, over_seeds
 from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def effective(record: Record) -> float:
 
 
 def judge_staleness_long(runs: Runs, extra: Extra) -> list[Claim]:
-    """What staleness costs each loss; and every other loss against TOPR, at each staleness."""
+    """What staleness costs each loss; at each staleness every other loss against TOPR, and what 1/T does to length."""
     found = []
     by_updates = {updates: ways(group) for updates, group in runs.split(UPDATES).items()}
     fresh, stale = by_updates.get(1, {}), by_updates.get(64, {})
@@ -90,6 +90,9 @@ def judge_staleness_long(runs: Runs, extra: Extra) -> list[Claim]:
             if name != "TOPR":
                 text = f"{counted(updates)}: {name} ends above TOPR"
                 found.append(above(text, difference(here.get("TOPR", none), group)))
+        pairs = zip(*paired(here.get("TOPR", none), here.get("TOPR, without 1/T", none)), strict=True)
+        gaps = [last_length(one, "length") - last_length(two, "length") for one, two in pairs]
+        found.append(tokens(below(f"{counted(updates)}: TOPR's answers end shorter with 1/T", over_seeds(gaps)), gaps))
     return found
 
 
