@@ -114,9 +114,8 @@ class Experiment:
         self.imported: Imported | None = None
         if config.data.completions is not None:  # now, since what can't be trained on is to be told before sampling
             with folder.stage("sampling"):
-                source = config.data.completions
                 self.imported = load_imported(
-                    source, self.train.problems, self.benchmark.prompter, self.policy, self.shared
+                    config.data.completions, self.train.problems, self.benchmark.prompter, self.policy, self.shared
                 )
         memory = self.choose_checkpointing()
         say(header(config, self.policy, sets, self.train, self.test, memory) + "\n")

@@ -11,6 +11,7 @@ import pytest
 
 from topr_exp.config.settings import Config
 from topr_exp.pipeline import run
+from topr_exp.sampling.sampler import HFSampler
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
@@ -42,11 +43,19 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in line.items() if name != "tokens_per_second"} for line in lines]
 
 
-def recorded(method: Callable[..., Any], name: str, order: list[str]) -> Callable[..., Any]:
-    """The same method, which also writes its name down when it is called."""
+def record_engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is asked of the sampler from now on, in order: "sample" and "close"."""
+    order: list[str] = []
 
-    def called(*arguments: Any, **more: Any) -> Any:
-        order.append(name)
-        return method(*arguments, **more)
+    def recorded(name: str) -> Callable[..., Any]:
+        method = getattr(HFSampler, name)
 
-    return called
+        def called(*arguments: Any, **more: Any) -> Any:
+            order.append(name)
+            return method(*arguments, **more)
+
+        return called
+
+    for name in ("sample", "close"):
+        monkeypatch.setattr(HFSampler, name, recorded(name))
+    return order

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import config_of, overrides
-from tests.training.broken_runs import recorded, records, run_twice
+from tests.training.broken_runs import record_engine, records, run_twice
 from topr_exp.pipeline import Experiment, run
-from topr_exp.sampling.sampler import HFSampler
 from topr_exp.types import TOPRError
 
 REPLAY = [
@@ -39,14 +38,12 @@ def test_rounds_count_what_they_sampled_before_a_run_broke_off(tmp_path: Path) -
 
 
 def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
+    order = record_engine(monkeypatch)
 
     def reference(self: Experiment) -> None:
         order.append("reference")
         raise TOPRError("far enough")
 
-    monkeypatch.setattr(HFSampler, "sample", recorded(HFSampler.sample, "sample", order))
-    monkeypatch.setattr(HFSampler, "close", recorded(HFSampler.close, "close", order))
     monkeypatch.setattr(Experiment, "reference", reference)
     with pytest.raises(TOPRError, match="far enough"):
         run(config_of(*overrides(tmp_path, *REPLAY)))

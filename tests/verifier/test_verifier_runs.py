@@ -17,13 +17,12 @@ import pytest
 
 from tests.conftest import ROOT, config_of
 from tests.sweep_tools import SLOW, wait_for
-from tests.training.broken_runs import recorded
+from tests.training.broken_runs import record_engine
 from topr_exp import pipeline
 from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate_folder
 from topr_exp.pipeline import run
 from topr_exp.report.table2 import main as print_table
-from topr_exp.sampling.sampler import HFSampler
 from topr_exp.store import Store
 from topr_exp.types import TOPRError
 
@@ -134,14 +133,12 @@ def test_a_model_without_a_chat_template_is_one_line(outputs: Path) -> None:
 def test_the_solvers_engine_is_gone_before_the_verifier_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    order: list[str] = []
+    order = record_engine(monkeypatch)
 
     def load(*given: Any) -> None:
         order.append("load")
         raise TOPRError("far enough")
 
-    monkeypatch.setattr(HFSampler, "sample", recorded(HFSampler.sample, "sample", order))
-    monkeypatch.setattr(HFSampler, "close", recorded(HFSampler.close, "close", order))
     monkeypatch.setattr(pipeline, "load_policy", load)
     with pytest.raises(TOPRError, match="far enough"):
         run(settings(tmp_path))

@@ -17,12 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 UPDATES, EFFECTIVE = "schedule.updates", "ess"
-CLIPS = (
-    "PPO",
-    "GRPO",
-    "GSPO",
-    "M2PO",
-)  # an answer or token too far from where it was sampled has no gradient
+# Losses in which an answer or token too far from where it was sampled has no gradient.
+CLIPS = ("PPO", "GRPO", "GSPO", "M2PO")
 # TOPR by whether its advantage is the group's and whether its loss is divided by the answer's length.
 WAYS = {
     (False, True): "TOPR",
