@@ -2,6 +2,7 @@
 
     make gpu-check                                        (python scripts/gpu_check.py)
     python scripts/gpu_check.py --size small              minutes, also without a GPU: tries the check itself
+    python scripts/gpu_check.py --size 100m               the same with Llama 3's vocabulary and long prompts
     python scripts/gpu_check.py --vllm ~/vllm/bin/python  where vLLM has an environment of its own
     python scripts/gpu_check.py --steps update whole      some steps, again where they were done before
 
@@ -28,9 +29,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).with_name("gpu_check_steps.py")
-DISK = {"8b": 150, "small": 1}  # GiB: the model, a trained one, two checkpoints, weights for an engine
+DISK = {"8b": 150, "100m": 4, "small": 1}  # GiB: the model, a trained one, two checkpoints, weights for an engine
 # GPU memory in GiB that an update of 8B weights needs (benchmarks/simulated_memory.py).
-MEMORY = {"8b": 62, "small": 0}
+MEMORY = {"8b": 62, "100m": 0, "small": 0}
 
 
 class Failed(Exception):
@@ -183,10 +184,22 @@ def tests(place: Place) -> dict[str, Any]:
     return {"pytest": last_line(place.out / "tests.log")}
 
 
+def lora(place: Place) -> dict[str, Any]:
+    """Two rounds on-policy with LoRA and AdamW, the second sampled with the weights that the adapter was merged into."""
+    adapter = ["model.lora={rank: 16, alpha: 32, targets: all-linear}", "optim=tiny", "optim.lr=1e-4", "optim.batch_size=16"]
+    rounds = ["algo=topr", "schedule=on_policy", "schedule.rounds=2", "schedule.prompts=4"]
+    return seconds_of(experiment(place, "lora", [*place.model, *adapter, *rounds], 10))
+
+
+SEVERAL = [
+    "compose.n_examples=64", "cluster.processes=2", "cluster.parallel=fsdp", "evaluation.every=2",
+    "evaluation.problems=4",
+]  # fmt: skip
+
+
 def several(place: Place) -> dict[str, Any]:
-    """FSDP in two processes: one is killed while it trains, and the same command goes on."""
-    both = ["cluster.processes=2", "cluster.parallel=fsdp"]
-    settings = [*place.model, "compose.n_examples=64", *both]
+    """FSDP in two processes, evaluations in training: one is killed while it trains, and the same command goes on."""
+    settings = [*place.model, *SEVERAL]
     process = subprocess.Popen(run_command(place, "several", settings), cwd=ROOT, stdout=subprocess.DEVNULL,
                                stderr=subprocess.STDOUT)  # fmt: skip
     deadline = time.monotonic() + 480
@@ -241,6 +254,7 @@ STEPS = {  # in order of value
     "whole": Step(whole, 12, ("memory", "disk", "model")),
     "rounds": Step(rounds, 10, ("memory", "disk", "model")),
     "curve": Step(curve, 10, ("memory", "disk", "model")),
+    "lora": Step(lora, 10, ("memory", "disk", "model")),
     "tests": Step(tests, 6, ("GPU",)),
     "several": Step(several, 16, ("two GPUs", "disk", "model")),
 }
@@ -255,7 +269,7 @@ def lacking(place: Place, needs: tuple[str, ...]) -> str | None:
         return f"{DISK[place.size]} GiB of disk are needed in {place.out}, {free:.0f} are free (--out FOLDER)"
     if "GPU" in needs and not place.gpus:
         return "there is no GPU"
-    if "two GPUs" in needs and place.gpus < 2 and place.size != "small":
+    if "two GPUs" in needs and place.gpus < 2 and place.size == "8b":
         return f"two GPUs are needed, there are {place.gpus}"
     if "model" in needs and not (place.out / "random-model" / "config.json").exists():
         return "there is no random model (step model)"
@@ -309,7 +323,11 @@ def main() -> int:
     out = options.out.resolve() / options.size
     out.mkdir(parents=True, exist_ok=True)
     place = Place(out, options.size, 0, 0.0, options.vllm)
-    machine = child(place, "machine", 3, *([options.vllm] if options.vllm else []))
+    try:
+        machine = child(place, "machine", 3, *([options.vllm] if options.vllm else []))
+    except Failed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     place = Place(out, options.size, machine["gpus"], machine["GPU memory, GiB"], machine["vllm python"])
     if options.size == "8b" and not place.gpus:
         print("torch sees no GPU here; --size small tries the check without one", file=sys.stderr)

@@ -28,7 +28,7 @@ def machine(vllm: str | None = None) -> dict[str, Any]:
         python: str | None = check_python(vllm)
     except ConfigError as error:
         if vllm is not None:
-            raise
+            sys.exit(f"--vllm: {error}")
         python = None
         print(error)
     gpus = torch.cuda.device_count()

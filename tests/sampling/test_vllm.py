@@ -294,3 +294,14 @@ def test_rounds_keep_their_engine_and_reload_its_weights(tmp_path: Path, monkeyp
     for line in lines:  # vLLM drew from the weights that the round then trained
         assert line["sampler_gap"] < 1e-4
     assert not list(config.folder.glob("sampler/**/weights"))
+
+
+def test_rounds_with_lora_draw_from_the_weights_that_the_adapter_was_merged_into(tmp_path: Path) -> None:
+    lora = ["model.lora={rank: 4, alpha: 8, targets: all-linear}", "optim.lr=1e-2"]
+    config = config_of(*overrides(tmp_path, *settings(*ROUNDS, *lora)))
+    run(config)
+    lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    for line in lines:
+        assert line["sampler_gap"] < 1e-4
+    assert (config.folder / "model" / "adapter" / "adapter_model.safetensors").is_file()

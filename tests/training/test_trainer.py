@@ -311,17 +311,32 @@ def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(tmp_
     assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
 
 
+@dataclasses.dataclass(frozen=True)
+class NotFinite(Tapered):
+    """Adds what is infinite and has no gradient, or what is 0 and has one that is not a number."""
+
+    loss_alone: bool = True
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        out = super().__call__(batch)
+        more = torch.full_like(out.loss, float("inf")) if self.loss_alone else (0 * out.loss).abs().sqrt()
+        return dataclasses.replace(out, loss=out.loss + more)
+
+
 @pytest.mark.parametrize("skip", [False, True])
-def test_a_gradient_that_is_not_finite_stops_the_run_or_is_skipped(
-    tmp_path: Path, make_policy: Any, skip: bool
+@pytest.mark.parametrize("broken", ["weights", "loss", "gradient"])
+def test_what_is_not_finite_stops_the_run_or_is_skipped(
+    tmp_path: Path, make_policy: Any, skip: bool, broken: str
 ) -> None:
     policy = make_policy(make_model(11))
-    examples = make_examples(policy, TOPR)
+    loss = TOPR if broken == "weights" else NotFinite(**vars(TOPR), loss_alone=broken == "loss")
+    examples = make_examples(policy, loss)
     config = optim()
     object.__setattr__(config, "skip_nonfinite", skip)
-    trainer = new_trainer(policy, TOPR, config, tmp_path)
-    with torch.no_grad():
-        policy.model.lm_head.weight[5] = float("inf")
+    trainer = new_trainer(policy, loss, config, tmp_path)
+    if broken == "weights":
+        with torch.no_grad():
+            policy.model.lm_head.weight[5] = float("inf")
     before = weights(trainer).clone()
     if skip:
         assert trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)["skipped"] == 1
