@@ -29,9 +29,24 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CHILD = Path(__file__).with_name("gpu_check_steps.py")
-DISK = {"8b": 150, "100m": 4, "small": 1}  # GiB: the model, a trained one, two checkpoints, weights for an engine
-# GPU memory in GiB that an update of 8B weights needs (benchmarks/simulated_memory.py).
-MEMORY = {"8b": 62, "100m": 0, "small": 0}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, what it needs, and how much it is asked to do."""
+
+    disk: int  # GiB: the model, a trained one, two checkpoints, weights for an engine
+    memory: int  # GiB of a GPU that an update needs (benchmarks/simulated_memory.py)
+    problems: int  # to train on; on a CPU fewer, and shorter answers
+    tokens: int  # of an answer, at most
+    settings: tuple[str, ...] = ()
+
+
+SIZES = {
+    "8b": Size(150, 62, 32, 128),
+    "100m": Size(4, 0, 12, 48),
+    "small": Size(1, 0, 12, 48, ("data.shots=1", "sampler.cpu_cache_gib=0.25")),
+}
 
 
 class Failed(Exception):
@@ -51,15 +66,20 @@ class Place:
     @property
     def model(self) -> list[str]:
         """A run of the random model, on generated problems after worked examples."""
-        small = ["data.shots=1", "sampler.cpu_cache_gib=0.25"] if self.size == "small" else []
+        size = SIZES[self.size]
         sampler = ["sampler=vllm", f"sampler.python={self.vllm}"] if self.vllm else ["sampler=hf"]
-        small = [text for text in small if self.vllm or not text.startswith("sampler.")]
+        more = [text for text in size.settings if self.vllm or not text.startswith("sampler.")]
         return [
             "model=llama3_8b", f"model.name=random_{self.size}", f"model.path={self.out / 'random-model'}",
-            "data=gsm8k", "data.source=embedded", "data.train_problems=32", "data.test_problems=8", "data.n=4",
-            "data.eval_n=2", "sampler.max_new_tokens=128", "sampler.top_k=0", "sampler.prompts_per_shard=16",
-            *sampler, *small,
+            "data=gsm8k", "data.source=embedded", f"data.train_problems={size.problems}", "data.test_problems=8",
+            "data.n=4", "data.eval_n=2", f"sampler.max_new_tokens={size.tokens}", "sampler.top_k=0",
+            f"sampler.prompts_per_shard={size.problems // 2}", *sampler, *more,
         ]  # fmt: skip
+
+    @property
+    def examples(self) -> str:
+        """How many completions are trained on."""
+        return f"compose.n_examples={2 * SIZES[self.size].problems}"
 
 
 def execute(place: Place, name: str, command: list[str], minutes: float) -> None:
@@ -157,7 +177,7 @@ def model(place: Place) -> dict[str, Any]:
 
 def whole(place: Place) -> dict[str, Any]:
     """Every stage with the model on 32 problems."""
-    summary = experiment(place, "whole", [*place.model, "compose.n_examples=64"], 12)
+    summary = experiment(place, "whole", [*place.model, place.examples], 12)
     seconds, tokens, gap = summary["seconds"], summary["tokens"], summary["sampler_mismatch"]
     figures = {f"seconds {stage}": round(value, 1) for stage, value in seconds.items()}
     if tokens.get("tokens_sampled"):
@@ -185,21 +205,18 @@ def tests(place: Place) -> dict[str, Any]:
 
 
 def lora(place: Place) -> dict[str, Any]:
-    """Two rounds on-policy with LoRA and AdamW, the second sampled with the weights that the adapter was merged into."""
-    adapter = ["model.lora={rank: 16, alpha: 32, targets: all-linear}", "optim=tiny", "optim.lr=1e-4", "optim.batch_size=16"]
-    rounds = ["algo=topr", "schedule=on_policy", "schedule.rounds=2", "schedule.prompts=4"]
+    """Two rounds on-policy with LoRA and AdamW, the second sampled with the adapter merged."""
+    adapter = ["model.lora={rank: 16, alpha: 32, targets: all-linear}", "optim=tiny"]
+    rounds = ["schedule=on_policy", "schedule.rounds=2", "schedule.prompts=4", "optim.batch_size=16"]
     return seconds_of(experiment(place, "lora", [*place.model, *adapter, *rounds], 10))
 
 
-SEVERAL = [
-    "compose.n_examples=64", "cluster.processes=2", "cluster.parallel=fsdp", "evaluation.every=2",
-    "evaluation.problems=4",
-]  # fmt: skip
+SEVERAL = ["cluster.processes=2", "cluster.parallel=fsdp", "evaluation.every=2", "evaluation.problems=4"]
 
 
 def several(place: Place) -> dict[str, Any]:
     """FSDP in two processes, evaluations in training: one is killed while it trains, and the same command goes on."""
-    settings = [*place.model, *SEVERAL]
+    settings = [*place.model, place.examples, *SEVERAL]
     process = subprocess.Popen(run_command(place, "several", settings), cwd=ROOT, stdout=subprocess.DEVNULL,
                                stderr=subprocess.STDOUT)  # fmt: skip
     deadline = time.monotonic() + 480
@@ -263,10 +280,10 @@ STEPS = {  # in order of value
 def lacking(place: Place, needs: tuple[str, ...]) -> str | None:
     """What a step needs and this machine lacks, in words."""
     free = shutil.disk_usage(place.out).free / 2**30
-    if "memory" in needs and place.memory < MEMORY[place.size]:
-        return f"{MEMORY[place.size]} GiB of GPU memory are needed, there are {place.memory:.0f}"
-    if "disk" in needs and free < DISK[place.size]:
-        return f"{DISK[place.size]} GiB of disk are needed in {place.out}, {free:.0f} are free (--out FOLDER)"
+    if "memory" in needs and place.memory < SIZES[place.size].memory:
+        return f"{SIZES[place.size].memory} GiB of GPU memory are needed, there are {place.memory:.0f}"
+    if "disk" in needs and free < SIZES[place.size].disk:
+        return f"{SIZES[place.size].disk} GiB of disk are needed in {place.out}, {free:.0f} are free (--out FOLDER)"
     if "GPU" in needs and not place.gpus:
         return "there is no GPU"
     if "two GPUs" in needs and place.gpus < 2 and place.size == "8b":
@@ -315,7 +332,7 @@ def table(results: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=DISK, default="8b")
+    parser.add_argument("--size", choices=SIZES, default="8b")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "gpu-check")
     parser.add_argument("--vllm", help="Python of an environment that has vLLM; without it this one, else sampler=hf")
     parser.add_argument("--steps", nargs="+", choices=STEPS, help="these, again where they passed before")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -102,7 +101,7 @@ def test_the_whole_job_with_llama_3s_vocabulary_killed_and_resumed(tmp_path: Pat
     assert abs(mismatch["token_median"]) < 1e-2, mismatch
 
     place = Place(tmp_path / "100m", "100m", 0, 0.0, str(PYTHON))
-    whole = [*run_command(place, "undisturbed", [*place.model, *SEVERAL])]
+    whole = run_command(place, "undisturbed", [*place.model, place.examples, *SEVERAL])
     subprocess.run(whole, cwd=ROOT, check=True, timeout=1200, stdout=subprocess.DEVNULL)
     (undisturbed,) = (tmp_path / "100m" / "runs" / "undisturbed").glob("*")
     assert_same_run(killed, undisturbed)
