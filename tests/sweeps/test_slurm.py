@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,25 @@ pytestmark = [
 ]
 
 
+@contextmanager
+def running_slurm(folder: Path, **settings: str) -> Iterator[str]:
+    """A Slurm of its own, its files in a folder; its configuration's path."""
+    try:
+        done = subprocess.run(
+            [SCRIPT, "start", folder], env=os.environ | settings, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        yield done.stdout.strip().removeprefix("export SLURM_CONF=")
+    finally:
+        subprocess.run([SCRIPT, "stop", folder], check=True, timeout=300)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    folder = tmp_path_factory.mktemp("slurm")
-    try:
-        done = subprocess.run([SCRIPT, "start", folder], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-        os.environ["SLURM_CONF"] = done.stdout.strip().removeprefix("export SLURM_CONF=")
+    with running_slurm(tmp_path_factory.mktemp("slurm")) as path:
+        os.environ["SLURM_CONF"] = path
         yield
-    finally:
-        os.environ.pop("SLURM_CONF", None)
-        subprocess.run([SCRIPT, "stop", folder], check=True, timeout=300)
+        del os.environ["SLURM_CONF"]
 
 
 @pytest.fixture(autouse=True)
@@ -360,6 +369,21 @@ def test_a_run_of_two_tasks_is_the_run_of_one(tmp_path: Path) -> None:
     assert "#SBATCH --ntasks-per-node=2" in script
     assert json.loads((folder / "environment.json").read_text())["processes"] == 2
     assert_same_run(folder, tmp_path / "one" / "runs" / name)
+
+
+def test_tasks_that_slurm_binds_to_cores_take_all_of_theirs(tmp_path: Path) -> None:
+    """Not a part of them, as processes that share theirs do. Both tasks have the machine's first two here."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one CPU can't be told from half of two")
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    looking = ["algo._target_=tests.slow.Looking", f"+algo.folder={seen}"]
+    two = ["cluster=slurm", "cluster.cpus_per_task=2", "cluster.gpus_per_node=2"]
+    bound = 'cluster.setup=["export SLURM_CPU_BIND=mask_cpu:0x3,0x3"]'
+    with running_slurm(tmp_path / "slurm", TASK_PLUGIN="task/affinity") as path:
+        done = launch(tmp_path / "output", *two, bound, *looking, SLURM_CONF=path)
+    assert done.returncode == 0, done.stderr
+    assert {file.name: file.read_text() for file in seen.iterdir()} == {"0": "2 of [0, 1]", "1": "2 of [0, 1]"}
 
 
 def test_a_task_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path) -> None:
