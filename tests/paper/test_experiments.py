@@ -127,7 +127,8 @@ def test_runs_on_long_answers_have_the_rate_of_their_length_and_loss() -> None:
     rates = json.loads(LEARNING_RATES.read_text())
     names = {("topr", "token"): "topr, token ratio", ("topr", "geometric"): "topr, geometric ratio",
              ("gspo", 0.03): "gspo, eps_low 0.03", ("ppo", 0.8): "ppo, eps_low 0.8",
-             ("opmd", 0.01): "opmd, tau 0.01"}  # fmt: skip
+             ("opmd", 0.01): "opmd, tau 0.01", ("cispo", 1.0): "cispo, cap 1",
+             ("vespo", 0.5): "vespo, c1_pos 0.5"}  # fmt: skip
     seen = set()
     for job in jobs_of(named("length"), request_for(named("length")))[0].values():
         algo = job.config.algo
@@ -139,7 +140,7 @@ def test_runs_on_long_answers_have_the_rate_of_their_length_and_loss() -> None:
         *names.values(),
         *["topr", "tis", "is", "gspo", "cispo", "vespo", "ppo", "opmd"],
     }
-    assert len(seen) == 13 * 4
+    assert len(seen) == 15 * 4
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:

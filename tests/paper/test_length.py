@@ -13,6 +13,7 @@ from tests.paper.worlds import Group, Level, World, check_all, group
 from topr_exp.config.resolvers import LEARNING_RATES
 from topr_exp.paper.learning_rates import choose
 from topr_exp.paper.length import SPENT, tried_at_lengths
+from topr_exp.paper.registry import LOG_RATIOS
 from topr_exp.report.selection import Runs
 
 # ---- which ratio at which length
@@ -25,6 +26,8 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {  # what a claim calls a loss: 
     "OPMD, tau 0.01": ("opmd", {"algo__tau": 0.01}),
     "VESPO": ("vespo", {}), "OPMD": ("opmd", {}),
     "PPO, eps_low 0.8": ("ppo", {"algo__eps_low": 0.8, "algo__eps_high": 4.0}),
+    "CISPO, cap 1": ("cispo", {"algo__cap": 1.0}),
+    "VESPO, c1_pos 0.5": ("vespo", {"algo__c1_pos": 0.5}),
 }  # fmt: skip
 RIVAL = "{} turns: {} ends above TOPR"
 DEAD = "TOPR: more of the negatives no longer push with 22 turns than with 2"
@@ -73,6 +76,27 @@ def length_worlds() -> Sequence[World]:
 
 def test_how_long() -> None:
     check_all(length_worlds())
+
+
+def test_losses_stand_by_their_width_and_the_base_at_each_length() -> None:
+    told = {"TOPR": ("topr", {}), **RIVALS}
+    bases = {2: 30.0, 22: 20.0}
+    metrics = {name: [0.1] * 20 for name in (SPENT, *LOG_RATIOS)}
+    given = [
+        group(algo, 60, data__turns=turns, base={"correct": base}, metrics=metrics, **settings)
+        for algo, settings in told.values()
+        for turns, base in bases.items()
+    ]
+    figure = named("length").draw(Runs(World("length", "", given).records()), {})
+    above = figure.axes[:3]
+    others = {name for name in RIVALS if ", " in name and not name.startswith("TOPR")}
+    relatives = {"TOPR", "TOPR, token ratio", "TOPR, geometric ratio", "TIS", "IS"}
+    panels = [{text.get_text() for text in ax.get_legend().get_texts()} for ax in above]
+    assert panels == [relatives, {"TOPR", *RIVALS} - others - (relatives - {"TOPR"}), {"TOPR", *others}]
+    for ax in above:
+        (dotted,) = [line for line in ax.lines if line.get_linestyle() == ":"]
+        assert [*dotted.get_xdata()] == [*bases]
+        assert [*dotted.get_ydata()] == pytest.approx([*bases.values()], abs=0.06)
 
 
 # ---- which learning rate at which length

@@ -96,6 +96,9 @@ def test_seeds_stand_in_their_order_and_bases_apart() -> None:
     assert found["GSM8K-like, TOPR"][3] == "62.0 55.0 60.0"
     assert means(found["base, GSM8K-like"])[0] == pytest.approx(30, abs=0.06)
     assert means(found["base, MATH-like"])[0] == pytest.approx(12, abs=0.06)
+    told = [group("topr", 60, data__turns=turns, base={"correct": base}) for turns, base in ((2, 30.0), (22, 20.0))]
+    found = cells(numbers(named("length"), runs_of(told)))
+    assert [means(found[f"base, {turns} turns"])[0] for turns in (2, 22)] == pytest.approx([30, 20], abs=0.06)
     levels = {("scored", 0): 60, ("sampler", 0): 50, ("scored", 2): 70, ("sampler", 2): 20}
     sampled = [group("topr", level, mu=mu, sampler__top_k=k, base={"correct": 30.0 - 5 * k})
                for (mu, k), level in levels.items()]  # fmt: skip

@@ -28,6 +28,7 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {  # what a claim calls a loss: 
     "GRPO": ("grpo", {}), "SAPO": ("sapo", {}), "M2PO": ("m2po", {}),
     "GSPO, eps_low 0.03": ("gspo", {"algo__eps_low": 0.03, "algo__eps_high": 0.03}),
     "PPO, eps_low 0.8": ("ppo", {"algo__eps_low": 0.8, "algo__eps_high": 4.0}),
+    "VESPO, c1_pos 0.5": ("vespo", {"algo__c1_pos": 0.5}),
 }  # fmt: skip
 ALL = (*WAYS, *RIVALS)
 
@@ -109,7 +110,7 @@ def test_every_loss_has_one_panel_and_topr_stands_in_all() -> None:
     panels = [{text.get_text() for text in ax.get_legend().get_texts()} for ax in figure.axes[:3]]
     assert panels == [
         set(WAYS),
-        {"TOPR", "TIS", "CISPO", "VESPO", "SAPO"},
+        {"TOPR", "TIS", "CISPO", "VESPO", "VESPO, c1_pos 0.5", "SAPO"},
         {"TOPR", "PPO", "PPO, eps_low 0.8", "GRPO", "GSPO", "GSPO, eps_low 0.03", "M2PO"},
     ]
 

@@ -35,10 +35,13 @@ def learning_rate_by_length(*, _root_: Any) -> float:
     return learning_rate(f"{_root_.model.name}, {_root_.data.turns} turns", loss_name(name, changed))
 
 
+WIDTHS = ("eps_low", "tau", "cap", "c1_pos")  # what is changed for another width of a loss, one key of each
+
+
 def loss_name(algo: str, changed: Mapping[str, Any]) -> str:
     """What conf/learning_rates.json calls a loss on long answers: an algorithm and what of these is not its YAML's."""
     ratio = [f"{changed['ratio']} ratio"] if "ratio" in changed else []
-    return ", ".join([algo, *ratio, *(f"{key} {changed[key]:g}" for key in ("eps_low", "tau") if key in changed)])
+    return ", ".join([algo, *ratio, *(f"{key} {changed[key]:g}" for key in WIDTHS if key in changed)])
 
 
 def size(tiny: Any, paper: Any, *, _root_: Any) -> Any:

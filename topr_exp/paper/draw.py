@@ -191,7 +191,11 @@ def bars(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1", base: bool 
     ax.set(ylabel=f"{name} (%)")
 
 
-def base_line(ax: Axes, runs: Runs, name: str = "pass@1") -> None:
-    """The base's share as a dotted line."""
-    if len(runs):
-        ax.axhline(PERCENT * float(runs.values(name, "base").mean()), color="0.45", ls=":", lw=1)
+def base_line(ax: Axes, runs: Runs, name: str = "pass@1", by: str | None = None) -> None:
+    """The base's share as a dotted line; `by` a setting on the x axis where that decides the problems."""
+    style: Any = {"color": "0.45", "ls": ":", "lw": 1}
+    if by is not None:
+        points = {float(x): PERCENT * float(each.values(name, "base").mean()) for x, each in runs.split(by).items()}
+        ax.plot([*points], [*points.values()], **style)
+    elif len(runs):
+        ax.axhline(PERCENT * float(runs.values(name, "base").mean()), **style)

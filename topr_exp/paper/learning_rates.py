@@ -62,7 +62,8 @@ def draw_rates(places: Mapping[str, tuple[Runs, list[dict[str, Runs]]]], columns
 
     columns: of the legends.
     """
-    figure, grid = draw.panels(2, max(len(places), 1), width=4.6)
+    wide = max((len(shares) for _, shares in places.values()), default=1)
+    figure, grid = draw.panels(wide, max(len(places), 1), width=4.6 if wide < 3 else 3.9)
     for row, (place, (members, shares)) in zip(grid, places.items(), strict=False):
         for ax, groups in zip(row, shares, strict=True):
             draw.against(ax, groups, RATE)

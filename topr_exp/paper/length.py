@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topr_exp.config.resolvers import loss_name
+from topr_exp.config.resolvers import WIDTHS, loss_name
 from topr_exp.paper import draw
 from topr_exp.paper.claims import Claim, above, below
 from topr_exp.paper.figure import Extra
@@ -43,7 +43,7 @@ def losses(runs: Runs) -> dict[str, Runs]:
 def name_of(record: Record) -> str:
     """The name of the loss that a run was trained with."""
     settings = record["settings"]
-    changed = {key: settings[f"algo.{key}"] for key in ("eps_low", "tau") if f"algo.{key}" in settings}
+    changed = {key: settings[f"algo.{key}"] for key in WIDTHS if f"algo.{key}" in settings}
     if settings.get(RATIO) in OTHERS:
         changed["ratio"] = settings[RATIO]
     return loss_name(settings["algo.name"], changed)
@@ -64,10 +64,13 @@ def tried_at_lengths(runs: Runs) -> dict[str, dict[str, Runs]]:
 
 
 def ours_and_rivals(runs: Runs) -> list[dict[str, Runs]]:
-    """TOPR and its relatives; and the losses that others have proposed. TOPR stands in both."""
+    """TOPR and its relatives; the losses that others have proposed; those at other widths. TOPR stands in all three."""
     found = {title(loss): group for loss, group in losses(runs).items()}
     relatives = {name: group for name, group in found.items() if name.split(",")[0] in map(draw.name_of, WEIGHED)}
-    return [relatives, {name: group for name, group in found.items() if name == "TOPR" or name not in relatives}]
+    rivals = {name: group for name, group in found.items() if name not in relatives}
+    usual, other = ({name: group for name, group in rivals.items() if ("," in name) == changed} for changed in (0, 1))
+    topr = {name: group for name, group in found.items() if name == "TOPR"}
+    return [relatives, topr | usual, topr | other]
 
 
 def draw_length_rates(runs: Runs, extra: Extra) -> Figure:
@@ -87,20 +90,22 @@ def judge_length_rates(runs: Runs, extra: Extra) -> list[Claim]:
 
 def draw_length(runs: Runs, extra: Extra) -> Figure:
     """Above who ends where; below why: how far Δ spreads, and how many negatives no longer push."""
-    figure, (above_, below_) = draw.panels(2, 2, width=4.6)
-    for ax, groups, name in zip(above_, ours_and_rivals(runs), ("TOPR and its relatives", "rivals"), strict=True):
+    figure, (above_, below_) = draw.panels(3, 2, width=4.4)
+    shares = ours_and_rivals(runs)
+    names = ("TOPR and its relatives", "TOPR and rivals", "TOPR and rivals at other widths")
+    for ax, groups, name in zip(above_, shares, names, strict=True):
         draw.against(ax, groups, TURNS)
-        draw.base_line(ax, runs)
-        ax.set(title=name)
-        draw.legend_below(ax, 3)
-    spread, spent = below_
+        draw.base_line(ax, runs, by=TURNS)
+        ax.set(title=name, ylim=(0, 103))
+        draw.legend_below(ax, 2)
+    spread, *spent = below_
     log_ratio_bars(spread, losses(runs).get("topr", Runs([])))
-    weighed = {title(loss): group for loss, group in losses(runs).items() if loss.split(",")[0] in WEIGHED}
-    draw.each_seed(spent, weighed, TURNS, lambda record: draw.PERCENT * spent_share(record))
-    spent.set(ylabel="% of negatives", title="negatives of the last updates with π/μ < 0.01")
-    draw.legend_below(spent, 3)
+    for ax, groups in zip(spent, shares, strict=False):
+        draw.each_seed(ax, groups, TURNS, lambda record: draw.PERCENT * spent_share(record))
+        ax.set(ylabel="% of negatives", title="negatives with π/μ < 0.01, last updates")
+        draw.legend_below(ax, 3)
     draw.log_ticks(spread, runs.split(TURNS))
-    for ax in (*above_, spread, spent):
+    for ax in (*above_, *below_):
         ax.set(xlabel="turns of the story")
     return figure
 
@@ -114,7 +119,7 @@ def log_ratio_bars(ax: Axes, runs: Runs) -> None:
             x, label = turns * (1 + 0.08 * i), sign if turns == min(runs.split(TURNS)) else None
             ax.plot([x, x], [low, high], color=style["color"], lw=3, alpha=0.5)
             ax.plot([x], [middle], "o", ms=4, color=style["color"], label=label)
-    ax.set(ylabel="Δ of an answer", title="TOPR: median and 90 % of Δ in the last updates")
+    ax.set(ylabel="Δ of an answer", title="TOPR: median and 90 % of Δ, last updates")
     draw.legend_below(ax, 2)
 
 

@@ -36,6 +36,7 @@ How to read it:
 """
 BASE_BY: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("data.name", name_of),
+    ("data.turns", "{} turns".format),
     ("sampler.top_k", lambda k: f"top-k {k}" if k else "no top-k"),
 )
 ENVIRONMENT = ("python", "platform", "processor", "cores", "device")

@@ -23,9 +23,12 @@ from topr_exp.report.selection import group_by
 BOTH = "model=tiny,tiny_noise"
 SEEDS = "seed=0,1,2,3,4"
 LOG_RATIOS = tuple(f"log_ratio_q{q}_{sign}" for q in ("05", "50", "95") for sign in ("pos", "neg"))
-# On long answers: those of the experiment, TOPR's other ratios, and wider limits than are usual with large models.
-WIDER_CLIPS = (" algo=gspo algo.eps_low=0.03 algo.eps_high=0.03", " algo=ppo algo.eps_low=0.8 algo.eps_high=4")
-LOSSES = ("", " algo=topr algo.ratio=token,geometric", *WIDER_CLIPS, " algo=opmd algo.tau=0.01")
+# On long answers: those of the experiment, TOPR's other ratios, and other widths than are usual with large models.
+WIDER = (
+    " algo=gspo algo.eps_low=0.03 algo.eps_high=0.03", " algo=ppo algo.eps_low=0.8 algo.eps_high=4",
+    " algo=vespo algo.c1_pos=0.5 algo.c2_pos=0.75 algo.c1_neg=0.75 algo.c2_neg=0.5",
+)  # fmt: skip
+LOSSES = ("", " algo=topr algo.ratio=token,geometric", *WIDER, " algo=opmd algo.tau=0.01", " algo=cispo algo.cap=1")
 THREE = (BOTH,)  # three seeds, where cost forbids five
 
 FIGURES = (
@@ -184,7 +187,8 @@ FIGURES = (
         length.table_length, wider=(), only_full=True, own_model=True,
         note="One seed, on validation problems; `python -m topr_exp.paper.rates` writes the choice into "
         "conf/learning_rates.json. Wider limits than are usual are losses of their own: PPO with eps_low 0.8 clips "
-        "ratios to [0.2, 5], GSPO with 0.03 their geometric means to [0.97, 1.03].",
+        "ratios to [0.2, 5], GSPO with 0.03 their geometric means to [0.97, 1.03]; so are OPMD with another tau, CISPO "
+        "whose cap is 1, and VESPO with all four exponents a quarter of its own.",
     ),
     Figure(
         "length", "Beyond the papers: how long",
@@ -201,7 +205,7 @@ FIGURES = (
         "The same 64 updates on answers of about 110 tokens, sampled anew after every 1, 8 or 64 of them: does TOPR "
         "fall behind, and is it its 1/T, its advantage, both or neither?",
         tuple(f"staleness_long{more}" for more in (
-            "", " algo=topr algo.advantage=reward,group algo.length_normalize=true,false", *WIDER_CLIPS)),
+            "", " algo=topr algo.advantage=reward,group algo.length_normalize=true,false", *WIDER)),
         staleness_long.draw_staleness_long, staleness_long.judge_staleness_long, staleness_long.table_staleness_long,
         wider=(), only_full=True, own_model=True, metrics=(staleness_long.EFFECTIVE, "length"),
         note="Stories of 10 turns. Each loss has the learning rate that was best for one epoch on completions made "
