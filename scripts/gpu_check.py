@@ -44,8 +44,8 @@ class Size:
 
 SIZES = {
     "8b": Size(150, 62, 32, 128),
-    "100m": Size(4, 0, 12, 48),
-    "small": Size(1, 0, 12, 48, ("data.shots=1", "sampler.cpu_cache_gib=0.25")),
+    "100m": Size(4, 0, 12, 48, ("optim.lr=1e-4",)),  # so that an update that is lost shows in the weights
+    "small": Size(1, 0, 12, 48, ("optim.lr=1e-4", "data.shots=1", "sampler.cpu_cache_gib=0.25")),
 }
 
 
@@ -106,8 +106,8 @@ def last_line(log: Path) -> str:
 def experiment(place: Place, name: str, settings: list[str], minutes: float) -> dict[str, Any]:
     """A run below OUT/runs; returns its summary. It goes on where an earlier check was broken off."""
     execute(place, name, run_command(place, name, settings), minutes)
-    (summary,) = (place.out / "runs" / name).glob("*/summary.json")
-    found: dict[str, Any] = json.loads(summary.read_text())
+    summaries = (place.out / "runs" / name).glob("*/summary.json")  # more than one after a change of the settings
+    found: dict[str, Any] = json.loads(max(summaries, key=lambda path: path.stat().st_mtime).read_text())
     return found
 
 
@@ -139,7 +139,8 @@ def smoke(place: Place) -> dict[str, Any]:
 
 
 def interrupt(place: Place, name: str, settings: list[str]) -> None:
-    """Start a run and stop it by SIGTERM after its first update."""
+    """Start a run anew and stop it by SIGTERM after its first update."""
+    forget(place, name)
     with (place.out / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(run_command(place, name, settings), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + 180
@@ -152,6 +153,11 @@ def interrupt(place: Place, name: str, settings: list[str]) -> None:
         status = process.wait(120)
     if status not in (0, 128 + signal.SIGTERM):  # 0: it had ended before
         raise Failed(f"{last_line(place.out / f'{name}.log')} (status {status} after SIGTERM)")
+
+
+def forget(place: Place, name: str) -> None:
+    """Remove what an earlier check left of a run that is to be disturbed; completions and scores stay in the store."""
+    shutil.rmtree(place.out / "runs" / name, ignore_errors=True)
 
 
 def updates(place: Place, name: str) -> int:
@@ -176,7 +182,7 @@ def model(place: Place) -> dict[str, Any]:
 
 
 def whole(place: Place) -> dict[str, Any]:
-    """Every stage with the model on 32 problems."""
+    """Every stage with the model, on few problems."""
     summary = experiment(place, "whole", [*place.model, place.examples], 12)
     seconds, tokens, gap = summary["seconds"], summary["tokens"], summary["sampler_mismatch"]
     figures = {f"seconds {stage}": round(value, 1) for stage, value in seconds.items()}
@@ -211,29 +217,38 @@ def lora(place: Place) -> dict[str, Any]:
     return seconds_of(experiment(place, "lora", [*place.model, *adapter, *rounds], 10))
 
 
-SEVERAL = ["cluster.processes=2", "cluster.parallel=fsdp", "evaluation.every=2", "evaluation.problems=4"]
+SEVERAL = [
+    "compose.n_examples=24", "cluster.processes=2", "cluster.parallel=fsdp", "evaluation.every=2",
+    "evaluation.problems=4", "checkpoint.every_seconds=0",
+]  # fmt: skip
 
 
 def several(place: Place) -> dict[str, Any]:
-    """FSDP in two processes, evaluations in training: one is killed while it trains, and the same command goes on."""
-    settings = [*place.model, place.examples, *SEVERAL]
+    """FSDP in two processes, an evaluation in training: one is killed while it trains, and the same command goes on."""
+    settings = [*place.model, *SEVERAL]
+    forget(place, "several")
     process = subprocess.Popen(run_command(place, "several", settings), cwd=ROOT, stdout=subprocess.DEVNULL,
                                stderr=subprocess.STDOUT)  # fmt: skip
     deadline = time.monotonic() + 480
-    while process.poll() is None and not updates(place, "several") and time.monotonic() < deadline:
+    while process.poll() is None and not checkpoints(place, "several") and time.monotonic() < deadline:
         time.sleep(0.2)
     if not kill_a_child(process.pid):
         process.kill()
         raise Failed("none of the run's processes was found in training, to be killed")
     if process.wait(120) == 0:
         raise Failed("a run one of whose processes was killed said that it was done")
+    if not checkpoints(place, "several"):
+        raise Failed("no checkpoint was written within 8 minutes, for the run to go on from")
     return seconds_of(experiment(place, "several", settings, 8))
+
+
+def checkpoints(place: Place, name: str) -> list[Path]:
+    return [*(place.out / "runs" / name).glob("*/checkpoints/1/step-????????")]
 
 
 def kill_a_child(parent: int) -> bool:
     """Kill the newest process that computes for a run: one of its ranks."""
-    statuses = [path.read_text().split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
-    parents = {int(fields[0]): int(fields[3]) for fields in statuses}
+    parents = {process: above for process, above in map(parent_of, Path("/proc").glob("[0-9]*")) if above}
     below = {parent}
     while more := {process for process, above in parents.items() if above in below} - below:
         below |= more
@@ -241,6 +256,14 @@ def kill_a_child(parent: int) -> bool:
     for process in sorted(ranks)[-1:]:
         os.kill(process, signal.SIGKILL)
     return bool(ranks)
+
+
+def parent_of(entry: Path) -> tuple[int, int]:
+    """A process below /proc and its parent; 0 for one that has ended meanwhile. Names may hold blanks and brackets."""
+    try:
+        return int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return int(entry.name), 0
 
 
 def command_line(process: int) -> str:
@@ -286,7 +309,7 @@ def lacking(place: Place, needs: tuple[str, ...]) -> str | None:
         return f"{SIZES[place.size].disk} GiB of disk are needed in {place.out}, {free:.0f} are free (--out FOLDER)"
     if "GPU" in needs and not place.gpus:
         return "there is no GPU"
-    if "two GPUs" in needs and place.gpus < 2 and place.size == "8b":
+    if "two GPUs" in needs and place.gpus < 2 and (place.gpus or place.size == "8b"):
         return f"two GPUs are needed, there are {place.gpus}"
     if "model" in needs and not (place.out / "random-model" / "config.json").exists():
         return "there is no random model (step model)"
@@ -313,6 +336,8 @@ def check(place: Place, wanted: list[str], again: bool) -> dict[str, Any]:
                 found = {"verdict": "passed", "figures": step.work(place)}
             except Failed as error:
                 found = {"verdict": "failed", "why": str(error)}
+            except Exception as error:  # a mistake of this script's must not cost the other steps
+                found = {"verdict": "failed", "why": f"{type(error).__name__}: {error}".splitlines()[0]}
         found["seconds"] = round(time.monotonic() - began, 1)
         results["steps"][name] = found
         path.write_text(json.dumps(results, indent=1) + "\n")

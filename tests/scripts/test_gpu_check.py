@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from scripts import gpu_check
-from scripts.gpu_check import SEVERAL, STEPS, Failed, Place, Step, run_command
+from scripts.gpu_check import SEVERAL, STEPS, Failed, Place, Step, interrupt, parent_of, run_command
 from tests.conftest import ROOT
 from tests.sampling.test_vllm import ENVIRONMENT, PYTHON
+from tests.sweep_tools import SLOW
 from tests.sweeps.test_group import assert_same_run
 
 
@@ -33,7 +37,7 @@ def test_a_step_runs_with_a_small_model(tmp_path: Path) -> None:
     assert {name: one["verdict"] for name, one in found.items()} == {"model": "passed", "curve": "passed"}
     assert found["curve"]["figures"]["seconds training"] > 0
     (run,) = (tmp_path / "small" / "runs" / "curve").glob("*")
-    assert len(lines_of(run / "eval.jsonl")) > 2  # of the base, of the trained model, and between
+    assert [line["step"] for line in lines_of(run / "eval.jsonl") if "step" in line] == [2]  # of 3
     assert "| curve | passed |" in (tmp_path / "small" / "results.md").read_text()
 
 
@@ -52,7 +56,12 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
         done.append("bad")
         raise Failed("no update after 3 minutes")
 
-    steps = {"good": Step(good, 1), "bad": Step(bad, 1), "long": Step(good, 46), "card": Step(good, 1, ("memory",))}
+    def broken(place: Place) -> dict[str, Any]:
+        """Has a mistake."""
+        return {"speed": 1 / len(place.settings)}  # type: ignore[attr-defined]
+
+    steps = {"good": Step(good, 1), "bad": Step(bad, 1), "long": Step(good, 46), "card": Step(good, 1, ("memory",)),
+             "pair": Step(good, 1, ("two GPUs",)), "broken": Step(broken, 1)}  # fmt: skip
     monkeypatch.setattr(gpu_check, "STEPS", steps)
     (tmp_path / "machine.json").write_text('{"GPU": "none"}')
     place = Place(tmp_path, "8b", 1, 40.0, None)
@@ -60,13 +69,35 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
     results = gpu_check.check(place, list(steps), again=False)
     assert done == ["good", "bad", "bad"]
     found = results["steps"]
-    assert [one["verdict"] for one in found.values()] == ["passed", "failed", "skipped", "skipped"]
+    verdicts = ["passed", "failed", "skipped", "skipped", "skipped", "failed"]
+    assert [one["verdict"] for one in found.values()] == verdicts
     assert found["bad"]["why"] == "no update after 3 minutes"
     assert "no time was left" in found["long"]["why"]
     assert found["card"]["why"] == "62 GiB of GPU memory are needed, there are 40"
+    assert found["pair"]["why"] == "two GPUs are needed, there are 1"
+    assert found["broken"]["why"] == "AttributeError: 'Place' object has no attribute 'settings'"
     rows = gpu_check.table(results).splitlines()
     assert "| good | passed | 0 | speed 3 |" in rows
     assert "| bad | failed | 0 | no update after 3 minutes |" in rows
+
+
+def test_a_run_to_be_stopped_begins_anew(tmp_path: Path) -> None:
+    """Where an earlier check ended it, too: the signal has to come while it trains."""
+    place, settings = Place(tmp_path, "small", 0, 0.0, None), ["experiment=smoke", "optim.epochs=40", *SLOW]
+    for _ in range(2):
+        interrupt(place, "smoke", settings)
+        (run,) = (tmp_path / "runs" / "smoke").glob("*")
+        assert 0 < len(lines_of(run / "metrics.jsonl")) < 40
+        assert not (run / "DONE").exists()
+        (run / "metrics.jsonl").write_text("{}\n" * 500)  # as an ended one's
+
+
+def test_a_process_is_read_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "17").mkdir()
+    (tmp_path / "17" / "stat").write_text("17 (UVM (global) queue) S 2 0 0 0 -1")
+    assert parent_of(tmp_path / "17") == (17, 2)
+    assert parent_of(tmp_path / "18") == (18, 0)
+    assert parent_of(Path(f"/proc/{os.getpid()}")) == (os.getpid(), os.getppid())
 
 
 def test_a_python_without_vllm_is_one_line(tmp_path: Path) -> None:
@@ -102,7 +133,9 @@ def test_the_whole_job_with_llama_3s_vocabulary_killed_and_resumed(tmp_path: Pat
     assert 0 < mismatch["per_token_mean_absolute"] < 1e-2, mismatch
 
     place = Place(tmp_path / "100m", "100m", 0, 0.0, str(PYTHON))
-    whole = run_command(place, "undisturbed", [*place.model, place.examples, *SEVERAL])
+    whole = run_command(place, "undisturbed", [*place.model, *SEVERAL])
     subprocess.run(whole, cwd=ROOT, check=True, timeout=1200, stdout=subprocess.DEVNULL)
     (undisturbed,) = (tmp_path / "100m" / "runs" / "undisturbed").glob("*")
     assert_same_run(killed, undisturbed)
+    weights = [load_file(run / "model" / "model.safetensors") for run in (killed, undisturbed)]
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())

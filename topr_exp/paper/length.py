@@ -92,7 +92,7 @@ def draw_length(runs: Runs, extra: Extra) -> Figure:
     """Above who ends where; below why: how far Δ spreads, and how many negatives no longer push."""
     figure, (above_, below_) = draw.panels(3, 2, width=4.4)
     shares = ours_and_rivals(runs)
-    names = ("TOPR and its relatives", "TOPR and rivals", "TOPR and rivals at other widths")
+    names = ("TOPR and its relatives", "rivals", "rivals at other widths")
     for ax, groups, name in zip(above_, shares, names, strict=True):
         draw.against(ax, groups, TURNS)
         draw.base_line(ax, runs, by=TURNS)
@@ -100,9 +100,9 @@ def draw_length(runs: Runs, extra: Extra) -> Figure:
         draw.legend_below(ax, 2)
     spread, *spent = below_
     log_ratio_bars(spread, losses(runs).get("topr", Runs([])))
-    for ax, groups in zip(spent, shares, strict=False):
+    for ax, groups, name in zip(spent, shares, names, strict=False):
         draw.each_seed(ax, groups, TURNS, lambda record: draw.PERCENT * spent_share(record))
-        ax.set(ylabel="% of negatives", title="negatives with π/μ < 0.01, last updates")
+        ax.set(ylabel="% with π/μ < 0.01", title=f"negatives of {name}, last updates")
         draw.legend_below(ax, 3)
     draw.log_ticks(spread, runs.split(TURNS))
     for ax in (*above_, *below_):
@@ -124,7 +124,7 @@ def log_ratio_bars(ax: Axes, runs: Runs) -> None:
 
 
 def spent_share(record: Record) -> float:
-    """The share of the last updates' negatives that TOPR gives less than a hundredth of their weight."""
+    """The share of the last updates' negatives whose π/μ is below 0.01: those that TOPR hardly pushes any more."""
     return float(record["metrics"][SPENT][-1])
 
 

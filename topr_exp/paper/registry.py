@@ -28,6 +28,10 @@ WIDER = (
     " algo=gspo algo.eps_low=0.03 algo.eps_high=0.03", " algo=ppo algo.eps_low=0.8 algo.eps_high=4",
     " algo=vespo algo.c1_pos=0.5 algo.c2_pos=0.75 algo.c1_neg=0.75 algo.c2_neg=0.5",
 )  # fmt: skip
+WIDTHS = (
+    "Wider limits than are usual are losses of their own: PPO with eps_low 0.8 clips ratios to [0.2, 5], GSPO with "
+    "0.03 their geometric means to [0.97, 1.03], VESPO with c1_pos 0.5 has a quarter of all four of its exponents."
+)
 LOSSES = ("", " algo=topr algo.ratio=token,geometric", *WIDER, " algo=opmd algo.tau=0.01", " algo=cispo algo.cap=1")
 THREE = (BOTH,)  # three seeds, where cost forbids five
 
@@ -186,9 +190,7 @@ FIGURES = (
         length.draw_length_rates, length.judge_length_rates,
         length.table_length, wider=(), only_full=True, own_model=True,
         note="One seed, on validation problems; `python -m topr_exp.paper.rates` writes the choice into "
-        "conf/learning_rates.json. Wider limits than are usual are losses of their own: PPO with eps_low 0.8 clips "
-        "ratios to [0.2, 5], GSPO with 0.03 their geometric means to [0.97, 1.03]; so are OPMD with another tau, CISPO "
-        "whose cap is 1, and VESPO with all four exponents a quarter of its own.",
+        f"conf/learning_rates.json. {WIDTHS} OPMD with another tau and CISPO whose cap is 1 are, too.",
     ),
     Figure(
         "length", "Beyond the papers: how long",
@@ -198,7 +200,7 @@ FIGURES = (
         wider=(), only_full=True, own_model=True,
         metrics=(*LOG_RATIOS, length.SPENT),
         note="A quarter of the completions is correct at each length. Each loss has the learning rate that was best on "
-        "validation problems of that length (length_rates).",
+        f"validation problems of that length (length_rates). {WIDTHS}",
     ),
     Figure(
         "staleness_long", "Beyond the papers: how stale long answers may be",
@@ -209,7 +211,7 @@ FIGURES = (
         staleness_long.draw_staleness_long, staleness_long.judge_staleness_long, staleness_long.table_staleness_long,
         wider=(), only_full=True, own_model=True, metrics=(staleness_long.EFFECTIVE, "length"),
         note="Stories of 10 turns. Each loss has the learning rate that was best for one epoch on completions made "
-        "once (length_rates), TOPR's four ways that of TOPR.",
+        f"once (length_rates), TOPR's four ways that of TOPR. {WIDTHS}",
     ),
     Figure(
         "length_bias", "Beyond the papers: the length of answers",
