@@ -81,6 +81,20 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
     assert "| bad | failed | 0 | no update after 3 minutes |" in rows
 
 
+@pytest.mark.parametrize("size", ["8b", "small"])
+def test_the_newest_run_speaks_and_8b_weights_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    monkeypatch.setattr(gpu_check, "execute", lambda *_: None)
+    for seconds, name in enumerate(("older", "newer")):
+        run = tmp_path / "runs" / "whole" / name
+        (run / "model").mkdir(parents=True)
+        (run / "summary.json").write_text(json.dumps({"name": name}))
+        os.utime(run / "summary.json", (seconds, seconds))
+    assert gpu_check.experiment(Place(tmp_path, size, 0, 0.0, None), "whole", [], 1) == {"name": "newer"}
+    assert (tmp_path / "runs" / "whole" / "newer" / "model").exists() == (size == "small")
+
+
 def test_a_run_to_be_stopped_begins_anew(tmp_path: Path) -> None:
     """Where an earlier check ended it, too: the signal has to come while it trains."""
     place, settings = Place(tmp_path, "small", 0, 0.0, None), ["experiment=smoke", "optim.epochs=40", *SLOW]
