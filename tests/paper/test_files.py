@@ -130,7 +130,7 @@ def test_every_figure_is_drawn_and_judged_from_records_alone(figure: Figure, tmp
                 assert sum(len(each) for each in figure.table(group).values()) >= len(group) // 2
         with drawing():
             save(figure.draw(Runs(found), extra), tmp_path / f"{name}.png")
-        assert (tmp_path / f"{name}.png").stat().st_size < 500_000
+        assert (tmp_path / f"{name}.png").stat().st_size < 400_000
 
 
 def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path: Path) -> None:

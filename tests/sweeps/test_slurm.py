@@ -7,47 +7,25 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.slurm import NEEDS_SLURM, running_slurm
 from tests.sweep_tools import SLOW, TINY, attempts, command, launch, manifest, result, results, start, steps, wait_for
 from tests.sweeps.test_group import assert_same_run
 
-SCRIPT = ROOT / "scripts" / "slurm-for-tests.sh"
-MISSING = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name) is None]
 LONG = "optim.epochs=30"  # 60 updates
 SLOWLY = [LONG, *SLOW]  # for runs that a test disturbs
 SLURM = ["cluster=slurm", "cluster.cpus_per_task=1"]
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(bool(MISSING), reason=f"no Slurm here ({', '.join(MISSING)} missing; see {SCRIPT.name})"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons need root"),
-]
-
-
-@contextmanager
-def running_slurm(folder: Path, **settings: str) -> Iterator[str]:
-    """A Slurm of its own, its files in a folder; its configuration's path."""
-    try:
-        done = subprocess.run(
-            [SCRIPT, "start", folder], env=os.environ | settings, capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
-        yield done.stdout.strip().removeprefix("export SLURM_CONF=")
-    finally:
-        subprocess.run([SCRIPT, "stop", folder], check=True, timeout=300)
+pytestmark = NEEDS_SLURM
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -63,13 +63,14 @@ def draw_rates(places: Mapping[str, tuple[Runs, list[dict[str, Runs]]]], columns
     columns: of the legends.
     """
     wide = max((len(shares) for _, shares in places.values()), default=1)
-    figure, grid = draw.panels(wide, max(len(places), 1), width=4.6 if wide < 3 else 3.9)
+    figure, grid = draw.panels(wide, max(len(places), 1), width=4.6 if wide < 3 else 3.5)
     for row, (place, (members, shares)) in zip(grid, places.items(), strict=False):
         for ax, groups in zip(row, shares, strict=True):
             draw.against(ax, groups, RATE)
             draw.base_line(ax, members)
-            ax.set(xlabel="learning rate", ylabel="pass@1 on validation problems (%)", title=place)
+            ax.set(xlabel="learning rate", ylabel="", title=place)
             draw.legend_below(ax, columns)
+        row[0].set_ylabel("pass@1 on validation problems (%)")
     return figure
 
 
