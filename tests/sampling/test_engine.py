@@ -41,8 +41,13 @@ while True:
         sys.exit("some lines\\nRuntimeError: no memory left\\nand more")
     if asked["do"] == "hang":
         time.sleep(600)
-    answer = {"error": "ValueError: no"} if asked["do"] == "fail" else {"pid": os.getpid(), **asked}
-    connection.send_bytes(json.dumps(answer).encode())
+    if asked["do"] == "later":  # answered after the next request, with what came with this one
+        later = [asked, list(connection.recv_bytes())]
+        continue
+    answer = {"error": "ValueError: no"} if asked["do"] == "fail" else {"pid": os.getpid()}
+    connection.send_bytes(json.dumps({**answer, **asked}).encode())
+    if asked["do"] == "now":
+        connection.send_bytes(json.dumps({"content": later[1], **later[0]}).encode())
 """
 
 
@@ -67,6 +72,22 @@ def test_an_engine_answers_refuses_and_ends(engine: Engine) -> None:
     engine.close()
     assert gone(answer["pid"])
     assert engine.process.returncode == 0
+
+
+def test_answers_reach_those_who_asked_in_whatever_order_they_come(engine: Engine) -> None:
+    first = engine.submit("later", memoryview(bytes([1, 2])), text="first")
+    assert engine.ask("now", text="second")["text"] == "second"
+    answer = engine.answer("later", first)
+    assert (answer["text"], answer["content"]) == ("first", [1, 2])
+    assert not engine.busy
+
+
+def test_all_who_wait_are_told_that_an_engine_broke_and_so_is_who_asks_afterwards(engine: Engine) -> None:
+    engine.minutes = 0.2
+    waiting = engine.submit("later", memoryview(b""))
+    for ask in (lambda: engine.ask("crash"), lambda: engine.answer("later", waiting), lambda: engine.ask("echo")):
+        with pytest.raises(TOPRError, match="the vLLM engine ended: RuntimeError: no memory left"):
+            ask()
 
 
 def test_an_engine_that_breaks_is_one_line_with_its_last_words(engine: Engine) -> None:

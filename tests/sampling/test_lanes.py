@@ -65,7 +65,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def sampler_of(policy: Any, scratch: Path, *settings: str) -> VLLM:
     config: Any = config_of("sampler=vllm", *settings).sampler
     made = VLLM(config, scratch, trust_remote_code=False, beside_training=True)
-    made.weights, made.folder, made.length = policy.fingerprint, scratch, 1024
+    made.weights, made.held, made.folder, made.length = policy.fingerprint, policy.fingerprint, scratch, 1024
     return made
 
 

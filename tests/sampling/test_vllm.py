@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,28 @@ def test_the_same_seed_gives_the_same_completions_whatever_was_asked_before(vllm
     assert first == again  # log-probabilities too, to the last digit
     assert first != other
     assert len({tuple(one.tokens) for one in first[0]}) > 1  # the completions of a prompt have seeds of their own
+
+
+def test_shards_that_are_computed_side_by_side_are_those_that_are_alone_but_for_rounding(
+    vllm: VLLM, tiny: Policy, tmp_path: Path
+) -> None:
+    alone = [draw(vllm, tiny, 8, seed)[1] for seed in range(6)]
+    config = config_of(*settings("sampler.shards_at_once=2", "sampler.max_new_tokens=24")).sampler
+    both = VLLM(config, tmp_path, False)
+    prompts = [tiny.encode(text).tolist() for text in PROMPTS]
+    both.prepare(tiny, 100)
+    with ThreadPoolExecutor(both.lanes) as pool:
+        found = list(pool.map(lambda seed: both.sample(tiny, prompts, 8, (seed,), []), range(6)))
+    both.close()
+    for groups in found:
+        assert_same_model(tiny, prompts, groups)
+    pairs = [
+        (one.tokens, other.tokens)
+        for groups, others in zip(found, alone, strict=True)
+        for group, rest in zip(groups, others, strict=True)
+        for one, other in zip(group, rest, strict=True)
+    ]
+    assert sum(one == other for one, other in pairs) > 0.95 * len(pairs)  # rounding may tip a draw
 
 
 def test_stop_strings_end_completions_as_in_the_reference_sampler(vllm: VLLM, tiny: Policy) -> None:
@@ -276,19 +299,30 @@ def test_two_processes_with_an_engine_each_make_the_rounds_that_one_makes(tmp_pa
     assert not engines_of(both.folder)
 
 
-def test_rounds_keep_their_engine_and_reload_its_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("transfer", ["file", "memory"])
+def test_rounds_keep_their_engine_and_reload_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transfer: str
+) -> None:
     asked: list[str] = []
-    ask = Engine.ask
+    written: list[str] = []
+    submit, save = Engine.submit, vllm_module.save_policy
 
-    def spy(self: Engine, do: str, **values: Any) -> dict[str, Any]:
+    def spy(self: Engine, do: str, *given: Any, **values: Any) -> Any:
         asked.append(do)
-        return ask(self, do, **values)
+        return submit(self, do, *given, **values)
 
-    monkeypatch.setattr(Engine, "ask", spy)
-    config = config_of(*overrides(tmp_path, *settings(*ROUNDS)))
+    def count(policy: Policy, *given: Any) -> None:
+        written.append(policy.fingerprint)
+        save(policy, *given)
+
+    monkeypatch.setattr(Engine, "submit", spy)
+    monkeypatch.setattr(vllm_module, "save_policy", count)
+    config = config_of(*overrides(tmp_path, *settings(f"sampler.transfer={transfer}", *ROUNDS)))
     run(config)
     assert asked.count("start") == 2  # to evaluate the base, and for the rounds, beside what training keeps
     assert asked.count("reload") == 3  # two more rounds and the trained model
+    assert len(written) == (1 if transfer == "memory" else 3)
+    assert ("take" in asked) == (transfer == "memory")
     lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 1, 2]
     for line in lines:  # vLLM drew from the weights that the round then trained

@@ -86,7 +86,7 @@ class FakeLLM:
 
 class FakeEngine:
     def __init__(self, *models: Any) -> None:
-        self.worker = Worker()
+        self.worker = Worker(Any)
         self.worker.llm = FakeLLM(*models)
 
     def ask(self, do: str, **values: Any) -> Any:
@@ -140,7 +140,7 @@ def test_engines_are_checked_one_after_the_other(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(vllm_module, "check_weights", lambda *given: None)
     monkeypatch.setattr(vllm_module, "check_log_probabilities", check)
     now, sampler = policy(), sampler_in(tmp_path)
-    sampler.weights = now.fingerprint
+    sampler.weights = sampler.held = now.fingerprint
     lanes = [Lane(i, [], FakeEngine(), shape=weight_shapes(now)) for i in range(2)]
     monkeypatch.setattr(Worker, "reload", lambda self, asked: {})
     with ThreadPoolExecutor(2) as pool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any, ClassVar
 
-from topr_exp.config.section import Count, Section, Seed, above, at_least, within
+from topr_exp.config.section import Count, OptionalCount, Section, Seed, above, at_least, within
 
 Share = Annotated[float, within("(0, 1]")]
 OptionalShare = Annotated[float | None, within("(0, 1]")]
@@ -30,6 +31,13 @@ class SamplerConfig(Section):
         return {**{name: getattr(self, name) for name in names}, "top_k": min(self.top_k, vocabulary)}
 
 
+class Transfer(Enum):
+    """How engines that are up get the weights of a policy in training."""
+
+    file = "file"  # that one process writes and all engines read
+    memory = "memory"  # from their process, on the same GPU without leaving it
+
+
 @dataclass(frozen=True)
 class VLLMConfig(SamplerConfig):
     """vLLM engines in processes of their own."""
@@ -42,10 +50,21 @@ class VLLMConfig(SamplerConfig):
     sleep: bool  # on-policy: the engine gives its GPU memory back while the policy trains
     timeout_min: Annotated[float, above(0)]  # minutes that an engine may take for a shard, and to start
 
-    PLACE: ClassVar[frozenset[str]] = frozenset(
-        {"python", "tensor_parallel", "gpu_memory_utilization", "cpu_cache_gib", "eager", "sleep", "timeout_min"}
-    )
-    ADDED: ClassVar[Mapping[str, Any]] = {"timeout_min": 120.0}
+    shards_at_once: OptionalCount  # of an engine; None: 2 on a GPU, so that it is never idle between them, else 1
+    transfer: Transfer
+
+    PLACE: ClassVar[frozenset[str]] = frozenset({
+        "python", "tensor_parallel", "gpu_memory_utilization", "cpu_cache_gib", "eager", "sleep", "timeout_min",
+        "shards_at_once", "transfer",
+    })  # fmt: skip
+    ADDED: ClassVar[Mapping[str, Any]] = {"timeout_min": 120.0, "shards_at_once": None, "transfer": Transfer.file}
+
+    def check(self) -> None:
+        if self.transfer is Transfer.memory and self.tensor_parallel > 1:
+            raise ValueError(
+                f"transfer=memory reaches engines on one GPU, not on tensor_parallel={self.tensor_parallel}; "
+                "allowed: transfer=file"
+            )
 
 
 SCHEMAS: dict[str, type[SamplerConfig]] = {"hf": SamplerConfig, "vllm": VLLMConfig}

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,15 @@ def file_digest(path: Path) -> str:
         while count := file.readinto(piece):
             state.update(piece[:count])
     return state.hexdigest()
+
+
+def flushed_digest(path: Path) -> str:
+    """The digest of a file that was just written, which reaches the disk meanwhile: neither waits for the other."""
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(sync_folder, path)  # opening and fsync work alike on files and folders
+        found = file_digest(path)
+        flushing.result()
+    return found
 
 
 def write_whole(path: Path, data: memoryview | bytes) -> None:

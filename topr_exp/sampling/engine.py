@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import json
 import os
 import re
@@ -11,7 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -63,27 +66,66 @@ class Engine:
             except OSError as error:
                 ours.close()
                 raise ConfigError(f"sampler.python={python}: can't be started ({error.strerror})") from None
-        self.connection = Connection(ours.detach())
-        self.busy = False
+        self.socket, self.connection = ours, Connection(os.dup(ours.fileno()))
+        self.numbers, self.lock = itertools.count(), threading.Lock()
+        self.open: dict[int, Future[dict[str, Any]]] = {}  # requests that have no answer yet, by number
+        self.listener = threading.Thread(target=self.listen, daemon=True)
+        self.listener.start()
 
-    def ask(self, do: str, **values: Any) -> dict[str, Any]:
-        """The answer to a request; TOPRError (one line) where vLLM refused it and where an engine ended or hangs."""
-        self.busy = True
+    def ask(self, do: str, content: memoryview | None = None, **values: Any) -> dict[str, Any]:
+        """The answer to a request; TOPRError (one line) where vLLM refused it and where an engine ended or hangs.
+
+        content: bytes that go with the request. Several threads may ask at once.
+        """
+        return self.answer(do, self.submit(do, content, **values))
+
+    def submit(self, do: str, content: memoryview | None = None, **values: Any) -> Future[dict[str, Any]]:
+        """Make a request whose `answer` is asked for later."""
+        found: Future[dict[str, Any]] = Future()
+        with self.lock:
+            number = next(self.numbers)
+            self.open[number] = found
+            try:
+                self.connection.send_bytes(json.dumps({"do": do, "number": number, **values}).encode())
+                if content is not None:
+                    self.connection.send_bytes(content)
+            except OSError as error:
+                found.set_exception(error)
+        return found
+
+    def answer(self, do: str, asked: Future[dict[str, Any]]) -> dict[str, Any]:
+        """Wait for the answer to a request; raises as `ask` does."""
         try:
-            self.connection.send_bytes(json.dumps({"do": do, **values}).encode())
-            if not self.connection.poll(60 * self.minutes):
-                raise TOPRError(
-                    f"the vLLM engine gave no answer to {do} within sampler.timeout_min={self.minutes:g} minutes"
-                    f"{self.last_words()}; look at its log {self.log} and whether its GPU is at work (nvidia-smi), "
-                    "then lower sampler.prompts_per_shard or raise sampler.timeout_min"
-                )
-            answer: dict[str, Any] = json.loads(self.connection.recv_bytes())
+            answer = asked.result(60 * self.minutes)
+        except TimeoutError:
+            raise TOPRError(
+                f"the vLLM engine gave no answer to {do} within sampler.timeout_min={self.minutes:g} minutes"
+                f"{self.last_words()}; look at its log {self.log} and whether its GPU is at work (nvidia-smi), "
+                "then lower sampler.prompts_per_shard or raise sampler.timeout_min"
+            ) from None
         except (EOFError, OSError):
             raise TOPRError(f"the vLLM engine ended{self.last_words()}; its log is {self.log}") from None
-        self.busy = False
         if "error" in answer:
             raise TOPRError(f"vLLM could not {do}: {answer['error']}; its log is {self.log}")
         return answer
+
+    def listen(self) -> None:
+        """Pass answers on to those who asked; when the engine has ended, tell them all."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                answer = json.loads(self.connection.recv_bytes())
+                with self.lock:
+                    asked = self.open.pop(answer.pop("number"))
+                asked.set_result(answer)
+        with self.lock:
+            for asked in self.open.values():
+                if not asked.done():
+                    asked.set_exception(EOFError())
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is under way, or never came."""
+        return bool(self.open)
 
     def last_words(self) -> str:
         """The last line of the log that names an error."""
@@ -99,14 +141,19 @@ class Engine:
         if self.process.returncode is not None:
             return
         if not self.busy:
-            self.connection.close()
+            with contextlib.suppress(OSError):
+                self.socket.shutdown(socket.SHUT_WR)  # which ends it
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_SECONDS)
-                return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)  # the workers of an engine on several GPUs too
-        self.process.wait()
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)  # the workers of an engine on several GPUs too
+            self.process.wait()
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)  # which ends the listener, whoever else may hold the other side
+        self.listener.join()
         self.connection.close()
+        self.socket.close()
 
 
 def check_python(python: str | None) -> str:

@@ -6,23 +6,26 @@ of weights its log-probabilities are compared with transformers'.
 
 from __future__ import annotations
 
+import base64
 import gc
 import math
 import os
+import pickle
 import queue
 import shutil
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 
-from topr_exp.config.sampler import VLLMConfig
+from topr_exp.config.sampler import Transfer, VLLMConfig
 from topr_exp.models.adapter import base_weights, merged
 from topr_exp.models.memory import memory_for
-from topr_exp.models.policy import Policy, save_policy
+from topr_exp.models.policy import Policy, save_policy, stored
 from topr_exp.runtime import distributed
 from topr_exp.sampling.engine import Engine, check_python
 from topr_exp.sampling.hf import Sample
@@ -49,6 +52,7 @@ class Lane:
     length: int = 0
     asleep: bool = False
     needs: int = 0  # bytes of each GPU that it gave back when it fell asleep
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of what is above
 
 
 class VLLM:
@@ -63,10 +67,12 @@ class VLLM:
         self.python = check_python(config.python)
         self.all = [Lane(i, gpus) for i, gpus in enumerate(engine_gpus(visible_gpus(), config.tensor_parallel))]
         self.idle: queue.LifoQueue[Lane] = queue.LifoQueue()  # one shard after the other goes to one engine
-        for lane in reversed(self.all):
+        at_once = config.shards_at_once or (2 if self.all[0].gpus else 1)
+        for lane in reversed(self.all * at_once):
             self.idle.put(lane)
-        self.lanes = len(self.all)
-        self.weights, self.folder, self.length = "", Path(), 0
+        self.lanes = len(self.all) * at_once
+        self.weights, self.length = "", 0  # what to sample from
+        self.folder, self.held = Path(), ""  # what engines start from: these weights, or earlier ones of that shape
         self.written = scratch.resolve() / "weights"  # of a policy that has no folder, for all processes of the run
         self.stopped = False
         self.checking = threading.Lock()
@@ -76,16 +82,17 @@ class VLLM:
         """Write the policy's weights where no folder holds them; engines load them when they are asked.
 
         One process writes, in the engines' precision. What was written before is no longer read then: a process gets
-        here when all shards of the table or round before are there.
+        here when all shards of the table or round before are there. With `transfer=memory` one folder is enough to
+        start engines from, and the weights of later policies come without one.
         """
         longest = max(SHORTEST_ENGINE, 1 << math.ceil(math.log2(length)))
         self.length = max(self.length, min(longest, policy.context))
         if policy.fingerprint == self.weights:
             return
         if policy.folder is not None:
-            self.folder = policy.folder.resolve()
-        else:
-            self.folder = self.written
+            self.folder, self.held = policy.folder.resolve(), policy.fingerprint
+        elif self.config.transfer is Transfer.file or self.folder != self.written:
+            self.folder, self.held = self.written, policy.fingerprint
             if distributed.is_main_process():
                 save_policy(policy, self.folder, policy.compute)
             distributed.barrier()
@@ -117,29 +124,32 @@ class VLLM:
 
     def ready_engine(self, lane: Lane, policy: Policy, prompts: Sequence[Sequence[int]]) -> Engine:
         """The lane's engine, running, awake and with the policy's weights."""
-        if self.stopped:
-            raise TOPRError("sampling was stopped")
-        if lane.asleep:
-            release_gpu_memory()
-        too_large = lane.asleep and free_bytes(lane.gpus) < lane.needs  # AdamW's state came meanwhile
-        if too_large or lane.length < self.length or lane.shape != weight_shapes(policy):
-            self.end_engine(lane)
-        reload = lane.engine is not None
-        if lane.engine is None:
-            self.start_engine(lane, policy)
-        assert lane.engine is not None
-        if lane.asleep:
-            lane.engine.ask("wake")
-            lane.asleep = False
-        if lane.weights != self.weights:
-            lane.weights = ""  # until they are known to be right
-            if reload:
-                lane.engine.ask("reload", model=str(self.folder))
-            with self.checking:  # the policy is one, with room for one forward pass beside it
-                check_weights(lane.engine, policy)
-                check_log_probabilities(lane.engine, policy, prompts[:2], reload)
-            lane.weights = self.weights
-        return lane.engine
+        with lane.lock:
+            if self.stopped:
+                raise TOPRError("sampling was stopped")
+            if lane.asleep:
+                release_gpu_memory()
+            too_large = lane.asleep and free_bytes(lane.gpus) < lane.needs  # AdamW's state came meanwhile
+            if too_large or lane.length < self.length or lane.shape != weight_shapes(policy):
+                self.end_engine(lane)
+            started = lane.engine is None
+            if started:
+                self.start_engine(lane, policy)
+            assert lane.engine is not None
+            if lane.asleep:
+                lane.engine.ask("wake")
+                lane.asleep = False
+            if lane.weights != self.weights:
+                lane.weights = ""  # until they are known to be right
+                if self.held != self.weights:
+                    send_weights(lane.engine, policy, same_gpu=bool(lane.gpus) and lane.gpus == own_gpu())
+                elif not started:
+                    lane.engine.ask("reload", model=str(self.folder))
+                with self.checking:  # the policy is one, with room for one forward pass beside it
+                    check_weights(lane.engine, policy)
+                    check_log_probabilities(lane.engine, policy, prompts[:2], not started)
+                lane.weights = self.weights
+            return lane.engine
 
     def start_engine(self, lane: Lane, policy: Policy) -> None:
         """Start a lane's engine with the folder of the weights at hand."""
@@ -181,13 +191,43 @@ class VLLM:
             self.end_engine(lane)
         self.length = 0
         if self.folder == self.written:
-            self.weights = ""
+            self.weights, self.folder = "", Path()
         if distributed.is_main_process():
             shutil.rmtree(self.written, ignore_errors=True)
 
     def stop(self) -> None:
         self.stopped = True
         self.close()
+
+
+def send_weights(engine: Engine, policy: Policy, *, same_gpu: bool) -> None:
+    """Give an engine the policy's weights without a file, one after the other.
+
+    On the same GPU it copies them from there, each in the engine's precision for as long as that takes; elsewhere they
+    are sent.
+    """
+    loading = engine.submit("reload", model=None)
+    try:
+        for name, weight in stored(policy.model).items():
+            tensor = weight.detach().to(policy.compute).contiguous()
+            kind: dict[str, Any] = {
+                "name": name,
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "shape": list(tensor.shape),
+            }
+            if same_gpu and tensor.is_cuda:
+                shared = base64.b64encode(pickle.dumps(reduce_tensor(tensor)[1])).decode()
+                engine.ask("take", shared=shared, **kind)
+            else:
+                content: Any = tensor.cpu().view(-1).view(torch.uint8).numpy()
+                engine.ask("take", memoryview(content), shared=None, **kind)
+        engine.ask("done")
+    except TOPRError:
+        engine.answer("reload", loading)  # where that failed, it says why
+        raise
+    engine.answer("reload", loading)
+    if same_gpu:
+        torch.cuda.ipc_collect()
 
 
 def check_weights(engine: Engine, policy: Policy) -> None:
@@ -289,6 +329,12 @@ def visible_gpus() -> list[str]:
     if gpus and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return [gpus[torch.cuda.current_device()]]
     return gpus
+
+
+def own_gpu() -> list[str]:
+    """The GPU that the policy of this process is on, if it is on one."""
+    gpus = visible_gpus()
+    return [gpus[torch.cuda.current_device()]] if len(gpus) > 1 else gpus
 
 
 def engine_gpus(gpus: list[str], size: int) -> list[list[str]]:

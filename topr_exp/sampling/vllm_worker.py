@@ -6,15 +6,19 @@ Requests and answers are JSON objects. `start` comes first; what each takes and 
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import os
+import pickle
 import queue
 import signal
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -24,11 +28,21 @@ if __name__ == "__main__":
 GRACE_SECONDS = 10.0  # how long an engine may take to end once nobody listens any more
 
 
+@dataclass
+class Shard:
+    """A request for completions under way: prompts by vLLM's name for them, and what came back."""
+
+    places: dict[str, int]
+    completions: list[list[tuple[list[int], list[float], str]] | None]
+
+
 class Worker:
     """An engine and what can be asked of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: Link) -> None:
+        self.link = link
         self.llm: Any = None
+        self.shards: dict[int, Shard] = {}  # under way, by the number of the request
 
     def start(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Load a model folder; gives vLLM's version and the kind of device."""
@@ -67,15 +81,17 @@ class Worker:
         name = "cpu" if on_cpu else torch.cuda.get_device_name()
         return {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": name}
 
-    def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def generate(self, asked: dict[str, Any]) -> None:
         """n completions of each prompt, each as its tokens, their log-probabilities and why it ended.
 
-        A function of the request alone: what earlier ones left in the cache would change the last digits.
+        The answer comes from `step`. Alone in the engine, it is a function of the request: what earlier ones left in
+        the cache would change the last digits, as others do beside which it is computed.
         """
         from vllm import SamplingParams
 
-        self.llm.reset_prefix_cache()
-        requests = [
+        if not self.shards:
+            self.llm.reset_prefix_cache()
+        params = [
             SamplingParams(
                 n=asked["n"],
                 temperature=asked["temperature"],
@@ -92,8 +108,21 @@ class Worker:
             for seed in asked["seeds"]
         ]
         prompts = [{"prompt_token_ids": prompt} for prompt in asked["prompts"]]
-        outputs = self.llm.generate(prompts, requests, use_tqdm=False)
-        return {"completions": [[self.completion(one) for one in output.outputs] for output in outputs]}
+        names = self.llm.enqueue(prompts, params, use_tqdm=False)
+        # vLLM gives "7-1f3a..." for what its outputs call "7".
+        places = {name.partition("-")[0]: i for i, name in enumerate(names)}
+        self.shards[asked["number"]] = Shard(places, [None] * len(names))
+
+    def step(self) -> None:
+        """One pass of the engine: a token for each completion under way. Answers the shards that are done with it."""
+        for output in self.llm.llm_engine.step():
+            if not output.finished:
+                continue
+            number, shard = next(one for one in self.shards.items() if output.request_id in one[1].places)
+            shard.completions[shard.places[output.request_id]] = [self.completion(one) for one in output.outputs]
+            if None not in shard.completions:
+                del self.shards[number]
+                self.link.answer(number, {"completions": shard.completions})
 
     @staticmethod
     def completion(one: Any) -> tuple[list[int], list[float], str]:
@@ -104,10 +133,26 @@ class Worker:
         return tokens, logprobs, "stop_string" if isinstance(one.stop_reason, str) else one.finish_reason
 
     def reload(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Take the weights of another folder of the same model."""
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_path": asked["model"]})
+        """Take the weights of another folder of the same model; without a folder those that `take` requests bring."""
+        if asked["model"] is not None:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_path": asked["model"]})
+        else:
+            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self.arriving()})
         self.llm.reset_prefix_cache()
         return {}
+
+    def arriving(self) -> Iterator[tuple[str, Any]]:
+        """The weights that the other side sends, until `done`: its memory is its own again once it has the answer."""
+        while (message := self.link.next()) is not None:
+            asked = json.loads(message)
+            if asked["do"] == "take":
+                weight = received(asked, self.link)
+                self.link.answer(asked["number"], {})
+                yield asked["name"], weight
+            else:
+                assert asked["do"] == "done"
+                self.link.answer(asked["number"], {})
+                return
 
     def bit_sums(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The `bit_sum` of each of the named tensors that the engine keeps as they were loaded."""
@@ -145,6 +190,22 @@ def bit_sums(model: Any, names: list[str]) -> dict[str, int]:
     return {name: bit_sum(held[name]) for name in names if name in held and held[name].numel()}
 
 
+def received(asked: dict[str, Any], link: Link) -> Any:
+    """A tensor of the other side: a copy of its GPU memory, which is shared for as long, or its bytes."""
+    import torch
+
+    if asked["shared"] is None:
+        content = bytearray(link.next() or b"")
+        return torch.frombuffer(content, dtype=getattr(torch, asked["dtype"])).reshape(asked["shape"])
+    from torch.multiprocessing.reductions import rebuild_cuda_tensor
+
+    arguments = list(pickle.loads(base64.b64decode(asked["shared"])))
+    arguments[6] = torch.cuda.current_device()  # the same GPU may have another number over there
+    tensor = rebuild_cuda_tensor(*arguments).clone()
+    torch.cuda.synchronize()
+    return tensor
+
+
 class Refused(Exception):
     """What a user can mend, in one line."""
 
@@ -158,30 +219,54 @@ def one_line(error: BaseException) -> str:
     return text if isinstance(error, Refused) else f"{type(error).__name__}: {text}"
 
 
-def listen(connection: Connection, requests: queue.SimpleQueue[bytes | None]) -> None:
-    """Pass requests on; when the other side is gone, see that this process and those of its engine end."""
-    try:
-        while True:
-            requests.put(connection.recv_bytes())
-    except (EOFError, OSError):
-        requests.put(None)
-        time.sleep(GRACE_SECONDS)
-        os.killpg(0, signal.SIGKILL)
+class Link:
+    """The socket to the process that asks: messages as they came, and answers by the number of the request."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.connection = Connection(descriptor)
+        self.messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self) -> None:
+        """Queue messages; when the other side is gone, see that this process and those of its engine end."""
+        try:
+            while True:
+                self.messages.put(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            self.messages.put(None)
+            time.sleep(GRACE_SECONDS)
+            os.killpg(0, signal.SIGKILL)
+
+    def next(self) -> bytes | None:
+        """The next message; None where the other side is gone."""
+        return self.messages.get()
+
+    def answer(self, number: int, answer: dict[str, Any]) -> None:
+        self.connection.send_bytes(json.dumps({"number": number, **answer}).encode())
 
 
 def main(descriptor: int) -> None:
-    connection = Connection(descriptor)
-    requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-    threading.Thread(target=listen, args=(connection, requests), daemon=True).start()
-    worker = Worker()
-    while (message := requests.get()) is not None:
-        asked = json.loads(message)
+    link = Link(descriptor)
+    worker = Worker(link)
+    while True:
+        numbers = list(worker.shards)  # whom an error concerns
         try:
-            answer = getattr(worker, asked.pop("do"))(asked)
+            if worker.shards and link.messages.empty():
+                worker.step()
+                continue
+            message = link.next()
+            if message is None:
+                return
+            asked = json.loads(message)
+            numbers = [asked["number"]]
+            answer = getattr(worker, asked["do"])(asked)
+            if answer is not None:
+                link.answer(asked["number"], answer)
         except Exception as error:  # whatever vLLM raises is told, in one line; the log has the rest
             traceback.print_exc()
-            answer = {"error": one_line(error)}
-        connection.send_bytes(json.dumps(answer).encode())
+            for number in numbers:
+                worker.shards.pop(number, None)
+                link.answer(number, {"error": one_line(error)})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 
 from topr_exp.models.adapter import is_frozen, trained_weights
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import file_digest, new_folder, write_json
+from topr_exp.runtime.files import file_digest, flushed_digest, new_folder, write_json
 from topr_exp.training import shards
 from topr_exp.training.shards import WHOLE as WEIGHTS
 
@@ -69,7 +69,7 @@ def write_state(
     digests = known or {}
     for path in sorted(target.iterdir()):
         if path.name not in digests:
-            digests[path.name] = file_digest(path)
+            digests[path.name] = flushed_digest(path)
     write_json(target / "checksums.json", digests)
 
 
