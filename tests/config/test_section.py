@@ -37,6 +37,7 @@ RANGES = {
     "sampler.top_k": "0 (the whole vocabulary) or more", "sampler.max_new_tokens": POSITIVE,
     "sampler.prompts_per_shard": POSITIVE, "sampler.tensor_parallel": POSITIVE,
     "sampler.gpu_memory_utilization": "in (0, 1]", "sampler.cpu_cache_gib": "above 0", "sampler.timeout_min": "above 0",
+    "sampler.shards_at_once": OPTIONAL,
     "compose.n_examples": ALL, "compose.pairs_per_problem": POSITIVE,
     "optim.lr": "above 0", "optim.weight_decay": NATURAL, "optim.grad_clip": "above 0 (.inf for none)",
     "optim.batch_size": POSITIVE, "optim.micro_batch_size": POSITIVE, "optim.score_batch_size": POSITIVE,
