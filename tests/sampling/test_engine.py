@@ -51,6 +51,9 @@ while True:
 """
 
 
+TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (docs/vllm.md)"
+
+
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "worker.py").write_text(WORKER)
@@ -97,7 +100,10 @@ def test_an_engine_that_breaks_is_one_line_with_its_last_words(engine: Engine) -
 
 def test_an_engine_that_hangs_is_one_line_that_says_what_to_look_at(engine: Engine) -> None:
     engine.minutes = 0.01
-    with pytest.raises(TOPRError, match=r"no answer to hang within sampler.timeout_min=0.01 minutes; look at its log"):
+    with pytest.raises(
+        TOPRError,
+        match=r"no answer to hang within 0.01 minutes \(sampler.timeout_min for each shard .* at once\); look at its",
+    ):
         engine.ask("hang")
     began = time.monotonic()
     engine.close()
@@ -131,8 +137,12 @@ def test_an_engine_at_work_is_ended_at_once(engine: Engine) -> None:
     [
         ("/not/there", "sampler.python=/not/there: can't be started (No such file or directory)"),
         ("/bin/false", "sampler.python=/bin/false: no Python (it ended with status 1)"),
-        (sys.executable, f"there is no vLLM in that environment; {sys.executable} -m pip install vllm"),
-        (None, f"sampler=vllm with {sys.executable}: there is no vLLM in that environment; pip install -e '.[vllm]'"),
+        (sys.executable, f"there is no vLLM in that environment; {sys.executable} -m pip install vllm{TAIL}"),
+        (
+            None,
+            f"sampler=vllm with {sys.executable}: there is no vLLM in that environment; pip install -e '.[vllm]' (on a "
+            f"GPU), set sampler.python=PYTHON of an environment that has it{TAIL}",
+        ),
     ],
 )
 def test_a_missing_vllm_is_one_line_before_anything_loads(tmp_path: Path, python: str | None, message: str) -> None:

@@ -138,9 +138,11 @@ def test_shards_that_are_computed_side_by_side_are_those_that_are_alone_but_for_
     both = VLLM(config, tmp_path, False)
     prompts = [tiny.encode(text).tolist() for text in PROMPTS]
     both.prepare(tiny, 100)
-    with ThreadPoolExecutor(both.lanes) as pool:
-        found = list(pool.map(lambda seed: both.sample(tiny, prompts, 8, (seed,), []), range(6)))
-    both.close()
+    try:
+        with ThreadPoolExecutor(both.lanes) as pool:
+            found = list(pool.map(lambda seed: both.sample(tiny, prompts, 8, (seed,), []), range(6)))
+    finally:
+        both.close()
     for groups in found:
         assert_same_model(tiny, prompts, groups)
     pairs = [
@@ -290,7 +292,7 @@ def test_two_processes_with_an_engine_each_make_the_rounds_that_one_makes(tmp_pa
     arguments = settings("sampler.prompts_per_shard=2", *ROUNDS)
     alone = config_of(*overrides(tmp_path / "one", *arguments))
     run(alone)
-    done = launch(tmp_path / "two", *arguments, "cluster.processes=2")
+    done = launch(tmp_path / "two", *arguments, "cluster.processes=2", "sampler.transfer=memory")
     assert done.returncode == 0, done.stderr
     both = config_of(*overrides(tmp_path / "two", *arguments))
     assert shards(tmp_path / "two" / "store") == shards(tmp_path / "one" / "store")
@@ -331,7 +333,7 @@ def test_rounds_keep_their_engine_and_reload_its_weights(
 
 
 def test_rounds_with_lora_draw_from_the_weights_that_the_adapter_was_merged_into(tmp_path: Path) -> None:
-    lora = ["model.lora={rank: 4, alpha: 8, targets: all-linear}", "optim.lr=1e-2"]
+    lora = ["model.lora={rank: 4, alpha: 8, targets: all-linear}", "optim.lr=1e-2", "sampler.transfer=memory"]
     config = config_of(*overrides(tmp_path, *settings(*ROUNDS, *lora)))
     run(config)
     lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]

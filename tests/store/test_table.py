@@ -42,6 +42,17 @@ def table(tmp_path: Path) -> Table:
     return table
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_shard_that_is_not_what_it_was_before_it_was_damaged_is_told(
+    table: Table, caplog: pytest.LogCaptureFixture, same: bool
+) -> None:
+    flip(table.arrow_file(4), 600)
+    assert table.fill(lambda index: shard(index if same else index + 1)) == 1
+    told = [one for one in caplog.messages if "is not what it was before it was damaged" in one]
+    assert len(told) == (0 if same else 1)
+    assert all(f"prune --key {table.name} --yes" in one for one in told)
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

@@ -50,7 +50,7 @@ class VLLMConfig(SamplerConfig):
     sleep: bool  # on-policy: the engine gives its GPU memory back while the policy trains
     timeout_min: Annotated[float, above(0)]  # minutes that an engine may take for a shard, and to start
 
-    shards_at_once: OptionalCount  # of an engine; None: 2 on a GPU, so that it is never idle between them, else 1
+    shards_at_once: OptionalCount  # of an engine; None: 2 on a GPU, else 1
     transfer: Transfer
 
     PLACE: ClassVar[frozenset[str]] = frozenset({

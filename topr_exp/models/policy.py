@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -193,18 +193,17 @@ def save_policy(policy: Policy, folder: Path, dtype: torch.dtype | None = None) 
 def save_model(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
     """Write a model, in whichever process of a run; transformers would do so in process 0 alone."""
     model.should_save_on_this_rank = lambda is_main_process: True
-    tensors = stored(model)
+    tensors = dict(stored(model))
     if dtype is not None:  # in main memory: beside a policy in training there may be no room on the GPU
         tensors = {name: tensor.to(device="cpu", dtype=dtype) for name, tensor in tensors.items()}
     model.save_pretrained(folder, state_dict=tensors)
 
 
-def stored(model: Any) -> dict[str, torch.Tensor]:
+def stored(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """What is on disk of a model, tied weights once; unlike its `state_dict`, also while FSDP holds it unsharded."""
-    weights = adapter.base_weights(model)
-    tensors = {name: adapter.merged(model, name, weight) for name, weight in weights.items()}
+    for name, weight in adapter.base_weights(model).items():
+        yield name, adapter.merged(model, name, weight)
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(prefix, recurse=False):
             if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
-                tensors[name] = buffer
-    return tensors
+                yield name, buffer

@@ -99,8 +99,9 @@ class Engine:
             answer = asked.result(60 * self.minutes)
         except TimeoutError:
             raise TOPRError(
-                f"the vLLM engine gave no answer to {do} within sampler.timeout_min={self.minutes:g} minutes"
-                f"{self.last_words()}; look at its log {self.log} and whether its GPU is at work (nvidia-smi), "
+                f"the vLLM engine gave no answer to {do} within {self.minutes:g} minutes (sampler.timeout_min for each "
+                f"shard that it has at once){self.last_words()}; look at its log {self.log} and whether its GPU is at "
+                "work (nvidia-smi), "
                 "then lower sampler.prompts_per_shard or raise sampler.timeout_min"
             ) from None
         except (EOFError, OSError):
@@ -111,16 +112,19 @@ class Engine:
 
     def listen(self) -> None:
         """Pass answers on to those who asked; when the engine has ended, tell them all."""
-        with contextlib.suppress(EOFError, OSError):
+        try:
             while True:
                 answer = json.loads(self.connection.recv_bytes())
                 with self.lock:
                     asked = self.open.pop(answer.pop("number"))
                 asked.set_result(answer)
-        with self.lock:
-            for asked in self.open.values():
-                if not asked.done():
-                    asked.set_exception(EOFError())
+        except (EOFError, OSError):
+            pass
+        finally:
+            with self.lock:
+                for asked in self.open.values():
+                    if not asked.done():
+                        asked.set_exception(EOFError())
 
     @property
     def busy(self) -> bool:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from topr_exp.config.sampler import SamplerConfig
 from topr_exp.data.questions import Questions
 from topr_exp.models.policy import Policy
+from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
@@ -105,7 +106,8 @@ def generate_rollouts(
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
     with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
         shards = ShardSampling(sampler, policy, questions, n, seed, progress)
-        run_in_lanes(sampler, lambda: table.fill(shards.make, shards.report, on_wait=shards.wait))
+        threads = min(sampler.lanes, -(-table.shards // distributed.world_size()))  # other processes want some too
+        run_in_lanes(sampler, threads, lambda: table.fill(shards.make, shards.report, on_wait=shards.wait))
     bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
     return Rollouts(table.name, table.read(), prompts, bounds, shards.sampled)
 
@@ -175,14 +177,14 @@ class ShardSampling:
         return slice(shard * size, (shard + 1) * size)
 
 
-def run_in_lanes(sampler: Sampler, work: Callable[[], object]) -> None:
-    """Do the work in as many threads as the sampler has lanes; the first error stops all."""
-    if sampler.lanes == 1:
+def run_in_lanes(sampler: Sampler, threads: int, work: Callable[[], object]) -> None:
+    """Do the work in some of the sampler's lanes; the first error stops all."""
+    if threads == 1:
         work()
         return
-    with ThreadPoolExecutor(sampler.lanes) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         try:
-            for done in as_completed([pool.submit(work) for _ in range(sampler.lanes)]):
+            for done in as_completed([pool.submit(work) for _ in range(threads)]):
                 done.result()
         except BaseException:
             sampler.stop()

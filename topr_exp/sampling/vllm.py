@@ -67,10 +67,10 @@ class VLLM:
         self.python = check_python(config.python)
         self.all = [Lane(i, gpus) for i, gpus in enumerate(engine_gpus(visible_gpus(), config.tensor_parallel))]
         self.idle: queue.LifoQueue[Lane] = queue.LifoQueue()  # one shard after the other goes to one engine
-        at_once = config.shards_at_once or (2 if self.all[0].gpus else 1)
-        for lane in reversed(self.all * at_once):
+        self.at_once = config.shards_at_once or (2 if self.all[0].gpus else 1)
+        for lane in reversed(self.all * self.at_once):
             self.idle.put(lane)
-        self.lanes = len(self.all) * at_once
+        self.lanes = len(self.all) * self.at_once
         self.weights, self.length = "", 0  # what to sample from
         self.folder, self.held = Path(), ""  # what engines start from: these weights, or earlier ones of that shape
         self.written = scratch.resolve() / "weights"  # of a policy that has no folder, for all processes of the run
@@ -147,7 +147,7 @@ class VLLM:
                     lane.engine.ask("reload", model=str(self.folder))
                 with self.checking:  # the policy is one, with room for one forward pass beside it
                     check_weights(lane.engine, policy)
-                    check_log_probabilities(lane.engine, policy, prompts[:2], not started)
+                    check_log_probabilities(lane.engine, policy, prompts[:2], not started or self.held != self.weights)
                 lane.weights = self.weights
             return lane.engine
 
@@ -156,7 +156,11 @@ class VLLM:
         config = self.config
         release_gpu_memory()
         log = self.logs / f"engine-{lane.number}.log"
-        lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus, config.timeout_min)
+        minutes = config.timeout_min * self.at_once
+        lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus, minutes)
+        if self.stopped:  # meanwhile, by a lane that failed and found no engine here to end
+            self.end_engine(lane)
+            raise TOPRError("sampling was stopped")
         lane.length, lane.shape, lane.weights, lane.asleep = self.length, weight_shapes(policy), "", False
         self.description = lane.engine.ask(
             "start",
@@ -203,31 +207,44 @@ class VLLM:
 def send_weights(engine: Engine, policy: Policy, *, same_gpu: bool) -> None:
     """Give an engine the policy's weights without a file, one after the other.
 
-    On the same GPU it copies them from there, each in the engine's precision for as long as that takes; elsewhere they
-    are sent.
+    On the same GPU it copies them from there, each in the engine's precision for as long as that takes. Elsewhere, and
+    where an adapter was merged (in main memory), they are sent.
     """
     loading = engine.submit("reload", model=None)
     try:
-        for name, weight in stored(policy.model).items():
-            tensor = weight.detach().to(policy.compute).contiguous()
-            kind: dict[str, Any] = {
-                "name": name,
-                "dtype": str(tensor.dtype).removeprefix("torch."),
-                "shape": list(tensor.shape),
-            }
-            if same_gpu and tensor.is_cuda:
-                shared = base64.b64encode(pickle.dumps(reduce_tensor(tensor)[1])).decode()
-                engine.ask("take", shared=shared, **kind)
-            else:
-                content: Any = tensor.cpu().view(-1).view(torch.uint8).numpy()
-                engine.ask("take", memoryview(content), shared=None, **kind)
+        with memory_for("handing weights to vLLM", "set sampler.transfer=file"):
+            for name, weight in stored(policy.model):
+                send_weight(engine, name, weight.detach(), policy.compute, same_gpu)
         engine.ask("done")
     except TOPRError:
-        engine.answer("reload", loading)  # where that failed, it says why
+        if loading.done():
+            engine.answer("reload", loading)  # says why
         raise
     engine.answer("reload", loading)
     if same_gpu:
         torch.cuda.ipc_collect()
+        release_gpu_memory()
+
+
+def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dtype, same_gpu: bool) -> None:
+    """One of them; what was shared is this process's alone again when this returns."""
+    tensor = weight.to(dtype).contiguous()
+    kind: dict[str, Any] = {
+        "name": name,
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+    }
+    if not (same_gpu and tensor.is_cuda):
+        content: Any = tensor.cpu().view(-1).view(torch.uint8).numpy()
+        engine.ask("take", memoryview(content), shared=None, **kind)
+        return
+    if tensor.data_ptr() == weight.data_ptr():
+        tensor = tensor.clone()  # torch marks what is shared for good
+    try:
+        _, arguments = reduce_tensor(tensor)
+    except RuntimeError as error:
+        raise TOPRError(f"GPU memory can't be shared with vLLM ({error}); set sampler.transfer=file") from error
+    engine.ask("take", shared=base64.b64encode(pickle.dumps(arguments)).decode(), **kind)
 
 
 def check_weights(engine: Engine, policy: Policy) -> None:

@@ -115,6 +115,8 @@ class Worker:
 
     def step(self) -> None:
         """One pass of the engine: a token for each completion under way. Answers the shards that are done with it."""
+        if not self.llm.llm_engine.has_unfinished_requests():
+            raise Refused("vLLM lost requests")
         for output in self.llm.llm_engine.step():
             if not output.finished:
                 continue
@@ -146,8 +148,10 @@ class Worker:
         while (message := self.link.next()) is not None:
             asked = json.loads(message)
             if asked["do"] == "take":
-                weight = received(asked, self.link)
-                self.link.answer(asked["number"], {})
+                try:
+                    weight = received(asked, self.link)
+                finally:  # an error is the answer to `reload`, and to the next of these
+                    self.link.answer(asked["number"], {})
                 yield asked["name"], weight
             else:
                 assert asked["do"] == "done"
@@ -201,7 +205,8 @@ def received(asked: dict[str, Any], link: Link) -> Any:
 
     arguments = list(pickle.loads(base64.b64decode(asked["shared"])))
     arguments[6] = torch.cuda.current_device()  # the same GPU may have another number over there
-    tensor = rebuild_cuda_tensor(*arguments).clone()
+    theirs = rebuild_cuda_tensor(*arguments)
+    tensor = theirs.clone()
     torch.cuda.synchronize()
     return tensor
 
@@ -249,7 +254,7 @@ def main(descriptor: int) -> None:
     link = Link(descriptor)
     worker = Worker(link)
     while True:
-        numbers = list(worker.shards)  # whom an error concerns
+        number = None
         try:
             if worker.shards and link.messages.empty():
                 worker.step()
@@ -258,15 +263,15 @@ def main(descriptor: int) -> None:
             if message is None:
                 return
             asked = json.loads(message)
-            numbers = [asked["number"]]
+            number = asked["number"]
             answer = getattr(worker, asked["do"])(asked)
             if answer is not None:
-                link.answer(asked["number"], answer)
+                link.answer(number, answer)
         except Exception as error:  # whatever vLLM raises is told, in one line; the log has the rest
             traceback.print_exc()
-            for number in numbers:
-                worker.shards.pop(number, None)
-                link.answer(number, {"error": one_line(error)})
+            for each in list(worker.shards) if number is None else [number]:
+                worker.shards.pop(each, None)
+                link.answer(each, {"error": one_line(error)})
 
 
 if __name__ == "__main__":

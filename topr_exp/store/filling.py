@@ -92,7 +92,15 @@ class Filling:
         table = self._make(index)
         if not lease.is_ours() or shards.fault(index) is None:
             return False  # taken for dead meanwhile; the new owner writes, and what is whole stays as it is
-        return shards.write_shard(index, table)
+        before = shards.known_digest(index)
+        written = shards.write_shard(index, table)
+        if before not in (None, shards.known_digest(index)):
+            log.warning(
+                "%s is not what it was before it was damaged (by another program, or on a GPU); what was made from the "
+                "old one doesn't fit it: python -m topr_exp.store prune --key %s --yes, then the same command again",
+                shards.arrow_file(index), self._name,
+            )  # fmt: skip
+        return written
 
     def _describe_wait(self, owner: leases.Owner, index: int) -> str:
         return f"waiting for {owner}, which makes shard {index} of {self._shards.shards} of {self._name}"

@@ -54,6 +54,13 @@ class Shards:
             return 0, 0
         return stored["rows"], stored["bytes"]
 
+    def known_digest(self, index: int) -> str | None:
+        """The checksum that a shard has or had; None where it was never made, or that is lost as well."""
+        try:
+            return str(_read_checksum(self.checksum_file(index))["blake2b"])
+        except (OSError, ValueError):
+            return None
+
     def fault(self, index: int, *, always: bool = False) -> str | None:
         """What is wrong with a shard: None when it is whole, MISSING, or the damage in words.
 
