@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,11 @@ from safetensors.torch import load_file, save_file
 
 from tests.conftest import config_of, overrides
 from topr_exp.evaluate import main, quoted
+from topr_exp.models import policy as policies
+from topr_exp.models.loading import SHIPPED, weights_fingerprint
+from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
+from topr_exp.runs import benchmark
 
 SMALL = ["data.test_problems=6", "data.eval_n=4", "cluster.threads=1"]
 
@@ -138,3 +144,26 @@ def test_values_survive_hydras_grammar() -> None:
     for text in ["it's", "a\\b", "\\'", "end\\", "Question: {question}\nAnswer:", "1", "x, y"]:
         assert config_of(f"data.stop=[{quoted(text)}]").data.stop == [text]
     assert [quoted(value) for value in (None, True, 0.5, ["a", 1])] == ["null", "true", "0.5", "['a',1]"]
+
+
+def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU may have no room for both."""
+    loaded: list[tuple[str, Any]] = []
+
+    def load(config: Any, *given: Any) -> Any:
+        assert all(model() is None for _, model in loaded)
+        policy = load_policy(config, *given)
+        policy.model.circle = [policy.model]  # as the first model of a process is held by frames of its loading
+        loaded.append((config.path, weakref.ref(policy.model)))
+        return policy
+
+    for module in (policies, benchmark):
+        monkeypatch.setattr(module, "load_policy", load)
+    verifier = ["task=verifier", "task.solver=tiny", "task.test_solutions=2"]
+    gc.disable()  # so that no circle goes by chance
+    try:
+        assert main(["model=tiny_verifier", *verifier, f"output_dir={tmp_path}", *SMALL]) == 0
+    finally:
+        gc.enable()
+    assert [path for path, _ in loaded] == ["tiny", "tiny_verifier"]
+    assert found(tmp_path)["weights"] == weights_fingerprint(SHIPPED / "tiny_verifier")

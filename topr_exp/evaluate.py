@@ -190,9 +190,11 @@ def evaluate_model(config: Config) -> None:
     import torch
 
     from topr_exp.evaluation.showcase import Showcase
+    from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.benchmark import Benchmark
     from topr_exp.runs.console import say
+    from topr_exp.runs.gpu_memory import check_evaluation, check_solver
     from topr_exp.runs.provenance import environment
     from topr_exp.runtime import interrupts
     from topr_exp.runtime.files import disk_errors, write_json
@@ -205,23 +207,26 @@ def evaluate_model(config: Config) -> None:
         torch.set_num_threads(config.cluster.threads)
     with interrupts.listening():
         benchmark = Benchmark(config, Store(config.store), test_only=True)
-        policy = load_policy(config.model, config.cluster.device.name)
+        weights = weights_fingerprint(model_folder(config.model.path, config.model.revision))
         asked = {name: value for name, value in config.experiment.items() if name in DECIDE}
-        folder = folder_of(config, asked, policy.fingerprint)
+        folder = folder_of(config, asked, weights)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
         store = SharedStore(config.store, folder, lender(config))
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
-            if config.task.verifies:
+            if config.task.verifies:  # before the verifier is loaded: a GPU may have no room for both
+                check_solver(config, benchmark)
                 benchmark.generate_solutions(sampler, store)
                 sampler.close()
+            check_evaluation(config, benchmark)
+            policy = load_policy(config.model, config.cluster.device.name)
             test = benchmark.tokenize(benchmark.sets.test, policy)
             say(heading(config, policy, len(test.problems)))
             evaluation = benchmark.evaluate(sampler, policy, test, store)
         figures = {**benchmark.figures(evaluation, folder, 0), "too_long": test.too_long}
         Showcase(folder).tested(0, policy, evaluation)
         write_json(folder / "environment.json", environment(config))
-        write_json(folder / "eval.json", {**asked, "weights": policy.fingerprint, "figures": figures})
+        write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
     shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)
     say(f"\n{shown}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
 

@@ -39,7 +39,7 @@ from topr_exp.runs import card, checkpointing, prompt
 from topr_exp.runs.benchmark import Benchmark
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.gpu_memory import check_gpu_memory
+from topr_exp.runs.gpu_memory import check_run, check_solver
 from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
 from topr_exp.runs.threads import keep_threads
 from topr_exp.runtime import distributed, interrupts
@@ -99,10 +99,11 @@ class Experiment:
             self.benchmark = Benchmark(config, self.shared)
         if config.task.verifies:  # the problems are now solutions to them, the answer is whether one is correct
             with folder.stage("sampling"):
+                check_solver(config, self.benchmark)
                 folder.count("tokens_of_solver", self.benchmark.generate_solutions(sampler, self.shared))
                 sampler.close()  # an engine would have what the policy needs
         with folder.stage("problems"):
-            check_gpu_memory(config, distributed.world_size())
+            check_run(config, self.benchmark, distributed.world_size())
             self.policy = load_policy(config.model, config.cluster.device.name)
             if config.model.lora is not None:
                 check_layers(self.policy.model, config.model.lora)
@@ -117,7 +118,7 @@ class Experiment:
                 self.imported = load_imported(
                     config.data.completions, self.train.problems, self.benchmark.prompter, self.policy, self.shared
                 )
-        memory = self.choose_checkpointing()
+        self.config, memory = checkpointing.settle(config, self.policy, self.train)
         say(header(config, self.policy, sets, self.train, self.test, memory) + "\n")
 
     def run(self) -> dict[str, Any]:
@@ -156,16 +157,6 @@ class Experiment:
         before = self.model_folder(iteration - 1) if iteration > 1 else None
         folder, name = find_folder(self.config.model.path), self.config.model.path
         self.policy.add_adapter(lora, self.config.seed, str(folder.resolve()) if folder is not None else name, before)
-
-    def choose_checkpointing(self) -> str:
-        """Settle `optim.gradient_checkpointing` where the settings leave it open; says what was chosen and why."""
-        optim = self.config.optim
-        if optim.gradient_checkpointing is not None:
-            return ""
-        choice, why = checkpointing.choose(self.config, self.policy, self.train, distributed.world_size())
-        choice = distributed.broadcast(choice)
-        self.config = dataclasses.replace(self.config, optim=dataclasses.replace(optim, gradient_checkpointing=choice))
-        return why
 
     def show_prompt(self) -> None:
         """Write one whole prompt as the model gets it, for people to read."""

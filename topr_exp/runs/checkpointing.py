@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
-from topr_exp.runs.gpu_memory import ADAMW, CAST, GIB, MASTER, shards_of
+from topr_exp.runs.gpu_memory import ADAMW, free_gib, shards_of
+from topr_exp.runs.sampler_memory import CAST, GIB, MASTER
+from topr_exp.runtime import distributed
 
 if TYPE_CHECKING:
     from topr_exp.config.settings import Config
     from topr_exp.data.questions import Questions
     from topr_exp.models.policy import Policy
 
-SHARE = 0.9  # of a GPU's memory that the estimate may reach
+SHARE = 0.9  # of the memory there is for it that the estimate may reach
 
 
 def peak(
@@ -33,10 +36,17 @@ def peak(
     return (master + both + 3 * output + state) / GIB
 
 
+def settle(config: Config, policy: Policy, train: Questions) -> tuple[Config, str]:
+    """The settings with `optim.gradient_checkpointing` chosen where they leave it open, and why; process 0 chooses."""
+    optim = config.optim
+    if optim.gradient_checkpointing is not None:
+        return config, ""
+    again, why = distributed.broadcast(choose(config, policy, train, distributed.world_size()))
+    return dataclasses.replace(config, optim=dataclasses.replace(optim, gradient_checkpointing=again)), why
+
+
 def choose(config: Config, policy: Policy, train: Questions, processes: int) -> tuple[bool, str]:
     """Whether to compute layers again, and why, in words for the header of a run."""
-    import torch
-
     if policy.device.type != "cuda":
         return True, "layers are computed again in the backward pass: no GPU whose memory is known"
     if config.model.lora is not None:
@@ -45,10 +55,16 @@ def choose(config: Config, policy: Policy, train: Questions, processes: int) -> 
         return True, "layers are computed again in the backward pass: how much else lies on the GPU is not known before"
     if not hasattr(policy.model.config, "intermediate_size"):
         return True, "layers are computed again in the backward pass: what they keep of this model is not estimated"
-    need, total = estimate(config, policy, train, processes), torch.cuda.mem_get_info()[1] / GIB
-    fits = need <= SHARE * total
+    need, room = estimate(config, policy, train, processes), room_of(config, policy)
+    fits = need <= SHARE * room
     what = "kept for the backward pass" if fits else "computed again in the backward pass"
-    return not fits, f"layers are {what}: kept they need at most {need:.0f} GiB by estimate, the GPU has {total:.0f}"
+    return not fits, f"layers are {what}: kept they need at most {need:.0f} GiB by estimate, {room:.0f} are there"
+
+
+def room_of(config: Config, policy: Policy) -> float:
+    """GiB for an update: what is free, and what its weights, which the estimate counts, hold already."""
+    held = sum(weight.numel() * weight.element_size() for weight in policy.model.parameters()) / GIB
+    return (free_gib(config.cluster.device.name) or 0) + held
 
 
 def needs_reference(config: Config) -> bool:
