@@ -26,9 +26,10 @@ faults: $(VENV)/.installed-dev
 	nice -n 5 $(BIN)/python -m scripts.faults
 
 # At most 45 minutes on one GPU of 80 GB or more: what works on this machine and how fast (docs/gpu.md); it goes on where
-# it was broken off. CHECK="--vllm PYTHON" where vLLM has an environment of its own.
-gpu-check: $(VENV)/.installed-dev
-	$(BIN)/python scripts/gpu_check.py $(CHECK)
+# it was broken off. In the environment that is active: nothing is installed over the torch that vLLM chose.
+# CHECK="--vllm PYTHON" where vLLM has an environment of its own.
+gpu-check:
+	$(PYTHON) -m scripts.gpu_check $(CHECK)
 
 # Under an hour on 2 idle cores: every figure of the papers with one base and three seeds, written to docs/results.
 paper: $(VENV)/.installed

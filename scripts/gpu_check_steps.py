@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,38 +41,10 @@ def machine(vllm: str | None = None) -> dict[str, Any]:
         "GPU memory, GiB": round(torch.cuda.mem_get_info()[1] / 2**30, 1) if gpus else 0.0,
         "torch": str(torch.__version__),
         "transformers": transformers.__version__,
-        "sampler": "vllm" if python else "hf (no vLLM was found: --vllm PYTHON)",
+        "sampler": "vllm" if python else "hf (no vLLM was found)",
         "vllm python": python,
         "commit": commit.strip(),
     }
-
-
-def model(size: str, folder: str) -> dict[str, Any]:
-    """A random model in bfloat16 with a tokenizer as large as its vocabulary."""
-    import torch
-    from training import LLAMAS
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from topr_exp.tiny.tokenizer import build_tokenizer
-
-    began = time.monotonic()
-    config = LlamaConfig(
-        **LLAMAS[size], max_position_embeddings=8192, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-        dtype="bfloat16",
-    )  # fmt: skip
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        torch.set_default_dtype(torch.bfloat16)
-        weights = LlamaForCausalLM(config)
-    target = Path(folder)
-    weights.save_pretrained(target.with_suffix(".tmp"))
-    count = config.vocab_size - len(build_tokenizer([], 8192))
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    words = (
-        letters[i // 17576] + letters[i // 676 % 26] + letters[i // 26 % 26] + letters[i % 26] for i in range(count)
-    )
-    build_tokenizer([" ".join(words)], 8192).save_pretrained(target.with_suffix(".tmp"))
-    target.with_suffix(".tmp").rename(target)
-    return {"seconds": round(time.monotonic() - began, 1)}
 
 
 def update(size: str, recompute: str) -> dict[str, Any]:
@@ -80,7 +54,8 @@ def update(size: str, recompute: str) -> dict[str, Any]:
 
     from topr_exp.config.optim import Optimizer
 
-    case = Case(size, 900, (100, 100), (200, 200), 8, 8, Optimizer.adafactor, "")
+    shared, own, completed = (900, 100, 200) if size != "small" else (90, 10, 20)
+    case = Case(size, shared, (own, own), (completed, completed), 8, 8, Optimizer.adafactor, "")
     ours = Ours(case, 16)
     trainer, cuda = ours.trainer, ours.device.type == "cuda"
     trainer.config = dataclasses.replace(trainer.config, gradient_checkpointing=recompute == "checkpointing")
@@ -93,10 +68,10 @@ def update(size: str, recompute: str) -> dict[str, Any]:
         trainer.optimizer.step()
 
     share = sorted(timed(optimizer, ours.device) for _ in range(5))[2]
-    unique = 900 + case.batch * 300
+    unique = shared + case.batch * (own + completed)
     found = {
         "s": seconds,
-        "tokens/s": case.batch * 1200 / seconds,
+        "tokens/s": case.batch * (shared + own + completed) / seconds,
         "distinct tokens/s": unique / seconds,
         "Adafactor s": share,
     }
@@ -116,10 +91,120 @@ def operations(ours: Any, tokens: int) -> float:
     model = ours.policy.model
     head = model.get_output_embeddings().weight.numel()
     layers = ours.policy.parameters - head - model.get_input_embeddings().weight.numel()
-    return 6.0 * (layers * tokens + head * ours.case.batch * 200)
+    return 6.0 * (layers * tokens + head * ours.case.batch * ours.case.completion[0])
 
+
+def head(size: str) -> dict[str, Any]:
+    """Seconds and memory of the output layer and its loss for 1,600 completion tokens, by benchmarks/head.py's ways."""
+    import head as heads
+    import measure
+    import torch
+    from training import LLAMAS
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    width, vocabulary = LLAMAS[size]["hidden_size"], 128_256 if size == "8b" else LLAMAS[size]["vocab_size"]
+    tokens = 1600 if size == "8b" else 100
+    hidden = torch.randn(tokens, width, device=device, requires_grad=True)
+    weight = (torch.randn(vocabulary, width, device=device) / width**0.5).requires_grad_()
+    targets = torch.randint(vocabulary, (tokens,), device=device)
+    found: dict[str, Any] = {}
+    for name, loss in {"plain": heads.plain, "ours": heads.chunked, "torch": heads.torchs}.items():
+        if name == "torch" and not hasattr(torch.nn, "LinearCrossEntropyOptions"):
+            found["torch"] = f"torch {torch.__version__} has no linear_cross_entropy"
+            continue
+
+        def work(loss: Any = loss) -> None:
+            torch.autograd.grad(loss(hidden, weight, targets).sum(), [hidden, weight])
+
+        work()
+        found[f"{name}: s"] = median(heads.clock, work, device)
+        found[f"{name}: GiB"] = round(measure.peak_memory(work, device) / 2**30, 3)
+    return found
+
+
+def median(clock: Any, work: Any, device: Any) -> float:
+    """Seconds of a piece of work, the middle one of five."""
+    seconds = []
+    for _ in range(5):
+        began = clock(device)
+        work()
+        seconds.append(clock(device) - began)
+    return round(sorted(seconds)[2], 5)
+
+
+def sampling(folder: str, *overrides: str) -> dict[str, Any]:
+    """Tokens per second of one engine with one shard at once and with two; the memory before, beside and after it."""
+    # One GPU, so that a shard that is alone has the engine to itself.
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    from topr_exp.config.arguments import parse
+    from topr_exp.config.sampler import VLLMConfig
+    from topr_exp.data.problems import load_problems
+    from topr_exp.data.prompts import build_prompter
+    from topr_exp.data.questions import tokenize_prompts
+    from topr_exp.models.policy import load_policy
+    from topr_exp.runs.plan import plan
+    from topr_exp.sampling.vllm import VLLM
+
+    config = plan(parse(list(overrides))).jobs[0].config
+    assert isinstance(config.sampler, VLLMConfig)
+    policy = load_policy(config.model, config.cluster.device.name)
+    problems, longest = load_problems(config.data).train, config.sampler.max_new_tokens
+    questions = tokenize_prompts(problems, build_prompter(config.data), policy, longest)
+    found: dict[str, Any] = {"tokens of a prompt": len(questions.prompts[0])}
+    for at_once in (1, 2):
+        sampler = VLLM(dataclasses.replace(config.sampler, shards_at_once=at_once), Path(folder), False)
+        memory = free_memory()
+        try:
+            measured = rate(sampler, policy, questions, config.data.n, Path(folder))
+            beside = free_memory()
+        finally:
+            sampler.close()
+        found |= {f"{at_once} at once: {name}": value for name, value in measured.items()}
+        if memory is not None:
+            found["GiB free before the engine, beside it, after it"] = f"{memory}, {beside}, {free_memory()}"
+    return found
+
+
+def rate(sampler: Any, policy: Any, questions: Any, n: int, folder: Path) -> dict[str, float]:
+    """How long an engine takes to start, and how many tokens a second it then samples in several shards."""
+    import tempfile
+
+    from topr_exp.sampling.rollouts import generate_rollouts
+    from topr_exp.store import Store
+
+    began = time.monotonic()
+    sampler.prepare(policy, max(map(len, questions.prompts)) + sampler.config.max_new_tokens)
+    sampler.sample(policy, [prompt.tolist() for prompt in questions.prompts[:2]], 1, (0,), questions.stop)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=folder) as store:
+        rollouts = generate_rollouts(sampler, policy, questions, n, 0, Store(Path(store)))
+    seconds = time.monotonic() - started
+    return {"s of the engine's start": round(started - began, 1), "tokens/s": round(rollouts.sampled / seconds, 1)}
+
+
+def free_memory() -> float | None:
+    """GiB of the GPU that nobody holds."""
+    import torch
+
+    return round(torch.cuda.mem_get_info()[0] / 2**30, 1) if torch.cuda.is_available() else None
+
+
+def model(size: str, folder: str, shots: str) -> dict[str, Any]:
+    """A random model in bfloat16, its tokenizer, and the worked examples of its prompts."""
+    from scripts.gpu_check_model import write_model
+
+    return write_model(size, folder, shots)
+
+
+STEPS: dict[str, Callable[..., dict[str, Any]]] = {
+    "machine": machine,
+    "model": model,
+    "update": update,
+    "head": head,
+    "sampling": sampling,
+}
 
 if __name__ == "__main__":
     step, answer, *arguments = sys.argv[1:]
-    found = {"machine": machine, "model": model, "update": update}[step](*arguments)
+    found = STEPS[step](*arguments)
     Path(answer).write_text(json.dumps(found) + "\n")

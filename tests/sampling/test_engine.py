@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT, config_of, make_model, overrides
@@ -257,6 +258,7 @@ class Lanes(HFSampler):
     def __init__(self, config: SamplerConfig, fails: bool = False) -> None:
         super().__init__(config)
         self.fails, self.drawn, self.stopped = fails, list[int](), False
+        self.drawing = self.most = 0  # at once
 
     def sample(
         self, policy: Any, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
@@ -264,7 +266,10 @@ class Lanes(HFSampler):
         if self.stopped or (self.fails and seed[-1] == 2):
             raise TOPRError("it broke")
         self.drawn.append(seed[-1])
+        self.drawing += 1
+        self.most = max(self.most, self.drawing)
         time.sleep(0.05)  # so that other lanes get a turn
+        self.drawing -= 1
         return super().sample(policy, prompts, n, seed, stop)
 
     def stop(self) -> None:
@@ -278,17 +283,36 @@ class Plain:
         return " ".join(map(str, tokens))
 
 
-def test_lanes_share_the_shards_and_change_nothing(
-    tmp_path: Path, make_policy: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    import numpy as np
+SIX_SHARDS = SamplerConfig("hf", 0, 1.0, 1.0, 0, max_new_tokens=6, prompts_per_shard=2)
 
-    policy = make_policy(make_model(11))
-    policy.tokenizer = Plain()
-    config = SamplerConfig("hf", 0, 1.0, 1.0, 0, max_new_tokens=6, prompts_per_shard=2)
+
+@pytest.fixture
+def questions() -> Questions:
     problems = [Problem(f"p{i}", "", "") for i in range(12)]
-    prompts = [np.array([0, 3 + i % 8], np.int32) for i in range(12)]
-    questions = Questions(problems, prompts, (), 0)
+    return Questions(problems, [np.array([0, 3 + i % 8], np.int32) for i in range(12)], (), 0)
+
+
+@pytest.fixture
+def policy(make_policy: Any) -> Any:
+    made = make_policy(make_model(11))
+    made.tokenizer = Plain()
+    return made
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(1, 3), (3, 2), (6, 1)])
+def test_a_process_leaves_shards_to_the_others(
+    tmp_path: Path, policy: Any, questions: Questions, monkeypatch: pytest.MonkeyPatch, processes: int, threads: int
+) -> None:
+    monkeypatch.setattr("topr_exp.sampling.rollouts.distributed.world_size", lambda: processes)
+    lanes = Lanes(SIX_SHARDS)
+    generate_rollouts(lanes, policy, questions, 3, 0, Store(tmp_path))
+    assert lanes.most == threads
+
+
+def test_lanes_share_the_shards_and_change_nothing(
+    tmp_path: Path, policy: Any, questions: Questions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = SIX_SHARDS
     alone = generate_rollouts(HFSampler(config), policy, questions, 3, 0, Store(tmp_path / "a"))
     lanes = Lanes(config)
     together = generate_rollouts(lanes, policy, questions, 3, 0, Store(tmp_path / "b"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -265,8 +266,10 @@ def test_weights_that_can_not_be_received_are_one_line_at_once(engine: Engine, p
     engine.minutes = 0.5
     ask = engine.ask
     engine.ask = lambda do, content=None, **values: ask(do, content, **{**values, "shape": [-7]})
+    began = time.monotonic()
     with pytest.raises(TOPRError, match="vLLM could not reload: RuntimeError: "):
         vllm_module.send_weights(engine, policy, same_gpu=False)
+    assert time.monotonic() - began < 20  # nobody waited for an answer until the time was up
 
 
 def test_an_engine_that_loses_requests_is_told(engine: Engine) -> None:

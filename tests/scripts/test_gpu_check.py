@@ -6,23 +6,40 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from scripts import gpu_check
-from scripts.gpu_check import SEVERAL, STEPS, Failed, Place, Step, interrupt, parent_of, run_command
-from tests.conftest import ROOT
+from scripts import gpu_check, gpu_check_model, gpu_check_runs
+from scripts.gpu_check import PACKAGES, SEVERAL, STEPS, Step, interrupt, lacking
+from scripts.gpu_check_model import tokenizer_of, write_model
+from scripts.gpu_check_runs import Failed, Place, execute, gate, processes, run_command
+from tests.conftest import ROOT, config_of
+from tests.gpu.test_vllm_cuda import python_of
 from tests.sampling.test_vllm import ENVIRONMENT, PYTHON
-from tests.sweep_tools import SLOW
+from tests.sweep_tools import SLOW, wait_for
 from tests.sweeps.test_group import assert_same_run
+from topr_exp.data.problems import load_problems
+from topr_exp.data.prompts import build_prompter
+from topr_exp.models.policy import Policy
+from topr_exp.training.parallel import SingleProcess
+
+
+def needs_vllm(test: Any) -> Any:
+    """Minutes, in the environment that `make vllm` makes."""
+    missing = not (ENVIRONMENT / ".installed").exists()
+    test = pytest.mark.skipif(missing, reason=f"no vLLM in {ENVIRONMENT}; run `make vllm`")(test)
+    return pytest.mark.slow(pytest.mark.vllm(test))
 
 
 def check(out: Path, *arguments: str, minutes: float = 8) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "scripts/gpu_check.py", "--out", str(out), *arguments]
+    command = [sys.executable, "-m", "scripts.gpu_check", "--out", str(out), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60 * minutes)
 
 
@@ -30,21 +47,135 @@ def lines_of(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_step_runs_with_a_small_model(tmp_path: Path) -> None:
-    done = check(tmp_path, "--size", "small", "--steps", "model", "curve")
+def test_steps_run_with_a_small_model(tmp_path: Path) -> None:
+    """Without vLLM, which is said."""
+    wanted = ["model", "whole", "sampling", "rounds"]
+    done = check(tmp_path, "--size", "small", "--steps", *wanted)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "small" / "results.json").read_text())["steps"]
-    assert {name: one["verdict"] for name, one in found.items()} == {"model": "passed", "curve": "passed"}
-    assert found["curve"]["figures"]["seconds training"] > 0
-    (run,) = (tmp_path / "small" / "runs" / "curve").glob("*")
+    verdicts = {name: one["verdict"] for name, one in found.items()}
+    assert verdicts == dict.fromkeys(wanted, "passed") | {"sampling": "skipped"}
+    assert found["sampling"]["why"] == "vLLM is needed: --vllm PYTHON"
+    figures = {name: one.get("figures", {}) for name, one in found.items()}
+    assert [figures[name]["sampler"] for name in ("whole", "rounds")] == ["hf", "hf"]
+    assert figures["model"]["vocabulary"] == 2048
+    assert figures["whole"]["sampled tokens/s of the stage"] > 0
+    assert (
+        0 < figures["whole"]["gate: |log π − log μ| median"] <= figures["whole"]["gate: |log π − log μ| largest"] < 0.1
+    )
+    quantiles = [figures["whole"][f"log μ − log q a token, {name}"] for name in ("min", "1%", "50%", "99%", "max")]
+    assert quantiles == sorted(quantiles)
+    assert figures["whole"]["μ/q a completion, 50%"] == pytest.approx(1, abs=0.1)
+    (run,) = (tmp_path / "small" / "runs" / "rounds").glob("*")
+    assert [line["round"] for line in lines_of(run / "metrics.jsonl")] == [0, 1, 2]
+    assert "| rounds | passed |" in (tmp_path / "small" / "results.md").read_text()
+
+
+@pytest.fixture
+def measurements(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    from scripts import gpu_check_steps
+
+    return gpu_check_steps
+
+
+@pytest.mark.parametrize("name", ["checkpointing", "plain"])
+def test_an_update_is_measured(measurements: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    score, again = SingleProcess.score, set()
+    monkeypatch.setattr(SingleProcess, "score", lambda *a, **kw: again.add(kw["recompute"]) or score(*a, **kw))
+    found = measurements.update("small", name)
+    assert again == {name == "checkpointing"}
+    seconds, rate, distinct = (found[f"{name}: {key}"] for key in ("s", "tokens/s", "distinct tokens/s"))
+    # 90 shared tokens, then 8 times 10 and 20.
+    assert rate / distinct == pytest.approx(8 * 120 / (90 + 8 * 30), rel=1e-3)
+    assert distinct * seconds == pytest.approx(90 + 8 * 30, rel=0.05)
+    assert found[f"{name}: Adafactor s"] > 0
+    assert not any("MFU" in key or "GiB" in key for key in found)  # which a GPU has
+
+
+def test_operations_are_six_a_weight_and_token(measurements: Any) -> None:
+    """Of 8 sequences with 20 completion tokens; the embeddings only look up."""
+    from training import LLAMAS, Case
+
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**LLAMAS["8b"]))
+    case = Case("8b", 0, (1, 1), (20, 20), 8, 8, None, "")
+    ours = type("Ours", (), {"policy": Policy(model, None, "", torch.float32), "case": case})
+    assert measurements.operations(ours, 1000) == pytest.approx(6e9 * (6.98 * 1000 + 0.525 * 160), rel=1e-3)
+
+
+def test_heads_are_measured(measurements: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = measurements.head("small")
+    assert all(found[f"{head}: {figure}"] >= 0 for head in ("plain", "ours", "torch") for figure in ("s", "GiB"))
+    monkeypatch.delattr(torch.nn, "LinearCrossEntropyOptions")
+    assert measurements.head("small")["torch"] == f"torch {torch.__version__} has no linear_cross_entropy"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_more_steps_run_with_a_small_model(tmp_path: Path) -> None:
+    wanted = ["smoke", "update", "model", "head", "curve"]
+    done = check(tmp_path, "--size", "small", "--steps", *wanted, minutes=25)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "small" / "results.json").read_text())["steps"]
+    assert {name: one["verdict"] for name, one in found.items()} == dict.fromkeys(wanted, "passed")
+    figures = {name: set(one["figures"]) for name, one in found.items()}
+    assert figures["smoke"] == {"s float32", "s bfloat16"}
+    assert {"checkpointing: s", "plain: s"} <= figures["update"]
+    assert {"plain: s", "ours: s", "torch: s"} <= figures["head"]
+    runs = tmp_path / "small" / "runs"
+    for name in ("float32", "bfloat16"):  # stopped, and given again to its end
+        (run,) = (runs / f"smoke-{name}").glob("*")
+        assert (run / "DONE").exists()
+        assert json.loads((run / "state.json").read_text())["attempt"]["number"] == 2
+        assert [line["step"] for line in lines_of(run / "metrics.jsonl")] == list(range(1, 161))
+    (run,) = (runs / "curve").glob("*")
     assert [line["step"] for line in lines_of(run / "eval.jsonl") if "step" in line] == [2]  # of 3
-    assert "| curve | passed |" in (tmp_path / "small" / "results.md").read_text()
+
+
+@pytest.mark.parametrize(("size", "millions"), [("8b", 8030.3), ("100m", 104.8)])
+def test_the_random_model_has_llama_3s_vocabulary_and_prompts_of_900_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, millions: float
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(**gpu_check_model.settings(size)))
+    assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
+    assert model.config.vocab_size == 128_256
+    tokenizer = tokenizer_of(128_256)
+    assert len(tokenizer) == 128_256
+
+    place = Place(tmp_path, size, 0, 0.0, None)
+    write_model("small", str(place.random), str(place.shots))
+    data = config_of(*place.model).data
+    prompter, policy = build_prompter(data), Policy(None, tokenizer, "", torch.float32)
+    problems = load_problems(data).train
+    lengths = [len(policy.encode(prompter.render(problem.question, tokenizer))) for problem in problems]
+    assert len(lengths) == gpu_check_runs.SIZES[size].problems
+    assert all(880 <= length <= 920 for length in lengths), lengths
+
+
+def test_the_tokenizer_knows_the_words_of_prompts_and_a_chat_like_llama_3s(tmp_path: Path) -> None:
+    place = Place(tmp_path, "small", 0, 0.0, None)
+    write_model("small", str(place.random), str(place.shots))
+    tokenizer = AutoTokenizer.from_pretrained(place.random)
+    assert len(tokenizer) == 2048
+    chat = [{"role": "user", "content": "How many apples?"}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    tokens = [token.replace("Ġ", " ").replace("Ċ", "\n") for token in tokenizer.convert_ids_to_tokens(ids)]
+    head = ["<|start_header_id|>", "user", "<|end_header_id|>", "\n", "\n"]
+    asked = ["<bos>", *head, "How", " many", " apples", "?", "<|eot_id|>"]
+    assert tokens == [*asked, head[0], "assistant", *head[2:]]
+    generation = json.loads((place.random / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [2, tokenizer.convert_tokens_to_ids("<|eot_id|>")]
 
 
 def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = []
+    done, limits = [], []
 
     def good(place: Place) -> dict[str, Any]:
         """Works."""
@@ -54,29 +185,38 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
     def bad(place: Place) -> dict[str, Any]:
         """Fails."""
         done.append("bad")
+        assert "| good | passed | 0 | speed 3 |" in (tmp_path / "results.md").read_text()  # not at the end alone
         raise Failed("no update after 3 minutes")
 
     def broken(place: Place) -> dict[str, Any]:
         """Has a mistake."""
         return {"speed": 1 / len(place.settings)}  # type: ignore[attr-defined]
 
+    def strict(place: Place) -> dict[str, Any]:
+        """Has a limit."""
+        limits.append(place.until - time.monotonic())
+        return {}
+
     steps = {"good": Step(good, 1), "bad": Step(bad, 1), "long": Step(good, 46), "card": Step(good, 1, ("memory",)),
-             "pair": Step(good, 1, ("two GPUs",)), "broken": Step(broken, 1)}  # fmt: skip
+             "pair": Step(good, 1, ("two GPUs",)), "broken": Step(broken, 1), "strict": Step(strict, 2)}  # fmt: skip
     monkeypatch.setattr(gpu_check, "STEPS", steps)
     (tmp_path / "machine.json").write_text('{"GPU": "none"}')
     place = Place(tmp_path, "8b", 1, 40.0, None)
-    gpu_check.check(place, list(steps), again=False)
+    for some in (["card"], list(steps)):
+        gpu_check.check(place, some, again=False)
     results = gpu_check.check(place, list(steps), again=False)
     assert done == ["good", "bad", "bad"]
     found = results["steps"]
-    verdicts = ["passed", "failed", "skipped", "skipped", "skipped", "failed"]
+    assert list(found) == list(steps)  # the table's order, whatever was done first
+    verdicts = ["passed", "failed", "skipped", "skipped", "skipped", "failed", "passed"]
     assert [one["verdict"] for one in found.values()] == verdicts
     assert found["bad"]["why"] == "no update after 3 minutes"
     assert "no time was left" in found["long"]["why"]
     assert found["card"]["why"] == "62 GiB of GPU memory are needed, there are 40"
     assert found["pair"]["why"] == "two GPUs are needed, there are 1"
     assert found["broken"]["why"] == "AttributeError: 'Place' object has no attribute 'settings'"
-    rows = gpu_check.table(results).splitlines()
+    assert limits == [pytest.approx(120, abs=10)]
+    rows = (tmp_path / "results.md").read_text().splitlines()
     assert "| good | passed | 0 | speed 3 |" in rows
     assert "| bad | failed | 0 | no update after 3 minutes |" in rows
 
@@ -85,13 +225,13 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
 def test_the_newest_run_speaks_and_8b_weights_do_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
-    monkeypatch.setattr(gpu_check, "execute", lambda *_: None)
+    monkeypatch.setattr(gpu_check_runs, "execute", lambda *_: "")
     for seconds, name in enumerate(("older", "newer")):
         run = tmp_path / "runs" / "whole" / name
         (run / "model").mkdir(parents=True)
         (run / "summary.json").write_text(json.dumps({"name": name}))
         os.utime(run / "summary.json", (seconds, seconds))
-    assert gpu_check.experiment(Place(tmp_path, size, 0, 0.0, None), "whole", [], 1) == {"name": "newer"}
+    assert gpu_check_runs.experiment(Place(tmp_path, size, 0, 0.0, None), "whole", []) == {"name": "newer"}
     assert (tmp_path / "runs" / "whole" / "newer" / "model").exists() == (size == "small")
 
 
@@ -106,12 +246,92 @@ def test_a_run_to_be_stopped_begins_anew(tmp_path: Path) -> None:
         (run / "metrics.jsonl").write_text("{}\n" * 500)  # as an ended one's
 
 
+STARTS_OTHERS = """
+import subprocess, sys, time
+for session in (False, True):  # as a run's ranks, and as its engines
+    print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=session).pid)
+sys.stdout.flush()
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(600, 4), (2, 60)], ids=["too long", "in time"])
+def test_all_that_a_command_started_ends_with_it(tmp_path: Path, seconds: int, limit: int) -> None:
+    place = Place(tmp_path, "small", 0, 0.0, None, time.monotonic() + limit)
+    command = [sys.executable, "-c", STARTS_OTHERS, str(seconds)]
+    if seconds > limit:
+        with pytest.raises(Failed, match=r"not done within the step's limit; it\.log says how far it came"):
+            execute(place, "it", command)
+        assert time.monotonic() < place.until + 10
+    else:
+        execute(place, "it", command)
+    started = [int(line) for line in (tmp_path / "it.log").read_text().split()]
+    assert len(started) == 2
+    assert wait_for(lambda: not {*started} & {*processes()}, 5)
+
+
+def test_a_command_that_fails_is_its_last_line(tmp_path: Path) -> None:
+    place = Place(tmp_path, "small", 0, 0.0, None)
+    (tmp_path / "it.log").write_text("a line of an earlier check\n")
+    with pytest.raises(Failed, match=r"^no output \(status 3, it\.log\)$"):
+        execute(place, "it", [sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(Failed, match=r"^no GPU \(status 1, it\.log\)$"):
+        execute(place, "it", [sys.executable, "-c", "raise SystemExit('no GPU')"])
+
+
 def test_a_process_is_read_whatever_its_name(tmp_path: Path) -> None:
-    (tmp_path / "17").mkdir()
-    (tmp_path / "17" / "stat").write_text("17 (UVM (global) queue) S 2 0 0 0 -1")
-    assert parent_of(tmp_path / "17") == (17, 2)
-    assert parent_of(tmp_path / "18") == (18, 0)
-    assert parent_of(Path(f"/proc/{os.getpid()}")) == (os.getpid(), os.getppid())
+    for process, state in {17: "S 2 3 4", 18: "Z 2 3 4"}.items():
+        (tmp_path / str(process)).mkdir()
+        (tmp_path / str(process) / "stat").write_text(f"{process} (UVM (global) queue) {state} 0 -1")
+    (tmp_path / "19").mkdir()  # has ended meanwhile
+    assert processes(tmp_path) == {17: (2, 4)}
+    assert processes()[os.getpid()] == (os.getppid(), os.getsid(0))
+
+
+def lacks(place: Place) -> dict[str, str]:
+    """What each step that can't be done lacks."""
+    found = {name: lacking(place, name, step.needs) for name, step in STEPS.items()}
+    return {name: reason for name, reason in found.items() if reason}
+
+
+def test_what_the_check_has_written_itself_counts_as_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=150e9 - 6000))
+    here = Place(tmp_path, "8b", 2, 140.0, "python")
+    here.shots.write_text("")
+    short = f"150 GB of disk are needed in {tmp_path}, 150 are free or its own (--out FOLDER)"
+    for folder in (tmp_path / "runs" / "curve" / "run", here.random):  # the one's of a single step, then all steps'
+        assert lacks(here)["whole"] == short
+        folder.mkdir(parents=True)
+        (folder / "weights").write_bytes(bytes(8192))
+        assert "curve" not in lacks(here)
+    assert not lacks(here)
+
+
+def test_what_is_lacking_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=150e9))
+    no_model = "there is no random model (step model)"
+    steps = ["whole", "sampling", "rounds", "curve", "lora", "several"]
+    assert lacks(Place(tmp_path, "8b", 2, 62.0, "python")) == dict.fromkeys(steps, no_model)
+    (tmp_path / "shots.jsonl").write_text("")
+    assert not lacks(Place(tmp_path, "8b", 2, 62.0, "python"))
+    small = "62 GiB of GPU memory are needed, there are 61"
+    assert lacks(Place(tmp_path, "8b", 2, 61.0, "python")) == dict.fromkeys(["update", *steps], small)
+    no_vllm = "vLLM is needed: --vllm PYTHON"
+    alone = dict.fromkeys(steps, no_vllm) | {"several": "two GPUs are needed, there are 1"}
+    assert lacks(Place(tmp_path, "8b", 1, 62.0, None)) == alone
+    no_gpu = {"sampling": no_vllm, "tests": "there is no GPU"}  # smaller models are sampled from without vLLM
+    assert lacks(Place(tmp_path, "100m", 0, 0.0, None)) == no_gpu
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    missing = {
+        step: f"{name} is not installed: {PACKAGES[name]}" for step, name in {"lora": "peft", "tests": "pytest"}.items()
+    }
+    assert lacks(Place(tmp_path, "8b", 2, 62.0, "python")) == missing
+
+
+def test_a_run_without_the_line_about_its_first_update_does_not_pass(tmp_path: Path) -> None:
+    (tmp_path / "whole.log").write_text("nothing\n")
+    with pytest.raises(Failed, match="no line about log π − log μ before the first update in"):
+        gate(Place(tmp_path, "8b", 1, 140.0, None), "whole")
 
 
 def test_a_python_without_vllm_is_one_line(tmp_path: Path) -> None:
@@ -121,16 +341,39 @@ def test_a_python_without_vllm_is_one_line(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_the_document_names_every_step() -> None:
-    rows = [line.split("|") for line in (ROOT / "docs" / "gpu.md").read_text().splitlines() if line.startswith("| `")]
+def test_a_python_without_vllm_is_a_reason_to_skip_its_tests() -> None:
+    environment = Path(sys.executable).parent.parent
+    with pytest.raises(pytest.skip.Exception, match=r"there is no vLLM in that environment.*\(TOPR_VLLM=ENVIRONMENT\)"):
+        python_of(str(environment))
+
+
+def test_the_document_names_every_step_and_what_is_needed() -> None:
+    text = (ROOT / "docs" / "gpu.md").read_text()
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     limits = {row[1].strip(" `"): float(row[3]) for row in rows}
     assert limits == {name: step.minutes for name, step in STEPS.items()}
+    assert f"| disk | {gpu_check_runs.SIZES['8b'].disk} GB:" in text
 
 
-@pytest.mark.slow
-@pytest.mark.vllm
+@needs_vllm
+@pytest.mark.timeout(1200)
+def test_vllm_is_measured_alone_and_by_each_way_of_its_weights(tmp_path: Path) -> None:
+    wanted = ["model", "sampling", "rounds"]
+    done = check(tmp_path, "--size", "small", "--vllm", str(PYTHON), "--steps", *wanted, minutes=18)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "small" / "results.json").read_text())["steps"]
+    assert {name: one["verdict"] for name, one in found.items()} == dict.fromkeys(wanted, "passed")
+    for at_once in (1, 2):
+        assert found["sampling"]["figures"][f"{at_once} at once: tokens/s"] > 0
+        assert found["sampling"]["figures"][f"{at_once} at once: s of the engine's start"] > 0
+    for transfer in ("file", "memory"):
+        assert 0 < found["rounds"]["figures"][f"{transfer}: largest sampler_gap"] < 1e-2
+        (run,) = (tmp_path / "small" / "runs" / f"rounds-{transfer}").glob("*")
+        assert [line["round"] for line in lines_of(run / "metrics.jsonl")] == [0, 1, 2]
+
+
+@needs_vllm
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(not (ENVIRONMENT / ".installed").exists(), reason=f"no vLLM in {ENVIRONMENT}; run `make vllm`")
 def test_the_whole_job_with_llama_3s_vocabulary_killed_and_resumed(tmp_path: Path) -> None:
     """The command of docs/gpu.md; the run that was killed ends as one that was not."""
     wanted = ["model", "whole", "lora", "several"]

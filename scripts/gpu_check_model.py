@@ -1,0 +1,83 @@
+"""gpu_check.py's random model: a Llama and a tokenizer that fills its vocabulary, with all words of the prompts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import string
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topr_exp.config.data import AnswerFormat
+from topr_exp.data import embedded_gsm8k
+from topr_exp.data.prompts import Shot, own_shots
+from topr_exp.tiny.tokenizer import build_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+CONTEXT = 8192
+HEADERS = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+# As Llama 3's: the names of the speakers between two tokens, a token at the end of each turn.
+CHAT = (
+    "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
+    "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
+)
+
+
+def worked_examples() -> list[Shot]:
+    """The project's eight, and six more whose solutions are their answers: 900 tokens with a question."""
+    own = list(own_shots(AnswerFormat.gsm8k))
+    more = embedded_gsm8k.generate("pretrain", 6, seed=1)
+    return own + [Shot(problem.question, f"The answer is {problem.answer}.") for problem in more]
+
+
+def texts() -> list[str]:
+    """What prompts are made of: every word of it is a token, with a space before it and without."""
+    found = [f"Question: {shot.question}\nAnswer: {shot.solution}\n\n" for shot in worked_examples()]
+    found += [problem.question for problem in embedded_gsm8k.generate("pretrain", 2000, seed=0)]
+    return [*found, *{word for text in found for word in text.split()}, "system", "user", "assistant"]
+
+
+def tokenizer_of(vocabulary: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of exactly so many tokens, with a chat template; the rest of it are words that nothing holds."""
+    used = texts()
+    known = build_tokenizer(used, CONTEXT).get_vocab()
+    words = ("".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=4))
+    new = (word for word in words if f"Ġ{word}" not in known)
+    count = vocabulary - len(known) - len(HEADERS)
+    fill = "".join(f" {word}" for word in itertools.islice(new, count))
+    tokenizer = build_tokenizer([*used, fill], CONTEXT)
+    tokenizer.add_special_tokens({"additional_special_tokens": HEADERS})
+    tokenizer.chat_template = CHAT
+    assert len(tokenizer) == vocabulary
+    return tokenizer
+
+
+def settings(size: str) -> dict[str, Any]:
+    """The model's shape, that of Llama 3 8B for 8b."""
+    from training import LLAMAS
+
+    return {**LLAMAS[size], "max_position_embeddings": CONTEXT, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def write_model(size: str, folder: str, shots: str) -> dict[str, Any]:
+    """A random model in bfloat16, its tokenizer, and the worked examples of its prompts as a file."""
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    began, target = time.monotonic(), Path(folder)
+    config = LlamaConfig(**settings(size))
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    tokenizer = tokenizer_of(config.vocab_size)
+    # Both end a completion, as with Llama 3.
+    model.generation_config.eos_token_id = [2, tokenizer.convert_tokens_to_ids(HEADERS[-1])]
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    lines = [json.dumps({"question": shot.question, "solution": shot.solution}) for shot in worked_examples()]
+    Path(shots).write_text("".join(f"{line}\n" for line in lines))
+    weights = sum(weight.numel() for weight in model.parameters())
+    return {"s": round(time.monotonic() - began, 1), "weights": weights, "vocabulary": len(tokenizer)}

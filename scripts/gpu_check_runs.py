@@ -1,0 +1,239 @@
+"""What the steps of gpu_check.py are made of: sizes, the machine, and commands that end with all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SIGTERM_STATUS = 128 + signal.SIGTERM
+GATE = re.compile(r"before the first update, .*: (\S+) \(median\), (\S+) \(99 %\), (\S+) \(largest\)")
+
+
+@dataclass(frozen=True)
+class Size:
+    """A model, what it needs, and how much it is asked to do."""
+
+    disk: int  # GB: the model, a trained one, two checkpoints, weights for an engine (docs/gpu.md)
+    memory: int  # GiB of a GPU that an update needs (benchmarks/simulated_memory.py)
+    problems: int  # to train on; on a CPU fewer, and shorter answers
+    tokens: int  # of an answer, at most
+    shots: int  # worked examples in a prompt: fourteen make 900 tokens
+    settings: tuple[str, ...] = ()
+
+
+SIZES = {
+    "8b": Size(150, 62, 32, 128, 14),
+    "100m": Size(4, 0, 12, 48, 14, ("optim.lr=1e-4",)),  # so that an update that is lost shows in the weights
+    "small": Size(1, 0, 12, 48, 1, ("optim.lr=1e-4", "sampler.cpu_cache_gib=0.25")),
+}
+
+
+class Failed(Exception):
+    """A step did not do what it should; one line."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What this machine has and what is asked of it."""
+
+    out: Path
+    size: str
+    gpus: int
+    memory: float  # GiB of the first GPU
+    vllm: str | None  # the Python that has it
+    until: float = float("inf")  # when the step's time is over, by time.monotonic()
+
+    @property
+    def random(self) -> Path:
+        """The folder of the random model."""
+        return self.out / "random-model"
+
+    @property
+    def shots(self) -> Path:
+        """The worked examples of its prompts, written after the model: where they are, it is whole."""
+        return self.out / "shots.jsonl"
+
+    @property
+    def sampler(self) -> str:
+        return "vllm" if self.vllm else "hf"
+
+    @property
+    def model(self) -> list[str]:
+        """A run of the random model, on generated problems after worked examples."""
+        size = SIZES[self.size]
+        sampler = ["sampler=vllm", f"sampler.python={self.vllm}"] if self.vllm else ["sampler=hf"]
+        more = [text for text in size.settings if self.vllm or not text.startswith("sampler.")]
+        return [
+            "model=llama3_8b", f"model.name=random_{self.size}", f"model.path={self.random}",
+            "data=gsm8k", "data.source=embedded", f"data.fewshot_file={self.shots}", f"data.shots={size.shots}",
+            f"data.train_problems={size.problems}", "data.test_problems=8", "data.n=4", "data.eval_n=2",
+            f"sampler.max_new_tokens={size.tokens}", "sampler.top_k=0",
+            f"sampler.prompts_per_shard={size.problems // 2}", *sampler, *more,
+        ]  # fmt: skip
+
+    @property
+    def examples(self) -> str:
+        """How many completions are trained on."""
+        return f"compose.n_examples={2 * SIZES[self.size].problems}"
+
+
+class Command:
+    """A command of a step, its output in OUT/NAME.log. When the block ends, so does all that it started.
+
+    Its processes form a group of their own, and engines one each: which those are is seen while their parents live.
+    """
+
+    def __init__(self, place: Place, name: str, command: list[str]) -> None:
+        self.log, self.until = place.out / f"{name}.log", place.until
+        with self.log.open("ab") as log:
+            self.begins = log.tell()
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self.sessions = {self.process.pid}
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.look()
+        for _ in range(100):  # what forks meanwhile is met the next time
+            left = [process for process, (_, session) in processes().items() if session in self.sessions]
+            for process in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            if not left:
+                break
+            time.sleep(0.05)
+        self.process.wait()
+
+    def wait(self, done: Callable[[], object] = lambda: False) -> int | None:
+        """Its status, or None as soon as `done` is true; Failed where the step's time is over before."""
+        while self.process.poll() is None and not done():
+            if time.monotonic() > self.until:
+                raise Failed(f"not done within the step's limit; {self.log.name} says how far it came")
+            self.look()
+            time.sleep(0.2)
+        return self.process.poll()
+
+    def look(self) -> None:
+        """Note the sessions of what it has started, and forget those that have ended: their numbers may come again."""
+        found = processes()
+        below = {found[process][1] for process in descendants(self.process.pid, found)}
+        self.sessions = (self.sessions | below) & {session for _, session in found.values()}
+
+    @property
+    def last_line(self) -> str:
+        lines = [line.strip() for line in self.text.splitlines() if line.strip()]
+        return lines[-1][:200] if lines else "no output"
+
+    @property
+    def text(self) -> str:
+        """What it has written so far."""
+        return self.log.read_bytes()[self.begins :].decode(errors="replace")
+
+
+def execute(place: Place, name: str, command: list[str]) -> str:
+    """Run a command, and return its last line; Failed where it does not end well and in time."""
+    with Command(place, name, command) as running:
+        status = running.wait()
+    if status:
+        raise Failed(f"{running.last_line} (status {status}, {name}.log)")
+    return running.last_line
+
+
+def child(place: Place, name: str, *arguments: str) -> dict[str, Any]:
+    """A measurement of gpu_check_steps.py; returns what it writes."""
+    answer = place.out / f"{name}.json"
+    answer.unlink(missing_ok=True)
+    module = [sys.executable, "-m", "scripts.gpu_check_steps"]
+    execute(place, name, [*module, name.split("-")[0], str(answer), *arguments])
+    found: dict[str, Any] = json.loads(answer.read_text())
+    return found
+
+
+def experiment(place: Place, name: str, settings: list[str]) -> dict[str, Any]:
+    """A run below OUT/runs; returns its summary. It goes on where an earlier check was broken off."""
+    execute(place, name, run_command(place, name, settings))
+    newest = newest_run(place, name)
+    if place.size == "8b":  # 32 GB, which nobody reads
+        shutil.rmtree(newest / "model", ignore_errors=True)
+    found: dict[str, Any] = json.loads((newest / "summary.json").read_text())
+    return found
+
+
+def run_command(place: Place, name: str, settings: list[str]) -> list[str]:
+    return [sys.executable, "-m", "topr_exp", f"output_dir={place.out / 'runs'}", f"name={name}", *settings]
+
+
+def newest_run(place: Place, name: str) -> Path:
+    """The folder of the run of that name that ended last; there are several after a change of the settings."""
+    summaries = (place.out / "runs" / name).glob("*/summary.json")
+    return max(summaries, key=lambda path: path.stat().st_mtime).parent
+
+
+def forget(place: Place, name: str) -> None:
+    """Remove what an earlier check left of a run that is to be disturbed; completions and scores stay in the store."""
+    shutil.rmtree(place.out / "runs" / name, ignore_errors=True)
+
+
+def figures_of(place: Place, summary: dict[str, Any]) -> dict[str, Any]:
+    """What samples, and the seconds of each stage."""
+    return {"sampler": place.sampler} | {f"s {stage}": round(s, 1) for stage, s in summary["seconds"].items()}
+
+
+def gate(place: Place, name: str) -> dict[str, float]:
+    """How far log π − log μ of a completion was from 0 before a run's first update, by the line that it wrote."""
+    found = GATE.findall((place.out / f"{name}.log").read_text(errors="replace"))
+    if not found:
+        raise Failed(f"no line about log π − log μ before the first update in {name}.log")
+    parts = zip(("median", "99 %", "largest"), found[-1], strict=True)
+    return {f"gate: |log π − log μ| {part}": float(value) for part, value in parts}
+
+
+def held(place: Place, name: str) -> int:
+    """Bytes that a step needs and the check has already: the model, and what an earlier check left of the step."""
+    folders = [place.random, *(place.out / "runs").glob(f"{name}*")]
+    files = (path for folder in folders for path in folder.rglob("*"))
+    return sum(path.stat().st_blocks * 512 for path in files if path.is_file())
+
+
+# ---- processes
+
+
+def processes(proc: Path = Path("/proc")) -> dict[int, tuple[int, int]]:
+    """Parent and session of every process that lives. Names may hold blanks and brackets."""
+    found = {}
+    for entry in proc.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # ended meanwhile
+            state, parent, _, session, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+            if state != "Z":
+                found[int(entry.name)] = int(parent), int(session)
+    return found
+
+
+def descendants(parent: int, found: dict[int, tuple[int, int]]) -> set[int]:
+    """The processes below one."""
+    below: set[int] = set()
+    while more := {process for process, (above, _) in found.items() if above in {parent, *below}} - below:
+        below |= more
+    return below
+
+
+def command_line(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,102 @@
+"""vLLM on a GPU samples from the model that training has: what tests/sampling/test_vllm.py shows of its CPU build."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import config_of
+from tests.sampling.test_sampler import check_frequencies, exact
+from tests.sampling.test_vllm import draw, own_logp, perturbed
+from topr_exp.models.policy import Policy, load_policy
+from topr_exp.sampling.engine import check_python
+from topr_exp.sampling.hf import Sample
+from topr_exp.sampling.vllm import VLLM
+from topr_exp.types import ConfigError
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.vllm,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"),
+]
+CUDA = torch.device("cuda")
+PLAIN: dict[str, Any] = {"top_p": 1.0, "top_k": 0, "temperature": 1.0}
+
+
+def python_of(environment: str | None) -> str:
+    """The Python that has vLLM: that of an environment, else this one; skips the test where it has none."""
+    python = str(Path(environment) / "bin" / "python") if environment else None
+    try:
+        return check_python(python)
+    except ConfigError as error:
+        pytest.skip(f"no vLLM, or an old one: {error} (TOPR_VLLM=ENVIRONMENT)")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Policy:
+    return load_policy(config_of().model, "cpu")
+
+
+def on_gpu(policy: Policy) -> Policy:
+    """The same policy, as a run has it that trains and samples on one GPU."""
+    return dataclasses.replace(policy, model=copy.deepcopy(policy.model).to(CUDA))
+
+
+@pytest.fixture(scope="module", params=["file", "memory"])
+def vllm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLM]:
+    """A sampler with one engine, as large as the tiny model needs, that gets new weights in one of the two ways."""
+    python = python_of(os.environ.get("TOPR_VLLM"))
+    settings = ["sampler=vllm", f"sampler.python={python}", "sampler.gpu_memory_utilization=0.1", "sampler.eager=true"]
+    config = config_of(*settings, f"sampler.transfer={request.param}", "sampler.shards_at_once=1").sampler
+    sampler = VLLM(config, tmp_path_factory.mktemp("sampler"), False)
+    yield sampler
+    sampler.close()
+
+
+def gap(policy: Policy, prompts: list[list[int]], groups: list[list[Sample]]) -> float:
+    """Mean |log-probability of vLLM's − transformers' on the CPU| a token."""
+    found = []
+    for prompt, group in zip(prompts, groups, strict=True):
+        found += [torch.tensor(one.logprobs) - own_logp(policy, prompt, one) for one in group]
+    return float(torch.cat(found).abs().mean())
+
+
+def test_frequencies_follow_the_exact_probabilities(vllm: VLLM, tiny: Policy) -> None:
+    changes: dict[str, Any] = {"top_p": 1.0, "top_k": 3, "temperature": 1.3, "max_new_tokens": 3}
+    prompts, groups = draw(vllm, on_gpu(tiny), 2000, **changes)
+    cells = sum(
+        check_frequencies(group, exact(tiny.model, prompt, vllm.config, eos=2), 1e-2)
+        for prompt, group in zip(prompts, groups, strict=True)
+    )
+    assert cells >= 5
+
+
+def test_the_same_seed_gives_the_same_completions(vllm: VLLM, tiny: Policy) -> None:
+    policy = on_gpu(tiny)
+    first, other, again = (tokens_of(draw(vllm, policy, 8, seed, **PLAIN)[1]) for seed in (3, 4, 3))
+    assert first == again
+    assert first != other
+    assert len({*first[0]}) > 1  # the completions of a prompt have seeds of their own
+
+
+def tokens_of(groups: list[list[Sample]]) -> list[list[tuple[int, ...]]]:
+    return [[tuple(one.tokens) for one in group] for group in groups]
+
+
+def test_an_engine_that_is_up_takes_the_weights_of_a_policy_in_training(vllm: VLLM, tiny: Policy) -> None:
+    draw(vllm, on_gpu(tiny), 1, **PLAIN)
+    (engine,) = [lane.engine for lane in vllm.all if lane.engine is not None]
+    for name, by in (("changed", 0.05), ("changed again", 0.1)):  # from memory the second time, where it is asked
+        changed = perturbed(tiny, name, by)
+        prompts, groups = draw(vllm, on_gpu(changed), 8, **PLAIN)
+        assert gap(changed, prompts, groups) < 1e-3
+        assert gap(tiny, prompts, groups) > 1e-2
+    assert [lane.engine for lane in vllm.all if lane.engine is not None] == [engine]
