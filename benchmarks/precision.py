@@ -1,6 +1,6 @@
 """How far log π − log μ of a completion is off in bfloat16, with the output layer in bfloat16 and in float32.
 
-    python benchmarks/precision.py [--hidden 512] [--tokens 200]
+    python benchmarks/precision.py [--hidden 512] [--tokens 200] [--prompts 8]
 
 A random Llama with a vocabulary of 128,256 whose logits reach 16 to 32, as a real one's do, and completions that it
 draws. `same weights`: μ scored in one batch, π alone, where log π − log μ is 0. `after a step`: π's weights were moved
@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from topr_exp.models.policy import Policy
 from topr_exp.training.logprobs import collate, score_tokens
 
-PROMPTS, VOCABULARY, LARGEST = 8, 128_256, 24.0  # the last: of a position's logits, on average
+VOCABULARY, LARGEST = 128_256, 24.0  # the latter: of a position's logits, on average
 
 
 def random_llama(hidden: int) -> Any:
@@ -39,11 +39,11 @@ def random_llama(hidden: int) -> Any:
 
 
 @torch.inference_mode()
-def drawn(model: Any, tokens: int) -> list[tuple[Any, Any]]:
+def drawn(model: Any, prompts: int, tokens: int) -> list[tuple[Any, Any]]:
     """Prompts with a completion of the model each."""
-    prompts = torch.randint(3, VOCABULARY, (PROMPTS, 32), generator=torch.Generator().manual_seed(1))
-    prompts[:, :16] = prompts[0, :16]  # shared, so that a batch is laid out in another way than a sequence alone
-    ids, cache = prompts, None
+    ids = torch.randint(3, VOCABULARY, (prompts, 32), generator=torch.Generator().manual_seed(1))
+    ids[:, :16] = ids[0, :16].clone()  # shared, so that a batch is laid out in another way than a sequence alone
+    cache = None
     for _ in range(tokens):
         out = model(input_ids=ids if cache is None else ids[:, -1:], past_key_values=cache, use_cache=True)
         cache = out.past_key_values
@@ -62,10 +62,10 @@ def scored(model: Any, sequences: list[Any], dtype: torch.dtype, float32_head: b
     return parts[0].sum(1), torch.cat(parts[1:]).sum(1)
 
 
-def errors(hidden: int, tokens: int) -> dict[str, dict[str, float]]:
+def errors(hidden: int, prompts: int, tokens: int) -> dict[str, dict[str, float]]:
     """The root mean square error of log π − log μ of a completion, by output layer and case."""
     model = random_llama(hidden)
-    sequences = drawn(model, tokens)
+    sequences = drawn(model, prompts, tokens)
     moved = copy.deepcopy(model)
     with torch.no_grad():
         for weight in moved.parameters():
@@ -87,12 +87,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--prompts", type=int, default=8)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = errors(options.hidden, options.tokens)
+    found = errors(options.hidden, options.prompts, options.tokens)
     for name, values in found.items():
         print(f"output layer in {name}: " if name != "truth" else "log π − log μ itself: ", values)
-    measure.write("precision", {"hidden": options.hidden, "tokens": options.tokens, "errors": found})
+    measure.write("precision", {**vars(options), "errors": found})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What an update of the paper's 8B model needs, without a GPU: the update itself on tensors that hold no numbers.
 
-    python benchmarks/simulated_memory.py [--micro 8 4 1] [--processes 1 8 16] [--lora 16]
+    python benchmarks/simulated_memory.py [--micro 8 4 1] [--processes 1 8 16] [--lora 16] [--gather float32]
+        [--question 100] [--completion 200]
 
 torch's FakeTensorMode runs every operation on shapes alone. The bytes of all tensors alive are counted as they come
 and go, so that the peak is exact but for what a GPU's kernels use inside themselves, what its allocator leaves unused
@@ -11,7 +12,8 @@ the weights are bfloat16 and frozen, and an adapter of that rank on all linear l
 With several processes (torch's fake process group) an update has one completion for each; the weights are sharded over
 all of them (fsdp), and over 8 a machine (hsdp) as well where there are more. Then the bytes that one process sends in
 an update are counted, by ring algorithms: of a message of S bytes between N processes (N - 1) / N S to gather it or to
-scatter its sum, twice that to sum it on all.
+scatter its sum, twice that to sum it on all. What goes round a ring that has processes of several machines is told
+apart. With --gather float32 blocks are gathered in float32, as FSDP does by itself.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import measure
@@ -30,6 +33,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -49,8 +53,27 @@ from topr_exp.training.logprobs import TokenScores, collate
 from topr_exp.training.optimizers import make_optimizer
 
 GIB = 2**30
-BATCH, SHARED, QUESTION, COMPLETION = 8, 900, 100, 200
+BATCH, SHARED = 8, 900
 LOCAL = 8  # processes of a machine
+
+
+@dataclass(frozen=True)
+class Case:
+    """An update, and how its weights lie."""
+
+    micro: int
+    recompute: bool
+    processes: int = 1
+    by_machine: bool = False
+    gather: str = "bfloat16"  # how blocks are gathered
+    lora: int | None = None  # rank
+    question: int = 100  # tokens
+    completion: int = 200
+    model: str = "8b"  # of LLAMAS
+
+    @property
+    def layout(self) -> str:
+        return "one process" if self.processes == 1 else f"{self.processes} {'hsdp' if self.by_machine else 'fsdp'}"
 
 
 class Alive(TorchDispatchMode):
@@ -60,6 +83,7 @@ class Alive(TorchDispatchMode):
         super().__init__()
         self.peak = 0
         self.sizes: dict[StorageWeakRef, int] = {}
+        self.most = 0  # what is alive at most, storages included that went since this was last looked up
         self.resize = torch.UntypedStorage.resize_
 
     def __enter__(self) -> Alive:
@@ -76,21 +100,26 @@ class Alive(TorchDispatchMode):
         torch.UntypedStorage.resize_ = self.resize
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it shows the size of the whole, and comes again as what is done with its part
         made = function(*args, **(kwargs or {}))
         for tensor in tree_iter(made):
-            # A DTensor shows the size of the whole; its part is a tensor of its own.
             if isinstance(tensor, torch.Tensor) and not isinstance(tensor, DTensor) and tensor.device.type != "meta":
                 self.count(tensor.untyped_storage())
         return made
 
     def count(self, storage: torch.UntypedStorage) -> None:
-        self.sizes[StorageWeakRef(storage)] = storage.nbytes()
-        self.peak = max(self.peak, self.now)
+        key = StorageWeakRef(storage)
+        self.most += storage.nbytes() - self.sizes.get(key, 0)
+        self.sizes[key] = storage.nbytes()
+        if self.most > self.peak:
+            self.peak = max(self.peak, self.now)
 
     @property
     def now(self) -> int:
         self.sizes = {storage: size for storage, size in self.sizes.items() if not storage.expired()}
-        return sum(self.sizes.values())
+        self.most = sum(self.sizes.values())
+        return self.most
 
     def peak_of(self, work: Callable[[], Any]) -> float:
         """GiB alive at the most while `work` runs."""
@@ -100,45 +129,61 @@ class Alive(TorchDispatchMode):
 
 
 class Sent(TorchDispatchMode):
-    """Counts the GiB that this process sends while it is on, by what they are sent for."""
+    """Counts the GiB that this process sends while it is on, by what they are and whether machines share them."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gib: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
         name = function.name()
-        if name.startswith("c10d::"):
+        if name.startswith(("c10d::", "_c10d_functional::")) and function._opname not in WAITING:
+            kind, times, group = MESSAGES[name]  # a message that is not known must not go uncounted
+            ranks = torch.distributed.get_process_group_ranks(group(args))
             sizes = [tensor.nbytes for tensor in tree_iter(args) if isinstance(tensor, torch.Tensor)]
-            kind, size, processes, times = {
-                "c10d::_allgather_base_": lambda: ("gathers", max(sizes), max(sizes) // min(sizes), 1),
-                "c10d::_reduce_scatter_base_": lambda: ("sums", max(sizes), max(sizes) // min(sizes), 1),
-                "c10d::allreduce_": lambda: ("sums", sum(sizes), ProcessGroup.unbox(args[1]).size(), 2),
-            }[name]()
-            self.gib[kind] += times * (processes - 1) / processes * size / GIB
+            size = sum(sizes) if times == 2 else max(sizes)  # of the whole, not of a part
+            where = "between machines" if len({rank // LOCAL for rank in ranks}) > 1 else "within a machine"
+            self.gib[f"{kind} {where}"] += times * (len(ranks) - 1) / len(ranks) * size / GIB
         return function(*args, **(kwargs or {}))
 
 
+WAITING = ("wait_tensor", "_wrap_tensor_autograd")  # that come after a message
+MESSAGES: dict[str, tuple[str, int, Callable[[Any], Any]]] = {  # what, how often a byte goes round, among whom
+    "c10d::_allgather_base_": ("weights", 1, lambda args: ProcessGroup.unbox(args[2])),
+    "c10d::_reduce_scatter_base_": ("sums", 1, lambda args: ProcessGroup.unbox(args[2])),
+    "c10d::allreduce_": ("sums", 2, lambda args: ProcessGroup.unbox(args[1])),
+    "_c10d_functional::all_reduce": ("sums", 2, lambda args: _resolve_process_group(args[2])),
+}
+
+
 @contextlib.contextmanager
-def processes(count: int, by_machine: bool) -> Iterator[None]:
+def processes(case: Case) -> Iterator[None]:
     """This process is the first of so many, of which the others don't exist."""
-    if count == 1:
+    if case.processes == 1:
         yield
         return
+    count = case.processes
     torch.distributed.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
     distributed._size, os.environ["LOCAL_WORLD_SIZE"] = count, str(LOCAL)
-    mesh, make = parallel.device_mesh("cpu", by_machine), parallel.device_mesh
+    mesh, make = parallel.device_mesh("cpu", case.by_machine), parallel.device_mesh
     parallel.device_mesh = lambda device, by_machine: mesh  # it looks at numbers, which fake tensors don't have
+    fsdp: Any = torch.distributed.fsdp
+    policy = fsdp.MixedPrecisionPolicy
+    if case.gather == "float32":
+        fsdp.MixedPrecisionPolicy = lambda param_dtype, **others: policy(None, **others)
     try:
         yield
     finally:
         parallel.device_mesh, distributed._size = make, 1
+        fsdp.MixedPrecisionPolicy = policy
         torch.distributed.destroy_process_group()
 
 
-def skeleton(lora: int | None) -> Policy:
-    """The 8B model as it is trained, all of it or an adapter of the rank `lora`, without memory for its weights."""
-    config = LlamaConfig(**LLAMAS["8b"], max_position_embeddings=8192, attn_implementation="sdpa")
+def skeleton(size: str, lora: int | None) -> Policy:
+    """A model as it is trained, all of it or an adapter of the rank `lora`, without memory for its weights."""
+    config = LlamaConfig(**LLAMAS[size], max_position_embeddings=8192, attn_implementation="sdpa")
     torch.set_default_dtype(torch.float32 if lora is None else torch.bfloat16)
     with torch.device("meta"):
         policy = Policy(LlamaForCausalLM(config).eval(), None, "simulated", torch.bfloat16)
@@ -156,35 +201,27 @@ def allocate(model: Any) -> None:
     model.model.rotary_emb = LlamaRotaryEmbedding(model.config)
 
 
-def update(
-    micro: int, recompute: bool, count: int = 1, by_machine: bool = False, lora: int | None = None
-) -> tuple[dict[str, float], dict[str, float]]:
-    """The peak of each part of an update, and what one of `count` processes sends in it, in GiB."""
-    draw, sent, policy = np.random.default_rng(0), Sent(), skeleton(lora)
-    with processes(count, by_machine), FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive, sent:
+def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
+    """The peak of each part of an update, and what one of its processes sends in it, in GiB."""
+    draw, sent, policy = np.random.default_rng(0), Sent(), skeleton(case.model, case.lora)
+    with processes(case), FakeTensorMode(allow_non_fake_inputs=True), Alive() as alive, sent:
         allocate(policy.model)
-        layout = parallel.parallelize(policy, "hsdp" if by_machine else "fsdp")
+        layout = parallel.parallelize(policy, "hsdp" if case.by_machine else "fsdp")
         sent.gib.clear()
         found = {"weights": alive.now / GIB, "forward": 0.0, "backward": 0.0}
-        name, betas = (Optimizer.adafactor, None) if lora is None else (Optimizer.adamw, [0.9, 0.999])
-        options = OptimConfig(
-            name=name, lr=5e-7, betas=betas, weight_decay=0.0, grad_clip=1.0, batch_size=BATCH, micro_batch_size=micro,
-            gradient_checkpointing=recompute, score_batch_size=32, epochs=1, skip_nonfinite=False,
-            reduction=Reduction.sequences, warmup_steps=0, schedule=Schedule.constant,
-        )  # fmt: skip
-        optimizer: Any = make_optimizer([weight for _, weight in trained_weights(policy.model)], options)
-        clip = optimizer.clip if lora is None else layout.clip
+        optimizer: Any = make_optimizer([weight for _, weight in trained_weights(policy.model)], options(case))
+        clip = optimizer.clip if case.lora is None else layout.clip
         scores: list[TokenScores] = []
 
         def forward() -> None:
-            inputs = collate(sequences(draw, micro, policy.vocabulary), policy.device)
+            inputs = collate(sequences(draw, case, policy.vocabulary), policy.device)
             with policy.autocast():
-                scores.append(layout.score(inputs, entropy=True, recompute=recompute))
+                scores.append(layout.score(inputs, entropy=True, recompute=case.recompute))
 
         def backward() -> None:
             scores.pop().logp.sum().backward()
 
-        for _ in range(max(1, BATCH // micro // count)):
+        for _ in range(max(1, BATCH // case.micro // case.processes)):
             found["forward"] = max(found["forward"], alive.peak_of(forward))
             found["backward"] = max(found["backward"], alive.peak_of(backward))
         found["clip"] = alive.peak_of(lambda: clip(1.0))
@@ -192,31 +229,56 @@ def update(
     return found, dict(sent.gib)
 
 
-def sequences(draw: np.random.Generator, count: int, vocabulary: int) -> list[tuple[Any, Any]]:
-    shared = draw.integers(3, vocabulary, SHARED, dtype=np.int32)
-    prompts = [np.concatenate([shared, draw.integers(3, vocabulary, QUESTION, dtype=np.int32)]) for _ in range(count)]
-    return [(prompt, draw.integers(3, vocabulary, COMPLETION, dtype=np.int32)) for prompt in prompts]
+def options(case: Case) -> OptimConfig:
+    name, betas = (Optimizer.adafactor, None) if case.lora is None else (Optimizer.adamw, [0.9, 0.999])
+    return OptimConfig(
+        name=name, lr=5e-7, betas=betas, weight_decay=0.0, grad_clip=1.0, batch_size=BATCH, micro_batch_size=case.micro,
+        gradient_checkpointing=case.recompute, score_batch_size=32, epochs=1, skip_nonfinite=False,
+        reduction=Reduction.sequences, warmup_steps=0, schedule=Schedule.constant,
+    )  # fmt: skip
 
 
-def main() -> None:
+def sequences(draw: np.random.Generator, case: Case, vocabulary: int) -> list[tuple[Any, Any]]:
+    """The prompts of a micro-batch, which begin alike, and a completion of each."""
+
+    def tokens(count: int) -> Any:
+        return draw.integers(3, vocabulary, count, dtype=np.int32)
+
+    shared = tokens(SHARED)
+    prompts = [np.concatenate([shared, tokens(case.question)]) for _ in range(case.micro)]
+    return [(prompt, tokens(case.completion)) for prompt in prompts]
+
+
+def cases() -> list[Case]:
+    """What the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--micro", type=int, nargs="+", default=[8, 4, 1], choices=[1, 2, 4, 8], help="of one process")
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 8, 16], choices=[1, 8, 16])
     parser.add_argument("--lora", type=int, metavar="RANK")
-    options = parser.parse_args()
+    parser.add_argument("--gather", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--question", type=int, default=100, metavar="TOKENS")
+    parser.add_argument("--completion", type=int, default=200, metavar="TOKENS")
+    parser.add_argument("--model", default="8b", choices=LLAMAS)
+    given = vars(parser.parse_args())
+    same = {name: given[name] for name in ("lora", "gather", "question", "completion", "model")}
+    layouts = [(count, False) for count in given["processes"]] + [(16, True)] * (16 in given["processes"])
+    return [
+        Case(micro, recompute, *layout, **same)
+        for layout in layouts
+        for micro in (given["micro"] if layout[0] == 1 else [1])
+        for recompute in (True, False)
+    ]
+
+
+def main() -> None:
     torch.set_num_threads(1)
-    layouts = [(count, False) for count in options.processes] + [(16, True)] * (16 in options.processes)
-    cases = [(micro, *layout) for layout in layouts for micro in (options.micro if layout[0] == 1 else [1])]
     rows = []
-    for micro, count, by_machine in cases:
-        for recompute in (True, False):
-            found, sent = update(micro, recompute, count, by_machine, options.lora)
-            name = "one process" if count == 1 else f"{count} processes, {'hsdp' if by_machine else 'fsdp'}"
-            rows.append({"layout": name, "micro_batch_size": micro, "gradient_checkpointing": recompute,
-                         "lora": options.lora, **found, "sent": sent})  # fmt: skip
-            parts, told = (", ".join(f"{part} {gib:.1f}" for part, gib in each.items()) for each in (found, sent))
-            how = f"micro-batches of {micro}, {'with' if recompute else 'without'} checkpointing"
-            print(f"{name}, {how}: {max(found.values()):.1f} GiB ({parts}); sent: {told or 'nothing'}", flush=True)
+    for case in cases():
+        found, sent = update(case)
+        rows.append({"layout": case.layout, **asdict(case), **found, "sent": sent})
+        parts, told = (", ".join(f"{part} {gib:.1f}" for part, gib in each.items()) for each in (found, sent))
+        how = f"micro-batches of {case.micro}, {'with' if case.recompute else 'without'} checkpointing"
+        print(f"{case.layout}, {how}: {max(found.values()):.1f} GiB ({parts}); sent: {told or 'nothing'}", flush=True)
     measure.write("simulated-memory", {"rows": rows})
     sys.stdout.flush()
     os._exit(0)  # torch's fake process group often crashes as the interpreter ends

@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from transformers.optimization import Adafactor as Reference
@@ -80,29 +82,55 @@ def test_updates_are_those_of_transformers(decay: float) -> None:
     assert_equal(steps(weights(), gradient, decay), reference(decay))
 
 
-def sharded_steps() -> tuple[list[list[Tensor]], int]:
-    """The same by rows over all processes, and how many messages they sent in the last step."""
-    from torch.distributed import all_reduce
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Shard, distribute_tensor
+WAITING = ("wait_tensor", "_wrap_tensor_autograd")  # that come after a message
 
+
+class Messages(TorchDispatchMode):
+    """Counts the calls in which processes exchange numbers, those included that torch makes for sharded tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # so that it comes again as what is done with the parts
+        self.count += function.namespace in ("c10d", "_c10d_functional") and function._opname not in WAITING
+        return function(*args, **(kwargs or {}))
+
+
+def sharded(values: Tensor) -> DTensor:
+    """A tensor by rows over all processes."""
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
-    own = [torch.nn.Parameter(distribute_tensor(weight.detach(), mesh, [Shard(0)])) for weight in weights()]
-    calls = [0]
-
-    def counted(*given: Any, **options: Any) -> Any:
-        calls[0] += 1
-        return all_reduce(*given, **options)
-
-    torch.distributed.all_reduce = counted
-    found = steps(own, lambda shape, step: distribute_tensor(gradient(shape, step), mesh, [Shard(0)]), 0.1)
-    return found, calls[0]
+    return distribute_tensor(values, mesh, [Shard(0)])
 
 
-def test_sharded_updates_are_those_of_transformers_with_two_messages_a_step() -> None:
-    for found, calls in together(2, sharded_steps):
+def sharded_steps() -> list[list[Tensor]]:
+    own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
+    return steps(own, lambda shape, step: sharded(gradient(shape, step)), 0.1)
+
+
+def test_sharded_updates_are_those_of_transformers() -> None:
+    for found in together(2, sharded_steps):
         assert_equal(found, reference(0.1))
-        assert calls == 2 * len(LIMITS)
+
+
+def messages() -> tuple[int, int]:
+    """How many an update sends, and how many one squared norm of a gradient does as torch has it."""
+    own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
+    for weight, shape in zip(own, SHAPES, strict=True):
+        weight.grad = sharded(gradient(shape, 0))
+    clip, step = ours(own)
+    with Messages() as counted:
+        clip()
+        step()
+    with Messages() as torchs:
+        own[0].grad.square().sum().full_tensor()
+    return counted.count, torchs.count
+
+
+def test_a_sharded_update_sends_two_messages_however_many_weights_there_are() -> None:
+    assert together(2, messages) == [(2, 1)] * 2
 
 
 def test_a_step_goes_on_from_a_state_of_transformers() -> None:

@@ -10,7 +10,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.conftest import ROOT, make_model
-from topr_exp.training import logprobs
+from topr_exp.models.policy import Policy
+from topr_exp.training import logprobs, tree_attention
 from topr_exp.training.logprobs import collate, score_tokens
 from topr_exp.training.packing import (
     Size,
@@ -21,7 +22,7 @@ from topr_exp.training.packing import (
     padded_cost,
     tree_cost,
 )
-from topr_exp.training.tree_attention import MODEL_TYPES, NAME, model_size, use_tree_attention, why_not_exact
+from topr_exp.training.tree_attention import MODEL_TYPES, NAME, attend, model_size, use_tree_attention, why_not_exact
 
 CPU = torch.device("cpu")
 LAYOUTS = {
@@ -237,3 +238,19 @@ def test_the_gain_of_several_gpus_is_as_the_docs_say(question: int, completion: 
     assert [round(costs[0] / cost, 2) for cost in costs[1:]] == gains
     said = f"| {question}, {completion} | " + " | ".join(str(gain) for gain in gains)
     assert said in (ROOT / "docs" / "parallel.md").read_text(encoding="utf-8")
+
+
+def test_in_bfloat16_query_and_key_are_rounded_before_they_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rotation gives them in float32, and torch's attention would round them last, with the same numbers."""
+    policy, seen = Policy(make_model(11), None, "test", torch.bfloat16), []
+
+    def spy(*states: Any) -> torch.Tensor:
+        seen.append([state.dtype for state in states[:3]])
+        return attend(*states)
+
+    monkeypatch.setattr(tree_attention, "attend", spy)
+    use(monkeypatch, "both")
+    with policy.autocast():
+        score_tokens(policy.model, collate(CASES["both"], CPU))
+    assert len(seen) == 2 * 3  # layers, levels
+    assert all(dtypes == [torch.bfloat16] * 3 for dtypes in seen)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import LlamaForCausalLM
 
-from tests.conftest import make_model
+from tests.conftest import ROOT, make_model
 from tests.processes import together
 from tests.training.test_trainer import AGRO_LOSS, DPO_LOSS, PER_TOKEN, TOPR, make_examples, optim, reduction_of
+from topr_exp.config.arguments import parse
 from topr_exp.config.optim import Optimizer
 from topr_exp.models.policy import Policy, save_model
+from topr_exp.runs.plan import plan
 from topr_exp.runtime import distributed
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.scoring import log_probabilities
@@ -79,8 +81,17 @@ def cases(folder: Path, parallel: str) -> dict[tuple[str, Optimizer], tuple[Any,
     return {(loss, optimizer): case(folder, loss, optimizer, parallel) for loss, optimizer in CASES}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As each of several processes has: threads change the last digits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Optimizer], tuple[Any, Any]]:
+def alone(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Optimizer], tuple[Any, Any]]:
     """What one process computes."""
     return cases(tmp_path_factory.mktemp("alone"), "ddp")
 
@@ -208,48 +219,16 @@ def test_each_process_may_use_the_whole_model_between_updates(
         assert_same(dict(stored_model.named_parameters()), final)
 
 
-def step_in_bfloat16(folder: Path, parallel: str, lr: float) -> tuple[Any, Any, dict[str, int]]:
-    """Weights before and after a step whose forward pass is bfloat16, and the bytes that were gathered in it."""
-    ours = policy()
-    ours.compute = torch.bfloat16
-    examples = make_examples(ours, TOPR)
-    config = optim(name=Optimizer.adafactor, micro_batch_size=8, lr=lr)
-    trainer = Trainer(ours, TOPR, None, config, folder, parallelize(ours, parallel))
-    before = weights(trainer)
-    with Gathered() as gathered:
-        trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
-    return before, weights(trainer), dict(gathered.bytes)
-
-
-class Gathered(TorchDispatchMode):
-    """Counts the bytes that collectives give, by the type of their numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function.namespace == "c10d":
-            name = "gather" if "gather" in function._opname else "sum"
-            for tensor in tree_leaves(args[0]):
-                if isinstance(tensor, torch.Tensor):
-                    self.bytes[f"{name} {str(tensor.dtype).removeprefix('torch.')}"] += tensor.nbytes
-        return function(*args, **(kwargs or {}))
-
-
-def test_in_bfloat16_sharded_blocks_are_gathered_at_half_the_bytes_and_float32_weights_move(tmp_path: Path) -> None:
-    (before, after, moved), *_ = together(2, step_in_bfloat16, tmp_path / "fsdp", "fsdp", 5e-7)
-    (start, alone, _), *_ = together(2, step_in_bfloat16, tmp_path / "ddp", "ddp", 5e-7)
-    for name, weight in before.items():
-        assert torch.equal(weight, start[name])
-        assert after[name].dtype is torch.float32
-        step, other = after[name] - weight, alone[name] - weight
-        assert float((step != 0).float().mean()) > 0.5, name
-        assert float(((weight.bfloat16() + step.bfloat16()) == weight.bfloat16()).float().mean()) > 0.9
-        assert float((step - other).norm() / other.norm()) < 0.3, name  # rounded in another order
-    blocks = sum(weight.numel() for name, weight in before.items() if ".layers." in name)
-    rest = sum(weight.numel() for weight in before.values()) - blocks
-    assert moved["gather bfloat16"] == 2 * 2 * blocks  # forward and backward, of 2 bytes
-    assert 4 * rest <= moved["gather float32"] < 5 * rest  # embeddings, last norm, output layer
-    assert moved["sum float32"] >= 4 * (blocks + rest) / 2  # each process has the sums of its half
-    assert not any(name.startswith("sum bfloat16") for name in moved)
+def test_the_example_of_a_run_a_gpu_is_a_sweep_of_runs_of_one_gpu_that_share_what_the_base_sampled() -> None:
+    blocks = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "parallel.md").read_text(encoding="utf-8"), re.DOTALL)
+    (command,) = (block for block in blocks if "cluster=slurm_8b" in block)
+    sweep = plan(parse(shlex.split(command)[3:]))  # after python -m topr_exp
+    configs = [job.config for job in sweep.jobs]
+    assert len({config.folder for config in configs}) == 9
+    assert {(config.algo.name, config.seed) for config in configs} == {
+        (name, seed) for name in ("topr", "tis", "is") for seed in (0, 1, 2)
+    }
+    assert {config.cluster.gpus_per_node for config in configs} == {1}
+    assert sweep.launcher["gpus_per_node"] == 1
+    for seed in (0, 1, 2):  # what a seed's runs train on
+        assert len({str((config.data, config.sampler)) for config in configs if config.seed == seed}) == 1
