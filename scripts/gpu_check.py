@@ -6,10 +6,10 @@
     python -m scripts.gpu_check --vllm ~/vllm/bin/python       where vLLM has an environment of its own
     python -m scripts.gpu_check --steps update whole           some steps, again where they were done before
 
-Each step has a limit of its own and ends with a verdict: passed, failed or skipped, and why. Weights are random (an 8B
-Llama with a vocabulary of 128,256), so nothing is downloaded. None is begun that could go beyond the 45 minutes; the
-same command again goes on with those that have not passed. OUT/results.json has the figures and OUT/results.md the
-table for docs/performance.md, both written after each step.
+Each step has a limit of its own and ends with a verdict: passed, failed, unfinished (at its limit) or skipped, and why.
+Weights are random (an 8B Llama with a vocabulary of 128,256), so nothing is downloaded. None is begun that could go
+beyond the 45 minutes; the same command again goes on with those that have not passed. OUT/results.json has the figures
+and OUT/results.md the table for docs/performance.md, both written after each step.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from scripts.gpu_check_runs import (
     Command,
     Failed,
     Place,
+    TimeOver,
     child,
     command_line,
     descendants,
@@ -207,14 +208,14 @@ STEPS = {  # in order of value
     "smoke": Step(smoke, 8),
     "update": Step(update, 10, ("memory",)),
     "model": Step(model, 8, ("disk",)),
-    "whole": Step(whole, 12, MODEL),
+    "whole": Step(whole, 15, MODEL),
     "sampling": Step(sampling, 10, (*MODEL, "an engine")),
-    "rounds": Step(rounds, 14, MODEL),
+    "rounds": Step(rounds, 22, MODEL),
     "head": Step(head, 4),
     "curve": Step(curve, 10, MODEL),
     "tests": Step(tests, 8, ("GPU", "pytest", "hypothesis")),
     "lora": Step(lora, 10, (*MODEL, "peft")),
-    "several": Step(several, 16, ("two GPUs", *MODEL)),
+    "several": Step(several, 22, ("two GPUs", *MODEL)),
 }
 PACKAGES = {"peft": "pip install -e '.[lora]'", "pytest": "pip install -e '.[dev]'"}
 PACKAGES["hypothesis"] = PACKAGES["pytest"]
@@ -271,6 +272,8 @@ def attempt(step: Step, place: Place) -> dict[str, Any]:
     """A step's verdict with its figures, or with why it failed."""
     try:
         return {"verdict": "passed", "figures": step.work(place)}
+    except TimeOver as error:
+        return {"verdict": "unfinished", "why": f"{error}; the same command goes on with it"}
     except Failed as error:
         return {"verdict": "failed", "why": str(error)}
     except Exception as error:  # a mistake of this script's must not cost the other steps
@@ -301,7 +304,8 @@ def main() -> int:
     parser.add_argument("--steps", nargs="+", choices=STEPS, help="these, again where they passed before")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):  # what the step runs has to end with it
-        signal.signal(number, lambda signum, _: sys.exit(128 + signum))
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda signum, _: sys.exit(128 + signum))
     out = options.out.resolve() / options.size
     out.mkdir(parents=True, exist_ok=True)
     place = Place(out, options.size, 0, 0.0, options.vllm, time.monotonic() + 180)

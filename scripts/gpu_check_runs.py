@@ -44,6 +44,10 @@ class Failed(Exception):
     """A step did not do what it should; one line."""
 
 
+class TimeOver(Failed):
+    """A step's limit came before its end, which says nothing against the machine."""
+
+
 @dataclass(frozen=True)
 class Place:
     """What this machine has and what is asked of it."""
@@ -123,7 +127,7 @@ class Command:
         """Its status, or None as soon as `done` is true; Failed where the step's time is over before."""
         while self.process.poll() is None and not done():
             if time.monotonic() > self.until:
-                raise Failed(f"not done within the step's limit; {self.log.name} says how far it came")
+                raise TimeOver(f"not done within the step's limit; {self.log.name} says how far it came")
             self.look()
             time.sleep(0.2)
         return self.process.poll()

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from tests.conftest import config_of
+from topr_exp.models import files
 from topr_exp.models.loading import SHIPPED, load_model, model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
 from topr_exp.tiny.recipes import RECIPES
@@ -143,3 +145,18 @@ def test_an_unreachable_hub_says_how_to_give_a_folder(monkeypatch: pytest.Monkey
     with pytest.raises(TOPRError, match=r"model a/b: .*no route.*give a folder") as error:
         model_folder("a/b")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_file_that_has_the_weights_once_more_is_not_counted(tmp_path: Path, index: bool) -> None:
+    """As `consolidated.safetensors` of some models on the hub, whose tensors have other names."""
+    weight = {"lm_head.weight": torch.zeros(3, 5)}
+    if index:
+        save_file(weight, tmp_path / "model-00001-of-00001.safetensors")
+        where = {"weight_map": {"lm_head.weight": "model-00001-of-00001.safetensors"}}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(where))
+    else:
+        save_file(weight, tmp_path / "model.safetensors")
+    save_file({"output.weight": torch.zeros(3, 5)}, tmp_path / "consolidated.safetensors")
+    assert files.weight_count(tmp_path) == 15
+    assert files.linear_layers(tmp_path) == ["lm_head"]

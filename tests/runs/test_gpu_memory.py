@@ -23,7 +23,7 @@ from topr_exp.types import ConfigError
 
 LLAMA = 8_030_261_248
 CASTS = Beside({"their cast to bfloat16": 15.0})
-ENGINE = Beside({"the engine's weights": 15.0}, ["sampler.tensor_parallel=2"])
+ENGINE = Beside({"the engine's weights": 15.0}, ["sampler.tensor_parallel=2"], engine=True)
 VERIFIER = ["task=verifier", "task.solver=tiny", "task.solutions=2", "task.test_solutions=3"]
 LORA = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
 
@@ -48,16 +48,19 @@ def test_what_training_keeps_lies_beside_a_sampler_between_updates() -> None:
     every: dict[str, Any] = {"adamw": True, "reference": "kept", "shards": 4}
     assert needed(ENGINE, **every) == {"sampling": 44.9, "scoring": 59.8, "training": 59.8}
     between = needed(ENGINE, **every, between=True)
-    assert between == {"sampling": 97.3, "scoring": 59.8, "training": 59.8}  # 15 of AdamW, 30 of π_ref, 7.5 of a shard
+    assert between.pop("sampling between updates") == 97.3  # 15 of AdamW, 30 of π_ref, 7.5 of a shard
+    assert between == {"sampling": 44.9, "scoring": 59.8, "training": 59.8}
     assert needed(ENGINE, **every, between=True, engine_stays=True)["training"] == 74.8
-    assert needed(ENGINE, between=True) == {"sampling": 44.9, "training": 59.8}
+    assert needed(ENGINE, between=True) == {"sampling": 44.9, "sampling between updates": 44.9, "training": 59.8}
+    # How much transformers holds is known of the largest evaluation, before and after training, not of what is between.
+    assert needed(CASTS, **every, between=True)["sampling between updates"] == 82.3
 
 
 def test_what_it_needs_where_an_adapter_alone_is_trained() -> None:
     assert needed(frozen=2) == {"sampling": 15.0, "training": 15.0}
     assert needed(frozen=2, adamw=True) == needed(frozen=2)
     assert needed(frozen=2, reference="kept", shards=2) == {"sampling": 15.0, "scoring": 29.9, "training": 22.4}
-    assert needed(ENGINE, frozen=2, between=True, shards=2)["sampling"] == 37.4
+    assert needed(ENGINE, frozen=2, between=True, shards=2)["sampling between updates"] == 37.4
 
 
 def told(asked: list[gpu_memory.Demand], free: float) -> str:
@@ -136,13 +139,16 @@ def test_a_runs_settings_decide_what_it_needs(gpu: Callable[[float], None]) -> N
     with pytest.raises(ConfigError, match=r"training needs 40.3 GiB .* engine's weights 7.5, its context 3.0\).*sleep"):
         check(*rounds, "sampler=vllm")
     with pytest.raises(
-        ConfigError, match=r"sampling needs 32.8 GiB .*, AdamW's state 14.9\), .* free; sampler.* optim=pa"
+        ConfigError,
+        match=r"sampling between updates needs 32.8 GiB .*, AdamW's state 14.9\), .* free; sampler.* optim=pa",
     ):
         check(*rounds, "sampler=vllm", "sampler.sleep=true")
     check("sampler=vllm")
     gpu(20)
     check("sampler=vllm", "optim=paper")
-    with pytest.raises(ConfigError, match=r"sampling needs 29.1 GiB .* AdamW's state 7.5, shard in training 3.7"):
+    with pytest.raises(
+        ConfigError, match=r"sampling between updates needs 29.1 GiB .* AdamW's state 7.5, shard in training 3.7"
+    ):
         check("sampler=vllm", "evaluation.every=1", processes=2)
 
 

@@ -97,7 +97,9 @@ def model(folder: Path, **settings: Any) -> Path:
 def test_bytes_of_a_token(tmp_path: Path) -> None:
     assert token_bytes(model(tmp_path, **LLAMA_3), 2) == 131_072
     assert token_bytes(model(tmp_path, **{**LLAMA_3, "head_dim": 256}), 4) == 524_288
-    assert token_bytes(model(tmp_path, num_hidden_layers=2, num_attention_heads=4, hidden_size=32), 2) == 256
+    plain = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32}
+    assert token_bytes(model(tmp_path, **plain, num_key_value_heads=4), 2) == 256
+    assert token_bytes(model(tmp_path, **plain), 2) == 0  # some have fewer, by another name
     assert token_bytes(model(tmp_path, n_layer=2), 2) == 0
 
 

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from scripts import gpu_check, gpu_check_model, gpu_check_runs
 from scripts.gpu_check import PACKAGES, SEVERAL, STEPS, Step, interrupt, lacking
 from scripts.gpu_check_model import tokenizer_of, write_model
-from scripts.gpu_check_runs import Failed, Place, execute, gate, processes, run_command
+from scripts.gpu_check_runs import Failed, Place, TimeOver, execute, gate, processes, run_command
 from tests.conftest import ROOT, config_of
 from tests.gpu.test_vllm_cuda import python_of
 from tests.sampling.test_vllm import ENVIRONMENT, PYTHON
@@ -192,13 +192,18 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
         """Has a mistake."""
         return {"speed": 1 / len(place.settings)}  # type: ignore[attr-defined]
 
+    def slow(place: Place) -> dict[str, Any]:
+        """Takes longer."""
+        raise TimeOver("not done within the step's limit")
+
     def strict(place: Place) -> dict[str, Any]:
         """Has a limit."""
         limits.append(place.until - time.monotonic())
         return {}
 
     steps = {"good": Step(good, 1), "bad": Step(bad, 1), "long": Step(good, 46), "card": Step(good, 1, ("memory",)),
-             "pair": Step(good, 1, ("two GPUs",)), "broken": Step(broken, 1), "strict": Step(strict, 2)}  # fmt: skip
+             "pair": Step(good, 1, ("two GPUs",)), "broken": Step(broken, 1), "strict": Step(strict, 2),
+             "slow": Step(slow, 1)}  # fmt: skip
     monkeypatch.setattr(gpu_check, "STEPS", steps)
     (tmp_path / "machine.json").write_text('{"GPU": "none"}')
     place = Place(tmp_path, "8b", 1, 40.0, None)
@@ -208,9 +213,10 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
     assert done == ["good", "bad", "bad"]
     found = results["steps"]
     assert list(found) == list(steps)  # the table's order, whatever was done first
-    verdicts = ["passed", "failed", "skipped", "skipped", "skipped", "failed", "passed"]
+    verdicts = ["passed", "failed", "skipped", "skipped", "skipped", "failed", "passed", "unfinished"]
     assert [one["verdict"] for one in found.values()] == verdicts
     assert found["bad"]["why"] == "no update after 3 minutes"
+    assert found["slow"]["why"] == "not done within the step's limit; the same command goes on with it"
     assert "no time was left" in found["long"]["why"]
     assert found["card"]["why"] == "62 GiB of GPU memory are needed, there are 40"
     assert found["pair"]["why"] == "two GPUs are needed, there are 1"
@@ -352,7 +358,7 @@ def test_the_document_names_every_step_and_what_is_needed() -> None:
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     limits = {row[1].strip(" `"): float(row[3]) for row in rows}
     assert limits == {name: step.minutes for name, step in STEPS.items()}
-    assert f"| disk | {gpu_check_runs.SIZES['8b'].disk} GB:" in text
+    assert f"| disk | {gpu_check_runs.SIZES['8b'].disk} GB free:" in text
 
 
 @needs_vllm

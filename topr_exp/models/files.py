@@ -96,8 +96,18 @@ def linear_layers(folder: Path) -> list[str]:
 
 def shapes(folder: Path) -> dict[str, list[int]]:
     """The shapes of the tensors of a model folder by name."""
-    tensors = {name: one for path in folder.glob("*.safetensors") for name, one in header(path)[1].items()}
+    tensors = {name: one for path in weight_files(folder) for name, one in header(path)[1].items()}
     return {name: tensor["shape"] for name, tensor in tensors.items()}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that transformers reads of a model folder; some hold the weights once more, under other names."""
+    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if whole.exists():
+        return [whole]
+    if index.exists():
+        return sorted({folder / name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()})
+    return sorted(folder.glob("*.safetensors"))
 
 
 def header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:

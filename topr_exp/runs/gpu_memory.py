@@ -72,9 +72,11 @@ def demands(
         return [Demand("sampling", sampling, ways(*sampler.ways, larger))]
     kept, lower = kept_by(training, gib, whole, frozen is not None)
     shard = {"weights": whole / training.shards}
+    found = [Demand("sampling", sampling, ways(*sampler.ways, larger))]
     if training.between:
-        sampling |= kept | ({"shard in training": shard["weights"]} if training.shards > 1 else {})
-    found = [Demand("sampling", sampling, ways(*sampler.ways, *(lower if training.between else []), larger))]
+        parts = {"weights": whole} | (sampler.parts if sampler.engine else {}) | kept
+        parts |= {"shard in training": shard["weights"]} if training.shards > 1 else {}
+        found.append(Demand("sampling between updates", parts, ways(*sampler.ways, *lower, larger)))
     if training.reference is not None:
         away = "take an algorithm without a reference model" if frozen is None else "leave model.reference out"
         found.append(Demand("scoring", {"weights": whole, "reference model": whole}, away))

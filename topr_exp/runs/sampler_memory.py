@@ -32,10 +32,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Beside:
-    """GiB by what they are for, and what lowers them."""
+    """GiB by what they are for, and what lowers them.
+
+    engine: whatever it samples; else it depends on how many completions are asked for, and is most in an evaluation.
+    """
 
     parts: dict[str, float] = field(default_factory=dict)
     ways: list[str] = field(default_factory=list)
+    engine: bool = False
 
 
 def beside(
@@ -65,19 +69,17 @@ def engine(weights: float, sampler: VLLMConfig, *, in_float32: bool) -> Beside:
     if sampler.gpu_memory_utilization is None:
         parts["its context"] = MARGIN / GIB
     ways = ["sampler.tensor_parallel=2 or more where a process has several GPUs"]
-    return Beside(parts, ways if in_float32 else ["take sampler=hf with few completions at a time", *ways])
+    ways = ways if in_float32 else ["take sampler=hf with few completions at a time", *ways]
+    return Beside(parts, ways, engine=True)
 
 
 def token_bytes(folder: Path, precision: int) -> int:
     """Bytes of a token's keys and values in all layers; 0 where the model does not say how many it has."""
-    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
-    layers, heads, hidden = (files.setting(folder, name) for name in names)
-    if not layers or not heads or not hidden:
+    names = ("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size")
+    layers, heads, kept, hidden = (files.setting(folder, name) for name in names)
+    if not layers or not heads or not kept or not hidden:
         return 0
-    per_layer = (files.setting(folder, "num_key_value_heads") or heads) * (
-        files.setting(folder, "head_dim") or hidden // heads
-    )
-    return 2 * layers * per_layer * precision
+    return 2 * layers * kept * (files.setting(folder, "head_dim") or hidden // heads) * precision
 
 
 def shard_tokens(
