@@ -19,11 +19,11 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from scripts import gpu_check, gpu_check_model, gpu_check_runs
 from scripts.gpu_check import PACKAGES, SEVERAL, STEPS, Step, interrupt, lacking
 from scripts.gpu_check_model import tokenizer_of, write_model
-from scripts.gpu_check_runs import Failed, Place, TimeOver, execute, gate, processes, run_command
+from scripts.gpu_check_runs import Failed, Place, TimeOver, gate, run_command
 from tests.conftest import ROOT, config_of
 from tests.gpu.test_vllm_cuda import python_of
 from tests.sampling.test_vllm import ENVIRONMENT, PYTHON
-from tests.sweep_tools import SLOW, wait_for
+from tests.sweep_tools import SLOW
 from tests.sweeps.test_group import assert_same_run
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
@@ -250,48 +250,6 @@ def test_a_run_to_be_stopped_begins_anew(tmp_path: Path) -> None:
         assert 0 < len(lines_of(run / "metrics.jsonl")) < 40
         assert not (run / "DONE").exists()
         (run / "metrics.jsonl").write_text("{}\n" * 500)  # as an ended one's
-
-
-STARTS_OTHERS = """
-import subprocess, sys, time
-for session in (False, True):  # as a run's ranks, and as its engines
-    print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=session).pid)
-sys.stdout.flush()
-time.sleep(float(sys.argv[1]))
-"""
-
-
-@pytest.mark.parametrize(("seconds", "limit"), [(600, 4), (2, 60)], ids=["too long", "in time"])
-def test_all_that_a_command_started_ends_with_it(tmp_path: Path, seconds: int, limit: int) -> None:
-    place = Place(tmp_path, "small", 0, 0.0, None, time.monotonic() + limit)
-    command = [sys.executable, "-c", STARTS_OTHERS, str(seconds)]
-    if seconds > limit:
-        with pytest.raises(Failed, match=r"not done within the step's limit; it\.log says how far it came"):
-            execute(place, "it", command)
-        assert time.monotonic() < place.until + 10
-    else:
-        execute(place, "it", command)
-    started = [int(line) for line in (tmp_path / "it.log").read_text().split()]
-    assert len(started) == 2
-    assert wait_for(lambda: not {*started} & {*processes()}, 5)
-
-
-def test_a_command_that_fails_is_its_last_line(tmp_path: Path) -> None:
-    place = Place(tmp_path, "small", 0, 0.0, None)
-    (tmp_path / "it.log").write_text("a line of an earlier check\n")
-    with pytest.raises(Failed, match=r"^no output \(status 3, it\.log\)$"):
-        execute(place, "it", [sys.executable, "-c", "raise SystemExit(3)"])
-    with pytest.raises(Failed, match=r"^no GPU \(status 1, it\.log\)$"):
-        execute(place, "it", [sys.executable, "-c", "raise SystemExit('no GPU')"])
-
-
-def test_a_process_is_read_whatever_its_name(tmp_path: Path) -> None:
-    for process, state in {17: "S 2 3 4", 18: "Z 2 3 4"}.items():
-        (tmp_path / str(process)).mkdir()
-        (tmp_path / str(process) / "stat").write_text(f"{process} (UVM (global) queue) {state} 0 -1")
-    (tmp_path / "19").mkdir()  # has ended meanwhile
-    assert processes(tmp_path) == {17: (2, 4)}
-    assert processes()[os.getpid()] == (os.getppid(), os.getsid(0))
 
 
 def lacks(place: Place) -> dict[str, str]:
