@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
 
 from tests.conftest import make_model
-from tests.training.test_optimizers import LIMITS, SHAPES, assert_equal, gradient, reference, weights
+from tests.training.test_optimizers import assert_equal, gradient, reference, steps, weights
 from topr_exp.models.policy import Policy
 from topr_exp.training import packing
 from topr_exp.training.logprobs import collate, score_tokens
-from topr_exp.training.optimizers import Adafactor
+from topr_exp.training.optimizers import no_compiler
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 CUDA = torch.device("cuda")
@@ -60,13 +62,10 @@ def test_log_probabilities_and_gradients_are_those_of_the_cpu(model: torch.nn.Mo
         assert float((mine - other).norm() / other.norm()) < 1e-3
 
 
-def test_adafactor_is_transformers() -> None:
+@pytest.mark.parametrize("compiled_from", [math.inf, 1])
+def test_adafactor_is_transformers(compiled_from: float) -> None:
+    if compiled_from == 1 and (reason := no_compiler(CUDA)):
+        pytest.skip(f"torch.compile does not work here: {reason}")
     own = [torch.nn.Parameter(weight.detach().to(CUDA)) for weight in weights()]
-    optimizer, found = Adafactor(own, 1e-2, 0.0), []
-    for step, limit in enumerate(LIMITS):
-        for weight, shape in zip(own, SHAPES, strict=True):
-            weight.grad = gradient(shape, step).to(CUDA)
-        optimizer.clip(limit)
-        optimizer.step()
-        found.append([weight.detach().cpu() for weight in own])
-    assert_equal(found, reference(0.0))
+    found = steps(own, lambda shape, step: gradient(shape, step).to(CUDA), 0.0, compiled_from)
+    assert_equal([[weight.cpu() for weight in one] for one in found], reference(0.0))

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import copy
+import logging
+import math
+import shutil
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor import metrics
+from torch._inductor.compile_fx import inductor_metrics_log
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -19,7 +25,9 @@ from transformers.optimization import Adafactor as Reference
 from tests.conftest import make_model
 from tests.processes import together
 from tests.training.test_trainer import optim
-from topr_exp.training.optimizers import Adafactor, make_optimizer
+from topr_exp.config.optim import Optimizer
+from topr_exp.training import optimizers
+from topr_exp.training.optimizers import Adafactor, make_optimizer, no_compiler
 
 SHAPES = [(300, 200), (5, 700), (64,), (3, 40, 20), (1, 1)]  # the second has fewer rows than there are processes
 LIMITS = [1e9, 1.0, 1e-3]  # of the gradient's norm: not clipped, clipped, clipped hard
@@ -60,8 +68,10 @@ def assert_equal(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
             torch.testing.assert_close(weight.double(), other.double(), rtol=0, atol=1e-6 * most)
 
 
-def steps(own: list[torch.nn.Parameter], gradients: Any, decay: float) -> list[list[Tensor]]:
-    optimizer, found = Adafactor(own, LR, decay), []
+def steps(
+    own: list[torch.nn.Parameter], gradients: Any, decay: float, compiled_from: float = math.inf
+) -> list[list[Tensor]]:
+    optimizer, found = Adafactor(own, LR, decay, compiled_from), []
     for step, limit in enumerate(LIMITS):
         for weight, shape in zip(own, SHAPES, strict=True):
             weight.grad = gradients(shape, step)
@@ -80,6 +90,14 @@ def full(weight: Any) -> Tensor:
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_updates_are_those_of_transformers(decay: float) -> None:
     assert_equal(steps(weights(), gradient, decay), reference(decay))
+
+
+needs_compiler = pytest.mark.skipif(not (shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler")
+
+
+@needs_compiler
+def test_compiled_updates_are_those_of_transformers() -> None:
+    assert_equal(steps(weights(), gradient, 0.1, compiled_from=1), reference(0.1))
 
 
 WAITING = ("wait_tensor", "_wrap_tensor_autograd")  # that come after a message
@@ -105,13 +123,14 @@ def sharded(values: Tensor) -> DTensor:
     return distribute_tensor(values, mesh, [Shard(0)])
 
 
-def sharded_steps() -> list[list[Tensor]]:
+def sharded_steps(compiled_from: float = math.inf) -> list[list[Tensor]]:
     own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
-    return steps(own, lambda shape, step: sharded(gradient(shape, step)), 0.1)
+    return steps(own, lambda shape, step: sharded(gradient(shape, step)), 0.1, compiled_from)
 
 
-def test_sharded_updates_are_those_of_transformers() -> None:
-    for found in together(2, sharded_steps):
+@pytest.mark.parametrize("compiled_from", [math.inf, pytest.param(1, marks=needs_compiler)])
+def test_sharded_updates_are_those_of_transformers(compiled_from: float) -> None:
+    for found in together(2, sharded_steps, compiled_from):
         assert_equal(found, reference(0.1))
 
 
@@ -204,6 +223,73 @@ def ours(own: list[Any]) -> Any:
 def test_an_update_reads_the_gradient_five_times_and_the_weights_once() -> None:
     assert traffic(theirs) == {"read": 15.0, "written": 9.0}
     assert traffic(ours) == {"read": 6.0, "written": 2.0}
+
+
+@pytest.fixture
+def compiling() -> Iterator[None]:
+    """torch.compile as if for the first time, and the bytes counted that pass through what it makes."""
+    inductor_metrics_log.setLevel(logging.INFO)  # else torch counts none
+    torch._dynamo.reset()
+    metrics.reset()
+    with torch._inductor.config.patch(force_disable_caches=True):
+        yield
+    inductor_metrics_log.setLevel(logging.NOTSET)
+    torch._dynamo.reset()
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(2048, 1024), (4, 1024, 512)])
+def test_a_compiled_update_reads_the_gradient_four_times_and_writes_nothing_but_the_weights(
+    shape: tuple[int, ...], compiling: None
+) -> None:
+    weight = torch.nn.Parameter(torch.zeros(shape))
+    weight.grad = torch.randn(shape)
+    kept, optimizer = weight.grad.clone(), Adafactor([weight], LR, 0.0, compiled_from=weight.numel())
+    optimizer.clip(1.0)
+    optimizer.step()
+    # By rows, by columns, for the root mean square; gradient and weight read, weight written.
+    assert round(metrics.num_bytes_accessed / weight.nbytes, 1) == 1 + 1 + 1 + 3
+    assert torch.equal(weight.grad, kept)
+
+
+def test_small_matrices_are_not_compiled(compiling: None) -> None:
+    weight = torch.nn.Parameter(torch.zeros(100, 50))
+    weight.grad = torch.randn(100, 50)
+    Adafactor([weight], LR, 0.0, compiled_from=5001).step()
+    assert metrics.num_bytes_accessed == 0
+
+
+def test_matrices_on_a_gpu_are_compiled_where_torch_can(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def size_of(rows: int, device: str) -> float:
+        with FakeTensorMode():
+            own = [torch.nn.Parameter(torch.empty(each, 1024, device=device)) for each in (8, rows)]
+        optimizer = make_optimizer(own, optim(name=Optimizer.adafactor))
+        assert isinstance(optimizer, Adafactor)
+        return optimizer.compiled_from
+
+    answers: list[str | None] = [None]
+    monkeypatch.setattr(optimizers, "no_compiler", lambda device: answers[-1])
+    assert size_of(1024, "cuda") == 1024**2
+    assert size_of(1023, "cuda") == size_of(4096, "cpu") == math.inf
+    assert not caplog.messages
+    answers.append("TritonMissing: no Triton")
+    assert size_of(1024, "cuda") == math.inf
+    assert "torch.compile does not work here (TritonMissing: no Triton)" in caplog.text
+
+
+@needs_compiler
+def test_what_can_be_compiled_is_found_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert no_compiler(torch.device("cpu")) is None
+    monkeypatch.setattr(optimizers, "compiled", lambda function: function)  # as TORCH_COMPILE_DISABLE=1 makes it
+    assert no_compiler(torch.device("cpu")) == "it is switched off"
+
+    def fails(*arguments: Any) -> None:
+        raise RuntimeError("no gcc\nat all")
+
+    monkeypatch.setattr(optimizers, "compiled", lambda function: fails)
+    assert no_compiler(torch.device("cpu")) == "RuntimeError: no gcc"
 
 
 def test_adamw_keeps_no_copies_of_its_state_while_it_steps() -> None:

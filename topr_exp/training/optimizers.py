@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from topr_exp.config.optim import OptimConfig, Optimizer
+from topr_exp.config.schema import first_line
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+log = logging.getLogger(__name__)
+
+LARGE = 2**20  # weights from which on reading a matrix takes longer than starting the work
 
 
 def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig) -> torch.optim.Optimizer:
@@ -21,7 +30,7 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     """
     weights = list(parameters)
     if config.name is Optimizer.adafactor:
-        return Adafactor(weights, config.lr, config.weight_decay)
+        return Adafactor(weights, config.lr, config.weight_decay, compiled_from(weights))
     assert config.betas is not None
     first, second = config.betas
     # foreach, torch's default on a GPU, would hold 4 more bytes a weight while it steps.
@@ -49,11 +58,12 @@ class Squares:
 class Adafactor(torch.optim.Optimizer):
     """transformers' Adafactor (fixed step size, no scaling by the weights), of DTensors sharded by rows too.
 
-    An update is bound by memory, so what is read is counted: `clip` reads the gradient twice, once for sums of squares
+    An update is bound by memory, so what is read is counted. `clip` reads the gradient twice, once for sums of squares
     by rows and once by columns, of which the norm is a sum. Clipping scales the gradient by a number, and its squares
-    by that number's square, so the gradient itself is left as it is. `step` multiplies it by the columns' factors,
-    reads that for the update's root mean square, and adds it to the weight with the rows' factors: in all five reads
-    and one write of the gradient, one read and one write of the weight.
+    by that number's square, so the gradient itself is left as it is. `step` reads it for the update's root mean square
+    and once more as it adds it to the weight, by the factors of rows and columns: one read and one write of the weight.
+    Without torch.compile no operation takes both factors without writing a product, so that those of the columns are
+    first put into the gradient, in place: one more read and a write.
 
     The statistics are those of whole weights. Sharded, the sums over processes are two: of columns' squares and norms,
     then of root mean squares. Of the state, `exp_avg_sq_row` and `exp_avg_sq` hold this process's rows,
@@ -63,15 +73,19 @@ class Adafactor(torch.optim.Optimizer):
 
     EPSILON, LARGEST_RMS, DECAY = 1e-30, 1.0, -0.8  # transformers' defaults
 
-    def __init__(self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
+    def __init__(
+        self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float, compiled_from: float = math.inf
+    ) -> None:
+        """compiled_from: how many weights a matrix has that is updated by what torch.compile makes."""
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+        self.compiled_from = compiled_from
         self.squares: list[Squares] = []  # of the gradient that `clip` saw and `step` takes
         self.scale = torch.ones(())
 
     @torch.no_grad()
     def clip(self, limit: float) -> Tensor:
         """Have `step` take the gradient as if clipped to a norm of at most `limit`; returns its norm before that."""
-        self.squares = [sums_of_squares(weight) for weight in self.weights()]
+        self.squares = [self.sums_of_squares(weight) for weight in self.weights()]
         shared = [each.total for each in self.squares]
         shared += [each.column for each in self.squares if each.column is not None and each.weight.ndim == 2]
         self.sum_over_processes(shared)
@@ -86,16 +100,33 @@ class Adafactor(torch.optim.Optimizer):
             self.clip(math.inf)
         (group,) = self.param_groups
         factors = [self.direction(each) for each in self.squares]
-        sums = [scaled_sum(each.gradient, *pair) for each, pair in zip(self.squares, factors, strict=True)]
-        self.sum_over_processes(sums)
-        for each, total, (row, _) in zip(self.squares, sums, factors, strict=True):
+        found = [
+            self.fastest(scaled_squares, each.gradient)(each.gradient, *pair)
+            for each, pair in zip(self.squares, factors, strict=True)
+        ]
+        self.sum_over_processes([total for total, _ in found])
+        for each, (total, column), (row, _) in zip(self.squares, found, factors, strict=True):
             rms = self.scale * (total / each.weight.numel()).sqrt()
             size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
-            local = local_part(each.weight)
+            local = local_part(each.weight.detach())
             if group["weight_decay"] != 0:
                 local.mul_(1 - group["weight_decay"] * group["lr"])
-            local.addcmul_(each.gradient, -size * row)
+            self.fastest(add_scaled, each.gradient)(local, each.gradient, -size * row, column)
         self.squares = []
+
+    def sums_of_squares(self, weight: Tensor) -> Squares:
+        """The sums of one weight's gradient, over this process's rows."""
+        assert weight.grad is not None
+        gradient = local_part(weight.grad)
+        if weight.ndim < 2:
+            return Squares(weight, torch.linalg.vector_norm(gradient).square(), None, None)
+        row, column = self.fastest(row_and_column_squares, gradient)(gradient)
+        return Squares(weight, row.sum(), row, column)
+
+    def fastest(self, function: Function, gradient: Tensor) -> Function:
+        """A function of a gradient, compiled where it is large enough."""
+        large = gradient.ndim > 1 and gradient.numel() >= self.compiled_from
+        return cast(Function, compiled(function)) if large else function
 
     def weights(self) -> Iterator[Tensor]:
         """The weights that have a gradient, in one order on all processes."""
@@ -134,22 +165,69 @@ class Adafactor(torch.optim.Optimizer):
             part.copy_(whole.view(part.shape))
 
 
-def sums_of_squares(weight: Tensor) -> Squares:
-    """The sums of one weight's gradient, over this process's rows."""
-    assert weight.grad is not None
-    gradient = local_part(weight.grad)
-    if weight.ndim < 2:
-        return Squares(weight, torch.linalg.vector_norm(gradient).square(), None, None)
+def row_and_column_squares(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums of squares of the rows and of the columns."""
     row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
-    return Squares(weight, row.sum(), row, column)
+    return row, column
 
 
-def scaled_sum(gradient: Tensor, row: Tensor, column: Tensor | None) -> Tensor:
-    """Multiply a gradient by the columns' factors, in place; returns the sum of squares with the rows' as well."""
+def scaled_squares(gradient: Tensor, row: Tensor, column: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The sum of squares of a gradient by its factors; and the columns', unless they are in the gradient from now on.
+
+    They are put there in place, so that nothing as large is made; compiled, there is no product at all.
+    """
     if column is None:
-        return (gradient * row).square().sum()
-    norms = torch.linalg.vector_norm(gradient.mul_(column), dim=-1, keepdim=True)
-    return (norms * row).square().sum()
+        return (gradient * row).square().sum(), None
+    compiled = torch.compiler.is_compiling()
+    norms = torch.linalg.vector_norm(gradient * column if compiled else gradient.mul_(column), dim=-1, keepdim=True)
+    return (norms * row).square().sum(), column if compiled else None
+
+
+def add_scaled(weight: Tensor, gradient: Tensor, row: Tensor, column: Tensor | None) -> None:
+    """Add a gradient by its factors to a weight; of those of columns only what is not in the gradient."""
+    if column is None:
+        weight.addcmul_(gradient, row)
+    else:
+        # Uncompiled nevertheless (torch.compile gives up after many shapes): still no copy of the gradient.
+        weight.addcmul_(gradient * column if torch.compiler.is_compiling() else gradient.mul_(column), row)
+
+
+@functools.cache
+def compiled(function: Any) -> Any:
+    """A function as torch.compile makes it at the first call, in this process.
+
+    One for all shapes, but for the sums: torch joins those of rows and columns into one read where it knows that a
+    matrix is large and has many more rows than columns.
+    """
+    dynamic = function is not row_and_column_squares
+    return torch.compile(function, dynamic=dynamic, options={"compile_threads": 1})
+
+
+def compiled_from(weights: list[torch.nn.Parameter]) -> float:
+    """The size from which on matrices are updated by compiled code: LARGE on a GPU where that works, else none.
+
+    On a CPU an update has to be the same bit for bit wherever it is done, with a compiler or without.
+    """
+    device = weights[0].device
+    if device.type != "cuda" or all(local_part(weight.detach()).numel() < LARGE for weight in weights):
+        return math.inf
+    if reason := no_compiler(device):
+        log.warning("torch.compile does not work here (%s): Adafactor moves a third more bytes an update", reason)
+    return math.inf if reason else LARGE
+
+
+@torch.no_grad()
+def no_compiler(device: torch.device) -> str | None:
+    """Why what an update needs is not compiled for a device, found by trying; None if it is."""
+    rows, columns = 8192, 1024  # of a matrix whose sums are joined
+    gradient, row, column = (torch.ones(shape, device=device) for shape in ((rows, columns), (rows, 1), (1, columns)))
+    try:
+        compiled(row_and_column_squares)(gradient)
+        _, left = compiled(scaled_squares)(gradient, row, column)
+        compiled(add_scaled)(torch.zeros_like(gradient), gradient, row, column)
+    except Exception as error:  # of many kinds: no Triton, no C compiler, a driver that is too old
+        return f"{type(error).__name__}: {first_line(error)}"
+    return "it is switched off" if left is None else None
 
 
 def local_part(value: Tensor) -> Tensor:
