@@ -29,6 +29,14 @@ needs_peft = pytest.mark.skipif(
 )
 
 
+# Files that take minutes, most of which the first waits for Slurm: begun last, one worker would end long after the rest.
+FIRST = ("test_slurm.py", "test_vllm.py", "test_reference_run.py", "test_pipeline.py", "test_group.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
+
+
 @pytest.fixture(scope="session")
 def small_model() -> Any:
     """A Llama of two layers with random weights, float32, in evaluation mode."""
