@@ -29,7 +29,7 @@ needs_peft = pytest.mark.skipif(
 )
 
 
-# Files that take minutes, most of which the first waits for Slurm: begun last, one worker would end long after the rest.
+# Files that take minutes (the first waits for Slurm): begun last, they would keep one worker long after the others.
 FIRST = ("test_slurm.py", "test_vllm.py", "test_reference_run.py", "test_pipeline.py", "test_group.py")
 
 
