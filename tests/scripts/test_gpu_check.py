@@ -86,7 +86,9 @@ def test_an_update_is_measured(measurements: Any, monkeypatch: pytest.MonkeyPatc
     score, again = SingleProcess.score, set()
     monkeypatch.setattr(SingleProcess, "score", lambda *a, **kw: again.add(kw["recompute"]) or score(*a, **kw))
     if name == "plain":
-        monkeypatch.setattr(optimizers, "compiled_from", lambda weights: 10**9)  # as on a GPU, of matrices not in here
+        monkeypatch.setattr(
+            optimizers, "smallest_compiled", lambda weights: 10**9
+        )  # as on a GPU, of matrices not in here
     found = measurements.update("small", name)
     assert again == {name == "checkpointing"}
     seconds, rate, distinct = (found[f"{name}: {key}"] for key in ("s", "tokens/s", "distinct tokens/s"))

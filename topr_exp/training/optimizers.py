@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from topr_exp.config.optim import OptimConfig, Optimizer
 from topr_exp.config.schema import first_line
+from topr_exp.runtime import distributed
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     """
     weights = list(parameters)
     if config.name is Optimizer.adafactor:
-        return Adafactor(weights, config.lr, config.weight_decay, compiled_from(weights))
+        return Adafactor(weights, config.lr, config.weight_decay, smallest_compiled(weights))
     assert config.betas is not None
     first, second = config.betas
     # foreach, torch's default on a GPU, would hold 4 more bytes a weight while it steps.
@@ -76,7 +77,7 @@ class Adafactor(torch.optim.Optimizer):
     def __init__(
         self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float, compiled_from: float = math.inf
     ) -> None:
-        """compiled_from: how many weights a matrix has that is updated by what torch.compile makes."""
+        """compiled_from: the number of weights from which on a matrix is updated by what torch.compile makes."""
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
         self.compiled_from = compiled_from
         self.squares: list[Squares] = []  # of the gradient that `clip` saw and `step` takes
@@ -178,9 +179,9 @@ def scaled_squares(gradient: Tensor, row: Tensor, column: Tensor | None) -> tupl
     """
     if column is None:
         return (gradient * row).square().sum(), None
-    compiled = torch.compiler.is_compiling()
-    norms = torch.linalg.vector_norm(gradient * column if compiled else gradient.mul_(column), dim=-1, keepdim=True)
-    return (norms * row).square().sum(), column if compiled else None
+    product = gradient * column if torch.compiler.is_compiling() else gradient.mul_(column)
+    norms = torch.linalg.vector_norm(product, dim=-1, keepdim=True)
+    return (norms * row).square().sum(), column if torch.compiler.is_compiling() else None
 
 
 def add_scaled(weight: Tensor, gradient: Tensor, row: Tensor, column: Tensor | None) -> None:
@@ -194,40 +195,60 @@ def add_scaled(weight: Tensor, gradient: Tensor, row: Tensor, column: Tensor | N
 
 @functools.cache
 def compiled(function: Any) -> Any:
-    """A function as torch.compile makes it at the first call, in this process.
+    """A function as torch.compile makes it, in this process, for each shape at its first call.
 
-    One for all shapes, but for the sums: torch joins those of rows and columns into one read where it knows that a
-    matrix is large and has many more rows than columns.
+    Copies of a weight on several processes must stay the same, so that no kernel may be chosen by its speed here. Known
+    shapes let torch read several numbers at once, and join sums of rows and of columns into one read.
     """
-    dynamic = function is not row_and_column_squares
-    return torch.compile(function, dynamic=dynamic, options={"compile_threads": 1})
+    options: dict[str, Any] = {"deterministic": True, "triton.autotune_pointwise": False, "compile_threads": 1}
+    return torch.compile(function, dynamic=False, options=options)
 
 
-def compiled_from(weights: list[torch.nn.Parameter]) -> float:
+def smallest_compiled(weights: list[torch.nn.Parameter]) -> float:
     """The size from which on matrices are updated by compiled code: LARGE on a GPU where that works, else none.
 
-    On a CPU an update has to be the same bit for bit wherever it is done, with a compiler or without.
+    On a CPU results must not depend on whether there is a compiler.
     """
-    device = weights[0].device
-    if device.type != "cuda" or all(local_part(weight.detach()).numel() < LARGE for weight in weights):
+    large = [weight.detach() for weight in weights if weight.ndim > 1 and weight.numel() >= LARGE]
+    if not large or large[0].device.type != "cuda":
         return math.inf
-    if reason := no_compiler(device):
+    shapes = {local_part(weight).shape for weight in large}
+    failed = why_not_compiled({shape for shape in shapes if shape.numel() >= LARGE}, large[0].device)
+    # All or none: copies of a weight have to stay the same.
+    reason = next((each for each in distributed.all_gather(failed) if each is not None), None)
+    if reason is not None and distributed.is_main_process():
         log.warning("torch.compile does not work here (%s): Adafactor moves a third more bytes an update", reason)
-    return math.inf if reason else LARGE
+    return LARGE if reason is None else math.inf
 
 
 @torch.no_grad()
-def no_compiler(device: torch.device) -> str | None:
-    """Why what an update needs is not compiled for a device, found by trying; None if it is."""
-    rows, columns = 8192, 1024  # of a matrix whose sums are joined
-    gradient, row, column = (torch.ones(shape, device=device) for shape in ((rows, columns), (rows, 1), (1, columns)))
+def why_not_compiled(shapes: Iterable[torch.Size], device: torch.device) -> str | None:
+    """What is wrong with the compiled code for matrices of these shapes, found by trying; None if nothing is."""
     try:
-        compiled(row_and_column_squares)(gradient)
-        _, left = compiled(scaled_squares)(gradient, row, column)
-        compiled(add_scaled)(torch.zeros_like(gradient), gradient, row, column)
-    except Exception as error:  # of many kinds: no Triton, no C compiler, a driver that is too old
+        return next((reason for shape in shapes if (reason := fault_of_compiled(shape, device))), None)
+    except Exception as error:  # of many kinds: no Triton, no C compiler, an old driver or torch
         return f"{type(error).__name__}: {first_line(error)}"
-    return "it is switched off" if left is None else None
+
+
+def fault_of_compiled(shape: torch.Size, device: torch.device) -> str | None:
+    """How the compiled functions differ from themselves, for a matrix of random numbers; None if they don't."""
+    draws = torch.Generator(device).manual_seed(0)
+
+    def draw(*size: int) -> Tensor:
+        return torch.randn(size, device=device, generator=draws)
+
+    gradient, row, column = draw(*shape), draw(*shape[:-1], 1), draw(*shape[:-2], 1, shape[-1])
+    weight = torch.zeros_like(gradient)
+    sums = [*compiled(row_and_column_squares)(gradient)]
+    total, left = compiled(scaled_squares)(gradient, row, column)
+    if left is None:
+        return "it is switched off, or failed in silence"
+    compiled(add_scaled)(weight, gradient, row, column)
+    expected = [*row_and_column_squares(gradient), scaled_squares(gradient, row, column)[0]]
+    weight.sub_(gradient.mul_(row))  # now with both factors; no more copies of it
+    errors = [(a - b).norm() / b.norm() for a, b in zip([*sums, total], expected, strict=True)]
+    worst = float(torch.stack([*errors, weight.norm() / gradient.norm()]).max())
+    return None if worst < 1e-5 else f"its numbers are off by {worst:.1g}"
 
 
 def local_part(value: Tensor) -> Tensor:
