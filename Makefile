@@ -11,7 +11,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
 
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Minutes to hours: the checks that are too long for every change.
 test-slow: $(VENV)/.installed-dev

@@ -29,14 +29,6 @@ needs_peft = pytest.mark.skipif(
 )
 
 
-# Files that take minutes (the first waits for Slurm): begun last, they would keep one worker long after the others.
-FIRST = ("test_slurm.py", "test_vllm.py", "test_reference_run.py", "test_pipeline.py", "test_group.py")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST))
-
-
 @pytest.fixture(scope="session")
 def small_model() -> Any:
     """A Llama of two layers with random weights, float32, in evaluation mode."""
