@@ -15,7 +15,7 @@ from tests.reference.formulas import Completion
 
 
 def load(folder: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).double().eval()
 
 
 def weights_of(model: Any) -> dict[str, Tensor]:

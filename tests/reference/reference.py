@@ -236,9 +236,9 @@ class Reference:
             if one.mu is None and self.settings["mu"] == "sampler":
                 one.mu = self.sampled_from(one)
             elif one.mu is None:
-                one.mu = token_logp(self.policy, one)
+                one.mu = token_logp(self.policy, one).float()  # as the store keeps it
             if self.reference is not None:
-                one.ref = token_logp(self.reference, one)
+                one.ref = token_logp(self.reference, one).float()
         for one in candidates:
             rewards = [other.reward for other in candidates if other.problem == one.problem]
             one.rewards = rewards

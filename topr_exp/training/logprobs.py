@@ -104,9 +104,10 @@ def score_tokens(
 
 
 def logits_of(head: Any, hidden: Tensor, float32: bool) -> Tensor:
-    """The output layer's logits in float32, computed in float32 or in what autocast says."""
+    """The output layer's logits in float32 (float64 for a float64 model), computed in it or in autocast's precision."""
     if not float32:
-        return head(hidden).float()
+        logits: Tensor = head(hidden)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
     bias = head.bias.float() if head.bias is not None else None
     with torch.autocast(hidden.device.type, enabled=False):  # the weight may be in another precision
         return torch.nn.functional.linear(hidden.float(), head.weight.float(), bias)

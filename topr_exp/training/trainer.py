@@ -210,7 +210,9 @@ class Trainer:
         assert self.signals is not None
         rows = examples.rows(chosen)
         lengths = [len(completion) for _, completion in examples.sequences(rows)]
-        logp = torch.zeros((len(rows), max(lengths)), device=self.policy.device)
+        weights = self.policy.model.get_input_embeddings().weight
+        dtype = torch.promote_types(weights.dtype, torch.float32)
+        logp = torch.zeros((len(rows), max(lengths)), device=weights.device, dtype=dtype)
         mask = torch.arange(max(lengths), device=logp.device) < torch.tensor(lengths, device=logp.device)[:, None]
         with torch.no_grad():
             for part in parts:
