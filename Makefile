@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 VLLM := .venv-vllm
 
-.PHONY: demo vllm test test-slow check-ordering faults gpu-check paper paper-full lint clean
+.PHONY: demo vllm test test-slow check-ordering faults io-faults gpu-check paper paper-full lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -24,6 +24,10 @@ check-ordering: $(VENV)/.installed-dev
 # An hour or two; the same command goes on where it stopped: do the tests catch the faults of scripts/faults, one at a time?
 faults: $(VENV)/.installed-dev
 	nice -n 5 $(BIN)/python -m scripts.faults
+
+# Half an hour: does a run of which one write, fsync, rename or unlink fails go on to the files of a whole run? 300 points.
+io-faults: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.io_faults
 
 # At most 45 minutes on one GPU of 80 GB or more: what works on this machine and how fast (docs/gpu.md); it goes on where
 # it was broken off. In the environment that is active: nothing is installed over the torch that vLLM chose.

@@ -1,0 +1,37 @@
+"""A run of which one call to the disk fails, given again, has every file of a run that nothing disturbed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+# A run that replaces files in place: half of one stays where the process is killed.
+IN_PLACE = """
+import sys
+from pathlib import Path
+from scripts import io_faults
+from topr_exp.runtime import files
+files.write_whole = lambda path, data: path.write_bytes(data)
+root = Path(sys.argv[1])
+for name in ("whole", "0"):
+    (root / name).mkdir()
+io_faults.run_forked(root / "whole" / "out")
+whole = io_faults.contents(root / "whole" / "out")
+print(io_faults.wrong_after(root / "0" / "out", ("write", 3, "kill"), whole))
+"""
+
+
+def test_a_run_that_goes_on_after_a_failed_call_has_the_files_of_a_whole_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.io_faults", "--points", "30"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "\n30 points, 0 with other files or errors" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+def test_a_file_that_is_replaced_in_place_is_found(tmp_path: Path) -> None:
+    found = subprocess.run([sys.executable, "-c", IN_PLACE, tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert "damaged" in found.stdout, found.stdout + found.stderr
