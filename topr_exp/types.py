@@ -24,6 +24,11 @@ class ConfigError(TOPRError):
     """A setting that is wrong: the line names the key, what was given and what is allowed."""
 
 
+def has_half_pair(text: str) -> bool:
+    """Whether a text holds half of a surrogate pair, which is no character: it can't be encoded."""
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One question x with its gold answer."""

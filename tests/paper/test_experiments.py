@@ -61,13 +61,16 @@ def test_the_paper_s_scale_is_the_same_file_with_its_model() -> None:
     figure_8 = composed("fig8", "compose=anna_karenina")
     assert (figure_8.data.n, figure_8.data.train_problems, figure_8.iterations) == (64, None, 5)
     assert composed("fig9", "algo=topr").data.n == 128
-    named_alike = config_of("experiment=fig5", "model=llama3_8b", "model.name=tinyllama", "seed=0", "optim.lr=1e-6",
-                            "compose.positive_share=0.1", "effective_positive=0.1")  # fmt: skip
-    assert named_alike.compose.n_examples == 50_000
+    for model, name, n_examples, lr in (("llama3_8b", "tiny", 50_000, 5e-7), ("tiny", "llama3_8b", 3200, 3e-4)):
+        labelled = config_of("experiment=fig5", f"model={model}", f"model.name={name}", "seed=0", "algo=topr",
+                             "compose.positive_share=0.1", "effective_positive=0.1")  # fmt: skip
+        assert (labelled.compose.n_examples, labelled.optim.lr) == (n_examples, lr)
     figure_1 = composed("fig1", "algo=dpo")
     assert (figure_1.evaluation.every, figure_1.compose.n_examples) == (500, 50_000)
-    with pytest.raises(ConfigError, match=r"^optim\.lr: none was chosen for algo=topr on model=another; set one$"):
-        config_of("experiment=fig1", "algo=topr", "seed=0", "model.name=another")
+    with pytest.raises(
+        ConfigError, match=r"^optim\.lr: none was chosen for algo=topr on model\.learning_rates=null; set"
+    ):
+        config_of("experiment=fig1", "algo=topr", "seed=0", "model.learning_rates=null")
 
 
 def test_figure_7_adds_the_default_runs_and_the_command_line_wins() -> None:

@@ -125,7 +125,7 @@ REFUSED = {
     "one run twice": (["seed=0,0"], "are the same run"),
     "twice but for tracking": (["tracking=none,wandb"], "are the same run"),
     "twice but for memory": (["optim.micro_batch_size=2,4"], "are the same run"),
-    "another launcher": (["hydra/launcher=submitit_local"], "hydra/launcher is"),
+    "another launcher": (["hydra.launcher._target_=a.B"], "hydra/launcher is a.B: it must be basic for cluster=local"),
     "one bad run": (["baseline=0,3"], "baseline must be in [-1, 1]; got 3"),
     "no processes": (["cluster.jobs=0"], "cluster.jobs must be 1 or more; got 0"),
     "slurm's own": (["cluster.partition=gpu"], "nothing reads cluster.partition here; cluster=slurm does"),

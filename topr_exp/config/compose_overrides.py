@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from topr_exp.config.load import unknown_key
+from topr_exp.config.load import is_text, unknown_key
 from topr_exp.config.resolvers import CONF  # and with it what the YAMLs compute
 from topr_exp.config.schema import first_line
 from topr_exp.types import ConfigError
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
 
 
 OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
+# First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
+ELEMENT = re.compile(
+    r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\\.|\b(?:range|interval)\(.*)|"""
+    r"""((?:^|[,\[(])\s*)([+-]?(?:[\d._]+(?:e[+-]?[\d_]+)?|inf|nan)|true|false)(?:\s*$|(?=\s*[,\])]))""",
+    re.IGNORECASE,
+)
 
 
 class ConfigDir(SearchPathPlugin):
@@ -67,6 +73,7 @@ class Composer:
         if not any(source.is_config(self.name) for source in self.loader.get_sources()):
             raise ConfigError(f"--config-name {self.name}: no such file; leave it out for conf/config.yaml")
         self.multirun = bool(args.multirun)
+        self.groups = {*self.loader.list_groups("")}
         self.overrides = [self.parse(text) for text in args.overrides]
 
     def parse(self, text: str) -> Override:
@@ -80,23 +87,41 @@ class Composer:
             ) from None
         if not override.key_or_group:
             raise ConfigError(f"{text}: expected KEY=VALUE")
+        if override.key_or_group in self.groups and (quoted := quote_numbers(text)) != text:
+            return self.parse(quoted)
         if override.is_delete():
             raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
         if override.key_or_group == "hydra.sweeper.params":  # OmegaConf can't merge it into the null that stands there
             raise ConfigError(f"{text}: that is for YAML files; here give the values themselves, as in -m seed=0,1")
+        if override.key_or_group in ("hydra/launcher", "hydra/sweeper"):
+            raise ConfigError(f"{text}: cluster=local and cluster=slurm set it; leave it out")
         if override.key_or_group == "experiment" and override.is_sweep_override():
             raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
         return override
 
     def base(self) -> DictConfig:
-        """The config of the overrides that are not swept, with the `hydra` node."""
+        """The config of the overrides that are not swept, with the `hydra` node.
+
+        With it the classes are known, and so which overrides are of texts: from now on those have their own words.
+        """
+        base, given = self.compose_fixed(), self.overrides
+        self.overrides = [self.in_words(override, base) for override in given]
+        return base if self.overrides == given else self.compose_fixed()
+
+    def in_words(self, override: Override, base: DictConfig) -> Override:
+        """An override with its own words, where the setting is a text and Hydra read numbers."""
+        quoted = quote_numbers(str(override.input_line))
+        another = quoted != override.input_line and is_text(override.key_or_group, base)
+        return self.parse(quoted) if another else override
+
+    def compose_fixed(self) -> DictConfig:
         fixed = self.fixed()
         try:
             return self.compose(fixed)
         except ConfigError:
             # With algo swept, algo.beta=0.1 may be a key that only the swept ones have: each run will say.
             groups = {text: text.lstrip("+~").split("=", 1)[0].split(".")[0] for text in fixed if "." in text}
-            others = {*self.loader.list_groups("")} - {"cluster", "hydra"}  # what says where runs compute stays
+            others = self.groups - {"cluster", "hydra"}  # what says where runs compute stays
             base = self.compose([text for text in fixed if groups.get(text) not in others])
             swept = {override.key_or_group for override in self.overrides if override.is_sweep_override()}
             swept |= set(base.hydra.sweeper.params or {})
@@ -137,8 +162,17 @@ class Composer:
         given = {override.key_or_group for override in self.overrides}
         params = {key: value for key, value in (base.hydra.sweeper.params or {}).items() if key not in given}
         swept = [self.parse(f"{key}={value}") for key, value in params.items()]
+        words = [self.in_words(override, base) for override in swept]
+        for override, in_words in zip(swept, words, strict=True):
+            if override is not in_words and not override.is_sweep_override():  # YAML may have read another number
+                raise ConfigError(
+                    f"{override.input_line}: expected text; in hydra.sweeper.params quote it twice, \"'...'\""
+                )
+        swept = words
         choices = dict(choices_of(override) for override in swept + self.overrides)  # of a key given twice the last
-        return [list(job) for job in itertools.product(*choices.values())]
+        # Hydra's functions (choice, sort, range) lose the quotes.
+        texts = [[self.in_words(self.parse(text), base).input_line for text in each] for each in choices.values()]
+        return [[str(text) for text in job] for job in itertools.product(*texts)]
 
     def is_value(self, override: Override) -> bool:
         """Whether an override sets one value, no more: not a group's choice, which decides what YAMLs are read."""
@@ -175,8 +209,8 @@ class Composer:
         text = str(error)
         if isinstance(error, ValueError):  # a group set to null or to a number
             pairs = (override.split("=", 1) for override in overrides if "=" in override)
-            text = next((f"Could not find '{k}/{v}'" for k, v in pairs if k in self.loader.list_groups("")), text)
-        if missing := re.search(r"Could not (?:find|load) '([^']+?)/([^']*)'", text):
+            text = next((f"Could not find '{k}/{v}'" for k, v in pairs if k in self.groups), text)
+        if missing := re.search(r"Could not (?:find|load) '((?:hydra/)?[^']+?)/([^']*)'", text):
             group, choice = missing.groups()
             allowed = f"{group}={choice}: no such choice; allowed: {', '.join(self.loader.get_group_options(group))}"
             other = f"; for another one {OTHER_MODEL}" if group == "model" else ""
@@ -205,6 +239,12 @@ class Composer:
             return []
 
 
+def quote_numbers(override: str) -> str:
+    """An override with quotes around each element that Hydra reads as a number, true or false."""
+    key, equals, value = override.partition("=")
+    return key + equals + ELEMENT.sub(lambda found: found[1] or f"{found[2]}'{found[3]}'", value)
+
+
 def choices_of(override: Override) -> tuple[str, list[str]]:
     """The key of an override, and an override of it for each of its values; ConfigError for no list of values."""
     key = override.get_key_element()
@@ -227,7 +267,7 @@ def without_hydra(composed: DictConfig) -> DictConfig:
     return composed
 
 
-def dotted(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def dotted(values: Any, prefix: str = "") -> Iterator[str]:
     """The dotted keys of nested values, Hydra's own left out."""
     for key, value in values.items():
         if prefix or key != "hydra":

@@ -13,12 +13,14 @@ from topr_exp.config.schema import show
 if TYPE_CHECKING:
     from topr_exp.config.settings import Config
 
+LONGEST_NAME = 255  # bytes: what Linux and its file systems take
 TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
 
 
 def check(config: Config) -> None:
     """Apply all rules, the simplest first."""
     name(config)
+    output_dir(config)
     rewards(config)
     weighting(config)
     unit(config)
@@ -33,13 +35,21 @@ def check(config: Config) -> None:
 
 def name(config: Config) -> None:
     safe = all(ch.isalnum() or ch in "._-" for ch in config.name) and config.name[:1].isalnum()
-    if not safe or len(config.name) > 100:
+    if not safe or len(config.name.encode()) > 100:
         raise ValueError(
             "name must be 1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit; "
             f"got {config.name or 'nothing'}"
         )
     if config.name in TAKEN:
         raise ValueError(f"name={config.name}: that folder of output_dir has another use; take another name")
+
+
+def output_dir(config: Config) -> None:
+    for part in config.output_dir.split("/"):
+        if (size := len(part.encode())) > LONGEST_NAME:
+            raise ValueError(
+                f"output_dir: {part[:20]}... has {size} bytes; a folder's name must be at most {LONGEST_NAME} long"
+            )
 
 
 def rewards(config: Config) -> None:

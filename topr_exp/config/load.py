@@ -20,7 +20,7 @@ from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config import cluster, sampler
 from topr_exp.config.constraints import check
 from topr_exp.config.data import SOURCES, DataConfig, Reward
-from topr_exp.config.schema import build, convert, first_line, hints_of, inner_schema
+from topr_exp.config.schema import build, convert, first_line, hints_of, inner_schema, options_of
 from topr_exp.config.settings import Config
 from topr_exp.config.tracking import TrackingConfig
 from topr_exp.types import ConfigError
@@ -60,6 +60,24 @@ def schema_at(key: str) -> Any:
     schema = hints_of(Config).get(group)
     hint = hints_of(schema).get(name) if isinstance(schema, type) and dataclasses.is_dataclass(schema) else None
     return inner_schema(hint) if hint is not None else None
+
+
+def is_text(key: str, composed: DictConfig) -> bool:
+    """Whether the setting at a dotted key is a text (or a list of them), so that no number is meant."""
+    group, _, name = key.partition(".")
+    schema = schema_of(group, composed) if name else Config
+    hint = hints_of(schema).get(name or group) if dataclasses.is_dataclass(schema) else None
+    return any(option in (str, list[str]) for option in options_of(hint))
+
+
+def schema_of(group: str, composed: DictConfig) -> Any:
+    """The dataclass of a group as it is composed; None where there is none."""
+    name, target = (OmegaConf.select(composed, f"{group}.{key}") for key in ("name", "_target_"))
+    if group in CHOICES:
+        return CHOICES[group].get(str(name))
+    if group == "data" or target is not None:
+        return class_of(group, target or SOURCES["gsm8k"])
+    return hints_of(Config).get(group)
 
 
 def known_keys() -> list[str]:

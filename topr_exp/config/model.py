@@ -19,6 +19,13 @@ class Precision(Enum):
     bfloat16 = "bfloat16"
 
 
+class Size(Enum):
+    """Which of two values `${size:TINY,LARGE}` in a YAML takes."""
+
+    tiny = "tiny"
+    large = "large"
+
+
 class Attention(Enum):
     sdpa = "sdpa"
     eager = "eager"
@@ -51,7 +58,9 @@ class LoRA(Section):
 class ModelConfig(Section):
     """The model that samples and is trained."""
 
-    name: str
+    name: str  # a label: nothing follows from it
+    size: Size | None  # for ${size:...}; None in runs from before it was a setting
+    learning_rates: str | None  # the entry of conf/learning_rates.json for `experiment=...`; None: there is none
     path: str  # a shipped model (tiny), a folder or a name on the hub
     revision: str | None  # of a model on the hub: a branch, tag or commit; None takes the newest
     dtype: Precision
@@ -62,7 +71,8 @@ class ModelConfig(Section):
 
     lora: LoRA | None  # trains small matrices beside the weights, which stay as they are, in `dtype`
 
-    ADDED: ClassVar[Mapping[str, Any]] = {"float32_head": False, "lora": None}
+    PLACE: ClassVar[frozenset[str]] = frozenset({"size", "learning_rates"})  # what they choose decides, not they
+    ADDED: ClassVar[Mapping[str, Any]] = {"float32_head": False, "lora": None, "size": None, "learning_rates": None}
 
     def check(self) -> None:
         if not self.name:

@@ -9,22 +9,25 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from topr_exp.config.model import Size
+from topr_exp.config.schema import show
 from topr_exp.types import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # An installed package carries `conf/` inside; in the repository it stands at the top.
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
-SHIPPED = ("tiny", "tiny_long", "tiny_noise", "tiny_tasks", "tiny_verifier")  # models of a size that any CPU trains
 LEARNING_RATES = CONF / "learning_rates.json"
 
 
-def learning_rate(model: str, algo: str) -> float:
-    """`${learning_rate:MODEL,ALGO}` in a YAML: what was chosen by validation problems (experiment=learning_rates)."""
+def learning_rate(model: str | None, algo: str) -> float:
+    """`${learning_rate:ENTRY,ALGO}` in a YAML: what was chosen by validation problems (experiment=learning_rates)."""
     chosen = json.loads(LEARNING_RATES.read_text(encoding="utf-8")).get(model, {})
     try:
         return float(chosen[algo] if isinstance(chosen, dict) else chosen)
     except KeyError:
-        raise ConfigError(f"optim.lr: none was chosen for algo={algo} on model={model}; set one") from None
+        raise ConfigError(
+            f"optim.lr: none was chosen for algo={algo} on model.learning_rates={show(model)}; set one"
+        ) from None
 
 
 def learning_rate_by_length(*, _root_: Any) -> float:
@@ -32,7 +35,7 @@ def learning_rate_by_length(*, _root_: Any) -> float:
     name, path = _root_.algo.name, CONF / "algo" / f"{_root_.algo.name}.yaml"
     usual: Any = OmegaConf.load(path) if path.is_file() else {}
     changed = {key: value for key, value in _root_.algo.items() if value != usual.get(key)}
-    return learning_rate(f"{_root_.model.name}, {_root_.data.turns} turns", loss_name(name, changed))
+    return learning_rate(f"{_root_.model.learning_rates}, {_root_.data.turns} turns", loss_name(name, changed))
 
 
 WIDTHS = ("eps_low", "tau", "cap", "c1_pos")  # what is changed for another width of a loss, one key of each
@@ -44,9 +47,12 @@ def loss_name(algo: str, changed: Mapping[str, Any]) -> str:
     return ", ".join([algo, *ratio, *(f"{key} {changed[key]:g}" for key in WIDTHS if key in changed)])
 
 
-def size(tiny: Any, paper: Any, *, _root_: Any) -> Any:
-    """`${size:TINY,PAPER}` in a YAML: the first for the tiny models, the second for all others."""
-    return tiny if _root_.model.name in SHIPPED else paper
+def size(tiny: Any, large: Any, *, _root_: Any) -> Any:
+    """`${size:TINY,LARGE}` in a YAML: as the model's YAML says."""
+    by_size, given = {Size.tiny.name: tiny, Size.large.name: large}, OmegaConf.select(_root_, "model.size")
+    if given not in by_size:
+        raise ConfigError(f"model.size={show(given)}: expected {' or '.join(by_size)}, in the model's YAML")
+    return by_size[given]
 
 
 def quotient(whole: int, part: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from topr_exp.types import ConfigError
+from topr_exp.types import ConfigError, has_half_pair
 
 
 def build(schema: Any, values: Any, prefix: str, unknown: Callable[[str, list[str]], ConfigError]) -> Any:
@@ -70,10 +70,14 @@ def options_of(hint: Any) -> tuple[Any, ...]:
 def convert(key: str, value: Any, hint: Any) -> Any:
     """`value` as the annotation `hint` asks; whole numbers pass as numbers, nothing else is converted."""
     options = options_of(hint)
+    if isinstance(value, str) and has_half_pair(value):
+        raise ConfigError(f"{key}={value!a}: expected UTF-8; half of a surrogate pair is no character")
     for option in options:
         if fits(value, option):
             return converted(key, value, option)
-    raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}")
+    number = str in options and isinstance(value, (bool, int, float))  # a YAML's, whose words are lost
+    quotes = "; YAML needs quotes around a text that looks like a number" if number else ""
+    raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}{quotes}")
 
 
 def fits(value: Any, option: Any) -> bool:
@@ -84,7 +88,7 @@ def fits(value: Any, option: Any) -> bool:
     if option is int:
         return number and isinstance(value, int)
     if option is str:
-        return number or isinstance(value, str)
+        return isinstance(value, str)
     if typing.get_origin(option) is list:
         return isinstance(value, list)
     if is_enum(option):
@@ -97,8 +101,6 @@ def converted(key: str, value: Any, option: Any) -> Any:
     """A value that fits the type `option`, as that type."""
     if option is float:
         return math.inf if value == ".inf" else float(value)
-    if option is str:
-        return str(value)
     if typing.get_origin(option) is list:
         return [convert(f"{key}[{i}]", item, typing.get_args(option)[0]) for i, item in enumerate(value)]
     return option[value] if is_enum(option) else value

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+
+from topr_exp.types import TOPRError
 
 GSM8K_NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?")
 
@@ -31,6 +35,13 @@ def math_gold(solution: str) -> str | None:
         if depth == 0:
             return after[1:index].strip() or None
     return None
+
+
+def refuse_no_number(where: str, gold: str) -> None:
+    """Raise TOPRError for a gold that no answer can equal: NaN, or beyond all numbers of a computer (1e999)."""
+    with contextlib.suppress(ValueError):
+        if not math.isfinite(float(gold)):
+            raise TOPRError(f"{where}: the gold answer {gold} is no finite number")
 
 
 def level_of(value: object) -> int | None:

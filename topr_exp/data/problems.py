@@ -13,7 +13,7 @@ from pathlib import Path
 from topr_exp.config.data import DataConfig, NoAnswer, Split
 from topr_exp.data.frozen import problems_of
 from topr_exp.store.table import Store
-from topr_exp.types import Problem, TOPRError
+from topr_exp.types import Problem, TOPRError, has_half_pair
 
 LARGEST_UNPARSABLE_SHARE = 0.05
 
@@ -119,8 +119,9 @@ def _checked(source: DataConfig, split: str, store: Store | None) -> Iterator[Pr
             if not isinstance(one, Problem | NoAnswer):
                 raise TOPRError(f"{where} yields {type(one).__name__}, not Problem")
             texts = (one.id, one.question, one.answer) if isinstance(one, Problem) else ()
-            if not all(isinstance(text, str) and text for text in texts):
-                raise TOPRError(f"{where}: id, question and answer must be texts and not empty; got {one!r:.200}")
+            if not all(isinstance(text, str) and text and not has_half_pair(text) for text in texts):
+                wanted = "texts, not empty and without half of a surrogate pair"
+                raise TOPRError(f"{where}: id, question and answer must be {wanted}; got {one!r:.200}")
             yield one
     except TOPRError:
         raise

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -15,7 +16,7 @@ from omegaconf import OmegaConf
 
 from topr_exp.config.arguments import parse
 from topr_exp.config.cluster import ClusterConfig
-from topr_exp.config.compose_overrides import Composer
+from topr_exp.config.compose_overrides import Composer, dotted
 from topr_exp.config.load import build_section, load, unknown_key
 from topr_exp.config.settings import Config
 from topr_exp.runs.preflight import check_files
@@ -53,12 +54,25 @@ def plan(args: Namespace, trains: bool = True) -> Plan:
     sweep, launcher = composer.sweeps(base), launcher_of(base)
     jobs = []
     for overrides, composed in composer.jobs(base):
-        jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
-        refuse_source(jobs[-1])
-        check_files(jobs[-1].config, trains)
+        with disk_errors_of(composed):
+            jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
+            refuse_source(jobs[-1])
+            check_files(jobs[-1].config, trains)
     if sweep:
         check_sweep(jobs)
     return Plan(jobs, sweep, launcher)
+
+
+@contextlib.contextmanager
+def disk_errors_of(composed: DictConfig) -> Iterator[None]:
+    """Turn an OSError (a name too long, no right to look) into a ConfigError that names the setting with the path."""
+    try:
+        yield
+    except OSError as error:
+        values = {key: OmegaConf.select(composed, key) for key in dotted(OmegaConf.to_container(composed))}
+        parts = {value: key for key, value in values.items() if isinstance(value, str) and value in error.filename}
+        longest = max(parts, key=len)
+        raise ConfigError(f"{parts[longest]}={longest}: {error.strerror}") from None
 
 
 def refuse_source(job: Job) -> None:
@@ -92,12 +106,11 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> tuple[Cluste
     kept = [text for text in args.overrides if text.startswith("experiment=") or belongs_to_cluster(text)]
     args.overrides = [text for text in kept if not (another and text.startswith("cluster"))] + list(settings)
     base = Composer(args).base()
-    launcher = launcher_of(base)
-    return cluster_of(base), launcher
+    return cluster_of(base), launcher_of(base)
 
 
 def belongs_to_cluster(override: str) -> bool:
-    return override.lstrip("+~").startswith(("cluster=", "cluster.", "hydra.launcher.", "hydra/launcher="))
+    return override.lstrip("+~").startswith(("cluster=", "cluster.", "hydra.launcher."))
 
 
 def cluster_of(base: DictConfig) -> ClusterConfig:
@@ -125,14 +138,14 @@ def check_sweep(jobs: list[Job]) -> None:
 
 def launcher_of(base: DictConfig) -> dict[str, Any]:
     """The settings of Hydra's launcher; ConfigError for a launcher or a sweeper that nothing here would use."""
-    allowed = {
-        "launcher": ("BasicLauncher", "SlurmLauncher", "basic or submitit_slurm (set by cluster=local or slurm)"),
-        "sweeper": ("BasicSweeper", "BasicSweeper", "basic"),
-    }
-    for kind, (basic, other, names) in allowed.items():
+    launcher = {"local": ("BasicLauncher", "basic"), "slurm": ("SlurmLauncher", "submitit_slurm")}[base.cluster.name]
+    for kind, (expected, choice) in {"launcher": launcher, "sweeper": ("BasicSweeper", "basic")}.items():
         target = str(base.hydra[kind]._target_)
-        if target.rsplit(".", 1)[-1] not in (basic, other):
-            raise ConfigError(f"hydra/{kind} is {target}: it must be {names}")
+        if target.rsplit(".", 1)[-1] != expected:
+            raise ConfigError(
+                f"hydra/{kind} is {target}: it must be {choice} for cluster={base.cluster.name}, which sets it; leave "
+                f"hydra/{kind} out"
+            )
     values = OmegaConf.to_container(base.hydra.launcher, resolve=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}

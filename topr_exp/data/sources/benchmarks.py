@@ -10,7 +10,7 @@ from typing import Any
 
 from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math, folder, hub
-from topr_exp.data.gold import gsm8k_gold, level_of, math_gold
+from topr_exp.data.gold import gsm8k_gold, level_of, math_gold, refuse_no_number
 from topr_exp.data.jsonl import text_of
 from topr_exp.types import Problem
 
@@ -113,5 +113,6 @@ def read_math(name: str, where: str, row: dict[str, Any]) -> Problem | None:
     gold = answer.strip() if isinstance(answer, str) else math_gold(text_of(where, row, "solution"))
     if not gold:
         return None
+    refuse_no_number(where, gold)
     subject = row.get("subject") or row.get("type")
     return Problem(name, question, gold, level_of(row.get("level")), subject if isinstance(subject, str) else None)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.config.section import within
-from topr_exp.data.gold import level_of
+from topr_exp.data.gold import level_of, refuse_no_number
 from topr_exp.data.jsonl import read_json_lines
 from topr_exp.types import Problem, TOPRError
 
@@ -92,10 +92,16 @@ class JsonLines(DataConfig):
 
     def problem(self, name: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
         question, answer = (text_of(where, row, getattr(self, key), key) for key in ("question", "answer"))
+        if not question:
+            raise TOPRError(f"{where}: the field {self.question} is empty")
         if not answer:
             return NoAnswer(where)
+        if self.asked_as is not None or not isinstance(row[self.answer], str):
+            refuse_no_number(where, answer)
         if self.id is not None:
             name = text_of(where, row, self.id, "id")
+            if not name:
+                raise TOPRError(f"{where}: the field {self.id} is empty")
         subject = row.get(self.subject) if self.subject is not None else None
         named = {self.question, self.answer, self.id, self.level, self.subject}
         return Problem(
