@@ -101,7 +101,7 @@ def test_prune(store: Store, rollouts: Table, capsys: pytest.CaptureFixture[str]
     assert command(store, "prune", "--older-than", "29", "--yes") == 0
     assert f"removed  {verdicts.name}" in capsys.readouterr().out
     assert (old.complete(), rollouts.complete(), verdicts.folder.exists()) == (True, True, False)
-    (store.root / "verdicts" / ".removed-abc").mkdir()
+    (store.root / "verdicts" / ".removed-0123456789ab").mkdir()
     assert command(store, "prune", "--key", old.folder.name, "--yes") == 0
     assert not old.folder.exists()
     assert list((store.root / "verdicts").iterdir()) == []
