@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +87,20 @@ def config_of(*arguments: str) -> Any:
 
     (job,) = plan(parse(list(arguments))).jobs
     return job.config
+
+
+@pytest.fixture
+def ordinary_user() -> Iterator[Path]:
+    """A folder of root's, seen by a user who may only read it (for whoever isn't root: a folder without w)."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        yield folder
+        if os.getuid() == 0:
+            os.seteuid(0)
+        folder.chmod(0o755)
+
+
+def become_ordinary(folder: Path, mode: int = 0o555) -> None:
+    folder.chmod(mode)
+    if os.getuid() == 0:
+        os.seteuid(65534)

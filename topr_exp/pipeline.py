@@ -49,7 +49,6 @@ from topr_exp.sampling.mismatch import describe_mismatch, mismatch
 from topr_exp.sampling.rollouts import Rollouts, generate_rollouts
 from topr_exp.sampling.sampler import Sampler, open_sampler
 from topr_exp.store import Ragged, Store
-from topr_exp.store.users import SharedStore
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.examples import Examples
 from topr_exp.training.learnable import refuse_nothing_to_learn
@@ -93,7 +92,7 @@ class Experiment:
 
     def __init__(self, config: Config, folder: RunFolder, sampler: Sampler) -> None:
         self.config, self.folder, self.sampler = config, folder, sampler
-        self.shared, self.own = SharedStore(config.store, folder.path), Store(folder.path / "store")
+        self.shared, self.own = Store(config.store), Store(folder.path / "store")
         self.showcase = Showcase(folder.path)
         with folder.stage("problems"):
             self.benchmark = Benchmark(config, self.shared)

@@ -94,7 +94,7 @@ def test_the_interrupted_run_goes_on_and_makes_nothing_anew_that_the_store_has()
         found = set().union(*map(keys, lines(config, name)))
         assert found - new_keys.get(name, set()) == set().union(*map(keys, lines(finished, name))), name
     files = {path.name for path in config.folder.iterdir()}
-    assert files - {"model", "prompt.txt", "tables.json"} == {path.name for path in finished.folder.iterdir()}
+    assert files - {"model", "prompt.txt"} == {path.name for path in finished.folder.iterdir()}
 
 
 def keys(value: Any, prefix: str = "") -> set[str]:

@@ -61,6 +61,14 @@ def test_age_is_measured_on_the_file_systems_clock(tmp_path: Path, monkeypatch: 
     assert leases.living_owner(path) is None
 
 
+def test_a_lease_from_the_future_is_not_waited_for_for_ever(tmp_path: Path) -> None:
+    """The clock was set back: whoever lives has renewed it since."""
+    table = open_table(tmp_path)
+    assert leases.living_owner(foreign_lease(table, 3, age=-30)) is not None
+    foreign_lease(table, 3, age=-3600)
+    assert table.fill(shard, on_wait=pytest.fail) == SHARDS
+
+
 def test_an_empty_lease_is_given_time_and_then_taken(tmp_path: Path) -> None:
     table = open_table(tmp_path)
     path = foreign_lease(table, 3, age=5)

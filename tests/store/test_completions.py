@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,17 @@ def test_rollouts_sampled_here_go_out_and_come_back(tmp_path: Path) -> None:
     back = import_file(store, tmp_path / "out.jsonl")[0].read()
     for name in ("problem_id", "tokens", "text", "finish", "sampler_logp"):
         assert back[name].to_pylist() == rollouts[name].to_pylist(), name
+
+
+def test_an_export_is_flushed_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"problem_id": "1", "completion": "x"}]
+    table, _, _ = import_file(Store(tmp_path / "store"), write(tmp_path / "a.jsonl", rows))
+    calls = list[str]()
+    for name in ("fsync", "replace", "rename"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *all, name=name, real=real: (calls.append(name), real(*all))[1])
+    export_file(table, tmp_path / "out.jsonl")
+    assert calls == ["fsync", "replace", "fsync"]  # of the file, then of its folder
 
 
 def test_what_cannot_be_exported(tmp_path: Path) -> None:

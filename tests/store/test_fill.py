@@ -18,6 +18,7 @@ import pytest
 from tests.store.store_workers import KEY, SHARDS, fill_slowly, fill_until_killed, hold, open_table, shard
 from tests.store.watching import PROCESSES, contents, logged, wait_for
 from topr_exp.store import Store
+from topr_exp.store.table import BorrowingStore
 from topr_exp.types import TOPRError
 
 # ---- what fill does
@@ -85,7 +86,7 @@ def test_another_key_in_the_folder_is_refused(tmp_path: Path) -> None:
     key_file = table.folder / "key.json"
     text = key_file.read_text()
     key_file.write_text(text.replace("ab12", "cd34"))
-    with pytest.raises(TOPRError, match=r"key.json holds another key .*differs in weights.*remove the folder"):
+    with pytest.raises(TOPRError, match=r"key.json holds another key .*remove the folder"):
         open_table(tmp_path)
     key_file.write_text(text[:-10])
     with pytest.raises(TOPRError, match=r"key.json is damaged"):
@@ -93,6 +94,19 @@ def test_another_key_in_the_folder_is_refused(tmp_path: Path) -> None:
     key_file.write_text(text)
     with pytest.raises(TOPRError, match="has 12 shards, not 13"):
         open_table(tmp_path, shards=13)
+
+
+def test_a_lent_table_is_taken_only_whole(tmp_path: Path) -> None:
+    lender = Store(tmp_path / "lender")
+    whole, half = {"weights": "w"}, {"weights": "half"}
+    lender.table("rollouts", whole, 2).fill(shard)
+    with pytest.raises(ZeroDivisionError):
+        lender.table("rollouts", half, 2).fill(lambda index: shard(index // (1 - index)))
+    store = BorrowingStore(tmp_path / "store", lender)
+    lent, made = store.table("rollouts", whole, 2), store.table("rollouts", half, 2)
+    assert store.place(lent.name) == lent.folder == lender.root / lent.name
+    assert store.place(made.name) == made.folder == store.root / made.name
+    assert (lent.fill(shard), made.fill(shard)) == (0, 2)
 
 
 # ---- killed processes

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.store.store_workers import KEY, SHARDS, shard
@@ -78,6 +80,25 @@ def test_verify(store: Store, rollouts: Table, capsys: pytest.CaptureFixture[str
     assert "key.json is damaged" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int32())])
+def test_a_file_whose_checksum_is_right_may_still_be_no_table(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: pa.DataType
+) -> None:
+    """Written by another program: to read such offsets ends the process."""
+    offsets = pa.py_buffer(np.array([0, 2**30, 2], np.int32))
+    buffers = [None, offsets] if kind != pa.string() else [None, offsets, pa.py_buffer(b"ab")]
+    column = pa.Array.from_buffers(
+        kind, 2, buffers, children=[] if kind == pa.string() else [pa.array([1, 2], pa.int32())]
+    )
+    table = store.table("rollouts", {}, 1)
+    table.fill(lambda _: pa.table({"problem_id": ["1", "2"], "text": ["a", "b"], "tokens": column}))
+    assert command(store, "verify") == 1
+    assert f"DAMAGED  {table.arrow_file(0)}: it is no valid table: " in capsys.readouterr().out
+    assert command(store, "export", "rollouts", str(tmp_path / "x")) == 1
+    assert capsys.readouterr().err.startswith(f"error: {table.arrow_file(0)} is damaged (it is no valid table: ")
+    assert not (tmp_path / "x").exists()
+
+
 def test_prune(store: Store, rollouts: Table, capsys: pytest.CaptureFixture[str]) -> None:
     old = store.table("rollouts", {"weights": "old"}, 1)
     old.fill(shard)
@@ -101,7 +122,7 @@ def test_prune(store: Store, rollouts: Table, capsys: pytest.CaptureFixture[str]
     assert command(store, "prune", "--older-than", "29", "--yes") == 0
     assert f"removed  {verdicts.name}" in capsys.readouterr().out
     assert (old.complete(), rollouts.complete(), verdicts.folder.exists()) == (True, True, False)
-    (store.root / "verdicts" / ".removed-abc").mkdir()
+    (store.root / "verdicts" / ".removed-0123456789ab").mkdir()
     assert command(store, "prune", "--key", old.folder.name, "--yes") == 0
     assert not old.folder.exists()
     assert list((store.root / "verdicts").iterdir()) == []

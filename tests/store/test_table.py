@@ -8,7 +8,6 @@ import os
 import resource
 import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tests.store.store_workers import SHARDS, open_table, shard
-from topr_exp.store import Store, Table
+from topr_exp.store import Table
 from topr_exp.types import TOPRError
 
 
@@ -173,49 +172,6 @@ def test_full_disk_for_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "write", fail)
     fill_with_error(open_table(tmp_path), "the disk quota is used up", kept=0)
-
-
-@pytest.fixture
-def ordinary_user() -> Iterator[Path]:
-    """A folder of root's, seen by a user who may only read it (for whoever isn't root: a folder without w)."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        yield folder
-        if os.getuid() == 0:
-            os.seteuid(0)
-        folder.chmod(0o755)
-
-
-def become_ordinary(folder: Path) -> None:
-    folder.chmod(0o555)
-    if os.getuid() == 0:
-        os.seteuid(65534)
-
-
-def test_no_permission(ordinary_user: Path) -> None:
-    become_ordinary(ordinary_user)
-    with pytest.raises(TOPRError, match=r"^cannot write in .*/rollouts/[0-9a-f]{16}: no permission$"):
-        open_table(ordinary_user).fill(shard)
-
-
-def test_a_complete_table_of_somebody_else_is_only_read(ordinary_user: Path) -> None:
-    table = open_table(ordinary_user)
-    table.fill(shard)
-    for folder in (table.folder, table.folder.parent):
-        folder.chmod(0o555)
-    become_ordinary(ordinary_user)
-    other = open_table(ordinary_user)
-    assert other.fill(shard) == 0
-    assert other.read().num_rows == 40 * SHARDS
-
-
-def test_a_shard_that_may_not_be_read(ordinary_user: Path) -> None:
-    table = open_table(ordinary_user)
-    table.fill(shard)
-    table.arrow_file(2).chmod(0)
-    become_ordinary(ordinary_user)
-    with pytest.raises(TOPRError, match=r"^cannot read .*shard-00002.arrow: no permission$"):
-        Store(ordinary_user).open(table.folder).missing()
 
 
 def test_the_root_is_a_file(tmp_path: Path) -> None:

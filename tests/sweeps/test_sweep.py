@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import config_of, make_model
+from tests.conftest import become_ordinary, config_of, make_model
 from topr_exp.config.arguments import parse
 from topr_exp.config.compose_overrides import Composer, without_hydra
 from topr_exp.config.schema import plain
@@ -22,8 +22,9 @@ from topr_exp.runs.plan import Job, recompose
 from topr_exp.runtime import interrupts, leases
 from topr_exp.sweeps import queue
 from topr_exp.sweeps.queue import Entry, Queue, query
-from topr_exp.sweeps.status import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, status
+from topr_exp.sweeps.status import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, UNREADABLE, status
 from topr_exp.sweeps.sweep import Run, Submission, Sweep
+from topr_exp.sweeps.table import count_states
 from topr_exp.training import checkpoint
 from topr_exp.types import ConfigError, TOPRError
 
@@ -117,6 +118,22 @@ def test_a_claim_that_is_held_means_running(tmp_path: Path) -> None:
         with pytest.raises(TOPRError, match=f"is being run by process {socket.gethostname()}:{os.getpid()}"):
             attempt.lock_run_folder(tmp_path)
     assert status(tmp_path, RUN, None, Queue()).state == NEW
+
+
+def test_a_run_of_another_user(ordinary_user: Path) -> None:
+    """On another host: seeing that it runs needs no right to write, and what may not be read is named."""
+    (ordinary_user / attempt.CLAIM).write_text(
+        '{"host": "far", "pid": 1, "start": "9", "scope": "another host", "id": "abc"}'
+    )
+    (ordinary_user / "state.json").write_text('{"status": "running", "stage": "training"}')
+    hidden = ordinary_user / "hidden"
+    hidden.mkdir()
+    (hidden / "state.json").touch(0)
+    become_ordinary(ordinary_user)
+    assert status(ordinary_user, RUN, None, Queue()).state == RUNNING
+    found = status(hidden, RUN, None, Queue())
+    assert (found.state, found.error) == (UNREADABLE, f"cannot read {hidden / 'state.json'}: no permission")
+    assert count_states([found]) == "1 run: 1 unreadable"
 
 
 def test_the_owner_on_a_lost_node_is_waited_for(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from topr_exp.types import TOPRError
 
@@ -68,7 +68,14 @@ def flushed_digest(path: Path) -> str:
 
 
 def write_whole(path: Path, data: memoryview | bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a power cut.
+    """Write a file as `whole_file` does."""
+    with whole_file(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that is there whole or not at all when the block ends, also after a power cut.
 
     A temporary beside it, fsync, rename, fsync of the folder. On any error the temporary is removed and the
     error goes on. FileNotFoundError means that somebody swept the temporary: the file was made by another.
@@ -77,7 +84,7 @@ def write_whole(path: Path, data: memoryview | bytes) -> None:
     try:
         # Not tempfile: its mode 0600 would lock a group's other members out of a shared store.
         with open(temporary, "xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -69,6 +69,8 @@ class LeaseFile:
         try:
             with open(path, "rb") as file:
                 renewed, text = os.fstat(file.fileno()).st_mtime, file.read()
+        except PermissionError:  # of a user who keeps it to themselves: its age is known all the same
+            return cls(path, Owner(host="", pid=0, start="", scope="", id="unread"), os.stat(path).st_mtime)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESTALE):  # ESTALE: deleted on another host while we opened it
                 return None
@@ -91,7 +93,8 @@ class LeaseFile:
             if start and owner.start:
                 return start == owner.start
         limit = stale if owner.id else min(stale, EMPTY_SECONDS)
-        return filesystem_now(self.path.parent) - self.renewed < limit
+        # From the future, since the clock was set back: nobody has renewed it on the clock that counts now.
+        return abs(filesystem_now(self.path.parent) - self.renewed) < limit
 
 
 class Lease:
@@ -175,8 +178,16 @@ def remove_if_dead(path: Path, stale: float = STALE_SECONDS) -> None:
 
 
 def filesystem_now(folder: Path) -> float:
-    """The time on the file system's own clock (the server's, for NFS), in seconds: `folder` is touched for it."""
-    os.utime(folder)
+    """The time on the file system's own clock (the server's, for NFS), in seconds: `folder` is touched for it.
+
+    By this host's clock for who may not touch the folder: an onlooker, since taking a lease needs the same right.
+    """
+    try:
+        os.utime(folder)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return time.time()
     return os.stat(folder).st_mtime
 
 

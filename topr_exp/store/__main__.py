@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime.exit_status import exit_status, exit_without_reader
-from topr_exp.store import catalog, users
+from topr_exp.store import catalog
 from topr_exp.store.shards import MISSING
 from topr_exp.store.table import Store
 from topr_exp.types import TOPRError
 
+FOR_EVER = "can't be made again  "
 PRUNE = "remove tables that fit all that is given, with what was made from them; without --yes only say so"
 
 
@@ -38,19 +39,17 @@ def parser() -> argparse.ArgumentParser:
     table = "kind/hash, as `list` prints it; a beginning that fits one table is enough"
 
     command = commands.add_parser("list", help="one line a table")
-    command.add_argument("--run", type=Path, metavar="FOLDER", dest="of", help="those that this run uses")
     command.set_defaults(run=list_tables)
-    command = commands.add_parser("describe", help="a table's whole key, columns, shards, and the runs that use it")
+    command = commands.add_parser("describe", help="a table's whole key, columns and shards")
     command.add_argument("key", metavar="KEY", help=table)
     command.set_defaults(run=describe)
     command = commands.add_parser("verify", help="compute every checksum; exit status 1 when a shard is damaged")
     command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all tables")
     command.set_defaults(run=verify)
     command = commands.add_parser("prune", help=PRUNE)
-    command.add_argument("--kind", help="of this kind")
+    command.add_argument("--kind", help="of this kind; imported ones only go by this or --key: no run makes them again")
     command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
     command.add_argument("--key", help=table)
-    command.add_argument("--unused", action="store_true", help="that no run uses, as those of runs that were deleted")
     command.add_argument("--yes", action="store_true", help="remove them")
     command.set_defaults(run=prune, refuse=command.error)
     command = commands.add_parser("export", help="write a table of completions as JSON lines")
@@ -73,24 +72,20 @@ def days(text: str) -> float:
 
 def list_tables(store: Store, options: argparse.Namespace) -> int:
     found = catalog.entries(store)
-    if options.of is not None:
-        if not options.of.is_dir():
-            raise TOPRError(f"--run {options.of}: no such folder")
-        used = users.users(found, store, options.of)
-        found = [entry for entry in found if used[entry.name]]
     if not found:
-        print(f"{store.root} holds no tables{'' if options.of is None else f' that {options.of} uses'}")
+        print(f"{store.root} holds no tables")
         return 0
     lines = [("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY")]
     for entry in found:
-        size, unused = human_bytes(entry.bytes()), f"{entry.days_unused():.0f} d"
+        size, unused = human_bytes(entry.bytes()), f"{entry.days_unused:.0f} d"
         if entry.table is None:
             lines.append((entry.name, "?", "?", size, unused, entry.error))
             continue
         table = entry.table
         done = sum(table.checksum_file(index).exists() for index in range(table.shards))
         shards = f"{table.shards}" if done == table.shards else f"{done} of {table.shards}"
-        lines.append((entry.name, f"{table.rows():,}", shards, size, unused, short(table.key)))
+        key = FOR_EVER * entry.imported + short(table.key)
+        lines.append((entry.name, f"{table.rows():,}", shards, size, unused, key))
     print_columns(lines, right={1, 2, 3, 4})
     total = human_bytes(sum(entry.bytes() for entry in found))
     print(f"{len(found)} {'table' if len(found) == 1 else 'tables'}, {total} in {store.root}")
@@ -108,11 +103,9 @@ def describe(store: Store, options: argparse.Namespace) -> int:
         ("table", entry.name),
         ("folder", str(entry.folder)),
         ("rows", f"{table.rows():,} in {done}, {human_bytes(entry.bytes())}"),
-        ("unused", f"{entry.days_unused():.1f} days"),
+        ("unused", f"{entry.days_unused:.1f} days"),
         ("columns", ", ".join(f"{name} {kind}" for name, kind in entry.columns()) or "none yet"),
     ]
-    used = users.users(catalog.entries(store), store)[entry.name]
-    lines.append(("runs", users.named(used, store) or "none"))
     if missing:
         lines.append(("missing", "shards " + ", ".join(map(str, missing))))
     if makers := entry.makers():
@@ -146,15 +139,14 @@ def verify(store: Store, options: argparse.Namespace) -> int:
 
 
 def prune(store: Store, options: argparse.Namespace) -> int:
-    if options.kind is None and options.older_than is None and options.key is None and not options.unused:
-        options.refuse("say what to remove: --kind, --older-than, --key or --unused")
-    entries = catalog.entries(store)
-    used = users.users(entries, store)
-    found = [catalog.find(store, options.key)] if options.key else entries
-    chosen = [entry for entry in found if fits(entry, used[entry.name], options)]
+    if options.kind is None and options.older_than is None and options.key is None:
+        options.refuse("say what to remove: --kind, --older-than or --key")
+    entries = catalog.entries(store, pruning=True)
+    found = [catalog.find(store, options.key, entries)] if options.key else entries
+    chosen = [entry for entry in found if fits(entry, options)]
     removed, freed = set[str](), 0
     for entry in chosen:
-        part = [one for one in [entry, *users.hanging(entry.name, entries)] if one.name not in removed]
+        part = [one for one in [entry, *catalog.hanging(entry.name, entries)] if one.name not in removed]
         if makers := sorted({maker for one in part for maker in one.makers()}):
             print(f"kept     {entry.name}: {', '.join(makers)} is at work on it or on what was made from it")
             continue
@@ -162,8 +154,8 @@ def prune(store: Store, options: argparse.Namespace) -> int:
             size = one.bytes()
             if options.yes:
                 catalog.remove(one)
-            why = users.named(used[one.name], store, "used by ") or "used by no run"
-            print(f"{'removed ' if options.yes else 'would go'} {one.name}  {human_bytes(size)}  {why}")
+            verb = "removed " if options.yes else "would go"
+            print(f"{verb} {one.name}  {human_bytes(size)}  {FOR_EVER * one.imported}".rstrip())
             removed.add(one.name)
             freed += size
     if options.yes:
@@ -173,13 +165,17 @@ def prune(store: Store, options: argparse.Namespace) -> int:
     return 0
 
 
-def fits(entry: catalog.Entry, used: list[Path], options: argparse.Namespace) -> bool:
-    """Whether a table is one that `prune` was asked for; what was imported can't be made again, so it is asked for."""
-    asked_for = options.kind is not None or options.key is not None or not users.imported(entry)
+def fits(entry: catalog.Entry, options: argparse.Namespace) -> bool:
+    """Whether `prune` was asked for a table; TOPRError for a damaged one that --key doesn't name in full."""
+    if entry.table is None and options.key != entry.name:
+        if options.key is not None:
+            raise TOPRError(f"{entry.error}: prune --key {entry.name}")
+        return False
+    asked_for = options.kind is not None or options.key is not None or not entry.imported
     return (
-        options.kind in (None, entry.kind)
-        and (options.older_than is None or entry.days_unused() >= options.older_than)
-        and (not options.unused or (not used and asked_for))
+        asked_for
+        and options.kind in (None, entry.kind)
+        and (options.older_than is None or entry.days_unused >= options.older_than)
     )
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from topr_exp.runtime.files import DIGEST_BYTES, TEMPORARY, digest, disk_errors, unique_name
+from topr_exp.runtime.files import DIGEST_BYTES, digest, disk_errors, whole_file
 from topr_exp.store.table import Store, Table
 from topr_exp.types import TOPRError
 
@@ -182,17 +182,8 @@ def export_file(table: Table, path: Path) -> int:
     """
     if path.exists():
         raise TOPRError(f"{path} exists; give another name or remove it")
-    temporary = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
-    rows = 0
-    with disk_errors(f"write {path}"):
-        try:
-            with open(temporary, "xb") as file:
-                for index in range(table.shards):
-                    rows += _write_lines(table, index, file)
-            temporary.rename(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    return rows
+    with disk_errors(f"write {path}"), whole_file(path) as file:
+        return sum(_write_lines(table, index, file) for index in range(table.shards))
 
 
 def _write_lines(table: Table, index: int, file: BinaryIO) -> int:

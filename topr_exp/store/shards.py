@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.files import digest, disk_errors, file_digest, write_whole
+from topr_exp.store.survey import SHARD
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Shards:
     def fault(self, index: int, *, always: bool = False) -> str | None:
         """What is wrong with a shard: None when it is whole, MISSING, or the damage in words.
 
-        The checksum is computed when this process has not yet done so for this file; `always` computes it in any case.
+        Checksum and content are checked where this process has not yet done so for this file; `always`: in any case.
         """
         arrow = self.arrow_file(index)
         with disk_errors(f"read {arrow}"):
@@ -83,13 +84,13 @@ class Shards:
                 if file_digest(arrow) != expected["blake2b"]:
                     _verified.pop(str(arrow), None)
                     return "its checksum is wrong"
+            if invalid := _invalid(arrow):
+                return invalid
             _verified[str(arrow)] = state
         return None
 
     def shard(self, index: int) -> pa.Table:
         """One shard, memory-mapped: its columns are views of the file. TOPRError when it is missing or damaged."""
-        import pyarrow as pa
-
         if not 0 <= index < self.shards:
             raise IndexError(f"shard {index} of {self.shards}")
         fault = self.fault(index)
@@ -98,7 +99,7 @@ class Shards:
         if fault is not None:
             raise TOPRError(f"{self.arrow_file(index)} is damaged ({fault}); the next run makes it again")
         with disk_errors(f"read {self.arrow_file(index)}"):
-            return pa.ipc.open_file(pa.memory_map(str(self.arrow_file(index)))).read_all()
+            return _map(self.arrow_file(index))
 
     def write_shard(self, index: int, table: pa.Table) -> bool:
         """Write a shard; False when another process took this one for dead and swept its temporary files."""
@@ -120,7 +121,26 @@ class Shards:
 
 def stem(index: int) -> str:
     """How the names of a shard's files begin."""
-    return f"shard-{index:05d}"
+    return f"{SHARD}{index:05d}"
+
+
+def _map(path: Path) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def _invalid(path: Path) -> str | None:
+    """What makes a file no table; a right checksum doesn't say that the offsets in it stay within it."""
+    import pyarrow as pa
+
+    try:
+        table = _map(path)
+        table.validate(full=True)
+        _ = table.column_names  # decoded only now
+    except (pa.ArrowException, OSError, UnicodeError) as error:  # its bytes were just read: OSError is of the format
+        return f"it is no valid table: {' '.join(str(error).split())}"
+    return None
 
 
 def _read_checksum(path: Path) -> dict[str, Any]:

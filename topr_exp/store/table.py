@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -21,15 +20,13 @@ from topr_exp.store.filling import Filling
 from topr_exp.store.keys import canonical, key_hash
 from topr_exp.store.ragged import Ragged
 from topr_exp.store.shards import Shards
+from topr_exp.store.survey import KEY_FILE, KIND_NAMES, mark, read_key
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
-
-KEY_FILE = "key.json"
-KIND_NAMES = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Store:
@@ -54,7 +51,9 @@ class Store:
         key = json.loads(canonical(key))
         folder = self.root / kind / key_hash(key)
         table = Table(folder, key, shards, self._stale)
-        if (folder / KEY_FILE).exists():
+        with disk_errors(f"read {folder}"):
+            made = (folder / KEY_FILE).exists()
+        if made:
             self._compare(folder, key, shards)
         return table
 
@@ -71,13 +70,28 @@ class Store:
     def _compare(folder: Path, key: Mapping[str, Any], shards: int) -> None:
         stored, stored_shards = read_key(folder)
         if canonical(stored) != canonical(key):
-            names = sorted(name for name in {*stored, *key} if stored.get(name) != key.get(name))
-            raise TOPRError(
-                f"{folder / KEY_FILE} holds another key than its folder's name says (differs in "
-                f"{', '.join(names) or 'a type'}): damaged or a hash collision; remove the folder to make it again"
-            )
+            raise TOPRError(f"{folder / KEY_FILE} holds another key of the same hash; remove the folder")
         if stored_shards != shards:
             raise TOPRError(f"{folder} has {stored_shards} shards, not {shards}; remove the folder to make it again")
+
+
+class BorrowingStore(Store):
+    """A store that takes from another one the tables that are whole there, instead of making them once more."""
+
+    def __init__(self, root: Path | str, lender: Store | None) -> None:
+        super().__init__(root)
+        self.lender, self.lent = lender, set[str]()
+
+    def table(self, kind: str, key: Mapping[str, Any], shards: int) -> Table:
+        if self.lender is not None:
+            theirs = self.lender.table(kind, key, shards)
+            if (theirs.folder / KEY_FILE).exists() and theirs.complete():
+                self.lent.add(theirs.name)
+                return theirs
+        return super().table(kind, key, shards)
+
+    def place(self, name: str) -> Path:
+        return self.lender.place(name) if self.lender is not None and name in self.lent else super().place(name)
 
 
 class Table(Shards):
@@ -129,6 +143,7 @@ class Table(Shards):
     def _write_key(self) -> None:
         text = json.dumps({"shards": self.shards, "key": self.key}, indent=1, sort_keys=True)
         with disk_errors(f"write in {self.folder}"):
+            mark(self.folder.parent.parent)
             self.folder.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):  # swept: another process wrote the same file
                 write_whole(self.folder / KEY_FILE, (text + "\n").encode())
@@ -136,21 +151,10 @@ class Table(Shards):
     def _tidy(self) -> None:
         """A complete table: note its use (for pruning by age) and remove what killed processes left."""
         with suppress(OSError):  # a store that others own, or read-only: reading it is enough
+            mark(self.folder.parent.parent)
             os.utime(self.folder / KEY_FILE)
             for path in self.folder.iterdir():
                 if path.name.endswith(TEMPORARY):
                     path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it
                 elif leases.SUFFIX in path.name:
                     leases.remove_if_dead(path, self._stale)
-
-
-def read_key(folder: Path) -> tuple[dict[str, Any], int]:
-    """Key and number of shards from a table's key.json; TOPRError when it can't be read."""
-    path = folder / KEY_FILE
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return dict(stored["key"]), int(stored["shards"])
-    except OSError as error:
-        raise TOPRError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise TOPRError(f"{path} is damaged ({error}); remove the folder to make it again") from error

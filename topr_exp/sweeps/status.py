@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from topr_exp.runs import attempt
 from topr_exp.runtime import leases
+from topr_exp.runtime.files import disk_errors
 from topr_exp.sweeps.queue import Queue, query
 from topr_exp.sweeps.sweep import Run, Sweep
+from topr_exp.types import TOPRError
 
 DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW = "done", "running", "queued", "failed", "stopped", "new"
+UNREADABLE = "unreadable"
 ACTIVE = (RUNNING, QUEUED)
 
 
@@ -35,13 +40,22 @@ def read_statuses(sweep: Sweep, runs: Iterable[Run]) -> tuple[list[Status], Queu
     """The present state of some runs of a sweep."""
     chosen = list(runs)
     ids = sweep.slurm_ids()
-    finished = {run.number for run in chosen if (sweep.path(run) / "DONE").exists()}
+    finished = {run.number for run in chosen if os.path.exists(sweep.path(run) / "DONE")}
     queue = query(ids[run.number] for run in chosen if run.number in ids and run.number not in finished)
     return [status(sweep.path(run), run, ids.get(run.number), queue) for run in chosen], queue
 
 
 def status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> Status:
     """The state of a run: from `DONE` and its claim, else from Slurm, else from `state.json`."""
+    try:
+        with disk_errors(f"read {folder}"):
+            return readable_status(folder, run, slurm, queue)
+    except TOPRError as error:
+        return Status(run, UNREADABLE, "", None, None, None, slurm, str(error))
+
+
+def readable_status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> Status:
+    """The same of a run whose folder this user may read."""
     state = read_json(folder / "state.json") or {}
     entry = queue.entries.get(slurm or "")
     failure = first_line(folder / attempt.ERROR)
@@ -70,10 +84,8 @@ def status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> Status:
 
 def is_running(folder: Path) -> bool:
     """Whether a process of the run is alive."""
-    try:
+    with disk_errors(f"read {folder / attempt.CLAIM}"):
         return leases.living_owner(folder / attempt.CLAIM) is not None
-    except OSError:
-        return False
 
 
 def newest_accuracy(folder: Path) -> tuple[float | None, float | None]:
@@ -90,14 +102,13 @@ def newest_accuracy(folder: Path) -> tuple[float | None, float | None]:
 
 def read_json(path: Path) -> Any:
     """A JSON file that may be absent, or damaged (which the run itself will report)."""
-    try:
+    with disk_errors(f"read {path}"), suppress(FileNotFoundError, ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    return None
 
 
 def first_line(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").split("\n", 1)[0]
-    except OSError:
+    except FileNotFoundError:
         return ""

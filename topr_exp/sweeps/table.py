@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from topr_exp.sweeps.status import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, Status
+from topr_exp.sweeps.status import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, UNREADABLE, Status
 
 WIDEST = 60  # characters of an error that a table shows
 
@@ -29,7 +29,8 @@ def status_table(statuses: Sequence[Status]) -> str:
 def count_states(statuses: Sequence[Status]) -> str:
     """How many runs are in each state."""
     number = Counter(each.state for each in statuses)
-    parts = [f"{number[state]} {state}" for state in (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW) if number[state]]
+    order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE)
+    parts = [f"{number[state]} {state}" for state in order if number[state]]
     return f"{len(statuses)} runs: {', '.join(parts)}" if len(statuses) != 1 else f"1 run: {parts[0]}"
 
 

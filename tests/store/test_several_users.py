@@ -1,0 +1,96 @@
+"""A store of somebody else: reading needs no right to write, and what may not be read is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import become_ordinary
+from tests.store.store_workers import SHARDS, open_table, shard
+from topr_exp.store import Store
+from topr_exp.store.__main__ import main
+from topr_exp.types import TOPRError
+
+
+def test_no_permission(ordinary_user: Path) -> None:
+    become_ordinary(ordinary_user)
+    with pytest.raises(TOPRError, match=r"^cannot write in .*/rollouts/[0-9a-f]{16}: no permission$"):
+        open_table(ordinary_user).fill(shard)
+
+
+def test_a_complete_table_of_somebody_else_is_only_read(ordinary_user: Path) -> None:
+    table = open_table(ordinary_user)
+    table.fill(shard)
+    for folder in (table.folder, table.folder.parent):
+        folder.chmod(0o555)
+    become_ordinary(ordinary_user)
+    other = open_table(ordinary_user)
+    assert other.fill(shard) == 0
+    assert other.read().num_rows == 40 * SHARDS
+
+
+def test_a_shard_that_may_not_be_read(ordinary_user: Path) -> None:
+    table = open_table(ordinary_user)
+    table.fill(shard)
+    table.arrow_file(2).chmod(0)
+    become_ordinary(ordinary_user)
+    with pytest.raises(TOPRError, match=r"^cannot read .*shard-00002.arrow: no permission$"):
+        Store(ordinary_user).open(table.folder).missing()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("list", "1 table, "),
+        ("describe", "at work  an unknown process, far:1"),
+        ("verify", "sound    rollouts/"),
+        ("prune --older-than 0", "kept     rollouts/"),
+        ("export", "has no column problem_id"),
+    ],
+)
+def test_reading_needs_no_right_to_write(
+    ordinary_user: Path, capfd: pytest.CaptureFixture[str], command: str, words: str
+) -> None:
+    """While two processes of others fill a table, of which one keeps its claim to itself."""
+    table = open_table(ordinary_user)
+    table.fill(shard)
+    for index in (3, 4):
+        claim = table.folder / f"shard-0000{index}.claim"
+        claim.write_text('{"host": "far", "pid": 1, "start": "9", "scope": "another host", "id": "abc"}')
+    claim.chmod(0)
+    become_ordinary(ordinary_user)
+    more = {"describe": ["rollouts"], "export": ["rollouts", f"{ordinary_user.parent}/{os.getpid()}.jsonl"]}
+    main(["--root", str(ordinary_user), *command.split(), *more.get(command, [])])
+    assert words in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "prune --older-than 0", "describe rollouts"])
+@pytest.mark.parametrize(("hidden", "expected"), [(".", 1), ("rollouts", 1), ("verdicts", 0)])
+def test_what_may_not_be_read_is_named(
+    ordinary_user: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    command: str,
+    hidden: str,
+    expected: int,
+) -> None:
+    open_table(ordinary_user).fill(shard)
+    if hidden != ".":
+        (ordinary_user / hidden).mkdir(exist_ok=True)
+        (ordinary_user / hidden).chmod(0)
+    become_ordinary(ordinary_user, 0 if hidden == "." else 0o555)
+    status = main(["--root", str(ordinary_user), *command.split()])
+    out, err = capfd.readouterr()
+    assert f"cannot read {ordinary_user / hidden}: no permission" in err + caplog.text
+    assert "holds no tables" not in out + err
+    assert status == expected
+
+
+def test_a_table_that_may_not_be_looked_for(ordinary_user: Path) -> None:
+    open_table(ordinary_user).fill(shard)
+    (ordinary_user / "rollouts").chmod(0)
+    become_ordinary(ordinary_user)
+    with pytest.raises(TOPRError, match=r"^cannot read .*/rollouts/[0-9a-f]{16}: no permission$"):
+        open_table(ordinary_user)
