@@ -24,9 +24,8 @@ class Curve:
 
     def reach(self, step: int, samples: int) -> None:
         """Evaluate if it is time; a run that is asked to stop saves instead, and evaluates when it goes on."""
-        if self.every is None or step == 0 or step % self.every:
-            return
-        interrupts.agree_on_stop()
-        if not interrupts.stop_requested():
-            with contextlib.suppress(interrupts.BrokenOff):
-                self.evaluate(step, samples)
+        if self.every is not None and step > 0 and step % self.every == 0:
+            interrupts.agree_on_stop()
+            if not interrupts.stop_requested():
+                with contextlib.suppress(interrupts.BrokenOff):
+                    self.evaluate(step, samples)

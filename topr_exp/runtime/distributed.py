@@ -61,6 +61,15 @@ def process_group(device: str) -> Iterator[None]:
         _rank, _size = 0, 1
 
 
+def check_device(device: str) -> None:
+    """Raise ConfigError for a GPU that is not there."""
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu")
+
+
 def take_gpu(local_rank: int) -> None:
     """Leave one GPU for this process to see, so that what it starts computes there too."""
     import torch

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime.exit_status import exit_status, exit_without_reader
+from topr_exp.runtime.exit_status import exit_status
 from topr_exp.store import catalog, users
 from topr_exp.store.shards import MISSING
 from topr_exp.store.table import Store
@@ -26,8 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    with exit_without_reader():
-        return exit_status(lambda: int(options.run(Store(options.root), options)))
+    return exit_status(lambda: int(options.run(Store(options.root), options)))
 
 
 def parser() -> argparse.ArgumentParser:
