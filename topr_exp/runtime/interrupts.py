@@ -100,7 +100,8 @@ def stop_early() -> None:
 def agree_on_stop() -> None:
     """Within `deferred`: learn of signals that came to any process of the run, at the same point on each of them."""
     global _agreed
-    _agreed = _agreed or max(distributed.all_gather(_received or 0)) or None
+    received = max(distributed.all_gather(_received or 0))
+    _agreed = _agreed or received or None
 
 
 def stop_requested() -> bool:

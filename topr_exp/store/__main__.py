@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import exit_status, printable
 from topr_exp.store import catalog, users
 from topr_exp.store.shards import MISSING
 from topr_exp.store.table import Store
@@ -198,7 +198,7 @@ def import_(store: Store, options: argparse.Namespace) -> int:
 
     table, scan, made = import_file(store, options.file, options.kind)
     for name, count in scan.passed_over.most_common():
-        print(f"warning: nothing reads the member {name} ({count:,} lines)", file=sys.stderr)
+        print(f"warning: nothing reads the member {printable(name)} ({count:,} lines)", file=sys.stderr)
     has = " and ".join(sorted(scan.lists, reverse=True)) or "text only"
     state = "" if made else " (was there already)"
     print(f"{table.name}: {scan.rows:,} completions, {has}{state}")
