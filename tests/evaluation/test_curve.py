@@ -113,7 +113,7 @@ def test_the_showcase_holds_every_kind_with_log_probabilities(finished: tuple[Co
 ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.updates=2", "optim.batch_size=8"]
 
 
-@pytest.mark.parametrize(("more", "step"), [([], 2), (ROUNDS, 1), (ROUNDS, 2)], ids=["offline", "in a round", "after"])
+@pytest.mark.parametrize(("more", "step"), [([], 2), (ROUNDS, 1)], ids=["offline", "in a round"])
 def test_a_signal_within_an_evaluation_saves_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], step: int
 ) -> None:

@@ -25,8 +25,6 @@ P = ParamSpec("P")
 # Longer than any stage lets a process wait for the others: who ends early is noticed by those who started it.
 TIMEOUT = datetime.timedelta(hours=2)
 
-WORD = "word"
-
 _rank, _size = 0, 1
 
 
@@ -155,21 +153,8 @@ def broadcast(value: T) -> T:
     return values[0]  # type: ignore[return-value]
 
 
-def leave_word(text: str) -> None:
-    """Tell the other processes of the run something, which they find when they look."""
-    if _size > 1:
-        _common_store().set(WORD, text)
-
-
-def find_word() -> str | None:
-    """The word that a process of the run left; waits for none."""
-    if _size > 1 and (store := _common_store()).check([WORD]):
-        word: bytes = store.get(WORD)
-        return word.decode()
-    return None
-
-
-def _common_store() -> Any:
+def blackboard() -> Any:
+    """Names and texts that the processes of a run read and write without waiting for each other (torch's store)."""
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._get_default_store()

@@ -17,6 +17,7 @@ from types import FrameType
 from topr_exp.runtime import distributed
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
+STOP = "stop"  # on the blackboard: the signal that broke a block off
 
 
 class Interrupted(BaseException):
@@ -84,8 +85,8 @@ def breakable() -> Iterator[None]:
         yield
         _deferring = True
     _deferring = True
-    if _received is not None:
-        distributed.leave_word(str(_received))
+    if _received is not None and distributed.world_size() > 1:
+        distributed.blackboard().set(STOP, str(_received))
     agree_on_stop()
     if _agreed is not None:
         raise BrokenOff(_agreed)
@@ -93,7 +94,10 @@ def breakable() -> Iterator[None]:
 
 def stop_early() -> None:
     """Between two shards: stop if a signal came to this process, or broke the same block off in another one."""
-    if not _deferring and (number := _received or int(distributed.find_word() or 0)):
+    number = _received
+    if number is None and distributed.world_size() > 1 and distributed.blackboard().check([STOP]):
+        number = int(distributed.blackboard().get(STOP))
+    if number is not None and not _deferring:
         raise Interrupted(number)
 
 
