@@ -1,6 +1,9 @@
 """Tapered Off-Policy REINFORCE (arXiv 2503.14286) as an experiment framework; start reading at `pipeline.py`."""
 
+import importlib
 import os
+import sys
+from types import ModuleType
 
 # torch.cuda.is_available() then counts GPUs without taking one, so that each process of a run can still choose its own.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -11,3 +14,25 @@ if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
     os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 __version__ = "0.1.0"
+
+
+def leave_out_current_folder() -> None:
+    """Have no file of the current folder stand in for a library, here and in the processes that this one starts.
+
+    Being last on `sys.path` is not enough: plugins (hydra_plugins, entry points) are taken from all of it.
+    """
+    here = os.getcwd()
+    if here != os.path.dirname(__path__[0]):  # the package's home, where it may be found in no other way
+        sys.path[:] = [path for path in sys.path if path not in ("", here)]
+        os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def import_own(module: str) -> ModuleType:
+    """Import a module that the settings name: of this package, installed, or else a file of the current folder."""
+    if not module.startswith(f"{__name__}.") and not {"", os.getcwd()} & {*sys.path}:
+        sys.path.append(os.getcwd())
+    return importlib.import_module(module)
+
+
+if sys.argv[:1] == ["-m"]:  # python -m looks for a command of ours, and nothing heavy is imported yet
+    leave_out_current_folder()

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from topr_exp import leave_out_current_folder
 from topr_exp.config.arguments import parse
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import exit_status, print_error
@@ -20,13 +21,12 @@ COMPLETION = ("install", "uninstall", "query")
 
 def main() -> int:
     """The command line; returns the exit status."""
+    leave_out_current_folder()
     try:
         import hydra  # noqa: F401
     except ModuleNotFoundError as error:
         print_error(f"{error.name} is not installed for {sys.executable}; activate .venv (made by make demo)")
         return 2
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as with python -m: the script topr-exp finds losses and graders there too
     return exit_status(partial(answer, parse(sys.argv[1:])), resumes=True)
 
 

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, TextIO
 
 from topr_exp.grading import Grader, Outcome
 from topr_exp.grading.extraction import FORMATS
-from topr_exp.runtime.exit_status import exit_status, exit_without_reader
+from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import VERDICTS, ConfigError, TOPRError
 
 LINES_AHEAD = 1024
@@ -39,7 +39,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _grade(options: argparse.Namespace) -> int:
     with (
-        exit_without_reader(),
         Grader(options.format, options.workers, options.deadline, threshold=options.threshold) as grader,
         _source(options.input) as source,
         _sink(options.output) as sink,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import config_of, overrides
+from tests.sweep_tools import result
 from topr_exp.config.settings import Config
-from topr_exp.evaluation.curve import Curve
 from topr_exp.evaluation.showcase import PER_VERDICT
+from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
-from topr_exp.runtime import interrupts
+from topr_exp.runtime.interrupts import Interrupted
+from topr_exp.sampling.sampler import HFSampler
 from topr_exp.types import ConfigError
 
 
@@ -106,21 +110,33 @@ def test_the_showcase_holds_every_kind_with_log_probabilities(finished: tuple[Co
     assert all(entry["trained_on"] for entry in shown if entry["set"] == "train")
 
 
-def test_a_run_that_was_asked_to_stop_saves_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Nowhere:
-        def log(self, record: dict[str, float]) -> None: ...
-        def before_checkpoint(self, step: int, steps: int) -> None: ...
+ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.updates=2", "optim.batch_size=8"]
 
-    measured: list[int] = []
-    curve = Curve(Nowhere(), 2, lambda step, samples: measured.append(step))
-    for step in (1, 2, 3):
-        curve.log({"step": step, "samples": 8 * step})
-    monkeypatch.setattr(interrupts, "_agreed", 15)
-    curve.log({"step": 4, "samples": 32})
-    assert measured == [2]
-    monkeypatch.setattr(interrupts, "_agreed", None)
-    curve.reach(4, 32)  # what the next attempt begins with
-    assert measured == [2, 4]
+
+@pytest.mark.parametrize(("more", "step"), [([], 2), (ROUNDS, 1)], ids=["offline", "in a round"])
+def test_a_signal_within_an_evaluation_saves_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], step: int
+) -> None:
+    settings = ["evaluation.every=1", "sampler.prompts_per_shard=1", "checkpoint.every_seconds=600", *more]
+    undisturbed, stopped = (config_of(*overrides(tmp_path / name, *settings)) for name in ("whole", "stopped"))
+    run(undisturbed)
+    sample, asked = HFSampler.sample, list[str]()
+
+    def disturbed(self: HFSampler, policy: Policy, *arguments: Any) -> Any:
+        if policy.fingerprint.endswith(f"update {step}"):
+            asked.append(policy.fingerprint)
+            if len(asked) == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return sample(self, policy, *arguments)
+
+    monkeypatch.setattr(HFSampler, "sample", disturbed)
+    with pytest.raises(Interrupted, match="stopped by SIGTERM"):
+        run(stopped)
+    assert len(asked) == 3, "of 8 shards"
+    assert [path.name for path in (stopped.folder / "checkpoints" / "1").iterdir()] == [f"step-{step:08}"]
+    run(stopped)
+    assert len(asked) == 3 + 6
+    assert result(stopped.folder) == result(undisturbed.folder)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback() -> 
 
 def test_a_reader_who_leaves_is_no_error() -> None:
     code = (
-        "import sys; from topr_exp.runtime.exit_status import exit_without_reader\n"
-        "with exit_without_reader():\n    for _ in range(100000): print('line')"
+        "import sys; from topr_exp.runtime.exit_status import exit_status\n"
+        "sys.exit(exit_status(lambda: [print('line') for _ in range(100000)] and 0))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None

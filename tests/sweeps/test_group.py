@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.conftest import ROOT, config_of, overrides
-from tests.sweep_tools import SLOW
+from tests.sweep_tools import SLOW, wait_for
 from topr_exp.pipeline import run
 from topr_exp.types import ConfigError
 
@@ -137,6 +137,30 @@ def test_a_run_that_lost_a_process_or_was_stopped_goes_on_as_if_nothing_was(tmp_
     again = launch(tmp_path / "two", *arguments)
     assert again.returncode == 0, again.stderr
     assert_same_run(folder, undisturbed.folder)
+
+
+def test_all_processes_stop_within_an_evaluation_that_one_of_them_is_told_to_leave(tmp_path: Path) -> None:
+    long = ["evaluation.every=2", "data.eval_n=96", "sampler.max_new_tokens=128", "sampler.prompts_per_shard=1"]
+    arguments = [*long, "checkpoint.every_seconds=600", "cluster.processes=2"]
+    folder = config_of(*overrides(tmp_path, *arguments)).folder
+    process = subprocess.Popen(
+        command(*overrides(tmp_path, *arguments)),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: list(folder.glob("store/rollouts/*/shard-*.json")))
+    leader = int(json.loads((folder / "state.json").read_text())["attempt"]["pid"])
+    os.kill(others(leader)[0], signal.SIGTERM)
+    _, said = process.communicate(timeout=500)
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert len(list(folder.glob("store/rollouts/*/shard-*.json"))) <= 4, "each left its shard or made it, of 8 shards"
+    assert [path.name for path in (folder / "checkpoints" / "1").iterdir()] == ["step-00000002"]
+    again = launch(tmp_path, *arguments)
+    assert again.returncode == 0, again.stderr
+    points = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    assert [point["step"] for point in points if "step" in point] == [2, 4]
 
 
 def test_what_all_processes_refuse_is_said_once(tmp_path: Path) -> None:

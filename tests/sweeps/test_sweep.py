@@ -227,6 +227,8 @@ def work(signals: list[int], *, save: bool) -> list[str]:
 @pytest.mark.parametrize("number", interrupts.SIGNALS)
 def test_a_signal_is_answered_at_once_or_once_the_work_is_saved(number: signal.Signals) -> None:
     before = signal.getsignal(number)
+    if before is signal.SIG_IGN:
+        pytest.skip("these tests were started by nohup")
     assert work([number], save=False) == [f"stopped by {number.name}"]
     assert work([number], save=True) == ["worked", "saved", f"stopped by {number.name}"]
     assert signal.getsignal(number) is before

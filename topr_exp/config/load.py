@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import importlib
 import inspect
 from collections.abc import Iterable
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config import cluster, sampler
 from topr_exp.config.constraints import check
@@ -151,7 +151,7 @@ def class_of(group: str, target: Any) -> Any:
         raise ConfigError(f"{group}._target_ must name a class, as in package.module.Class; got {target}")
     module, _, name = target.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)
+        return getattr(topr_exp.import_own(module), name)
     except Exception as error:  # whatever the user's module raises
         raise ConfigError(f"{group}._target_={target}: {type(error).__name__}: {first_line(error)}") from None
 

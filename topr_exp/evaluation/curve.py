@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from topr_exp.runtime import interrupts
@@ -22,6 +23,9 @@ class Curve:
         self.journal.before_checkpoint(step, steps)
 
     def reach(self, step: int, samples: int) -> None:
-        """Evaluate if it is time; a run that was asked to stop first saves, and evaluates when it goes on."""
-        if self.every is not None and step > 0 and step % self.every == 0 and not interrupts.stop_requested():
-            self.evaluate(step, samples)
+        """Evaluate if it is time; a run that is asked to stop saves instead, and evaluates when it goes on."""
+        if self.every is not None and step > 0 and step % self.every == 0:
+            interrupts.agree_on_stop()
+            if not interrupts.stop_requested():
+                with contextlib.suppress(interrupts.BrokenOff):
+                    self.evaluate(step, samples)

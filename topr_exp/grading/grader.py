@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import topr_exp
 from topr_exp.grading.equivalence import compare_quickly, normal_form
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import Answer, Pool
@@ -342,7 +343,7 @@ def check_name(name: str) -> None:
     reason = "it has no such function"
     with contextlib.suppress(AttributeError):
         try:
-            found = getattr(importlib.import_module(module), function)
+            found = getattr(topr_exp.import_own(module), function)
         except Exception as error:
             if isinstance(error, AttributeError) and not isinstance(error, ImportError):
                 raise

@@ -21,7 +21,6 @@ from topr_exp.models.loading import load_model, model_folder, weights_fingerprin
 from topr_exp.models.words import with_bos
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder
-from topr_exp.types import ConfigError
 
 log = logging.getLogger(__name__)
 MOST_LOST = 0.1  # of what an adapter adds, in the weights that it is merged into; above it is worth a warning
@@ -158,8 +157,7 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     for a model that can't be loaded.
     """
     transformers.utils.logging.disable_progress_bar()  # its bars for a second's work would stand among ours
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu")
+    distributed.check_device(device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     source = folder if folder is not None else model_folder(config.path, config.revision)

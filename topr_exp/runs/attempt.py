@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from topr_exp.runtime import leases
+from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_text
 from topr_exp.types import TOPRError
 
@@ -39,7 +40,8 @@ def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> leases
         if lease.is_here() or time.monotonic() > patience:
             raise TOPRError(f"{path} is being {doing} by process {lease}; wait for it, or stop it and start again")
         if not told:
-            print(f"waiting for process {lease}, which held {path} a moment ago", file=sys.stderr, flush=True)
+            text = printable(f"waiting for process {lease}, which held {path} a moment ago")
+            print(text, file=sys.stderr, flush=True)
             told = True
         time.sleep(1.0)
 

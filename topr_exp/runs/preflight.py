@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import os
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from topr_exp.config.cluster import SlurmCluster
 from topr_exp.config.sampler import VLLMConfig
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models import files
 from topr_exp.models.targets import check_targets
 from topr_exp.runs import reading
 from topr_exp.runs.inputs import model_folders
+from topr_exp.runtime.distributed import check_device
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -97,20 +99,23 @@ def rows_of(folder: Path) -> int | None:
 
 
 def check_machine(configs: Iterable[Config]) -> None:
-    """Refuse an output folder that can't be written in, and a sampler that is not installed on this machine."""
+    """Refuse an output folder that can't be made, and a GPU or sampler that is not on the machine of the runs."""
     runs = list(configs)
-    for folder in dict.fromkeys(config.output_dir for config in runs):
-        check_output_dir(folder)
+    for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
+        check_output_dir(folder.absolute(), name)
+    for device in {config.cluster.device.name for config in runs if not isinstance(config.cluster, SlurmCluster)}:
+        check_device(device)
     for python in dict.fromkeys(config.sampler.python for config in runs if isinstance(config.sampler, VLLMConfig)):
         from topr_exp.sampling.engine import check_python
 
         check_python(python)
 
 
-def check_output_dir(name: str) -> None:
-    path = Path(name).absolute()
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
-    if not there.is_dir():
-        raise ConfigError(f"output_dir={name}: {there} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"output_dir={name}: nothing can be written in {there}")
+def check_output_dir(folder: Path, name: str) -> None:
+    """Try to make a folder like the one of the runs beside it, or within it where it is there; nothing is left."""
+    try:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryDirectory(dir=there, prefix=".try-") as trial:
+            (trial / folder.relative_to(there)).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output_dir={name}: cannot make {folder} ({error.strerror})") from None

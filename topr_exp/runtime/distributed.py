@@ -59,6 +59,15 @@ def process_group(device: str) -> Iterator[None]:
         _rank, _size = 0, 1
 
 
+def check_device(device: str) -> None:
+    """Raise ConfigError for a GPU that is not there."""
+    if device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu")
+
+
 def take_gpu(local_rank: int) -> None:
     """Leave one GPU for this process to see, so that what it starts computes there too."""
     import torch
@@ -142,6 +151,13 @@ def broadcast(value: T) -> T:
     values = [value if _rank == 0 else None]
     distributed.broadcast_object_list(values, src=0)
     return values[0]  # type: ignore[return-value]
+
+
+def blackboard() -> Any:
+    """Names and texts that the processes of a run read and write without waiting for each other (torch's store)."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._get_default_store()
 
 
 def barrier() -> None:

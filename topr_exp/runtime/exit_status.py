@@ -1,23 +1,32 @@
-"""How every command ends: an error is one line on standard error and an exit status, never a traceback."""
+"""How every command talks and ends: control characters escaped, an error as one line, an exit status, no traceback."""
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import io
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 from topr_exp.runtime.interrupts import Interrupted
 from topr_exp.types import ConfigError, TOPRError
+
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
     """What `command` returns; 2 for a mistake in the settings, 1 for another error, 128 + N where signal N stopped it.
 
-    resumes: the same command continues where it was stopped, and the message after Ctrl-C says so.
+    resumes: the same command continues where it was stopped, and the message after Ctrl-C says so. Such a command goes
+    on where nobody reads its output any more (| head, a closed terminal); another one ends with status 1.
     """
+    open_console(goes_on=resumes)
     try:
-        return command()
+        status = command()
+        sys.stdout.flush()
+        return status
     except TOPRError as error:
         print_error(error)
         return 2 if isinstance(error, ConfigError) else 1
@@ -28,18 +37,55 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
         if resumes:
             print_error("interrupted; the same command goes on where this one stopped")
         return 130
+    except BrokenPipeError:
+        if resumes:
+            raise
+        discard(sys.stdout.fileno())
+        return 1
 
 
 def print_error(error: object) -> None:
-    print(f"error: {error}", file=sys.stderr, flush=True)
+    print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
 
 
-@contextlib.contextmanager
-def exit_without_reader() -> Iterator[None]:
-    """Exit with status 1 and no message where nobody reads what the block prints any more (| head)."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+def printable(text: str, keep: str = "\n\t") -> str:
+    """Text from a file as a terminal may show it: control characters but those of `keep`, and half ones, escaped."""
+    return CONTROL.sub(lambda one: one[0] if one[0] in keep else one[0].encode("unicode_escape").decode(), text)
+
+
+class Output(io.TextIOWrapper):
+    """Standard output, all of it `printable`. (Standard error is not: progress bars move the cursor there.)"""
+
+    def write(self, text: str) -> int:
+        super().write(printable(text))
+        return len(text)
+
+
+class Lasting(io.FileIO):
+    """A stream that goes on into nothing once its reader or terminal is gone."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EIO):
+                raise
+            discard(self.fileno())
+            return len(data)
+
+
+def discard(descriptor: int) -> None:
+    """Have what is written to a descriptor go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def open_console(*, goes_on: bool) -> None:
+    """Put such streams in the place of standard output and error, unless a test or a notebook has put others there."""
+    for name, kind in (("stdout", Output), ("stderr", io.TextIOWrapper)):
+        stream = getattr(sys, name)
+        if stream is not None and stream is getattr(sys, f"__{name}__"):
+            raw = (Lasting if goes_on else io.FileIO)(stream.fileno(), "w", closefd=False)
+            how = {"encoding": stream.encoding, "errors": stream.errors, "line_buffering": stream.line_buffering}
+            setattr(sys, name, kind(io.BufferedWriter(raw), **how))

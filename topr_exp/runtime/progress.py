@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from topr_exp.runtime import distributed
+from topr_exp.runtime.exit_status import printable
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_NOTES = 2.0
@@ -57,6 +58,7 @@ class Progress:
 
     def message(self, text: str) -> None:
         """A line beside the bar, such as what this process waits for."""
+        text = printable(text)
         if self.bar is not None:
             self.bar.write(text, file=sys.stderr)
         elif self.shown:

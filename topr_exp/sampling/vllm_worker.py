@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this file's folder, in which another `vllm` lies
+    sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]  # another `vllm` lies there
 
 GRACE_SECONDS = 10.0  # how long an engine may take to end once nobody listens any more
 

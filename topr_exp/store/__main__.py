@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime.exit_status import exit_status, exit_without_reader
+from topr_exp.runtime.exit_status import exit_status, printable
 from topr_exp.store import catalog
 from topr_exp.store.shards import MISSING
 from topr_exp.store.table import Store
@@ -27,8 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = parser().parse_args(arguments)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
-    with exit_without_reader():
-        return exit_status(lambda: int(options.run(Store(options.root), options)))
+    return exit_status(lambda: int(options.run(Store(options.root), options)))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -195,7 +194,7 @@ def import_(store: Store, options: argparse.Namespace) -> int:
 
     table, scan, made = import_file(store, options.file, options.kind)
     for name, count in scan.passed_over.most_common():
-        print(f"warning: nothing reads the member {name} ({count:,} lines)", file=sys.stderr)
+        print(f"warning: nothing reads the member {printable(name)} ({count:,} lines)", file=sys.stderr)
     has = " and ".join(sorted(scan.lists, reverse=True)) or "text only"
     state = "" if made else " (was there already)"
     print(f"{table.name}: {scan.rows:,} completions, {has}{state}")

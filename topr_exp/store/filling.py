@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from topr_exp.runtime import leases
+from topr_exp.runtime import interrupts, leases
 from topr_exp.runtime.files import TEMPORARY, disk_errors
 from topr_exp.store.shards import MISSING, Shards, stem
 
@@ -67,6 +67,7 @@ class Filling:
         """Make what nobody else makes; returns that, and another owner with a shard that it holds, if there is one."""
         finished, blocked = set(), None
         for index in self._pending:
+            interrupts.stop_early()
             path = self._shards.folder / f"{stem(index)}{leases.SUFFIX}"
             with disk_errors(f"write {path}"):
                 lease = leases.acquire(path, self._stale)

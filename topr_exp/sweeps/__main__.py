@@ -7,6 +7,7 @@ or on another machine that sees the folder, and while runs are active.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -129,15 +130,14 @@ def cancel(sweep: Sweep, names: Sequence[str]) -> int:
     chosen = [sweep.find(name) for name in names] or sweep.runs
     statuses, queue = read_statuses(sweep, chosen)
     active = [each for each in statuses if each.state in ACTIVE]
-    launcher = leases.living_owner(sweep.folder / CLAIM)
     # A sweep of Slurm's may have been resumed here: then its runs have ids of jobs that are long over.
     in_slurm = [each.slurm for each in active if each.slurm and queue.holds(each.slurm)]
-    here = [leases.living_owner(sweep.path(each.run) / attempt.CLAIM) for each in active if each.slurm not in in_slurm]
+    here = [sweep.path(each.run) / attempt.CLAIM for each in active if each.slurm not in in_slurm]
     if in_slurm:
         scancel(in_slurm)
     # The launcher of a local sweep first, or it would start the next run.
-    for process in [*([] if names or launcher is None or in_slurm else [launcher]), *here]:
-        terminate(process)
+    for claim in [*([] if names or in_slurm else [sweep.folder / CLAIM]), *here]:
+        terminate(claim)
     say(f"cancelled: {', '.join(describe(each) for each in active) or 'nothing, no run is active'}")
     return 0
 
@@ -146,18 +146,31 @@ def describe(each: Status) -> str:
     return f"run {each.run.number}" + (f" ({each.slurm})" if each.slurm else "")
 
 
-def terminate(process: leases.Owner | None) -> None:
-    """SIGTERM to a process of this machine; TOPRError for another machine's."""
+def terminate(claim: Path) -> None:
+    """SIGTERM to the process that holds a claim; TOPRError for one on another machine, or one that is only named."""
+    process = leases.living_owner(claim)
     if process is None:
         return
     if not process.is_here():
         raise TOPRError(f"process {process} is on another machine; cancel there")
     try:
+        if not has_open(process.pid, claim):
+            raise TOPRError(f"{claim} names process {process}, which is at work on something else: it is left alone")
         os.kill(process.pid, signal.SIGTERM)
-    except ProcessLookupError:
+    except (ProcessLookupError, FileNotFoundError):  # over by now
         return
     except PermissionError:
         raise TOPRError(f"process {process} belongs to another user") from None
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Whether a process has a file open, as the owner of a claim has its claim: anybody can write a number into one."""
+    wanted = path.stat()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed by now
+            if os.path.samestat(descriptor.stat(), wanted):
+                return True
+    return False
 
 
 def logs(sweep: Sweep, name: str, lines: int, follow: bool) -> int:
@@ -175,7 +188,7 @@ def logs(sweep: Sweep, name: str, lines: int, follow: bool) -> int:
         printed += new
         print(new.decode(errors="replace"), end="", flush=True)
     if error.exists():
-        say(f"\n==> {error}\n{error.read_text(encoding='utf-8').rstrip()}")
+        say(f"\n==> {error}\n{error.read_text(encoding='utf-8', errors='replace').rstrip()}")
     return 0
 
 

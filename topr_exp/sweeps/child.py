@@ -18,6 +18,7 @@ from typing import Any
 
 from topr_exp.runs import attempt
 from topr_exp.runtime import distributed
+from topr_exp.runtime.exit_status import open_console
 from topr_exp.runtime.interrupts import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
@@ -92,6 +93,7 @@ def take_share(threads: int | None) -> None:
 def _run(work: Callable[..., None], arguments: tuple[Any, ...], messages: connection.Connection) -> None:
     """Do the work and send how it ended: None, or an exception of ours with its message in one line."""
     _stop_with_parent()
+    open_console(goes_on=True)
     try:
         work(*arguments)
         messages.send(None)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from topr_exp.runtime.exit_status import printable
 from topr_exp.sweeps.status import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, UNREADABLE, Status
 
 WIDEST = 60  # characters of an error that a table shows
@@ -20,7 +21,7 @@ def status_table(statuses: Sequence[Status]) -> str:
         cells = [str(each.run.number), each.state, each.stage]
         cells += [format_duration(each.seconds_left), format_accuracy(each)]
         cells += [each.slurm or ""] if has_slurm else []
-        rows.append([*cells, each.run.folder, shorten(each.error)])
+        rows.append([printable(cell, keep="") for cell in (*cells, each.run.folder, shorten(each.error))])
     widths = [max(len(row[i]) for row in [titles, *rows]) for i in range(len(titles))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [titles, *rows]]
     return "\n".join([*(line.rstrip() for line in lines), count_states(statuses)])

@@ -3,6 +3,8 @@
 Nothing is computed by torch: that would start threads, and a thread does not survive a fork.
 """
 
+import signal
+
 import pyarrow
 import torch._dynamo  # torch's optimizers import it at their first step
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
@@ -10,5 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 import topr_exp.pipeline
 
 __all__ = ["AutoModelForCausalLM", "AutoTokenizer", "LlamaForCausalLM", "pyarrow", "topr_exp", "torch"]
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a closed terminal: the process that starts others sends them SIGTERM
 
 pyarrow.array([0]).to_numpy()  # makes pyarrow look for pandas

@@ -1,13 +1,14 @@
 """Training in rounds: sample from the current weights, take a few optimizer steps, sample again.
 
 A round is a function of the weights, the seeds and its number, so that a killed run goes on from a checkpoint at the
-end of a round without having stored what it sampled. With replay, a problem's completions come from an earlier round
-with probability q (AGRO, Figure 4); the buffer is part of the checkpoint.
+end of a round without having stored what it sampled; a checkpoint within a round holds that too. With replay, a
+problem's completions come from an earlier round with probability q (AGRO, Figure 4); checkpoints hold the buffer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
-BUFFER = "buffer.arrow"
+BUFFER, ROUND = "buffer.arrow", "round.arrow"
 
 
 @dataclass
@@ -55,8 +56,10 @@ class Rounds:
     compose: ComposeConfig
     seed: int
     iteration: int
-    # Of the newest completions: the mean length, mean |log μ − log q| a token, q the sampler's, and the mean reward.
+    # Of the newest completions: the share of correct ones, the mean length, mean |log μ − log q| a token, q the
+    # sampler's, and the mean reward.
     seen: dict[str, float] = field(default_factory=dict)
+    columns: pa.Table = None  # of the round under way: what was sampled or replayed
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
 
     @property
@@ -65,7 +68,7 @@ class Rounds:
         return self.trainer.sampled if distributed.is_main_process() else 0
 
     def run(self, journal: Journal, save_every: float) -> None:
-        """Every remaining round, with a checkpoint after a round every `save_every` seconds and on a signal."""
+        """Every remaining round, with a checkpoint every `save_every` seconds and on a signal."""
         assert self.schedule.updates is not None
         assert self.schedule.rounds is not None
         assert self.schedule.prompts is not None
@@ -77,17 +80,17 @@ class Rounds:
         progress = Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens")
         with progress, interrupts.deferred():
             while self.trainer.step < steps:
-                number = self.trainer.step // self.schedule.updates
-                examples, correct, replayed = self.sample_round(number)
-                for position in range(self.schedule.updates):
+                number, begun = divmod(self.trainer.step, self.schedule.updates)
+                replayed = self.restore_round() if begun else self.sample_round(number)
+                examples = self.examples_of_round()
+                for position in range(begun, self.schedule.updates):
                     chosen = self.choose_examples(examples, number, position)
                     ours = position == 0 and not replayed
                     record = self.trainer.update(examples, chosen, steps, expect_unit_ratio=ours)
-                    place = {"iteration": self.iteration, "round": number, "sampled_correct": correct}
-                    journal.log({**place, **self.seen, **record})
-                    progress.update(1, record["tokens"], f"{100 * correct:.0f} % of the samples correct")
-                extra = self.serialized_buffer if self.schedule.replay > 0 else None
-                self.trainer.checkpoint(journal, steps, save_every, extra)
+                    journal.log({"iteration": self.iteration, "round": number, **self.seen, **record})
+                    correct = f"{100 * self.seen['sampled_correct']:.0f} % of the samples correct"
+                    progress.update(1, record["tokens"], correct)
+                    self.trainer.checkpoint(journal, steps, save_every, self.serialized)
 
     def choose_examples(self, examples: Examples, number: int, position: int) -> np.ndarray:
         """The examples of an update: consecutive parts of an order drawn for each pass over the round's set."""
@@ -96,30 +99,33 @@ class Rounds:
         order = examples.training_set.order(self.seed, self.iteration, 1_000_000 * (number + 1) + epoch)
         return order[part * size : (part + 1) * size]
 
-    def sample_round(self, number: int) -> tuple[Examples, float, bool]:
-        """The examples of a round, the share of correct ones among what was sampled, and whether any was replayed."""
+    def sample_round(self, number: int) -> bool:
+        """Sample what a round trains on; True where a part of it is replayed."""
         indices, replay = self.choose_prompts(number)
         groups: list[pa.Table] = [self.buffer[slot] for slot in replay]
-        correct = math.nan
-        self.seen = dict.fromkeys(self.seen or ("sampled_length", "sampler_gap"), math.nan)
+        self.seen = dict.fromkeys(self.seen or ("sampled_correct", "sampled_length", "sampler_gap"), math.nan)
         if len(indices):
-            correct, new = self.sample_groups(indices, number)
+            new = self.sample_groups(indices, number)
             groups += new
             if self.schedule.replay > 0:
                 self.buffer += new
-        columns = pa.concat_tables(groups).combine_chunks()
-        problems = [int(group["question"][0].as_py()) for group in groups]
+        self.columns = pa.concat_tables(groups).combine_chunks()
+        return bool(replay)
+
+    def examples_of_round(self) -> Examples:
+        """What a round trains on, out of what it sampled or replayed."""
+        columns, problems = self.columns, self.columns["question"].to_numpy()[:: self.n].tolist()
         # A problem may come twice, new and replayed, so a group is identified by its place, not by its problem.
-        slots = pa.array(np.repeat(np.arange(len(groups)), self.n), pa.int32())
+        slots = pa.array(np.repeat(np.arange(len(problems)), self.n), pa.int32())
         columns = columns.append_column("problem", slots)
         rollouts = Rollouts("", columns, [self.train.prompts[i] for i in problems], [0, len(columns)], 0)
         verdicts = Verdicts("", columns)
         training_set = self.build_training_set(Pool(rollouts, [self.train.problems[i] for i in problems], verdicts))
         reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
-        return Examples(training_set, rollouts, Ragged(columns["logp"]), reference), correct, bool(replay)
+        return Examples(training_set, rollouts, Ragged(columns["logp"]), reference)
 
-    def sample_groups(self, indices: np.ndarray, number: int) -> tuple[float, list[pa.Table]]:
-        """The share of correct ones among the completions of some problems, and these as one table each.
+    def sample_groups(self, indices: np.ndarray, number: int) -> list[pa.Table]:
+        """Completions of some problems, one table each.
 
         With `compose.pass_rate` more problems are drawn until as many have such a share, or `compose.max_draws` times.
         """
@@ -141,8 +147,7 @@ class Rounds:
                     f"compose.pass_rate={self.compose.pass_rate}: of {len(drawn)} problems that round {number} drew "
                     f"(compose.max_draws={self.compose.max_draws}) none is solved so often"
                 )
-        verdicts = np.concatenate([np.array(table["verdict"].to_pylist()) for table in tables])
-        return float(np.mean(verdicts == "correct")), kept[:wanted]
+        return kept[:wanted]
 
     def solved_often_enough(self, columns: pa.Table) -> list[pa.Table]:
         """The completions of each problem that `compose.pass_rate` keeps."""
@@ -162,7 +167,8 @@ class Rounds:
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """What is logged of the completions that a round sampled, kept or not."""
         gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
-        found = {"sampled_length": token_count(columns) / len(columns), "sampler_gap": gap}
+        correct = float(np.mean(columns["verdict"].to_numpy() == "correct"))
+        found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns), "sampler_gap": gap}
         reward = Verdicts("", columns).reward
         return found if reward is None else {**found, "sampled_reward": float(reward.mean())}
 
@@ -221,15 +227,29 @@ class Rounds:
             columns = columns.append_column(name, column)
         return columns
 
-    def serialized_buffer(self) -> dict[str, bytes]:
-        """The buffer as an Arrow file, to go with a checkpoint."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, self.buffer[0].schema) as writer:
-            writer.write_table(pa.concat_tables(self.buffer))
-        return {BUFFER: sink.getvalue().to_pybytes()}
+    def serialized(self) -> dict[str, bytes]:
+        """The round under way and the buffer as Arrow files, to go with a checkpoint."""
+        tables = {BUFFER: pa.concat_tables(self.buffer)} if self.schedule.replay > 0 else {}
+        if self.trainer.step % (self.schedule.updates or 1):
+            tables[ROUND] = self.columns.replace_schema_metadata({"seen": json.dumps(self.seen)})
+        files = {name: pa.BufferOutputStream() for name in tables}
+        for name, table in tables.items():
+            with pa.ipc.new_file(files[name], table.schema) as writer:
+                writer.write_table(table)
+        return {name: file.getvalue().to_pybytes() for name, file in files.items()}
+
+    def restored(self, name: str) -> pa.Table:
+        """A table of the checkpoint that the trainer goes on from."""
+        assert self.trainer.restored is not None
+        return pa.ipc.open_file(pa.OSFile(str(self.trainer.restored / name))).read_all()
 
     def restore_buffer(self) -> None:
-        """Read the buffer of the checkpoint that the trainer goes on from."""
-        assert self.trainer.restored is not None
-        table = pa.ipc.open_file(pa.OSFile(str(self.trainer.restored / BUFFER))).read_all()
+        """Read the buffer of the checkpoint."""
+        table = self.restored(BUFFER)
         self.buffer = [table.slice(start, self.n) for start in range(0, len(table), self.n)]
+
+    def restore_round(self) -> bool:
+        """Read the round that the checkpoint was written in; no update of it that is left is the first."""
+        self.columns = self.restored(ROUND)
+        self.seen = json.loads(self.columns.schema.metadata[b"seen"])
+        return False
