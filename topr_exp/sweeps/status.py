@@ -98,6 +98,6 @@ def read_json(path: Path) -> Any:
 
 def first_line(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").split("\n", 1)[0]
+        return path.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0]
     except OSError:
         return ""
