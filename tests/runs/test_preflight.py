@@ -76,17 +76,20 @@ def test_problems(
     [
         ("cluster.device=cuda", "cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu"),
         ("output_dir=/proc/x", "output_dir=/proc/x: cannot make /proc/x/runs (No such file or directory)"),
-        (f"name={'x' * 300}", f"output_dir={{out}}: cannot make {{out}}/{'x' * 300} (File name too long)"),
+        (
+            f"output_dir={'x' * 300}",
+            f"output_dir={'x' * 300}: cannot make {{cwd}}/{'x' * 300}/runs (File name too long)",
+        ),
     ],
-    ids=["device", "output_dir", "name"],
+    ids=["device", "folder", "long"],
 )
 def test_a_machine_that_can_t_run_it(
     setting: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    out = tmp_path / "out"
-    assert told(monkeypatch, capsys, *overrides(out), setting) == f"error: {message.format(out=out)}"
-    assert not out.exists()
+    monkeypatch.chdir(tmp_path)
+    assert told(monkeypatch, capsys, *overrides(Path("out")), setting) == f"error: {message.format(cwd=tmp_path)}"
+    assert not [*tmp_path.iterdir()]
 
 
 ID = load_problems(config_of("experiment=smoke").data).train[0].id
