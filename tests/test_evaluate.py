@@ -159,8 +159,8 @@ def marking(path: Path, marker: Path, end: str = "") -> Path:
     [
         ("model", {"trust_remote_code": True}, 1, "contains custom code"),
         ("sampler", {"name": "vllm", "python": "brought"}, 2, "there is no vLLM in that environment"),
-        ("data", {"grader": "brought:grade"}, 2, "data.grader=brought:grade of the run in"),
-        ("data", {"_target_": "brought.Source"}, 2, "data._target_=brought.Source of the run in"),
+        ("data", {"grader": "brought:grade"}, 2, "data.grader=brought:grade of the run that wrote"),
+        ("data", {"_target_": "brought.Source"}, 2, "data._target_=brought.Source of the run that wrote"),
         ("data", {"name": "brought"}, 2, "of the run beside the model is no name of a choice"),
         ("data", {"seed": {"a:1,b": 1}}, 2, "'a:1,b': a key must be letters"),
         ("model", [], 2, "no settings of a run"),

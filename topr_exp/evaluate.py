@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.arguments import parse
-from topr_exp.config.data import SOURCES, AnswerFormat, Reward
+from topr_exp.config.data import GRADERS, SOURCES, Reward
 from topr_exp.config.sampler import SCHEMAS, VLLMConfig
 from topr_exp.config.task import TaskName
 from topr_exp.runtime.exit_status import exit_status
@@ -46,7 +46,6 @@ TAKEN = {
     },
     "evaluation": {"seed"},
 }  # fmt: skip
-GRADERS = {None, *AnswerFormat.__members__, "topr_exp.grading.gym:grade", "topr_exp.grading.gym_scores:grade"}
 NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
@@ -112,10 +111,14 @@ def refuse_other_question(config: Config, given: list[str]) -> None:
         if key in ("name", "completions", "reward") or taken("data", key, value) or f"data.{key}" in keys:
             continue
         if asked.get(key) != value:
-            raise ConfigError(
-                f"data.{key}={value} of the run in {found[0]} decides what is asked, but a folder is not trusted with "
-                f"it: give data.{key}=... on the command line, the same if you trust it"
-            )
+            raise untrusted(key, value)
+
+
+def untrusted(key: str, value: Any) -> ConfigError:
+    return ConfigError(
+        f"data.{key}={value} of the run that wrote the model decides what is asked, but is not taken from its folder: "
+        f"give data.{key}=... on the command line, the same if you trust it"
+    )
 
 
 def known(group: str, choice: str, args: Namespace) -> bool:
@@ -171,7 +174,7 @@ def taken(group: str, key: str, value: Any) -> bool:
     """Whether a setting beside a model is used."""
     if (group, key) == ("data", "reward"):
         return bool(value == Reward.graded.name)
-    return key in TAKEN[group] and ((group, key) != ("data", "grader") or value in GRADERS)
+    return key in TAKEN[group] and ((group, key) != ("data", "grader") or value is None or value in GRADERS)
 
 
 def left_out(run: dict[str, Any]) -> str:
@@ -204,6 +207,9 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
         for key, value in run[group].items():
             if taken(group, key, value) and key not in dropped:
                 yield f"{group}.{key}={quoted(value)}"
+            elif (group, key) == ("data", "grader") and args.config_dir is None:  # no YAML of the user's may have it
+                if not any(text.startswith("data.grader=") for text in overrides):
+                    raise untrusted(key, value)
 
 
 def choice_of(data: dict[str, Any]) -> str:

@@ -163,8 +163,10 @@ class Rounds:
         """What is logged of the completions that a round sampled, kept or not."""
         gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
         found = {"sampled_length": token_count(columns) / len(columns), "sampler_gap": gap}
-        reward = Verdicts("", columns).reward
-        return found if reward is None else {**found, "sampled_reward": float(reward.mean())}
+        verdicts = Verdicts("", columns)
+        if verdicts.cut_off:
+            found["cut_off"] = verdicts.cut_off
+        return found if verdicts.reward is None else {**found, "sampled_reward": float(verdicts.reward.mean())}
 
     def choose_prompts(self, number: int) -> tuple[np.ndarray, list[int]]:
         """The problems that a round samples, and the buffer's groups that take the place of the others."""
