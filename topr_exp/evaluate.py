@@ -203,13 +203,14 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
         groups.append("task")
     if not own:
         yield from named("data", run["data"]["name"], choice_of(run["data"]), args)
+    # The run's own grader may be a YAML's of the user; that is known when all is composed.
+    has_grader = args.config_dir or any(text.startswith("data.grader=") for text in overrides)
     for group in (*groups, "data") if same else groups:
         for key, value in run[group].items():
             if taken(group, key, value) and key not in dropped:
                 yield f"{group}.{key}={quoted(value)}"
-            elif (group, key) == ("data", "grader") and args.config_dir is None:  # no YAML of the user's may have it
-                if not any(text.startswith("data.grader=") for text in overrides):
-                    raise untrusted(key, value)
+            elif (group, key) == ("data", "grader") and not has_grader:
+                raise untrusted(key, value)
 
 
 def choice_of(data: dict[str, Any]) -> str:
