@@ -203,8 +203,9 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
         groups.append("task")
     if not own:
         yield from named("data", run["data"]["name"], choice_of(run["data"]), args)
-    # The run's own grader may be a YAML's of the user; that is known when all is composed.
-    has_grader = args.config_dir or any(text.startswith("data.grader=") for text in overrides)
+    # A YAML of the user's may have the run's grader, too; that is known when all is composed.
+    own_yaml = args.config_dir or run["data"].get("_target_", SOURCES["gsm8k"]) not in SOURCES.values()
+    has_grader = own_yaml or any(text.startswith("data.grader=") for text in overrides)
     for group in (*groups, "data") if same else groups:
         for key, value in run[group].items():
             if taken(group, key, value) and key not in dropped:
