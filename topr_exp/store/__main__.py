@@ -156,16 +156,21 @@ def regrade(store: Store, options: argparse.Namespace) -> int:
     verdicts = [entry for entry in found if entry.kind == "verdicts"]
     if options.key and not verdicts:
         raise TOPRError(f"{found[0].name} holds no verdicts")
-    bad = 0
+    bad = total = 0
     for entry in verdicts:
         try:
             if entry.table is None:
                 raise TOPRError(entry.error)
             cut_off, still = regrade_table(entry.table, store, options.grader)
-            print(f"{cut_off - still} of {cut_off} cut-off completions of {entry.name} are decided now")
         except TOPRError as error:
             print(f"NOT GRADED  {entry.name}: {error}")
             bad += 1
+            continue
+        total += cut_off
+        if cut_off:
+            print(f"{cut_off - still} of {cut_off} cut-off completions of {entry.name} are decided now")
+    if not bad and not total:
+        print(f"no completion was cut off, of {len(verdicts)} tables of verdicts in {store.root}")
     return 1 if bad else 0
 
 
