@@ -21,9 +21,10 @@ COMMANDS = {"__main__", "compare", "evaluate", "grade", "difficulty", "tabular"}
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    """The top-level name that each file of the package belongs to, and its path."""
+    """The top-level name that each file of the package belongs to, a package's command apart, and its path."""
     for path in sorted((ROOT / "topr_exp").rglob("*.py")):
-        package = path.relative_to(ROOT / "topr_exp").with_suffix("").parts[0]
+        parts = path.relative_to(ROOT / "topr_exp").with_suffix("").parts
+        package = parts[-1] if parts[-1] == "__main__" else parts[0]
         if package != "__init__":
             yield package, str(path)
 

@@ -5,20 +5,28 @@ from __future__ import annotations
 import gc
 import json
 import shutil
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from safetensors.torch import load_file, save_file
 
 from tests.conftest import config_of, overrides
+from topr_exp import pipeline
+from topr_exp.config.resolvers import CONF
+from topr_exp.data.prompts import Prompter
 from topr_exp.evaluate import main, quoted
 from topr_exp.models import policy as policies
+from topr_exp.models import words as words_module
 from topr_exp.models.loading import SHIPPED, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs import benchmark
+from topr_exp.runs import benchmark, prompt, sampler_memory
+from topr_exp.sampling import sampler
+from topr_exp.types import TOPRError
 
 SMALL = ["data.test_problems=6", "data.eval_n=4", "cluster.threads=1"]
 
@@ -138,8 +146,106 @@ def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.Ca
     assert error.count("\n") == 1
 
 
+def marking(path: Path, marker: Path, end: str = "") -> Path:
+    """A file of code that says when it is run."""
+    path.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n{end}")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("group", "change", "status", "message"),
+    [
+        ("model", {"trust_remote_code": True}, 1, "contains custom code"),
+        ("sampler", {"name": "vllm", "python": "brought"}, 2, "there is no vLLM in that environment"),
+        ("data", {"grader": "brought:grade"}, 2, "data.grader=brought:grade of the run that wrote"),
+        ("data", {"_target_": "brought.Source"}, 2, "data._target_=brought.Source of the run that wrote"),
+        ("data", {"name": "brought"}, 2, "of the run beside the model is no name of a choice"),
+        ("data", {"seed": {"a:1,b": 1}}, 2, "'a:1,b': a key must be letters"),
+        ("model", [], 2, "no settings of a run"),
+    ],
+)
+def test_nothing_that_a_folder_brings_is_run(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    group: str, change: Any, status: int, message: str,
+) -> None:  # fmt: skip
+    """Its tokenizer's code, its interpreter, its grader, its source, a YAML out of the folders of YAMLs."""
+    folder, marker = tmp_path / "unpacked", tmp_path / "was_run"
+    shutil.copytree(finished, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    marking(folder / "brought.py", marker, "def grade(*_):\n    return 'correct'\n")
+    program = marking(folder / "brought", marker)
+    program.write_text(f"#!{sys.executable}\n{program.read_text()}")
+    program.chmod(0o755)
+    (folder / "brought.yaml").write_text("defaults: [gsm8k, _self_]\n_target_: brought.Source\n")
+    stored = json.loads((folder / "config.json").read_text())
+    brought = {"python": str(program), "name": f"{len(CONF.parts) * '../'}{str(folder)[1:]}/brought"}
+    if group == "sampler":
+        brought["name"] = "vllm"
+    if change:
+        stored["resolved"][group] |= {key: brought.get(key, value) for key, value in change.items()}
+    else:
+        stored["resolved"][group] = change
+    (folder / "config.json").write_text(json.dumps(stored))
+    if "trust_remote_code" in change:
+        marking(folder / "model" / "code.py", marker, "from transformers import PreTrainedTokenizerFast as Own\n")
+        of_tokenizer = folder / "model" / "tokenizer_config.json"
+        added = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "code.Own"]}}
+        of_tokenizer.write_text(json.dumps(json.loads(of_tokenizer.read_text()) | added))
+    assert main([f"model={folder}", f"output_dir={tmp_path / 'out'}", *SMALL]) == status
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.count("error: ") == 1
+    assert "Traceback" not in shown.err
+    assert not marker.exists()
+    if group == "sampler" or "trust_remote_code" in change:
+        assert f"settings of the run in {folder}, but not {group}." in shown.out
+    if "grader" in change or "trust_remote_code" in change:  # by the same words on the command line
+        words = [f"{group}.{key}={quoted(value)}" for key, value in change.items()]
+        assert main([f"model={folder}", f"output_dir={tmp_path / 'out'}", *SMALL, *words]) == 0
+        assert marker.exists()
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: bool
+) -> None:
+    """Model, tokenizer, the tokenizer alone (for a prompt), and the sampler of runs and evaluations."""
+    seen: list[tuple[str, bool]] = []
+
+    def watch(kind: Any) -> None:
+        real = kind.from_pretrained
+
+        def load(*args: Any, trust_remote_code: bool, **more: Any) -> Any:
+            seen.append((kind.__name__, trust_remote_code))
+            return real(*args, trust_remote_code=trust_remote_code, **more)
+
+        monkeypatch.setattr(kind, "from_pretrained", load)
+
+    def refuse(config: Any, scratch: Path, given: bool, **_: Any) -> Any:
+        seen.append(("sampler", given))
+        raise TOPRError("no sampler")
+
+    watch(transformers.AutoTokenizer)
+    watch(transformers.AutoModelForCausalLM)
+    words = [f"model.trust_remote_code={quoted(trust)}"]
+    config = config_of(*overrides(tmp_path), *words)
+    load_policy(config.model, "cpu")
+    monkeypatch.setattr(words_module, "AS_STORED", ())
+    prompt.preview(config)
+    sampler_memory.prompt_lengths(SHIPPED / "tiny", config.model, Prompter("{question}", (), False, ()), [])
+    monkeypatch.setattr(sampler, "open_sampler", refuse)
+    monkeypatch.setattr(pipeline, "open_sampler", refuse)
+    with pytest.raises(TOPRError, match="no sampler"):
+        run(config)
+    assert main(["model=tiny", f"output_dir={tmp_path}", *SMALL, *words]) == 1
+    kinds = ["AutoTokenizer", "AutoModelForCausalLM", "AutoTokenizer", "AutoTokenizer", "sampler", "sampler"]
+    assert seen == [(kind, trust) for kind in kinds]
+
+
 def test_values_survive_hydras_grammar() -> None:
-    for text in ["it's", "a\\b", "\\'", "end\\", "Question: {question}\nAnswer:", "1", "x, y"]:
+    secret = ["${oc.env:HOME}", "\\${oc.env:HOME}", "\\\\${a}", "$${b}'"]
+    for text in ["it's", "a\\b", "\\'", "end\\", "Question: {question}\nAnswer:", "1", "x, y", *secret]:
         assert config_of(f"data.stop=[{quoted(text)}]").data.stop == [text]
     assert [quoted(value) for value in (None, True, 0.5, ["a", 1])] == ["null", "true", "0.5", "['a',1]"]
 

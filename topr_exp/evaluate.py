@@ -1,8 +1,9 @@
 """`python -m topr_exp.evaluate model=FOLDER_OR_NAME data=...`: pass@K and maj@K of a model on the test problems.
 
 Overrides as for the main command, of the groups that an evaluation reads. A folder that a run wrote (its `model/`, or
-the run folder itself) is evaluated with that run's settings; another folder with those of the paper's model. What is
-sampled lies in the store: the same command again computes the figures without sampling.
+the run folder itself) is asked what that run asked; another folder with the settings of the paper's model. Code and
+interpreters are taken from the command line alone. What is sampled lies in the store: the same command again computes
+the figures without sampling.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.arguments import parse
-from topr_exp.config.data import SOURCES, Reward
-from topr_exp.config.sampler import SCHEMAS
+from topr_exp.config.data import GRADERS, SOURCES, Reward
+from topr_exp.config.sampler import SCHEMAS, VLLMConfig
 from topr_exp.config.task import TaskName
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import VERDICTS, ConfigError
@@ -30,8 +31,22 @@ if TYPE_CHECKING:
 
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
 READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
-# A run's, not of its answers.
-NOT_ASKED = ("name", "_target_", "path", "revision", "reference", "every", "problems", "completions", "reward")
+# All that is taken from the settings beside a model: what decides the question, and where an engine computes. Whoever
+# packed the folder wrote them, so no key here names code or an interpreter.
+TAKEN = {
+    "model": {"dtype", "attention", "float32_head", "lora"},
+    "data": {
+        "seed", "train_problems", "test_problems", "test_split", "n", "eval_n", "grader", "reward", "threshold",
+        "shots", "fewshot_file", "template", "chat", "stop", "format", "source", "answer_format", "path", "test_share",
+        "question", "answer", "id", "level", "subject", "correct", "turns", "task", "options", "size", "test_size",
+    },
+    "task": {"solver", "solutions", "test_solutions", "template", "chat"},
+    "sampler": {
+        "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard", *VLLMConfig.PLACE - {"python"},
+    },
+    "evaluation": {"seed"},
+}  # fmt: skip
+NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
 
@@ -70,14 +85,40 @@ def settings(args: Namespace) -> Config:
             raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
     if not any(text.startswith("model=") for text in args.overrides):
         raise ConfigError("model=FOLDER_OR_NAME is missing: which model is evaluated?")
-    args.overrides = [word for text in args.overrides for word in expand(text, args)]
+    given = list(args.overrides)
+    args.overrides = [word for text in given for word in expand(text, args)]
+    of_folder = args.overrides != given
     if not any(text.startswith("name=") for text in args.overrides):
         args.overrides.append("name=evaluations")
     args.multirun = True  # so that several values are found here
     jobs = plan(args, trains=False).jobs
     if len(jobs) > 1:
         raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
+    if of_folder:
+        refuse_other_question(jobs[0].config, given)
     return jobs[0].config
+
+
+def refuse_other_question(config: Config, given: list[str]) -> None:
+    """Refuse to ask a run's model something else because the run's own code is not on the command line."""
+    from topr_exp.config.schema import plain
+
+    found = written_by(Path(config.model.path))
+    if found is None or any(text.startswith("data=") for text in given if text != f"data={found[1]['data']['name']}"):
+        return
+    asked, keys = plain(config.data), {text.lstrip("+").split("=", 1)[0] for text in given}
+    for key, value in found[1]["data"].items():
+        if key in ("name", "completions", "reward") or taken("data", key, value) or f"data.{key}" in keys:
+            continue
+        if asked.get(key) != value:
+            raise untrusted(key, value)
+
+
+def untrusted(key: str, value: Any) -> ConfigError:
+    return ConfigError(
+        f"data.{key}={value} of the run that wrote the model decides what is asked, but is not taken from its folder: "
+        f"give data.{key}=... on the command line, the same if you trust it"
+    )
 
 
 def known(group: str, choice: str, args: Namespace) -> bool:
@@ -91,6 +132,7 @@ def known(group: str, choice: str, args: Namespace) -> bool:
 def expand(text: str, args: Namespace) -> Iterator[str]:
     """An override, with model=FOLDER replaced by what stands for the folder."""
     from topr_exp.config.resolvers import CONF
+    from topr_exp.runs.console import say
 
     choice = text.removeprefix("model=")
     if choice == text or "," in choice or known("model", choice, args):
@@ -104,19 +146,17 @@ def expand(text: str, args: Namespace) -> Iterator[str]:
         folder = folder / "model"  # of a run folder
     if not (folder / "config.json").exists():
         raise ConfigError(f"model={choice}: there is no model in it, nor in its model/ (no config.json)")
-    run = run_of(folder)
-    if run is None:
+    if (found := written_by(folder)) is None:
+        say(f"settings of model={OTHER_FOLDERS}: no run wrote {folder}")
         yield f"model={OTHER_FOLDERS}"
         yield f"model.name={quoted(folder.resolve().name)}"
     else:
-        yield from settings_of(run, args)
+        try:
+            yield from settings_of(found[1], args)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{found[0] / 'config.json'}: no settings of a run ({error!r})") from None
+        say(f"settings of the run in {found[0]}{left_out(found[1])}")
     yield f"model.path={quoted(str(folder.resolve()))}"
-
-
-def run_of(folder: Path) -> dict[str, Any] | None:
-    """The settings of the run that wrote a model folder; None for another folder."""
-    found = written_by(folder)
-    return found[1] if found is not None else None
 
 
 def written_by(folder: Path) -> tuple[Path, dict[str, Any]] | None:
@@ -125,9 +165,23 @@ def written_by(folder: Path) -> tuple[Path, dict[str, Any]] | None:
         try:
             stored = json.loads((above / "config.json").read_text(encoding="utf-8"))
             return above, dict(stored["resolved"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             continue
     return None
+
+
+def taken(group: str, key: str, value: Any) -> bool:
+    """Whether a setting beside a model is used."""
+    if (group, key) == ("data", "reward"):
+        return bool(value == Reward.graded.name)
+    return key in TAKEN[group] and ((group, key) != ("data", "grader") or value is None or value in GRADERS)
+
+
+def left_out(run: dict[str, Any]) -> str:
+    """The settings that a run may do without when it is only asked, in words."""
+    keys = (key.split(".") for key in NEVER_TAKEN)
+    found = [f"{group}.{key}={quoted(run[group][key])}" for group, key in keys if run[group].get(key)]
+    return f", but not {', '.join(found)}: only the command line gives it" if found else ""
 
 
 def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
@@ -136,50 +190,59 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
     own = [text.removeprefix("data=") for text in overrides if text.startswith("data=")]
     same = not own or own[-1] == run["data"]["name"]
     sampler = str(run["sampler"]["name"])
-    drawn_alike = not any(text.startswith("sampler=") and text != f"sampler={sampler}" for text in overrides)
+    dropped = set[str]()
     if not any(text.startswith("sampler=") for text in overrides):
-        yield f"sampler={sampler}"
-    dropped = NOT_ASKED if drawn_alike else (*NOT_ASKED, *SCHEMAS[sampler].PLACE)
+        yield from named("sampler", sampler, sampler, args)
+    elif f"sampler={sampler}" not in overrides:
+        dropped = set(SCHEMAS[sampler].PLACE)
     # A name that no YAML has was given on the command line, beside the settings of a YAML; those follow below.
     yield from named("model", run["model"]["name"], OTHER_FOLDERS, args)
+    groups = ["sampler", "evaluation", "model"]
     if (task := run.get("task", {})).get("name") == TaskName.verifier.name:
         yield f"task={task['name']}"
-        yield from (f"task.{key}={quoted(value)}" for key, value in task.items() if key != "name")
+        groups.append("task")
     if not own:
         yield from named("data", run["data"]["name"], choice_of(run["data"]), args)
-    for group in ("data", "sampler", "evaluation", "model") if same else ("sampler", "evaluation", "model"):
+    # A YAML of the user's may have the run's grader, too; that is known when all is composed.
+    own_yaml = args.config_dir or run["data"].get("_target_", SOURCES["gsm8k"]) not in SOURCES.values()
+    has_grader = own_yaml or any(text.startswith("data.grader=") for text in overrides)
+    for group in (*groups, "data") if same else groups:
         for key, value in run[group].items():
-            asked = (group, key) == ("data", "path") or (group, key, value) == ("data", "reward", Reward.graded.name)
-            if key not in dropped or asked:
+            if taken(group, key, value) and key not in dropped:
                 yield f"{group}.{key}={quoted(value)}"
+            elif (group, key) == ("data", "grader") and not has_grader:
+                raise untrusted(key, value)
 
 
 def choice_of(data: dict[str, Any]) -> str:
     """The choice of `data=` that has a run's problems under another name; the name itself where none of ours has."""
-    return str(
-        data["format"] if "format" in data else "jsonl" if data["_target_"] == SOURCES["jsonl"] else data["name"]
-    )
+    choices = {target: choice for choice, target in SOURCES.items()}
+    return str(data["format"] if "format" in data else choices.get(data["_target_"], data["name"]))
 
 
 def named(group: str, name: str, other: str, args: Namespace) -> Iterator[str]:
     """The overrides that choose a YAML by its name, or another one under this name."""
-    if known(group, name, args):
-        yield f"{group}={name}"
-    else:
-        yield f"{group}={other}"
+    choice = name if known(group, name, args) else other
+    if not re.fullmatch(r"[\w.-]+", choice):  # a path leads to a YAML outside of the folders of YAMLs
+        raise ConfigError(f"{group}={choice!r} of the run beside the model is no name of a choice")
+    yield f"{group}={choice}"
+    if choice != name:
         yield f"{group}.name={quoted(name)}"
 
 
 def quoted(value: Any) -> str:
-    """A value as Hydra's grammar reads it back."""
+    """A value as Hydra's grammar reads it back, with nothing in it computed: `${oc.env:SECRET}` stays these words."""
     if value is None or isinstance(value, (bool, int, float)):
         return json.dumps(value)
     if isinstance(value, dict):
+        if odd := [key for key in value if not re.fullmatch(r"\w+", str(key))]:
+            raise ConfigError(f"{odd[0]!r}: a key must be letters, digits and _")
         return "{" + ",".join(f"{key}:{quoted(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ",".join(quoted(item) for item in value) + "]"
-    # A backslash escapes before a quote only.
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", "\\'"), str(value)) + "'"
+    # A backslash escapes before a quote and before ${ only.
+    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", str(value))
+    return "'" + re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", "\\'"), text) + "'"
 
 
 # ---- the evaluation

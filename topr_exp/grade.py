@@ -15,7 +15,6 @@ import json
 import os
 import queue
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -27,6 +26,7 @@ from typing import Any, BinaryIO, TextIO
 from topr_exp.grading import Grader, Outcome
 from topr_exp.grading.extraction import FORMATS
 from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.files import unique_name
 from topr_exp.types import VERDICTS, ConfigError, TOPRError
 
 LINES_AHEAD = 1024
@@ -88,18 +88,16 @@ def _sink(name: str | None) -> Iterator[TextIO]:
         yield sys.stdout
         return
     target = Path(name)
+    temporary = target.with_name(f".{target.name}.{unique_name()}")
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        stream = open(temporary, "x")  # noqa: SIM115
     except OSError as error:
         raise ConfigError(f"--out {name}: {error.strerror}") from error
     try:
-        with open(handle, "w") as stream:
+        with stream:
             yield stream
             stream.flush()
-            os.fsync(handle)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
+            os.fsync(stream.fileno())
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)

@@ -274,7 +274,8 @@ class Experiment:
         sources = {"store": store, "rollouts": rollouts.name, "verdicts": verdicts[0].name}
         if len(parts) > 1:  # whose rows follow those of the sampled ones
             sources |= {"imported_rollouts": parts[1][0].name, "imported_verdicts": verdicts[1].name}
-        summary = {**training_set.summary(), "sampler": rollouts.made_by}
+        cut_off = sum(part.cut_off for part in verdicts)
+        summary = {**training_set.summary(), "sampler": rollouts.made_by, "cut_off": cut_off}
         if self.config.mu is Mu.scored and self.config.data.completions is None:
             summary["sampler_mismatch"] = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
             say(describe_mismatch(summary["sampler_mismatch"]))
@@ -380,6 +381,7 @@ class Experiment:
             **({"mean_reward": last["mean_reward"]} if "mean_reward" in last else {}),
             "problems": {"train": len(self.train.problems), "test": len(self.test.problems)},
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
+            "cut_off": last.get("cut_off", 0),
             "note": last.get("note"),
             "sampler_mismatch": last.get("sampler_mismatch"),
             "iterations": self.folder.evaluations.on_all_problems(),

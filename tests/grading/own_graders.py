@@ -36,6 +36,15 @@ def dying_if_told(completion: str, gold: str) -> str:
     return "correct" if completion == "go" else dying(completion, gold)
 
 
+def dying_without_file(completion: str, gold: str) -> tuple[str, str]:
+    """Says from when to when it was at work, in the seconds of one clock for all processes."""
+    if gold and not os.path.exists(gold):
+        os._exit(3)
+    began = time.monotonic()
+    time.sleep(float(completion))
+    return "correct", f"{began} {time.monotonic()}"
+
+
 def wrong_object(completion: str, gold: str) -> object:
     return {"correct"}
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from topr_exp.grade import main
+
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "topr_exp.grade"]
 HALF = {"completion": r"\boxed{\frac{\sqrt{2}}{2}}", "gold": r"\frac{1}{\sqrt{2}}"}
@@ -73,6 +75,22 @@ def test_malformed_lines_are_reported_and_the_rest_is_graded() -> None:
     assert errors[1:5] == ["not an object but list", "no completion", "gold is not a string but int", "not UTF-8"]
     assert done.returncode == 1
     assert b"6 malformed" in done.stderr
+
+
+@pytest.mark.parametrize("umask", [0o027, 0o077])
+def test_the_file_has_the_rights_that_the_umask_leaves_and_the_umask_stays(
+    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads make files meanwhile."""
+    (tmp_path / "in").write_text(lines({"completion": "The answer is 5.", "gold": "5"}))
+    before, change = os.umask(umask), os.umask
+    try:
+        monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the process's umask was changed"))
+        assert main(["--format", "gsm8k", "--in", str(tmp_path / "in"), "--out", str(tmp_path / "out")]) == 0
+    finally:
+        change(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o666 & ~umask
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
 def test_odd_characters_survive() -> None:

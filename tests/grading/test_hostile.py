@@ -139,13 +139,18 @@ def test_no_text_is_executed(tmp_path: Path) -> None:
 
 
 SEALED = """
-import os, sys
+import os, socket, sys
 sys.path[:0] = {paths!r}
 from topr_exp.grading import worker
 worker._seal()
+existing = [lambda mode=mode: open("kept", mode) for mode in ("w", "r+", "a", "wb", "r+b", "ab")]
+existing += [lambda flag=flag: os.open("kept", flag) for flag in (os.O_WRONLY, os.O_RDWR, os.O_TRUNC, os.O_APPEND | 1)]
+sockets = [socket.socket, lambda: socket.socket(socket.AF_UNIX), lambda: socket.create_connection(("127.0.0.1", 9)),
+           lambda: socket.create_server(("", 0)), lambda: socket.getaddrinfo("localhost", 9), socket.socketpair]
 for attempt in (lambda: eval("1+1"), lambda: exec("x = 1"), lambda: compile("1", "<string>", "eval"),
                 lambda: open("hostile", "w"), lambda: os.open("hostile", os.O_CREAT), lambda: os.fork(),
-                lambda: os.system("touch hostile"), lambda: os.mkdir("hostile"), lambda: os.remove("hostile")):
+                lambda: os.system("touch hostile"), lambda: os.mkdir("hostile"), lambda: os.remove("hostile"),
+                lambda: os.truncate("kept", 0), lambda: os.rename("kept", "hostile"), *existing, *sockets):
     try:
         attempt()
     except RuntimeError as error:
@@ -157,10 +162,11 @@ print("sealed")
 
 
 def test_the_seal_refuses(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("kept")
     code = SEALED.format(paths=[str(Path(__file__).resolve().parents[2])])
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("sealed\n", "")
-    assert not any(tmp_path.iterdir())
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("kept", "kept")]
 
 
 def test_workers_of_ones_own_grader_are_sealed_too(monkeypatch: pytest.MonkeyPatch) -> None:

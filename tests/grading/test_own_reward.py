@@ -76,7 +76,10 @@ def test_a_run_with_it_its_report_and_an_evaluation(project: Path, capsys: pytes
     assert '"test: mean_reward"' in page
 
     capsys.readouterr()
-    assert evaluate([f"model={config.folder}", "output_dir=out", "cluster.threads=1"]) == 0
+    words = [f"model={config.folder}", "output_dir=out", "cluster.threads=1"]
+    assert evaluate(words) == 2
+    assert "data.grader=closeness:grade of the run that wrote the model" in capsys.readouterr().err
+    assert evaluate([*words, GRADED[0]]) == 0
     assert f"mean reward {summary['final']['mean_reward']:.4g}" in capsys.readouterr().out
 
 

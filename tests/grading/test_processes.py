@@ -203,6 +203,41 @@ def test_a_worker_that_ends_while_it_is_idle_costs_nobody_a_verdict() -> None:
         assert other != worker
 
 
+@pytest.mark.parametrize(("what", "deadline"), [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 4.0)])
+def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdict(
+    what: signal.Signals, deadline: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    with Grader("own_graders:dying_without_file", workers=1, deadline=deadline) as grader:
+        grader.start()
+        _, worker = grader.worker_pids()
+        timer = threading.Timer(0.3, os.kill, (worker, what))
+        timer.start()
+        assert [(one.verdict, one.path) for one in grader.grade([("1", "")])] == [("correct", "user")]
+        assert worker not in grader.worker_pids()
+        timer.join()
+
+
+def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    replace = pool.Pool._replace
+
+    def replace_and_mend(own: pool.Pool, place: int) -> None:
+        (tmp_path / "there").touch()  # what the first worker died of is gone when the second begins
+        replace(own, place)
+
+    monkeypatch.setattr(pool.Pool, "_replace", replace_and_mend)
+    with Grader("own_graders:dying_without_file", workers=3, deadline=60.0) as grader:
+        pairs = [("0.2", ""), ("0.2", str(tmp_path / "there")), *[("0.2", "")] * 6]
+        found = list(grader.grade(pairs))
+    assert [one.verdict for one in found] == ["correct"] * 8
+    times = [tuple(map(float, str(one.answer).split())) for one in found]
+    begin, end = times.pop(1)
+    assert all(before <= begin or after >= end for after, before in times)
+
+
 def test_workers_that_die_one_after_the_other_beside_busy_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """However late the caller's process gets to run: each death is told apart, and none stops the rest."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))

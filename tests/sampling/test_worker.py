@@ -20,6 +20,7 @@ from topr_exp.config.sampler import Transfer
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.sampler import open_sampler
 from topr_exp.sampling.vllm import VLLM, bit_sum
 from topr_exp.types import ConfigError, TOPRError
 
@@ -47,6 +48,7 @@ class LLM:
     def __init__(self, **options):
         self.llm_engine, self.requests, self.count, self.model = self, {}, 0, {}
         note(start=options["model"])
+        note(trust=options["trust_remote_code"])
 
     def reset_prefix_cache(self):
         note(reset=len(self.requests))
@@ -188,6 +190,17 @@ def test_as_many_shards_are_in_an_engine_as_the_setting_says(
     assert [groups[0][0].tokens for groups in found] == [[0], [1], [2], [3]]
     assert max(one.get("step", 0) for one in read(notes)) == most
     assert len([one for one in read(notes) if "start" in one]) == 1
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_trust_in_a_folder_s_code_reaches_an_engine_as_it_was_set(
+    notes: Path, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: bool
+) -> None:
+    monkeypatch.setattr(vllm_module, "check_weights", lambda *given: None)
+    with open_sampler(config_of("sampler=vllm").sampler, tmp_path / "sampler", trust) as made:
+        made.prepare(policy, 20)
+        made.sample(policy, [[3, 5]], 1, (0,), [])
+    assert [one["trust"] for one in read(notes) if "trust" in one] == [trust]
 
 
 def test_on_gpus_an_engine_has_two_shards_and_all_engines_come_before_the_second(

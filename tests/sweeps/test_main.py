@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
+from topr_exp.sweeps import launch
 from topr_exp.sweeps.__main__ import main
 
 
@@ -30,3 +32,17 @@ def test_status_without_a_folder_lists_the_sweeps(
     assert printed.err.startswith("warning: outputs/damaged/sweep.json is damaged")
     assert main(["status", "outputs/old"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "2 runs: 1 done, 1 stopped"
+
+
+@pytest.mark.parametrize("owner", [0, 4711])
+def test_resuming_another_users_sweep_says_whose_settings_run(
+    owner: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "tests/recorded/runs", tmp_path / "sweep")
+    monkeypatch.setattr(launch, "run_unfinished", lambda *given: 0)
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + owner)
+    assert main(["resume", str(tmp_path / "sweep")]) == 0
+    name = pwd.getpwuid(me).pw_name
+    said = f"warning: {tmp_path / 'sweep'} belongs to {name}, whose settings now run as yours, with the code that they "
+    assert capsys.readouterr().err.startswith(said) == bool(owner)

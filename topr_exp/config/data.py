@@ -37,6 +37,12 @@ ENDINGS = {
 }
 
 
+# The package's own, which may run wherever their name comes from.
+GRADERS = {
+    *AnswerFormat.__members__, "verdict", "topr_exp.grading.gym:grade", "topr_exp.grading.gym_scores:grade"
+}  # fmt: skip
+
+
 class Split(Enum):
     """What a run is evaluated on: the test set, or problems of the training set that are not trained on."""
 

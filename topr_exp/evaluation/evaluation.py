@@ -45,6 +45,7 @@ class Evaluation:
             subjects=[problem.subject for problem in chosen],
             sources=[problem.source for problem in chosen],
         )
+        found["cut_off"] = Verdicts("", self.verdicts.columns.slice(0, codes[:problems].size)).cut_off
         found |= mean_lengths(codes[:problems], self.rollouts.tokens.lengths().reshape(-1, self.n)[:problems])
         if self.verdicts.reward is not None:
             rewards = self.verdicts.reward.reshape(-1, self.n)[:problems]

@@ -40,7 +40,7 @@ class Outcome:
     """What became of one completion.
 
     `answer` is the extracted text (None: invalid, or a user's own grader). `path` tells what decided: "string",
-    "rational", "numeric", "symbolic", "timeout" or "died" (a worker overran its deadline or a limit: incorrect),
+    "rational", "numeric", "symbolic", "timeout" or "died" (two workers overran their deadline or a limit: incorrect),
     "raised" (the comparison failed with an error: incorrect), "none" (invalid), "user". `reward` is the number that a
     user's own grader gave, None where there is none.
     """

@@ -28,6 +28,7 @@ from topr_exp.types import TOPRError
 START_SECONDS = 600.0  # of patience with a slow disk or a crowded machine; it takes 1 to 2 seconds
 LATE = f"the grading processes did not answer within {START_SECONDS:g} s; give the command again on a freer machine"
 
+CUT_OFF = ("timeout", "died")
 Answer = tuple[str, Any]  # ("ok", value), ("error", message), ("timeout", None), ("died", None), ("failed", message)
 
 
@@ -40,8 +41,9 @@ class Pool:
     """`workers` processes that each run `target` ("package.module:function") on the strings of one task at a time.
 
     A worker that has not answered `deadline` seconds after it began a task is killed: "timeout". One that ends by
-    itself (out of memory or CPU limit, crash): "died". Either is replaced at once. They can't execute text,
-    write files or start processes (worker.py). Use from any thread; not across fork (see Grader).
+    itself (out of memory or CPU limit, crash): "died". Either is replaced at once, and the task tried once more while
+    no other is: something else may have stopped or killed the first. Workers can't execute text, write files or start
+    processes (worker.py). Use from any thread; not across fork (see Grader).
     """
 
     def __init__(self, target: str, workers: int, deadline: float) -> None:
@@ -52,6 +54,8 @@ class Pool:
         self._ended: str | None = None  # why no task is taken any more
         self._ending = threading.Lock()
         self._asking = threading.Lock()  # one request to the server at a time
+        self._at_work = threading.Semaphore(workers)
+        self._begin = threading.Lock()  # no task begins while it is held
         self._server, self._control = _start_server(target)
         self._workers: list[_Worker] = []
         self._threads: list[threading.Thread] = []
@@ -111,8 +115,22 @@ class Pool:
     def _run(self, place: int) -> None:
         while (task := self._tasks.get()) is not None:
             future, arguments = task
-            future.set_result(self._answer(place, arguments))
+            with self._begin:
+                self._at_work.acquire()
+            answer = self._answer(place, arguments)
+            self._at_work.release()
+            if answer[0] in CUT_OFF:
+                answer = self._answer_alone(place, arguments)
+            future.set_result(answer)
         self._workers[place].channel.close()
+
+    def _answer_alone(self, place: int, arguments: tuple[str, ...]) -> Answer:
+        with self._begin:
+            for _ in self._workers:
+                self._at_work.acquire()
+            answer = self._answer(place, arguments)
+            self._at_work.release(len(self._workers))
+        return answer
 
     def _answer(self, place: int, arguments: tuple[str, ...]) -> Answer:
         try:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
 from topr_exp.grading import Grader
-from topr_exp.grading.extraction import FORMATS
 from topr_exp.grading.grader import version
+from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed, interrupts
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
@@ -49,8 +49,13 @@ class Verdicts:
         given = np.array(self.columns["reward"].to_pylist(), dtype=np.float64)  # a null is not-a-number
         return np.where(np.isnan(given), min(0.0, float(np.nanmin(given, initial=0.0))), given)
 
+    @property
+    def cut_off(self) -> int:
+        """Completions that count as incorrect since two workers were killed on them, or ended."""
+        return self.count(*CUT_OFF)
+
     def count(self, *paths: str) -> int:
-        """Completions that were decided in one of these ways: timeout and died, a worker that was killed; raised."""
+        """Completions that were decided in one of these ways."""
         return int(np.isin(self.columns["path"].to_pylist(), paths).sum())
 
     @property
@@ -101,18 +106,21 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
             table.fill(make, report, on_wait=progress.message)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():
-        warn_of_failures(verdicts, grading.grader)
+        command = f"python -m topr_exp.store --root {table.folder.parents[1]} regrade {table.name}"
+        warn_of_failures(verdicts, grading.grader, f"; to try again: {command}")
     return verdicts
 
 
-def warn_of_failures(verdicts: Verdicts, grader_name: str) -> None:
-    """Say how many completions count as incorrect because a grader of the user's took too long, or ours failed."""
-    cut_off = verdicts.count("timeout", "died") if grader_name not in FORMATS else 0
-    for count, what in ((cut_off, "overran its time or memory"), (verdicts.count("raised"), "failed with an error")):
+def warn_of_failures(verdicts: Verdicts, grader_name: str, again: str = "") -> None:
+    """Say how many completions count as incorrect because a grader was cut off or failed; `again`: the way out."""
+    for count, what, then in (
+        (verdicts.cut_off, "was cut off twice (its time, its memory, or by another program)", again),
+        (verdicts.count("raised"), "failed with an error", ""),
+    ):
         if count:
             log.warning(
-                "warning: grader %s %s on %d of %d completions, which count as incorrect",
-                *(grader_name, what, count, len(verdicts.verdict)),
+                "warning: grader %s %s on %d of %d completions, which count as incorrect%s",
+                *(grader_name, what, count, len(verdicts.verdict), then),
             )
 
 

@@ -93,7 +93,7 @@ def refused(event: str, arguments: tuple[Any, ...]) -> str | None:
         return "executes no text" if arguments[0].co_filename == LITERAL else None
     if event == "open":
         flags = arguments[2] if isinstance(arguments[2], int) else 0
-        return "writes no file" if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) else None
+        return "writes no file" if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) else None
     return f"does not call {event}" if event.startswith(_REFUSED) and event not in _ALLOWED else None
 
 

@@ -164,6 +164,8 @@ def results(summary: dict[str, Any], folder: Path) -> str:
         table.append(f"{note}; {trained}")
     if summary.get("note"):
         table.append(f"note: {summary['note']}")
+    if cut_off := sum(each.get("cut_off", 0) for each in (base, summary, final)):
+        table.append(f"note: the grader was cut off twice on {cut_off} completions, which count as incorrect")
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())
     return "\n".join(
         [

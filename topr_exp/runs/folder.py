@@ -228,6 +228,8 @@ class RunFolder:
         summary = {"n_train": trained, "positive_share": share, "baseline": baseline, "effective_positive": None}
         if "mean_reward" in records[0]:
             summary["mean_reward"] = float(np.mean([record["mean_reward"] for record in records]))
+        rounds = {record["round"]: record for record in records if (record.get("cut_off") or 0) > 0}
+        summary["cut_off"] = int(sum(record["cut_off"] for record in rounds.values()))
         drawn = {record["round"]: record for record in records if "problems_drawn" in record}
         for name in ("problems_drawn", "problems_kept") if drawn else ():
             summary[name] = sum(record[name] for record in drawn.values())

@@ -45,6 +45,10 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("verify", help="compute every checksum; exit status 1 when a shard is damaged")
     command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all tables")
     command.set_defaults(run=verify)
+    command = commands.add_parser("regrade", help="grade again the completions whose workers were killed or too slow")
+    command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all verdicts")
+    command.add_argument("--grader", metavar="NAME", help="a grader of your own, of verdicts that it gave")
+    command.set_defaults(run=regrade)
     command = commands.add_parser("prune", help=PRUNE)
     command.add_argument("--kind", help="of this kind; imported ones only go by this or --key: no run makes them again")
     command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
@@ -134,6 +138,31 @@ def verify(store: Store, options: argparse.Namespace) -> int:
         bad += len(damaged)
     if bad:
         print(f"{bad} damaged; the next run that needs a damaged shard makes it again")
+    return 1 if bad else 0
+
+
+def regrade(store: Store, options: argparse.Namespace) -> int:
+    from topr_exp.grading.regrade import regrade_table
+
+    found = [catalog.find(store, options.key)] if options.key else catalog.entries(store)
+    verdicts = [entry for entry in found if entry.kind == "verdicts"]
+    if options.key and not verdicts:
+        raise TOPRError(f"{found[0].name} holds no verdicts")
+    bad = total = 0
+    for entry in verdicts:
+        try:
+            if entry.table is None:
+                raise TOPRError(entry.error)
+            cut_off, still = regrade_table(entry.table, store, options.grader)
+        except TOPRError as error:
+            print(f"NOT GRADED  {entry.name}: {error}")
+            bad += 1
+            continue
+        total += cut_off
+        if cut_off:
+            print(f"{cut_off - still} of {cut_off} cut-off completions of {entry.name} are decided now")
+    if not bad and not total:
+        print(f"no completion was cut off, of {len(verdicts)} tables of verdicts in {store.root}")
     return 1 if bad else 0
 
 

@@ -19,7 +19,7 @@ from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
 from topr_exp.store.filling import Filling
 from topr_exp.store.keys import canonical, key_hash
 from topr_exp.store.ragged import Ragged
-from topr_exp.store.shards import Shards
+from topr_exp.store.shards import Shards, stem
 from topr_exp.store.survey import KEY_FILE, KIND_NAMES, mark, read_key
 from topr_exp.types import TOPRError
 
@@ -139,6 +139,16 @@ class Table(Shards):
         made = Filling(self, self.name, make, on_shard, on_wait, self._stale).run()
         self._tidy()
         return made
+
+    def replace(self, index: int, table: pa.Table) -> None:
+        """Put other rows in the place of a whole shard; TOPRError while another process is at work on it."""
+        path = self.folder / f"{stem(index)}{leases.SUFFIX}"
+        with disk_errors(f"write {path}"):
+            lease = leases.acquire(path, self._stale)
+        if isinstance(lease, leases.Owner):
+            raise TOPRError(f"{lease} makes shard {index} of {self.name}; give the command again later")
+        with lease:
+            self.write_shard(index, table)
 
     def _write_key(self) -> None:
         text = json.dumps({"shards": self.shards, "key": self.key}, indent=1, sort_keys=True)

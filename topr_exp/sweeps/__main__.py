@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import pwd
 import signal
 import sys
 import time
@@ -113,6 +114,10 @@ def resume(sweep: Sweep, settings: Sequence[str]) -> int:
     from topr_exp.sweeps import slurm
     from topr_exp.sweeps.launch import run_unfinished
 
+    owners = {path.stat().st_uid for path in (sweep.folder, sweep.folder / FILE)} - {os.getuid()}
+    if owners:
+        names = ", ".join(map(user_name, sorted(owners)))
+        warn(f"{sweep.folder} belongs to {names}, whose settings now run as yours, with the code that they name")
     cluster, launcher = recompose(sweep.arguments, settings)
     if isinstance(cluster, SlurmCluster):
         slurm.require()
@@ -121,6 +126,13 @@ def resume(sweep: Sweep, settings: Sequence[str]) -> int:
         for run in sweep.runs:
             run.settings["cluster"] = plain(cluster)
         return run_unfinished(sweep, sweep.runs, cluster, launcher)
+
+
+def user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
 
 
 def cancel(sweep: Sweep, names: Sequence[str]) -> int:

@@ -109,7 +109,6 @@ def read_json(path: Path) -> Any:
 
 def first_line(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8", errors="replace").split("
-", 1)[0]
+        return path.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0]
     except FileNotFoundError:
         return ""

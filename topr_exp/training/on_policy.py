@@ -167,10 +167,11 @@ class Rounds:
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """What is logged of the completions that a round sampled, kept or not."""
         gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
-        correct = float(np.mean(columns["verdict"].to_numpy() == "correct"))
+        verdicts, correct = Verdicts("", columns), float(np.mean(columns["verdict"].to_numpy() == "correct"))
         found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns), "sampler_gap": gap}
-        reward = Verdicts("", columns).reward
-        return found if reward is None else {**found, "sampled_reward": float(reward.mean())}
+        if verdicts.cut_off:
+            found["cut_off"] = verdicts.cut_off
+        return found if verdicts.reward is None else {**found, "sampled_reward": float(verdicts.reward.mean())}
 
     def choose_prompts(self, number: int) -> tuple[np.ndarray, list[int]]:
         """The problems that a round samples, and the buffer's groups that take the place of the others."""
