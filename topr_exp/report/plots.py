@@ -14,7 +14,7 @@ import numpy as np
 
 from topr_exp.evaluation.intervals import Interval, Values
 from topr_exp.report.curves import Band, Curves, band, number
-from topr_exp.report.estimates import plotted
+from topr_exp.report.estimates import estimate
 from topr_exp.report.groups import Comparison, tell
 from topr_exp.report.runs import Run
 
@@ -137,7 +137,7 @@ def sweep_plot(
     rows: dict[str, list[tuple[float, Interval]]] = {}
     for members in comparison.groups.values():
         known = [place for i in members if (place := places[i]) is not None]
-        found = plotted([runs[i] for i in members], name)
+        found = estimate([runs[i] for i in members], name)
         if known and found is not None:
             settings = comparison.settings[members[0]]
             label = ", ".join(tell(key, settings) for key in comparison.keys if key not in own)
