@@ -81,7 +81,9 @@ def by_test(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     tests: dict[str, list[Run]] = {}
     for run in runs:
         tests.setdefault(str(gold_answers(run)), []).append(run)
-    settings = [dict(flatten(members[0].config)) | {TEST: i} for i, members in enumerate(tests.values(), 1)]
+    firsts = [members[0].config for members in tests.values()]
+    leaves = {key for config in firsts for key, _ in flatten(config)}
+    settings = [dict(flatten(config, leaves)) | {TEST: i} for i, config in enumerate(firsts, 1)]
     names = {key for one in settings for key in one if key.startswith("data.") and not ignored(key)} - {TEST}
     keys = telling([*sorted(names, key=rank), TEST], settings)
     titles = [f"test problems: {', '.join(tell(key, one) for key in keys)}" for one in settings]

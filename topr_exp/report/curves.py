@@ -84,17 +84,24 @@ class Band:
     curves: int
 
 
-def band(curves: Sequence[tuple[Values, Values]], *, share: bool = False) -> Band | None:
+def band(curves: Sequence[tuple[Values, Values]], *, share: bool = False, between: bool = False) -> Band | None:
     """The mean over repetitions at the places that all have been measured at.
 
+    between: at the places of the first one that all reach, between their own places linear.
     share: the values lie between 0 and 1, and so does their interval.
     """
-    measured = [{place: value for place, value in zip(*curve, strict=True) if np.isfinite(value)} for curve in curves]
-    known = [one for one in measured if one]
-    places = np.array([place for place in known[0] if all(place in one for one in known)] if known else [])
-    if not len(places):
+    known = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in curves]
+    known = [(x, y) for x, y in known if len(x)]
+    if not known:
         return None
-    values = np.array([[one[place] for place in places] for one in known])
+    places = known[0][0]
+    values = np.stack([np.interp(places, x, y, left=math.nan, right=math.nan) for x, y in known])
+    reached = np.isfinite(values).all(axis=0)
+    if not between:
+        reached &= np.all([np.isin(places, x) for x, _ in known], axis=0)
+    if not reached.any():
+        return None
+    places, values = places[reached], values[:, reached]
     mean, half = values.mean(axis=0), t_half_width(values)
     if len(known) == 2:  # a t interval over two is wider than any plot; their range is what there is to see
         return Band(places, mean, values.min(axis=0), values.max(axis=0), 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from topr_exp.config.sampler import VLLMConfig
 from topr_exp.report.curves import number
 from topr_exp.report.paired import gold_answers
 from topr_exp.report.runs import Run
-from topr_exp.types import TOPRError
+from topr_exp.types import VERDICTS, TOPRError
 
 # Where a run computes and reports: no part of its result.
 IGNORED = (
@@ -65,7 +65,8 @@ class Comparison:
 
 def group_runs(runs: list[Run]) -> Comparison:
     """Group the runs by all settings that decide a result, seeds apart, and by their test problems."""
-    settings = [dict(flatten(run.config)) for run in runs]
+    leaves = {key for run in runs for key, _ in flatten(run.config)}
+    settings = [dict(flatten(run.config, leaves)) for run in runs]
     known = [one for one in settings if one]
     names = sorted({key for one in known for key in one if not ignored(key)}, key=rank)
     fixed = {key: known[0][key] for key in names if all(key in one for one in known) and one_value(key, known)}
@@ -117,13 +118,16 @@ def golds(run: Run) -> str:
         return ""
 
 
-def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested settings by dotted key; a group without values is a leaf, so that it is no null."""
+def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested settings by dotted key.
+
+    leaves: keys that are null, or empty, in another run: a group in their place is a value of theirs, too.
+    """
     for key, item in value.items():
-        if isinstance(item, dict) and any(leaf is not None for _, leaf in flatten(item)):
-            yield from flatten(item, f"{prefix}{key}.")
-        else:
+        if not isinstance(item, dict) or not item or f"{prefix}{key}" in leaves:
             yield f"{prefix}{key}", item
+        if isinstance(item, dict):
+            yield from flatten(item, leaves, f"{prefix}{key}.")
 
 
 def ignored(key: str) -> bool:
@@ -136,8 +140,8 @@ def rank(key: str) -> tuple[int, str]:
 
 
 def named(key: str, keys: list[str]) -> bool:
-    """Whether a setting belongs to a group whose name is among the keys, as those of an algorithm do."""
-    return f"{key.partition('.')[0]}.name" in keys
+    """Whether a setting belongs to a group that is among the keys, or whose name is, as an algorithm's do."""
+    return f"{key.partition('.')[0]}.name" in keys or any(key.startswith(f"{other}.") for other in keys)
 
 
 def one_value(key: str, settings: list[dict[str, Any]]) -> bool:
@@ -205,6 +209,8 @@ def text(value: Any) -> str:
         return MISSING
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {text(item)}' for key, item in value.items())}}}"
     return value if isinstance(value, str) and plain(value) else json.dumps(value)
 
 
@@ -235,13 +241,15 @@ def different_bases(runs: list[Run], comparison: Comparison) -> list[str]:
 
 def bases(runs: list[Run], comparison: Comparison) -> dict[str, list[Run]]:
     """The runs by what they began from: "base", where its figures differ with the settings that tell bases apart."""
-    if len({run.figure("base", "pass@1") for run in runs} - {None}) < 2:
+    figures = {tuple(run.figure("base", name) for name in ("pass@1", *VERDICTS)) for run in runs}
+    if len({each for each in figures if any(value is not None for value in each)}) < 2:
         return {"base": runs}
     known = [one for one in comparison.settings if one]
     keys = telling((key for key in comparison.differing if key.startswith(OF_THE_BASE)), known)
     found: dict[str, list[Run]] = {}
-    for run, settings in zip(runs, comparison.settings, strict=True):
-        found.setdefault(", ".join(["base", *(tell(key, settings) for key in keys)]), []).append(run)
+    for i, (run, settings) in enumerate(zip(runs, comparison.settings, strict=True)):
+        if i not in comparison.repeats:
+            found.setdefault(", ".join(["base", *(tell(key, settings) for key in keys)]), []).append(run)
     return found
 
 

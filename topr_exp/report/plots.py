@@ -71,10 +71,12 @@ def curves_of(run: Run, kind: str) -> Curves:
 
 
 def curve_plot(groups: Groups, kind: str, name: str) -> Plot:
-    """A number against the updates, a line for each group."""
+    """A number against the updates, a line for each group; of tests those on as many problems as its first run's."""
     lines = []
     for i, (label, members) in enumerate(groups.items()):
-        known = [one for run in members if name in (one := curves_of(run, kind)).values]
+        having = [run for run in members if name in curves_of(run, kind).values]
+        asked = [run.curve[0].get("problems") if kind == "test" else None for run in having]
+        known = [curves_of(run, kind) for run, problems in zip(having, asked, strict=True) if problems == asked[0]]
         found = band([(one.steps, one.values[name]) for one in known], share=is_share(name))
         if found is not None:
             title = f"{label} ({found.curves} runs)" if found.curves > 1 else label
