@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from topr_exp.compare import main, references, table
 from topr_exp.pipeline import run
 from topr_exp.report.results import packed
 from topr_exp.report.selection import Runs
+from topr_exp.report.write import write_report
 from topr_exp.store import Store
 from topr_exp.types import ConfigError
 
@@ -56,8 +59,6 @@ def test_means_and_paired_differences(
 def test_runs_that_have_moved_are_found(
     sweep: tuple[Path, dict[tuple[str, int], float]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import shutil
-
     there = shutil.copytree(sweep[0], tmp_path / "moved")
     capsys.readouterr()
     assert main([str(there), "--figure", "maj"]) == 0
@@ -71,10 +72,56 @@ def test_what_was_tested_on_other_problems_is_a_table_of_its_own(
     capsys.readouterr()
     assert main([str(sweep[0]), str(tmp_path), "--against", "topr"]) == 0
     first, second = capsys.readouterr().out.split("\n\n")
-    assert first.splitlines()[0] == "data, seed=0"
+    assert first.splitlines()[0] == "test problems: data.seed=0"
     assert [line.split()[0] for line in first.splitlines()[2:4]] == ["naive", "topr"]
-    assert second.splitlines()[0] == "data, seed=5"
+    assert second.splitlines()[0] == "test problems: data.seed=5"
     assert second.splitlines()[2].split()[:2] == ["topr", "1"]
+
+
+def test_the_report_says_the_same(
+    sweep: tuple[Path, dict[tuple[str, int], float]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One number, one interval: of two seeds in both commands, of a single run in its summary, too."""
+    folder = sweep[0]
+    runs = [path.parent for path in folder.rglob("DONE")]
+    for i, folders in enumerate([[folder], *([path] for path in runs)]):
+        found = shown(capsys, *folders)
+        tables = write_report(folders, tmp_path / str(i)).parent / "tables"
+        rows = list(csv.DictReader((tables / "groups.csv").open()))
+        assert len(rows) == len(found) == (1 if i else 2)
+        for row in rows:
+            ends = [100 * float(row[f"final_pass@1{end}"]) for end in ("", "_low", "_high")]
+            assert found[row["group"]][0] == pytest.approx(ends, abs=0.051)
+            assert row["final_pass@1_interval_over"] == ("problems" if i else "2 seeds, problems")
+            if i:
+                point = json.loads((folders[0] / "summary.json").read_text())["final"]["pass@k"]["1"]
+                assert ends == pytest.approx([100 * point[name] for name in ("value", "low", "high")])
+
+
+def test_runs_with_the_same_settings_and_other_test_problems_are_both_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(4):
+        made_run(tmp_path, f"r{seed}", counts_of(seed, 0.3 + 0.1 * seed), first_gold=seed % 2, algo={"name": "topr"},
+                 seed=seed)  # fmt: skip
+    assert main([str(tmp_path)]) == 0
+    first, second = capsys.readouterr().out.split("\n\n")
+    assert [first.splitlines()[0], second.splitlines()[0]] == [f"test problems: test={i}" for i in (1, 2)]
+    assert all(each.splitlines()[2].split()[:2] == ["topr", "2"] for each in (first, second))
+    tables = write_report([tmp_path]).parent / "tables"
+    rows = list(csv.DictReader((tables / "groups.csv").open()))
+    assert [(row["group"], row["runs"]) for row in rows] == [("test=1", "2"), ("test=2", "2")]
+
+
+def test_what_else_differs_and_what_is_counted_once_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, lr in (("topr", 1e-4), ("tis", 1e-3)):
+        made_run(tmp_path, name, counts_of(0, 0.5), algo={"name": name}, optim={"lr": lr}, seed=0)
+    shutil.copytree(tmp_path / "tis", tmp_path / "tis_again")
+    assert main([str(tmp_path), "--against", "topr"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "also differs: optim.lr (0.0001, 0.001)"
+    assert [line.split()[1] for line in out.splitlines()[1:3]] == ["1", "1"]
+    assert err == "warning: tis_again has the settings and seeds of tis: counted once\n"
 
 
 def made_up(level: float, *seeds: int) -> Runs:
@@ -141,7 +188,7 @@ PROBLEMS, N = 30, 8
 Counts = Sequence[tuple[int, int]]  # of each problem, how many of the N completions are correct, and invalid
 
 
-def made_run(folder: Path, name: str, counts: Counts, **settings: Any) -> None:
+def made_run(folder: Path, name: str, counts: Counts, first_gold: int = 0, **settings: Any) -> None:
     """A finished run whose last evaluation has these verdicts; the one before has others. Of the incorrect completions
     all but one agree on an answer."""
     place = folder / name
@@ -157,7 +204,7 @@ def made_run(folder: Path, name: str, counts: Counts, **settings: Any) -> None:
             for correct, invalid in each
             for answer in [0] * correct + [-1] * invalid + ([2] + [1] * N)[: N - correct - invalid]
         ]
-        golds = [str(i) for i in range(len(counts))]
+        golds = [str(first_gold + i) for i in range(len(counts))]
         made = store.table("verdicts", {"golds": golds, "of": name, "step": step}, 1)
         columns = pa.table({"verdict": words, "class": pa.array(classes, pa.int32())})
         made.fill(lambda _, columns=columns: columns)

@@ -39,16 +39,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_comparison(options: argparse.Namespace) -> int:
-    tables = {}
-    unknown = None
-    for title, runs in by_test(finished_runs(options.folders, options.figure)).items():
+    tables, unknown = [], None
+    tests = by_test(finished_runs(options.folders, options.figure))
+    for title, runs in tests:
         try:
-            tables[title] = table(groups_of(runs), options.against, options.figure)
+            groups, notes = groups_of(runs, options.figure)
+            text = "\n".join([table(groups, options.against, options.figure), *notes])
         except ConfigError as error:  # a group may be there in one table and not in another
             unknown = error
+        else:
+            tables.append(text if len(tests) == 1 else f"{title}\n{text}")
     if unknown is not None and not tables:
         raise unknown
-    print("\n\n".join(tables.values() if len(tables) == 1 else (f"{title}\n{text}" for title, text in tables.items())))
+    print("\n\n".join(tables))
     return 0
 
 
@@ -67,34 +70,44 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
     return runs
 
 
-def by_test(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs by the problems that they were tested on, by a name of these: only on the same ones are they paired."""
-    from topr_exp.report.groups import flatten, tell, telling
+def by_test(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
+    """The runs by the problems that they were tested on, with a name of these: only on the same ones are they paired.
+
+    It is of the settings of data, with a number where these are the same and the problems are not.
+    """
+    from topr_exp.report.groups import TEST, flatten, ignored, rank, tell, telling
     from topr_exp.report.paired import gold_answers
 
     tests: dict[str, list[Run]] = {}
     for run in runs:
         tests.setdefault(str(gold_answers(run)), []).append(run)
-    settings = [dict(flatten(members[0].config)) for members in tests.values()]
-    keys = telling((key for key in settings[0] if key.startswith("data.")), settings)
-    titles = [", ".join(["data", *(tell(key, one) for key in keys)]) for one in settings]
-    return dict(zip(titles, tests.values(), strict=True))
+    firsts = [members[0].config for members in tests.values()]
+    leaves = {key for config in firsts for key, _ in flatten(config)}
+    settings = [dict(flatten(config, leaves)) | {TEST: i} for i, config in enumerate(firsts, 1)]
+    names = {key for one in settings for key in one if key.startswith("data.") and not ignored(key)} - {TEST}
+    keys = telling([*sorted(names, key=rank), TEST], settings)
+    titles = [f"test problems: {', '.join(tell(key, one) for key in keys)}" for one in settings]
+    return list(zip(titles, tests.values(), strict=True))
 
 
-def groups_of(runs: list[Run]) -> dict[tuple[str, ...], Runs]:
-    """The runs by the values of the settings that tell groups apart."""
+def groups_of(runs: list[Run], figure: str) -> tuple[dict[tuple[str, ...], Runs], list[str]]:
+    """The runs by the values of the settings that tell groups apart, and lines on what else these differ in."""
     from topr_exp.report.groups import group_runs, tell
-    from topr_exp.report.paired import draws, record
+    from topr_exp.report.paired import record
     from topr_exp.report.selection import Runs
 
     comparison = group_runs(runs)
-    records = [record(run, draw) for run, draw in zip(runs, draws(comparison), strict=True)]
+    for i, other in comparison.repeats.items():
+        same = f"{runs[i].name} has the settings and seeds of {runs[other].name}"
+        print(f"warning: {same}: counted once", file=sys.stderr)
+    records = [record(run, draw, figure=figure) for run, draw in zip(runs, comparison.draws, strict=True)]
+    notes = [f"also differs: {comparison.confounded}"] if comparison.confounded else []
     return {
         tuple(tell(key, comparison.settings[members[0]]) for key in comparison.keys) or (label,): Runs(
             [records[i] for i in members]
         )
         for label, members in comparison.groups.items()
-    }
+    }, notes
 
 
 def references(groups: Sequence[tuple[str, ...]], against: str | None) -> dict[tuple[str, ...], tuple[str, ...] | None]:
@@ -127,7 +140,7 @@ def table(groups: dict[tuple[str, ...], Runs], against: str | None, figure: str)
     lines = [f"{title:<{width}}  runs  {'mean':<20}  {'over':<20}  minus {head}"]
     for group, runs in groups.items():
         found = runs.interval(figure)
-        line = f"{name_of(group):<{width}}  {len(runs):>4}  {found.percent():<20}  {over(found.seeds):<20}"
+        line = f"{name_of(group):<{width}}  {len(runs):>4}  {found.percent():<20}  {found.over:<20}"
         other = compared[group]
         if other != group:
             line += f"  {difference_to(groups[other], runs, figure) if other else 'nothing to compare with'}"
@@ -137,11 +150,6 @@ def table(groups: dict[tuple[str, ...], Runs], against: str | None, figure: str)
     return "\n".join(lines)
 
 
-def over(seeds: int) -> str:
-    """What an interval is over."""
-    return f"{seeds} seeds, problems" if seeds > 1 else "problems"
-
-
 def difference_to(reference: Runs, runs: Runs, figure: str) -> str:
     """A difference, what it rests on, and the means that it is of where these are not those of the lines."""
     from topr_exp.report.selection import Runs, difference
@@ -149,7 +157,7 @@ def difference_to(reference: Runs, runs: Runs, figure: str) -> str:
     found = difference(reference, runs, figure)
     if found is None:
         return "no seed in common"
-    told = f"{found.percent(sign=True):<22}  {over(found.seeds)}"
+    told = f"{found.percent(sign=True):<22}  {found.over}"
     shared = {*runs.seeds} & {*reference.seeds}
     if {*runs.seeds} != {*reference.seeds}:
         means = [Runs([one for one in each if one["settings"]["seed"] in shared]).interval(figure) for each in

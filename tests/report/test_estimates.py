@@ -9,7 +9,7 @@ from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from topr_exp.evaluation.intervals import t_95, t_half_width
 from topr_exp.report.curves import band
-from topr_exp.report.estimates import as_printed, estimate, majority_name, plotted, reward_name
+from topr_exp.report.estimates import as_printed, estimate, majority_name, reward_name
 from topr_exp.report.plots import curves_of
 from topr_exp.report.runs import Run
 
@@ -65,13 +65,15 @@ def test_a_single_run_has_the_interval_over_problems_that_was_measured() -> None
     assert estimate([made_run("x", BASE, {})], "pass@1") is None
 
 
-def test_two_runs_are_drawn_with_their_range() -> None:
-    found = plotted(runs((60, 70, 9), (50, 66, 7)), "pass@1")
+def test_a_run_that_is_not_finished_is_not_averaged_with_those_that_are() -> None:
+    made = runs((60, 70, 9), (50, 66, 7), (10, 20, 7))
+    made[2].status = "running"
+    found = estimate(made, "pass@1")
     assert found is not None
-    assert (found.value, found.low, found.high, found.seeds) == (pytest.approx(0.55), 0.5, 0.6, 2)
-    three = plotted(runs((60, 70, 9), (50, 66, 7), (55, 66, 7)), "pass@1")
-    assert three is not None
-    assert (three.low, three.high) == pytest.approx(by_hand.interval([0.6, 0.5, 0.55])[1:], abs=1e-4)
+    assert (found.value, found.seeds) == (pytest.approx(0.55), 2)
+    so_far = estimate(made[2:], "pass@1")
+    assert so_far is not None
+    assert so_far.value == pytest.approx(0.1)
 
 
 def test_each_point_of_a_curve_has_its_own_figures() -> None:
@@ -83,16 +85,16 @@ def test_each_point_of_a_curve_has_its_own_figures() -> None:
 
 
 def test_a_band_has_at_each_place_the_interval_of_the_values_there() -> None:
-    """Curves that were measured at other steps are read between them."""
+    """It has only places that all curves were measured at."""
     first, second, third = [0.3, 0.5, 0.4], [0.2, 0.6, 0.5], [0.35, 0.4, 0.45]
     x = np.array([0.0, 10.0, 20.0])
     curves = [(x, np.array(first)), (x, np.array(second)), (x[[0, 2]], np.array(third)[[0, 2]])]
     found = band(curves, share=True)
     assert found is not None
-    assert found.x.tolist() == [0, 10, 20]
-    for i in range(3):
+    assert found.x.tolist() == [0, 20]
+    for place, i in enumerate((0, 2)):
         expected = by_hand.interval([first[i], second[i], third[i]])
-        shown = (found.mean[i], found.low[i], found.high[i])
+        shown = (found.mean[place], found.low[place], found.high[place])
         assert shown == pytest.approx((expected[0], max(0.0, expected[1]), expected[2]), abs=1e-3)
 
 

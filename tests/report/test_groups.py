@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from topr_exp.config.schema import plain
 from topr_exp.config.section import deciding
 from topr_exp.evaluation.intervals import t_half_width
 from topr_exp.report.curves import band, read_curves, thin
-from topr_exp.report.estimates import estimate, plotted
+from topr_exp.report.estimates import estimate
+from topr_exp.report.facts import facts
 from topr_exp.report.groups import axes, different_bases, flatten, group_runs
 from topr_exp.report.runs import Run, read_runs
 from topr_exp.report.tables import groups_csv, groups_tex, runs_csv, tex
+from topr_exp.report.write import write_report
 
 
 def run_with(name: str, **settings: Any) -> Run:
@@ -75,8 +78,7 @@ def test_runs_are_repetitions_unless_they_differ_in_what_decides_their_result() 
         found = group_runs([Run(Path(name), name, config=each) for name, each in (("a", settings), ("b", other))])
         (told_apart if len(found.groups) == 2 else pooled).append(key)
     on_the_way = {"evaluation.every", "evaluation.problems"}
-    names = {"name", "algo._target_"}  # of the sweep, and what follows from algo.name
-    assert {*pooled} & {*decides} - on_the_way - names == {"seed", "sampler.seed", "data.seed"}
+    assert {*pooled} & {*decides} - on_the_way - {"name"} == {"seed", "sampler.seed", "data.seed"}
     assert {"algo.b_neg", "optim.lr", "sampler.temperature", "evaluation.seed", "data.eval_n"} <= {*told_apart}
     assert {"cluster.jobs", "output_dir", "optim.micro_batch_size"} <= {*pooled}
 
@@ -86,10 +88,58 @@ def test_members_of_a_group_stand_in_the_order_of_the_runs() -> None:
     assert group_runs(runs).groups == {"is": [1, 3, 5], "topr": [0, 2, 4]}
 
 
-def test_a_setting_that_old_runs_lack_is_no_difference() -> None:
-    old, new = run_with("old"), run_with("new", extra=3)
-    assert group_runs([old, new]).keys == []
-    assert group_runs([old, new, run_with("newer", extra=4)]).keys == ["extra"]
+@pytest.fixture(scope="module")
+def of_different_settings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The report's tables of runs of which no two are repetitions, each with another seed, and how many they are."""
+    folder = tmp_path_factory.mktemp("settings")
+    lora = {"rank": 16, "alpha": 32}
+    changes: list[dict[str, Any]] = [
+        {}, {"model": {"lora": lora}}, {"model": {"lora": {**lora, "rank": 17}}}, {"model": {"lora": {"rank": None}}},
+        {"data": {"options": {}}}, {"data": {"options": {"digits": 3}}}, {"data": {"options": {"digits": "3"}}},
+        {"optim": {"lr": 0.12345678}}, {"optim": {"lr": 0.12345679}}, {"algo": {"_target_": "mine.Loss"}},
+        {"effective_positive": 0.3}, {"new": 1}, {"data": {"template": "–"}}, {"data": {"template": "a"}},
+    ]  # fmt: skip
+    for seed, change in enumerate(changes):
+        _, path = make_run(folder, f"seed={seed}", "data.template=null", rng=seed % 10)
+        stored = json.loads((path / "config.json").read_text())
+        for key, value in change.items():
+            stored["resolved"][key] = {**stored["resolved"][key], **value} if isinstance(value, dict) else value
+        (path / "config.json").write_text(json.dumps(stored))
+    return write_report([folder]).parent / "tables", len(changes)
+
+
+def test_runs_of_different_settings_are_never_averaged(of_different_settings: tuple[Path, int]) -> None:
+    tables, count = of_different_settings
+    rows = list(csv.DictReader((tables / "groups.csv").open(encoding="utf-8")))
+    assert [row["runs"] for row in rows] == ["1"] * count
+    assert len({row["group"] for row in rows}) == count, "no two have one name"
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "groups.csv"])
+def test_a_table_has_one_column_a_name(of_different_settings: tuple[Path, int], name: str) -> None:
+    heads = next(csv.reader((of_different_settings[0] / name).open(encoding="utf-8")))
+    assert "baseline" not in heads or name == "runs.csv"
+    assert len(heads) == len({*heads})
+
+
+def test_the_same_run_twice_is_counted_once(tmp_path: Path) -> None:
+    _, path = make_run(tmp_path / "a", "seed=0")
+    make_run(tmp_path / "a", "seed=1", rng=1)
+    shutil.copytree(path, tmp_path / "copy" / path.name)
+    tables = write_report([tmp_path]).parent / "tables"
+    (row,) = csv.DictReader((tables / "groups.csv").open(encoding="utf-8"))
+    assert (row["runs"], row["final_pass@1_interval_over"]) == ("2", "2 seeds")
+    runs = read_runs([tmp_path])
+    assert len(facts(runs, group_runs(runs))["counted once"].split(" and ")) == 2
+
+
+def test_settings_that_differ_with_the_groups_are_named() -> None:
+    """An algorithm's own come with its name; any other may be why its runs end where they do."""
+    runs = [run_with(name, algo={"name": name, "b_pos": b}, optim={"lr": lr}, seed=seed)
+            for name, b, lr in (("topr", 1.0, 1e-4), ("tis", 0.0, 1e-3)) for seed in (0, 1)]  # fmt: skip
+    found = group_runs(runs)
+    assert found.keys == ["algo.name"]
+    assert facts(runs, found)["also differs"] == "optim.lr (0.0001, 0.001)"
 
 
 def test_a_run_without_settings_stands_alone() -> None:
@@ -124,10 +174,12 @@ def test_thinning_keeps_means_and_ends() -> None:
         {"iteration": 1, "step": i, "optimizer_step": i, "samples": 8 * i, "loss": float(i)} for i in range(1, 1001)
     ]
     found = thin(read_curves(updates, "samples"), points=100)
-    assert len(found.steps) == 100
+    assert len(found.steps) == 63
     assert found.steps[-1] == 1000
     assert found.samples[-1] == 8000
-    np.testing.assert_allclose(found.values["loss"], np.arange(1, 1001).reshape(100, 10).mean(1))
+    np.testing.assert_allclose(found.values["loss"][:-1], np.arange(1, 993).reshape(62, 16).mean(1))
+    fewer = thin(read_curves(updates[:900], "samples"), points=100)
+    assert {*fewer.steps[:-1]} < {*found.steps}, "runs of other lengths have places in common"
     few = thin(read_curves(updates[:7], "samples"), points=100)
     np.testing.assert_allclose(few.values["loss"], np.arange(1, 8))
 
@@ -178,14 +230,6 @@ def test_a_band_is_students_interval_within_what_a_share_can_be() -> None:
     np.testing.assert_allclose([two.low, two.high], [[0.1, 0.9], [0.2, 0.98]])
 
 
-def test_plots_show_the_range_of_two_runs(tmp_path: Path) -> None:
-    runs = read_runs([make_sweep(tmp_path, 12)])
-    two = [runs[i] for i in group_runs(runs).groups["topr, p~=0.05"]]
-    shown, values = plotted(two, "pass@1"), [run.figure("final", "pass@1") for run in two]
-    assert shown is not None
-    assert [shown.low, shown.high] == sorted(value for value in values if value is not None)
-
-
 def test_what_all_runs_share_has_its_interval_over_problems(tmp_path: Path) -> None:
     runs = read_runs([make_sweep(tmp_path, 4)])
     base, final = estimate(runs, "pass@1", "base"), estimate(runs, "pass@1")
@@ -216,7 +260,7 @@ def test_tables_hold_every_run_and_group(tmp_path: Path) -> None:
     groups = list(csv.DictReader(io.StringIO(groups_csv(runs, found))))
     assert len(groups) == 10
     assert {row["runs"] for row in groups} == {"2"}
-    assert {row["final_pass@1_interval_over"] for row in groups} == {"seeds"}
+    assert {row["final_pass@1_interval_over"] for row in groups} == {"2 seeds"}
     lines = groups_tex(runs, found).splitlines()
     assert sum(line.endswith(r"\\") for line in lines) == 11
     assert len({line.count("&") for line in lines if line.endswith(r"\\")}) == 1

@@ -55,7 +55,7 @@ def test_each_group_has_the_mean_of_its_runs(runs: list[Run]) -> None:
             expected = by_hand.interval([levels[place] / 100 for levels in each])
             shown = [float(found[algo][f"final_{name}{end}"]) for end in ("", "_low", "_high")]
             assert shown == pytest.approx(expected, abs=1e-4), (algo, name)
-            assert found[algo][f"final_{name}_interval_over"] == "seeds"
+            assert found[algo][f"final_{name}_interval_over"] == "3 seeds"
         assert float(found[algo]["base_pass@1"]) == pytest.approx(0.31)
 
 

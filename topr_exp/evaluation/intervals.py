@@ -38,11 +38,19 @@ class Interval:
     low: float = math.nan
     high: float = math.nan
     seeds: int = 1  # whose spread it holds; 1: it is over problems alone
+    problems: bool = True  # whether it holds the spread of problems
 
     def as_dict(self) -> dict[str, float | None]:
         """value, low and high for JSON, None where there is none."""
         numbers = {"value": self.value, "low": self.low, "high": self.high}
         return {name: None if math.isnan(number) else number for name, number in numbers.items()}
+
+    @property
+    def over(self) -> str:
+        """Its sources of variation, in words."""
+        if math.isnan(self.low):
+            return "nothing"
+        return ", ".join([f"{self.seeds} seeds"] * (self.seeds > 1) + ["problems"] * self.problems)
 
     def percent(self, *, sign: bool = False) -> str:
         """As it is printed: 12.3 [10.1, 14.2]."""
@@ -150,7 +158,7 @@ def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Inte
     low, high = mean - half, mean + half
     if share:
         low, high = max(low, 0.0), min(high, 1.0)
-    return Interval(mean, low, high, len(array))
+    return Interval(mean, low, high, len(array), problems=False)
 
 
 # ---- over seeds and problems

@@ -102,7 +102,7 @@ def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
             for each in runs
             if "curve" in each
         ]
-        found = band(lines, share=True)
+        found = band(lines, share=True, between=True)
         if found is None:
             continue
         for x, y in lines:
@@ -124,7 +124,7 @@ def metric(ax: Axes, groups: Mapping[Any, Runs], name: str) -> None:
             for each in runs
             if name in each["metrics"]
         ]
-        found = band(lines)
+        found = band(lines, between=True)
         if found is None:
             continue
         for x, y in lines:

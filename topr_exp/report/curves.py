@@ -12,7 +12,7 @@ import numpy as np
 from topr_exp.evaluation.intervals import Values, t_half_width
 from topr_exp.runs.records import Record
 
-POINTS = 160  # of a curve that is drawn; more updates are averaged in bins
+POINTS = 160  # of a curve that is drawn, at most; more updates are averaged in bins
 NOT_CURVES = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")
 
 
@@ -51,13 +51,18 @@ def read_curves(records: Sequence[Record], samples: str) -> Curves:
 
 
 def thin(curves: Curves, points: int = POINTS) -> Curves:
-    """The means over bins of consecutive updates, at the end of each bin."""
+    """The means over bins of consecutive updates, at the end of each bin.
+
+    A bin has a power of two of them, so that of runs of other lengths bins end at the same places.
+    """
     count = len(curves.steps)
     if not count:
         return curves
-    bins = np.minimum(np.arange(count) * points // max(count, points), points - 1)
-    last = np.flatnonzero(np.diff(bins, append=points))
-    starts = np.concatenate([[0], last[:-1] + 1])
+    width = 1
+    while width * points < count:
+        width *= 2
+    starts = np.arange(0, count, width)
+    last = np.append(starts[1:], count) - 1
 
     def means(values: Values) -> Values:
         known = np.isfinite(values)
@@ -79,9 +84,10 @@ class Band:
     curves: int
 
 
-def band(curves: Sequence[tuple[Values, Values]], *, share: bool = False) -> Band | None:
-    """The mean over repetitions at the places of the first one that all reach, between their own places linear.
+def band(curves: Sequence[tuple[Values, Values]], *, share: bool = False, between: bool = False) -> Band | None:
+    """The mean over repetitions at the places that all have been measured at.
 
+    between: at the places of the first one that all reach, between their own places linear.
     share: the values lie between 0 and 1, and so does their interval.
     """
     known = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in curves]
@@ -91,6 +97,10 @@ def band(curves: Sequence[tuple[Values, Values]], *, share: bool = False) -> Ban
     places = known[0][0]
     values = np.stack([np.interp(places, x, y, left=math.nan, right=math.nan) for x, y in known])
     reached = np.isfinite(values).all(axis=0)
+    if not between:
+        reached &= np.all([np.isin(places, x) for x, _ in known], axis=0)
+    if not reached.any():
+        return None
     places, values = places[reached], values[:, reached]
     mean, half = values.mean(axis=0), t_half_width(values)
     if len(known) == 2:  # a t interval over two is wider than any plot; their range is what there is to see

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
+from pathlib import Path
 
 from topr_exp.evaluation.intervals import Interval, t_interval
+from topr_exp.report.paired import measured, record
 from topr_exp.report.runs import Run
+from topr_exp.report.selection import Runs
+from topr_exp.types import TOPRError
 
 REWARD = "mean_reward"  # of an evaluation, where rewards are graded: no share
 
 
 def estimate(runs: Sequence[Run], name: str, part: str = "final") -> Interval | None:
-    """The mean of a share, or of REWARD, over repetitions with a t interval; of a single run it is over problems."""
-    values = [value for run in runs if (value := run.figure(part, name)) is not None]
-    if not values:
+    """The mean of a share, or of REWARD, over repetitions with its interval, wherever one is shown.
+
+    It is over seeds and problems where the verdicts are there, else over seeds alone; of a single run, or the same
+    completions in all as the base's are, over problems. Final figures are of finished runs, as long as there are none
+    of those that got furthest.
+    """
+    furthest = max(map(progress, runs), default=None)
+    known = [
+        run for run in runs if run.figure(part, name) is not None and (part == "base" or progress(run) == furthest)
+    ]
+    if not known:
         return None
+    values = [float(run.summary[part][name]) for run in known]
+    if len({Path(str(run.summary[part].get("verdicts", run.path))).name for run in known}) == 1:
+        own = measured(known[0].summary[part], name)
+        if own is not None and not math.isnan(own.low):
+            return own
+        known = known[:1]
+    figure = "maj" if name.startswith("maj@") else name
+    if name != REWARD:
+        try:
+            return Runs([record(run, part=part, figure=figure) for run in known]).interval(figure, part)
+        except TOPRError:  # the verdicts are gone
+            pass
     if len(set(values)) > 1:
         return t_interval(values, share=name != REWARD)
-    # One run, or the same completions in all of them, as the base's are.
-    run = next(run for run in runs if run.figure(part, name) is not None)
-    curve, _, k = name.partition("@")
-    low, high = (run.figure(part, f"{curve}@k", k, end) for end in ("low", "high"))
-    if low is not None and high is not None:
-        return Interval(values[0], low, high)
-    error = run.figure(part, f"{name}_se")
-    if error is not None:
-        return Interval(values[0], values[0] - 1.96 * error, values[0] + 1.96 * error)
-    return Interval(values[0])
+    return measured(known[0].summary[part], name) or Interval(values[0])
 
 
-def plotted(runs: Sequence[Run], name: str) -> Interval | None:
-    """A final figure as plots show it: of two runs with their range, as curves are."""
-    found = estimate(runs, name)
-    if found is None or found.seeds != 2:
-        return found
-    values = [value for run in runs if (value := run.figure("final", name)) is not None]
-    return replace(found, low=min(values), high=max(values))
+def progress(run: Run) -> tuple[bool, int]:
+    """How far a run got: finished, else after how many evaluations."""
+    return (True, 0) if run.status == "done" else (False, len(run.evaluations))
 
 
 def reward_name(runs: Sequence[Run]) -> str | None:

@@ -18,6 +18,8 @@ def facts(runs: Sequence[Run], comparison: Comparison) -> dict[str, str]:
     more = [f"{len(commands) - MOST} more"] if len(commands) > MOST else []
     found = {
         "held fixed": ", ".join(f"{key} {text(comparison.fixed[key])}" for key in HELD if key in comparison.fixed),
+        "also differs": comparison.confounded,
+        "counted once": "; ".join(f"{runs[i].name} and {runs[j].name}" for i, j in comparison.repeats.items()),
         "tested on": "; ".join(sorted(set(tests_of(runs)))),
         "commit": ", ".join(sorted(set(commits_of(runs)))),
         "command": "; ".join([*commands[:MOST], *more]),

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.report.estimates import estimate, majority_name, pass_at_1, plotted
+from topr_exp.report.estimates import estimate, majority_name, pass_at_1
 from topr_exp.report.groups import Comparison, axes, bases
 from topr_exp.report.plots import BASE, KINDS, Groups, Plot, curve_names, curve_plot, kinds_plot, sweep_plot
 from topr_exp.report.runs import Run
@@ -33,10 +33,10 @@ STYLE: Any = {
 RATIOS = ("log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")
 
 INTERVALS = (
-    "Bands and bars: 95 % t intervals over three or more runs that differ in their seeds; of two runs their range; of "
-    "a single run the 95 % bootstrap interval over test problems. The test problems are the same for all runs: how "
-    "another choice of problems would move all of them is not in the intervals over runs. Runs that differ in `seed` "
-    "alone share their training completions: how another sampling would move them is not in the intervals either."
+    "Bars and points: 95 % intervals over runs that differ in their seeds and over test problems (crossed random "
+    "effects); of a single run over test problems (bootstrap). Bands: 95 % t intervals over three or more runs, of two "
+    "their range: how another choice of test problems would move all of them is not in them. Runs that differ in "
+    "`seed` alone share their training completions: how another sampling would move them is in no interval."
 )
 
 Drawing = Callable[["Axes"], Any]
@@ -140,7 +140,7 @@ def draw_bars(ax: Axes, groups: Groups, majority: str | None) -> None:
     width = 0.8 / len(names)
     for j, name in enumerate(names):
         for i, members in enumerate(groups.values()):
-            found = plotted(members, name)
+            found = estimate(members, name)
             if found is None:
                 continue
             place = i + (j - (len(names) - 1) / 2) * width

@@ -21,7 +21,7 @@ function result() {
   const columns = [
     { title: of, value: (row) => row.label, wrap: true },
     { title: "runs", value: (row) => row.runs, number: true },
-    { title: of === "group" ? "final pass@1 %" : "pass@1 %", value: (row) => row.mean, hint: "mean with its 95 % interval, over runs where there are several, else over test problems" },
+    { title: of === "group" ? "final pass@1 %" : "pass@1 %", value: (row) => row.mean, hint: "mean with its 95 % interval, over runs and test problems; of a single run over test problems" },
   ];
   if (rows.some((row) => row.reward)) columns.push({ title: "mean reward", value: (row) => row.reward, hint: "as the grader gives it, with its 95 % interval" });
   if (rows.some((row) => row.minus)) columns.push(
@@ -38,11 +38,11 @@ function overview() {
   const columns = [
     { title: "group", value: (group) => group.label, wrap: true },
     { title: "runs", value: (group) => group.runs, number: true },
-    ...results("mean of the group's runs with a 95 % t interval over them; for a single run the interval is over test problems"),
+    ...results("mean of the group's finished runs with its 95 % interval"),
   ];
   const start = { column: columns.findIndex((column) => column.title === "final pass@1 %"), up: false };
   place("groups").append(sortable(columns, DATA.groups, start, "groups").table,
-    node("p", { class: "soft" }, "In brackets: 95 % intervals, over repeated runs where there are several, else over test problems (which leaves out how training runs vary)."));
+    node("p", { class: "soft" }, "In brackets: 95 % intervals, over runs and test problems (crossed random effects); of a single run over test problems, which leaves out how training runs vary. Where verdicts are gone: Student's t over runs."));
 }
 
 // Columns of the figures before and after training, each [value, as it is printed].
@@ -121,10 +121,10 @@ function differences() {
     for (const run of DATA.runs) counts.set(run.settings[key] ?? "–", (counts.get(run.settings[key] ?? "–") || 0) + 1);
     return [...counts].sort(([a], [b]) => natural(a, b)).map(([value, count]) => `${value} (${count})`).join(", ");
   };
-  const rows = DATA.differing.map((key) => ({ key, values: values(key), follows: !DATA.keys.includes(key) }));
+  const rows = DATA.differing.map((key) => ({ key, values: values(key), section: `${key.split(".")[0]}.name` }));
   const columns = [
     { title: "setting", value: (row) => row.key }, { title: "values (runs)", value: (row) => row.values, wrap: true },
-    { title: "", value: (row) => (row.follows ? "follows from those above" : "") },
+    { title: "", value: (row) => (DATA.keys.includes(row.key) ? "" : DATA.keys.includes(row.section) ? `comes with ${row.section}` : "also differs") },
   ];
   home.append(sortable(columns, rows, null, "settings that differ").table);
   const names = DATA.runs.map((run, r) => [String(r), run.name]), state = { a: "0", b: String(Math.min(1, names.length - 1)) }, pair = node("div");

@@ -14,7 +14,7 @@ import numpy as np
 
 from topr_exp.evaluation.intervals import Interval, Values
 from topr_exp.report.curves import Band, Curves, band, number
-from topr_exp.report.estimates import plotted
+from topr_exp.report.estimates import estimate
 from topr_exp.report.groups import Comparison, tell
 from topr_exp.report.runs import Run
 
@@ -71,10 +71,12 @@ def curves_of(run: Run, kind: str) -> Curves:
 
 
 def curve_plot(groups: Groups, kind: str, name: str) -> Plot:
-    """A number against the updates, a line for each group."""
+    """A number against the updates, a line for each group; of tests those on as many problems as its first run's."""
     lines = []
     for i, (label, members) in enumerate(groups.items()):
-        known = [one for run in members if name in (one := curves_of(run, kind)).values]
+        having = [run for run in members if name in curves_of(run, kind).values]
+        asked = [run.curve[0].get("problems") if kind == "test" else None for run in having]
+        known = [curves_of(run, kind) for run, problems in zip(having, asked, strict=True) if problems == asked[0]]
         found = band([(one.steps, one.values[name]) for one in known], share=is_share(name))
         if found is not None:
             title = f"{label} ({found.curves} runs)" if found.curves > 1 else label
@@ -137,7 +139,7 @@ def sweep_plot(
     rows: dict[str, list[tuple[float, Interval]]] = {}
     for members in comparison.groups.values():
         known = [place for i in members if (place := places[i]) is not None]
-        found = plotted([runs[i] for i in members], name)
+        found = estimate([runs[i] for i in members], name)
         if known and found is not None:
             settings = comparison.settings[members[0]]
             label = ", ".join(tell(key, settings) for key in comparison.keys if key not in own)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import REWARD, estimate
 from topr_exp.report.groups import Comparison
-from topr_exp.report.paired import draws, evaluations, gold_answers, of_test, record
+from topr_exp.report.paired import gold_answers, record
 from topr_exp.report.runs import Run
 from topr_exp.report.selection import Runs, difference, gain
 from topr_exp.runs.console import plural
@@ -24,7 +25,7 @@ def ranking(groups: Mapping[str, Sequence[Run]], runs: Sequence[Run], comparison
 
     groups: label -> runs. Unfinished runs are left out; without finished ones there are no rows.
     """
-    number = {run.name: draw for run, draw in zip(runs, draws(comparison), strict=True)}
+    number = {run.path: draw for run, draw in zip(runs, comparison.draws, strict=True)}
     done = {label: [run for run in members if run.status == "done"] for label, members in groups.items()}
     done = {label: members for label, members in done.items() if members}
     if not done:
@@ -46,11 +47,11 @@ def row(label: str, runs: Sequence[Run], minus: Interval | None, part: str = "fi
         "mean": found.percent() if found is not None else "–",
         "reward": reward.plain() if reward is not None else "",
         "minus": minus.percent(sign=True) if minus is not None else "",
-        "over": "" if minus is None else f"{minus.seeds} seeds, problems" if minus.seeds > 1 else "problems alone",
+        "over": minus.over if minus is not None else "",
     }
 
 
-def to_best(best: Sequence[Run], runs: Sequence[Run], number: Mapping[str, int]) -> Interval | None:
+def to_best(best: Sequence[Run], runs: Sequence[Run], number: Mapping[Path, int]) -> Interval | None:
     """A group's final pass@1 minus the best one's, paired by seed and problem; None where that is not known.
 
     So it is for runs without a seed in common, tested on different problems, or whose verdicts are gone.
@@ -58,7 +59,7 @@ def to_best(best: Sequence[Run], runs: Sequence[Run], number: Mapping[str, int])
     try:
         if len({str(gold_answers(run)) for run in (*best, *runs)}) > 1:
             return None
-        pair = [Runs([record(run, number[run.name]) for run in members]) for members in (best, runs)]
+        pair = [Runs([record(run, number[run.path]) for run in members]) for members in (best, runs)]
     except TOPRError:
         return None
     return difference(pair[0], pair[1])
@@ -95,10 +96,10 @@ def listed(labels: Sequence[str], others: int) -> str:
     return "; ".join([*labels[:MOST], *more])
 
 
-def before_and_after(runs: Sequence[Run], number: Mapping[str, int]) -> dict[str, Any]:
+def before_and_after(runs: Sequence[Run], number: Mapping[Path, int]) -> dict[str, Any]:
     """Base and trained model of runs that differ in seeds alone."""
     try:
-        records = [record(run, number[run.name]) | {"base": of_test(run, evaluations(run)[0])} for run in runs]
+        records = [record(run, number[run.path]) | record(run, number[run.path], "base") for run in runs]
         gained: Interval | None = gain(Runs(records))
     except TOPRError:  # the verdicts are gone
         gained = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -55,7 +56,9 @@ class Runs(Sequence[Record]):
         return np.stack([of_problems(record[part], name) for record in self])
 
     def interval(self, name: str = "pass@1", part: str = "final") -> Interval:
-        return crossed_interval(self.values(name, part))
+        """Over seeds and problems; of a single run the one over problems that it noted, where it did."""
+        noted: Interval | None = self[0][part].get("intervals", {}).get(name) if len(self) == 1 else None
+        return noted if noted and not math.isnan(noted.low) else crossed_interval(self.values(name, part))
 
     def each(self, name: str = "pass@1", part: str = "final") -> list[float]:
         """The mean of each seed."""
@@ -89,7 +92,11 @@ def of_problems(results: Record, name: str) -> NDArray[np.float64]:
     kinds = results["of_problems"]
     if name == "maj":
         return unpacked(kinds["maj"]) / 1000
-    shares = unpacked(kinds[{"pass@1": "correct"}.get(name, name)]) / results["n"]
+    if name == "incorrect":
+        counts = results["n"] - unpacked(kinds["correct"]) - unpacked(kinds["invalid"])
+    else:
+        counts = unpacked(kinds[{"pass@1": "correct"}.get(name, name)])
+    shares = counts / results["n"]
     return np.asarray(shares.reshape(results.get("solutions", 1), -1).mean(axis=0))
 
 

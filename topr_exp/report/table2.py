@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from topr_exp.evaluation.intervals import t_half_width
-from topr_exp.report.groups import group_runs
+from topr_exp.report.groups import TEST, group_runs
 from topr_exp.report.runs import Run, read_runs
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import TOPRError
@@ -85,10 +85,12 @@ def table2(runs: Sequence[Run]) -> str:
         alike(name, [setting(one.run, name) for one in tested])
     alike("task.test_solutions", [str(one.before.solutions) for one in tested])
     alike("data.eval_n", [str(one.before.verifications) for one in tested])
-    keys = [key for key in group_runs([one.run for one in tested]).keys if key != "algo.name"]
-    if keys:
+    comparison = group_runs([one.run for one in tested])
+    if keys := [key for key in comparison.keys if key not in ("algo.name", "data.seed", TEST)]:
         raise TOPRError(f"these runs can't stand in one table: they differ in {', '.join(keys)}")
-    return "\n".join(render(rows_of(tested), tested))
+    tested = [one for i, one in enumerate(tested) if i not in comparison.repeats]
+    also = [f"also differs: {comparison.confounded}"] if comparison.confounded else []
+    return "\n".join([*render(rows_of(tested), tested), *also])
 
 
 def read_tested(run: Run) -> Tested:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,9 +30,8 @@ def runs_csv(runs: Sequence[Run], comparison: Comparison) -> str:
     """One line a run: what differs, what was trained on, base and final figures with intervals over problems."""
     names = measures(runs)
     columns = [f"{part}_{name}{end}" for part in ("base", "final") for name in names for end in ("", "_low", "_high")]
-    table: list[list[Any]] = [
-        ["run", "folder", "status", "group", *comparison.differing, "seed", *OF_SUMMARY, *columns]
-    ]
+    own = [f"{key} (setting)" if key in OF_SUMMARY else key for key in comparison.differing]
+    table: list[list[Any]] = [["run", "folder", "status", "group", *own, "seed", *OF_SUMMARY, *columns]]
     for run, settings, label in zip(runs, comparison.settings, comparison.labels, strict=True):
         row: list[Any] = [run.name, str(run.path), run.status, label]
         row += [text(settings.get(key)) for key in [*comparison.differing, "seed"]]
@@ -62,20 +60,13 @@ def groups_csv(runs: Sequence[Run], comparison: Comparison) -> str:
         for part in ("base", "final"):
             for name in names:
                 found = estimate([runs[i] for i in members], name, part)
-                row += [*numbers(found), over(found)]
+                row += [*numbers(found), found.over if found is not None else None]
         table.append(row)
     return as_csv(table)
 
 
 def numbers(found: Interval | None) -> list[float | None]:
     return [None, None, None] if found is None else [*found.as_dict().values()]
-
-
-def over(found: Interval | None) -> str | None:
-    """What an interval is over."""
-    if found is None:
-        return None
-    return "seeds" if found.seeds > 1 else "nothing" if math.isnan(found.low) else "problems"
 
 
 def as_csv(table: Sequence[Sequence[Any]]) -> str:
@@ -96,7 +87,7 @@ def groups_tex(runs: Sequence[Run], comparison: Comparison) -> str:
     names = measures(runs)
     heads = [*(comparison.keys or ["run"]), "runs", "base pass@1", *names]
     lines = [
-        "% Percent (mean_reward as it is); 95 % intervals over a group's repeated runs, of one run over problems.",
+        "% Percent (mean_reward as it is); 95 % intervals over a group's runs and the test problems.",
         r"\begin{tabular}{" + "l" * len(comparison.keys or ["run"]) + "r" * (len(names) + 2) + "}",
         r"\toprule",
         " & ".join(map(tex, heads)) + r" \\",
