@@ -50,6 +50,7 @@ lint: $(VENV)/.installed-dev
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Python 3.11 to 3.13 is needed (3.11 is tested); this is {v[0]}.{v[1]}: set PYTHON=")'
+	test -e $(VENV) || { mkdir -p $(VENV) && touch $(VENV)/.made; }  # by make: what `make clean` may remove
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
 	touch $@
@@ -63,9 +64,15 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 vllm: $(VLLM)/.installed
 
 $(VLLM)/.installed: constraints-vllm.txt
+	test -e $(VLLM) || { mkdir -p $(VLLM) && touch $(VLLM)/.made; }
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-vllm.txt
 	touch $@
 
+# What make made, and nothing else: environments that were there before stay, and so does all that runs wrote (outputs).
 clean:
-	rm -rf $(VENV) $(VLLM) outputs/*
+	@for each in $(VENV) $(VLLM); do \
+		if test -e $$each/.made; then rm -rf $$each; \
+		elif test -e $$each; then echo "kept $$each: it was there before make"; fi; \
+	done
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -56,7 +56,11 @@ def print_comparison(options: argparse.Namespace) -> int:
 
 
 def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
-    """The finished runs below some folders. TOPRError where there are none, or where one does not have the figure."""
+    """The finished runs below some folders; ones that can't be read are left out, with a line.
+
+    TOPRError where there are none, or where one does not have the figure.
+    """
+    from topr_exp.report.paired import record
     from topr_exp.report.runs import read_runs
 
     everything = read_runs(folders)
@@ -65,6 +69,16 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
         raise TOPRError(f"none of the {len(everything)} runs there is finished")
     if left := len(everything) - len(runs):
         print(f"warning: {left} unfinished run{'s are' if left > 1 else ' is'} left out", file=sys.stderr)
+    unread = {}
+    for run in runs:
+        try:
+            record(run, 0)
+        except TOPRError as error:
+            unread[run.name] = error
+            print(f"warning: left out: {error}", file=sys.stderr)
+    runs = [run for run in runs if run.name not in unread]
+    if not runs:
+        raise TOPRError(f"none of the {len(unread)} finished runs there can be read")
     if figure == "maj" and (without := [run.name for run in runs if not run.evaluations[-1].get("maj@k")]):
         raise TOPRError(f"{without[0]} has no maj@K: its grader does not say what incorrect completions answer")
     return runs

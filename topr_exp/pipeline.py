@@ -36,7 +36,7 @@ from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
 from topr_exp.runs import card, checkpointing, prompt
-from topr_exp.runs.benchmark import Benchmark
+from topr_exp.runs.benchmark import Benchmark, trained_on
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.gpu_memory import check_run, check_solver
@@ -118,7 +118,10 @@ class Experiment:
                     config.data.completions, self.train.problems, self.benchmark.prompter, self.policy, self.shared
                 )
         self.config, memory = checkpointing.settle(config, self.policy, self.train)
-        say(header(config, self.policy, sets, self.train, self.test, memory) + "\n")
+        answered = self.imported[1].problems if self.imported is not None else None
+        self.trained_on = trained_on(config, self.train.problems, answered)
+        named = self.trained_on.text if answered is not None else ""
+        say(header(config, self.policy, sets, self.train, self.test, memory, named) + "\n")
 
     def run(self) -> dict[str, Any]:
         base = final = self.evaluate_iteration(0)
@@ -132,7 +135,11 @@ class Experiment:
             final = self.evaluate_iteration(iteration)
         summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
         card.write(
-            self.model_folder(self.config.iterations), self.config, summary, self.folder.read("environment.json")
+            self.model_folder(self.config.iterations),
+            self.config,
+            summary,
+            self.folder.read("environment.json"),
+            self.trained_on,
         )
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
@@ -379,7 +386,8 @@ class Experiment:
             "sampler_seed": config.sampler.seed,
             **{key: last[key] for key in ("baseline", "effective_positive", "positive_share", "n_train")},
             **({"mean_reward": last["mean_reward"]} if "mean_reward" in last else {}),
-            "problems": {"train": len(self.train.problems), "test": len(self.test.problems)},
+            "problems": {"train": self.trained_on.count, "test": len(self.test.problems)},
+            "trained_on": self.trained_on.text,
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
             "cut_off": last.get("cut_off", 0),
             "note": last.get("note"),

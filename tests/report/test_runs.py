@@ -73,8 +73,9 @@ def test_damaged_lines_are_counted(tmp_path: Path) -> None:
         with (folder / name).open("ab") as file:
             file.write(b'rubbish\n{"iteration": 1}\n\xff\xfe\n[3]\n')
     run = read_run(folder)
+    counts = {"metrics.jsonl": 4, "eval.jsonl": 3, "completions.jsonl": 4}
     assert [note for note in run.notes if "damaged" in note] == [
-        f"{name}: 3 damaged lines left out" for name in ("metrics.jsonl", "eval.jsonl", "completions.jsonl")
+        f"{name}: {count} lines left out, damaged or another version's" for name, count in counts.items()
     ]
     assert len(run.updates) == 20
     assert run.completions == []
@@ -88,6 +89,7 @@ def test_another_versions_folder_is_a_note(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps({"lr": 1}))
     (folder / "DONE").touch()
     run = read_run(folder)
+    assert run.notes.pop(2) == "eval.jsonl is missing or holds nothing"
     assert len(run.notes) == 3
     assert all("another version" in note for note in run.notes)
 

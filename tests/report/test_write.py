@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.run_folders import completion, make_run, make_sweep, write_lines
+from topr_exp.report import write
 from topr_exp.report.__main__ import main
 from topr_exp.report.groups import group_runs
 from topr_exp.report.page import render_page
@@ -104,6 +105,61 @@ def test_a_sweep_writes_its_report_and_survives_a_failing_one(
     error = capsys.readouterr().err
     assert error.startswith("warning: no report (")
     assert error.count("\n") == 1
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two figures in no time."""
+
+    def write_figures(folder: Path, *_: Any) -> list[str]:
+        for name in ("final.pdf", "captions.txt"):
+            (folder / name).write_text("a figure")
+        return []
+
+    monkeypatch.setattr(write, "write_figures", write_figures)
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", ["figures/photo.png", "tables/runs.csv", "thesis.tex"])
+@pytest.mark.parametrize("manifest", [None, "{}", '{"files": ["../other", "."]}'])
+def test_a_folder_with_files_that_no_report_listed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, manifest: str | None
+) -> None:
+    make_run(tmp_path / "runs")
+    out = tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("mine")
+    if manifest is not None:
+        (out / "manifest.json").write_text(manifest)
+    before = contents(out)
+    assert main([str(tmp_path / "runs"), "--out", str(out)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {out} holds files that no report listed (manifest.json ")
+    assert contents(out) == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_report_replaces_what_an_earlier_one_listed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "runs")
+    out = tmp_path / "out"
+    command = [str(tmp_path / "runs"), "--out", str(out)]
+    assert main(command) == 0
+    listed = json.loads((out / "manifest.json").read_text())["files"]
+    assert {"manifest.json", *listed} == contents(out).keys()
+    (out / "figures" / "photo.png").write_text("mine")
+    (out / "figures" / "old.pdf").write_text("of an earlier report")
+    (out / "tables" / "runs.csv").write_text("of an earlier report")
+    (out / "manifest.json").write_text(json.dumps({"files": [*listed, "figures/old.pdf"]}))
+    assert main(command) == 0
+    assert {"manifest.json", "figures/photo.png", *listed} == contents(out).keys()
+    assert contents(out)["figures/photo.png"] == "mine"
+    assert contents(out)["tables/runs.csv"].startswith("run,")
+    (out / "manifest.json").write_text(json.dumps({"files": [one for one in listed if one != "tables/runs.csv"]}))
+    assert main(command) == 1
+    assert f"{out / 'tables' / 'runs.csv'} is there and no report wrote it" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

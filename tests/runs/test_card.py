@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import config_of, overrides
+from topr_exp.data.problems import load_problems
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.runs import card
+from topr_exp.runs.benchmark import TrainedOn
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +33,14 @@ def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
     assert (found.library_name, found.pipeline_tag) == ("transformers", "text-generation")
     assert found.tags == ["topr_exp", "reinforcement-learning", "topr"]
     assert found.base_model is found.license is found.datasets is None  # the base is a folder here
-    (result,) = found.eval_results
-    assert result.metric_value == pytest.approx(100 * summary["final"]["pass@1"], abs=0.01)
-    assert (result.dataset_name, result.metric_type) == ("gsm8k", "pass@1")
+    assert found.eval_results is None  # on problems that are none of the benchmark's
     assert "license: fill in" in text
     assert "| Base model | `tiny` |" in text
     assert "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence" in text
     assert "baseline c = -0.3" in text
-    assert "16 problems trained on, 8 tested on" in text
+    assert summary["trained_on"] == "16 problems generated in the form of gsm8k"
+    assert f"| Trained on | {summary['trained_on']} |" in text
+    assert "| Tested on | 8 problems generated in the form of gsm8k |" in text
     for name in ("pass@1", "pass@4", "maj@4"):
         (row,) = re.findall(rf"^\| {name} \| (\S+) \[\S+, \S+\] \| (\S+) \[", text, re.MULTILINE)
         k = name.rpartition("@")[2]
@@ -62,19 +64,36 @@ def test_a_run_that_was_stopped_before_its_end_still_gets_one(finished: Any) -> 
     assert (finished.folder / "model" / card.FILE).read_text().startswith("---\n# license")
 
 
-def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path) -> None:
+TRAIN, TEST = "EleutherAI/hendrycks_math", "HuggingFaceH4/MATH-500"
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_data", "datasets", "tested"),
+    [
+        ([], 2, [TRAIN], (TEST, "test")),
+        ([], 0, None, (TEST, "test")),  # completions made elsewhere brought all problems
+        (["test_split=validation", "train_problems=2", "test_problems=1"], 2, [TRAIN], (TRAIN, "train")),
+    ],
+)
+def test_a_model_of_the_hub_and_its_data_are_named(
+    tmp_path: Path, settings: list[str], of_data: int, datasets: list[str] | None, tested: tuple[str, str]
+) -> None:
     from huggingface_hub import ModelCard
 
-    config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}")
+    changes = [f"data.{setting}" for setting in settings]
+    config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}", *changes)
     point = {"value": 0.5, "low": None, "high": None}
     figures = {"pass@1": 0.5, "pass@k": {"1": point}, "maj@k": {"1": point}, "problems": 1, "samples": 1}
-    summary = {"base": figures, "final": figures, "problems": {"train": 2, "test": 1}, "n_train": 3}
+    summary = {"base": figures, "final": figures, "problems": {"train": 2, "test": 1}, "n_train": 3, "trained_on": "x"}
     environment = {"versions": {}, "git_commit": None, "command": ["x", "--config-dir", "a b", "seed=1"]}
-    text = f"---\n{card.front_matter(config, summary)}---\n{card.text(config, summary, environment)}"
+    matter = card.front_matter(config, summary, TrainedOn(2, of_data, "x"))
+    text = f"---\n{matter}---\n{card.text(config, summary, environment)}"
     found = ModelCard(text).data
     assert found.base_model == "meta-llama/Meta-Llama-3-8B-Instruct"
-    assert found.datasets == ["EleutherAI/hendrycks_math", "HuggingFaceH4/MATH-500"]
-    assert found.eval_results[0].dataset_type == "HuggingFaceH4/MATH-500"
+    assert found.datasets == datasets
+    (result,) = found.eval_results
+    assert (result.dataset_type, result.dataset_split, result.metric_value) == (*tested, 50.0)
+    assert result.dataset_name == f"{tested[0]} (1 problems)"
     assert "| pass@1 | 50.0 | 50.0 |" in text
     assert "python -m topr_exp --config-dir 'a b'" in text
 
@@ -86,3 +105,24 @@ def test_a_verifiers_card_has_its_table(tmp_path: Path) -> None:
     text = (config.folder / "model" / card.FILE).read_text()
     assert "weighted SC" in text
     assert "model-index" not in text
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_header_summary_and_card_name_the_problems_that_imported_completions_answer(
+    tmp_path: Path, mixed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = load_problems(config_of(*overrides(tmp_path)).data).train[0]
+    rows = [{"problem_id": known.id, "completion": f"The answer is {known.answer}."}]
+    rows += [
+        {"question": f"How much is {i} + 1?", "gold": str(i + 1), "completion": "The answer is 3."} for i in (1, 2)
+    ]
+    (tmp_path / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = ["compose.mix=0.5"] if mixed else []
+    config = config_of(*overrides(tmp_path, f"data.completions={tmp_path / 'made.jsonl'}", *more))
+    summary = run(config)
+    count = 16 if mixed else 1
+    named = f"{count} problems generated in the form of gsm8k, 2 problems that {tmp_path / 'made.jsonl'} brought"
+    assert summary["trained_on"] == named
+    assert summary["problems"] == {"train": count + 2, "test": 8}
+    assert f"data        gsm8k from embedded, trained on: {named}; 8 test problems" in capsys.readouterr().out
+    assert f"| Trained on | {named} |" in (config.folder / "model" / card.FILE).read_text()

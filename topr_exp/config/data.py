@@ -133,9 +133,15 @@ class DataConfig(Section, ABC):
         """Where the problems are from, in a word: the class, a folder, ..."""
         return type(self).__name__
 
-    def hub_names(self) -> list[str]:
-        """The data sets that the problems are from, as the hub knows them, for the card of a trained model."""
-        return []
+    @property
+    def described(self) -> str:
+        """The problems in words: generated ones are not those of the benchmark whose form they have."""
+        generated, given = f"generated in the form of {self.name}", f"of {self.name} from {self.place}"
+        return f"problems {generated if self.generated else given}"
+
+    def hub_name(self, split: str) -> str | None:
+        """The data set of the hub that the problems of a split are, for the card of a trained model."""
+        return None
 
     @property
     def grader_name(self) -> str:

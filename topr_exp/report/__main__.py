@@ -21,7 +21,12 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m topr_exp.report", description=summary.split(": ", 1)[-1], epilog=details
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to write (default: report/ in the first)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="where to write (default: report/ in the first); a folder that holds anything but a report is refused",
+    )
     return exit_status(partial(report, parser.parse_args(arguments)))
 
 

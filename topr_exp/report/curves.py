@@ -5,22 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from topr_exp.evaluation.intervals import Values, t_half_width
-from topr_exp.runs.records import Record
+from topr_exp.runs.records import Record, number
 
 POINTS = 160  # of a curve that is drawn, at most; more updates are averaged in bins
 NOT_CURVES = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")
-
-
-def number(value: Any) -> float | None:
-    """A value as a finite number; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if abs(value) < float("inf") else None  # also false for nan
 
 
 @dataclass(frozen=True)

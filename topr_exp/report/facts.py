@@ -41,7 +41,7 @@ def commits_of(runs: Sequence[Run]) -> Iterator[str]:
 
 def commands_of(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
-        if isinstance(given := run.environment.get("command"), list):
+        if isinstance(given := run.environment.get("command"), list) and given:
             yield " ".join([f"python -m {module(str(given[0]))}", *map(str, given[1:])])
 
 

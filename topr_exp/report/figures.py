@@ -81,11 +81,11 @@ def drawings(runs: Sequence[Run], comparison: Comparison, groups: Groups) -> Ite
         if name in curve_names(runs, "test") and any(len(run.test_curves.steps) > 1 for run in runs):
             assert name is not None
             plot = curve_plot(groups, "test", name)
-            yield f"curve_{safe(name)}", f"{name} on test problems while training", partial(draw_plot, plot=plot)
+            if plot.lines:
+                yield f"curve_{safe(name)}", f"{name} on test problems while training", partial(draw_plot, plot=plot)
     for name in ("loss", *RATIOS):
-        if name in curve_names(runs, "training"):
+        if name in curve_names(runs, "training") and (plot := curve_plot(groups, "training", name)).lines:
             caption = f"{name} of the training batches (bins of updates)"
-            plot = curve_plot(groups, "training", name)
             yield f"training_{safe(name)}", caption, partial(draw_plot, plot=plot)
     if not any(run.figure("final", "pass@1") is not None for run in runs):
         return

@@ -78,7 +78,7 @@ def curve_plot(groups: Groups, kind: str, name: str) -> Plot:
         asked = [run.curve[0].get("problems") if kind == "test" else None for run in having]
         known = [curves_of(run, kind) for run, problems in zip(having, asked, strict=True) if problems == asked[0]]
         found = band([(one.steps, one.values[name]) for one in known], share=is_share(name))
-        if found is not None:
+        if found is not None and found.x.size:  # places that all have
             title = f"{label} ({found.curves} runs)" if found.curves > 1 else label
             first = next(one for one in known if np.isfinite(one.values[name]).any())
             lines.append(Line(title, i, found, first.samples[np.isin(first.steps, found.x)]))
@@ -100,7 +100,7 @@ def kinds_plot(groups: Groups, of_bases: Groups, kind: str) -> Plot:
             same = all(np.array_equal(one.mean, known[0].mean) for one in known)  # as a base is for all seeds
             found = known[0] if same else band([(one.x, one.mean) for one in known], share=True)
             assert found is not None
-            lines.append(Line(label, style, found))
+            lines += [Line(label, style, found)] if found.x.size else []
     _, x_title, y_title = KINDS[kind]
     return Plot(lines, x_title, y_title, log_x=x_title == "K")
 

@@ -12,7 +12,7 @@ from topr_exp.evaluation.verdicts import INVALID, encode
 from topr_exp.report.runs import Run
 from topr_exp.runs.records import Record
 from topr_exp.store import Store
-from topr_exp.types import VERDICTS
+from topr_exp.types import VERDICTS, TOPRError
 
 SHARES = ("pass@1", *VERDICTS)
 DIGITS = 6  # of what is written; a second machine has to agree in all of them
@@ -21,12 +21,18 @@ DIGITS = 6  # of what is written; a second machine has to agree in all of them
 def results(run: Run, record: Record, *, majority: bool = True) -> Record:
     """An evaluation of a run: its shares, and of each problem the correct and the invalid completions and maj@K.
 
-    majority: False leaves maj@K out, which takes most of the time.
+    majority: False leaves maj@K out, which takes most of the time. TOPRError where its verdicts are gone or damaged, or
+    are not those that the run's settings ask for.
     """
-    n = int(run.config["data"]["eval_n"])
-    solutions = (run.config.get("task") or {}).get("test_solutions")  # to each problem, that a verifier reads
+    n = run.count("data", "eval_n")
+    solutions = run.count("task", "test_solutions") if verifies(run) else None  # to each problem, that a verifier reads
+    if missing := [name for name in SHARES if record.get(name) is None]:
+        raise TOPRError(f"{run.name}: its evaluation has no {missing[0]}")
     verdicts = Path(record["verdicts"])
-    columns = Store(verdicts.parent.parent).open(verdicts).read(["verdict", "class"])
+    table = Store(verdicts.parent.parent).open(verdicts)
+    columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
+    if len(columns) != n * problems or problems % (solutions or 1):
+        raise TOPRError(f"{run.name}: {verdicts} does not hold {n} verdicts (data.eval_n) on each of its problems")
     codes = encode(columns["verdict"].to_pylist()).reshape(-1, n)
     k = headline_k(n)
     counts = {"correct": packed(np.sum(codes == 0, axis=1)), "invalid": packed(np.sum(codes == INVALID, axis=1))}
@@ -38,8 +44,13 @@ def results(run: Run, record: Record, *, majority: bool = True) -> Record:
         "n": n,
         "k": k,
         "of_problems": counts,
-        **({"solutions": int(solutions)} if solutions else {}),
+        **({"solutions": solutions} if solutions else {}),
     }
+
+
+def verifies(run: Run) -> bool:
+    task = run.config.get("task")
+    return isinstance(task, dict) and task.get("test_solutions") is not None
 
 
 def packed(counts: Iterable[int]) -> str:

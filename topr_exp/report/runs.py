@@ -1,22 +1,27 @@
-"""Reads run folders, whatever state they are in: what is missing or damaged becomes a note, never an error."""
+"""Reads run folders, whatever state they are in: what is missing or damaged becomes a note, never an error.
+
+A `Run` holds values of the right types alone, so that what reads it checks nothing.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from topr_exp.report.curves import Curves, number, read_curves, thin
-from topr_exp.runs.records import Lines, Record, on_one_axis
+from topr_exp.report.curves import Curves, read_curves, thin
+from topr_exp.runs.records import MISSING, Lines, Record, is_evaluation, is_update, number, on_one_axis, read_object
 from topr_exp.types import TOPRError
 
 MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
 # Folders of a run or of an output folder that hold none.
 INSIDE = ("model", "store", "wandb", "tensorboard", "checkpoints", "report")
 DEPTH = 4  # levels below a given folder that are searched
+# What of an evaluation is no number: tables by a number or a name, counts, texts; nothing here reads the last two.
+BY_NUMBER, BY_NAME, COUNTS = ("pass@k", "maj@k", "levels"), ("subjects",), ("correct_histogram",)
+TEXTS, UNREAD = ("rollouts", "verdicts"), ("subset", "verifier")
 
 
 @dataclass
@@ -52,6 +57,14 @@ class Run:
             value = value.get(key) if isinstance(value, dict) else None
         return number(value)
 
+    def count(self, group: str, key: str) -> int:
+        """A setting that is a whole number above 0; TOPRError where it is none."""
+        values = self.config.get(group)
+        value = values.get(key) if isinstance(values, dict) else None
+        if type(value) is not int or value < 1:
+            raise TOPRError(f"{self.name}: {group}.{key} in its config.json must be 1 or more; got {value!r:.40}")
+        return value
+
 
 def read_runs(folders: Iterable[Path]) -> list[Run]:
     """The runs in and below some folders, by name. TOPRError for a folder that is missing and where there are none."""
@@ -85,30 +98,73 @@ def search(folder: Path, depth: int) -> Iterator[Path]:
 def read_run(path: Path) -> Run:
     """What a run folder holds."""
     run = Run(path, path.resolve().name)
+    done = (path / "DONE").exists()
     stored = load(run, "config.json")
     resolved = stored.get("resolved")
-    if isinstance(resolved, dict):
+    if isinstance(resolved, dict) and resolved:
         run.config = resolved
     elif stored:
         run.notes.append("config.json has no resolved settings (another version's?)")
     run.environment = load(run, "environment.json", expected=False)
-    run.summary = load(run, "summary.json", expected=(path / "DONE").exists())
-    metrics, evaluations = (lines(run, name) for name in ("metrics.jsonl", "eval.jsonl"))
-    run.updates, tests = on_one_axis(metrics, evaluations)
-    run.evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
-    run.curve = one_for_each_step([record for record in tests if record.get("subset")] or run.evaluations)
-    run.completions = [entry for entry in lines(run, "completions.jsonl") if is_completion(entry)]
-    if metrics and not run.updates:
-        run.notes.append("metrics.jsonl has no lines with iteration and step (another version's?)")
+    run.summary = load(run, "summary.json", expected=done)
+    for part in ("base", "final"):
+        if part in run.summary:
+            run.summary[part] = figures(run, "summary.json", run.summary[part])
+    read_records(run, done)
     if not run.summary and run.evaluations:
-        ends = {"base": run.evaluations[0]} | ({"final": run.evaluations[-1]} if len(run.evaluations) > 1 else {})
-        run.summary = dict(ends)  # so far
-    if run.summary and run.figure("base", "pass@1") is None:
-        run.notes.append("no pass@1 of the base in its results (another version's?)")
+        run.summary = {"base": run.evaluations[0]}  # so far
+        run.summary |= {"final": run.evaluations[-1]} if len(run.evaluations) > 1 else {}
+    ends = ["base", "final"] if done else ["base"]
+    if run.summary and (lacking := [part for part in ends if run.figure(part, "pass@1") is None]):
+        run.notes.append(f"no pass@1 of the {' and '.join(lacking)} in its results (another version's?)")
     if note := run.summary.get("note"):  # what the run itself warned of
         run.notes.append(str(note))
     run.status = status(run)
     return run
+
+
+def read_records(run: Run, done: bool) -> None:
+    """Read what the run logged; a finished one lacks no file and no line."""
+    metrics, evaluations = lines(run, "metrics.jsonl", is_update, done), lines(run, "eval.jsonl", is_evaluation, done)
+    evaluations = [figures(run, "eval.jsonl", record) for record in evaluations]
+    run.updates, tests = on_one_axis(metrics, evaluations)
+    run.evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
+    run.curve = one_for_each_step([record for record in tests if record.get("subset")] or run.evaluations)
+    run.completions = lines(run, "completions.jsonl", is_completion, done and (run.path / "completions.jsonl").exists())
+    if done and run.evaluations and not is_ended(run):
+        run.notes.append("eval.jsonl does not end with the run's last evaluation: its lines are not used")
+        run.evaluations = []
+
+
+def is_ended(run: Run) -> bool:
+    """Whether the evaluations go from the base to the one that the summary, where it can be read, ends with."""
+    ended, last = run.summary.get("final"), run.evaluations[-1]
+    return len(run.evaluations) > 1 and (not ended or ended.get("verdicts") == last.get("verdicts"))
+
+
+def figures(run: Run, name: str, found: Any) -> Record:
+    """The figures of an evaluation; what is of another type is left out, with a note."""
+    values = found if isinstance(found, dict) else {}
+    left_out = [key for key, value in values.items() if not is_figure(key, value)]
+    if left_out:
+        run.notes.append(f"{name}: {', '.join(left_out)[:100]} left out (no figures)")
+    return {key: value for key, value in values.items() if key not in left_out}
+
+
+def is_figure(key: str, value: Any) -> bool:
+    """Whether a value is what an evaluation has under this key."""
+    if key in (*BY_NUMBER, *BY_NAME):
+        return isinstance(value, dict) and all(
+            isinstance(row, dict) and all(map(is_number, row.values())) and (key in BY_NAME or name.isdecimal())
+            for name, row in value.items()
+        )
+    if key in COUNTS:
+        return isinstance(value, list) and all(type(count) is int and count >= 0 for count in value)
+    return isinstance(value, str) if key in TEXTS else is_number(value) or key in UNREAD
+
+
+def is_number(value: Any) -> bool:
+    return value is None or number(value) is not None
 
 
 def status(run: Run) -> str:
@@ -116,7 +172,7 @@ def status(run: Run) -> str:
     if (run.path / "DONE").exists():
         return "done"
     error = run.path / "error.txt"
-    if error.exists():
+    if error.is_file():
         words = error.read_text(encoding="utf-8", errors="replace").splitlines()
         run.notes.append(f"failed: {words[0][:300] if words else 'no reason given'}")
     said = load(run, "state.json", expected=False).get("status")
@@ -126,33 +182,33 @@ def status(run: Run) -> str:
 
 def load(run: Run, name: str, *, expected: bool = True) -> dict[str, Any]:
     """A JSON file of the run; {} and a note where it can't be read."""
-    try:
-        value = json.loads((run.path / name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if expected:
-            run.notes.append(f"{name} is missing")
-        return {}
-    except (OSError, ValueError) as error:
-        run.notes.append(f"{name} can't be read ({' '.join(str(error).split())[:100]})")
-        return {}
-    if not isinstance(value, dict):
-        run.notes.append(f"{name} holds no object")
-        return {}
-    return value
+    found, fault = read_object(run.path / name)
+    if fault and (expected or fault != MISSING):
+        run.notes.append(f"{name} {fault}")
+    return found
 
 
-def lines(run: Run, name: str) -> list[Record]:
-    """The whole lines of a JSON-lines file; damaged ones are counted in a note."""
+def lines(run: Run, name: str, is_valid: Callable[[Record], bool], expected: bool) -> list[Record]:
+    """The whole lines of a JSON-lines file; damaged ones are counted in a note.
+
+    expected: the file is complete, so that it is no other note where it is missing or ends within a line.
+    """
     read = Lines(run.path / name)
     read.refresh()
-    if read.damaged:
-        run.notes.append(f"{name}: {read.damaged} damaged line{'s' if read.damaged > 1 else ''} left out")
-    return read.records
+    valid = [record for record in read.records if is_valid(record)]
+    if count := read.damaged + len(read.records) - len(valid):
+        run.notes.append(f"{name}: {count} line{'s' if count > 1 else ''} left out, damaged or another version's")
+    if expected and read.unended:
+        run.notes.append(f"{name} ends within a line")
+    elif expected and not (read.records or read.damaged):
+        run.notes.append(f"{name} is missing or holds nothing")
+    return valid
 
 
 def is_completion(entry: Record) -> bool:
     texts = all(isinstance(entry.get(name), str) for name in ("set", "verdict", "question", "completion"))
-    return texts and isinstance(entry.get("logp", {}), dict) and isinstance(entry.get("iteration"), int)
+    plain = not any(isinstance(value, (dict, list)) for name, value in entry.items() if name != "logp")
+    return texts and plain and isinstance(entry.get("logp", {}), dict) and type(entry.get("iteration")) is int
 
 
 def one_for_each_step(records: list[Record]) -> list[Record]:

@@ -2,32 +2,81 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from topr_exp.report.figures import write_figures
 from topr_exp.report.groups import different_bases, group_runs
 from topr_exp.report.page import render_page
 from topr_exp.report.runs import read_runs
 from topr_exp.report.tables import groups_csv, groups_tex, runs_csv
-from topr_exp.runtime.files import disk_errors, new_folder, write_text
+from topr_exp.runs.records import MISSING, read_object
+from topr_exp.runtime.files import TEMPORARY, disk_errors, write_json, write_whole
+from topr_exp.types import TOPRError
+
+MANIFEST = "manifest.json"
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Write the report of the runs in and below `folders`; returns the path of its page.
 
-    out: where to; None is `report/` in the first folder. TOPRError where there are no runs, or the disk refuses.
+    out: where to; None is `report/` in the first folder. Of an earlier report the files are replaced that its manifest
+    lists. TOPRError where there are no runs, where a file would be overwritten that no report wrote, or the disk
+    refuses.
     """
     runs = read_runs(folders)
-    comparison = group_runs(runs)
     target = out if out is not None else folders[0] / "report"
-    with disk_errors(f"write in {target}"):
-        (target / "tables").mkdir(parents=True, exist_ok=True)
-    with new_folder(target / "figures") as figures:  # those of an earlier report go
-        notes = write_figures(figures, runs, comparison) + different_bases(runs, comparison)
-    write_text(target / "tables" / "runs.csv", runs_csv(runs, comparison))
-    write_text(target / "tables" / "groups.csv", groups_csv(runs, comparison))
-    write_text(target / "tables" / "groups.tex", groups_tex(runs, comparison))
-    names = [folder.resolve().name for folder in folders]
-    write_text(target / "report.html", render_page(" and ".join(names), runs, comparison, notes))
+    listed = read_manifest(target)
+    comparison = group_runs(runs)
+    with tempfile.TemporaryDirectory() as scratch:
+        notes = write_figures(Path(scratch), runs, comparison) + different_bases(runs, comparison)
+        files = {f"figures/{path.name}": path.read_bytes() for path in sorted(Path(scratch).iterdir())}
+    title = " and ".join(folder.resolve().name for folder in folders)
+    texts = {
+        "tables/runs.csv": runs_csv(runs, comparison),
+        "tables/groups.csv": groups_csv(runs, comparison),
+        "tables/groups.tex": groups_tex(runs, comparison),
+        "report.html": render_page(title, runs, comparison, notes),
+    }
+    replace_files(target, listed, files | {name: text.encode(errors="replace") for name, text in texts.items()})
     return target / "report.html"
+
+
+def read_manifest(target: Path) -> set[str]:
+    """The files of an earlier report in a folder; TOPRError for one that holds others and no manifest."""
+    stored, fault = read_object(target / MANIFEST)
+    names = stored.get("files")
+    if isinstance(names, list) and all(isinstance(name, str) and is_inside(name) for name in names):
+        return set(names)
+    others = [path for path in target.iterdir() if not path.name.endswith(TEMPORARY)] if target.is_dir() else []
+    if fault == MISSING and not others:
+        return set()
+    raise TOPRError(
+        f"{target} holds files that no report listed ({MANIFEST} {fault or 'is damaged'}): give another --out, or move "
+        "that folder away"
+    )
+
+
+def is_inside(name: str) -> bool:
+    """Whether a name leads nowhere but to where a report writes."""
+    path = PurePosixPath(name)
+    return (
+        str(path) == name and str(path.parent) in (".", "figures", "tables") and path.name not in ("", "..", MANIFEST)
+    )
+
+
+def replace_files(target: Path, listed: set[str], files: dict[str, bytes]) -> None:
+    """Write files in place of those that are listed; the manifest names a file before it is there."""
+    for name in files.keys() - listed:
+        if (target / name).exists():
+            raise TOPRError(f"{target / name} is there and no report wrote it: give another --out, or move it")
+    with disk_errors(f"write in {target}"):
+        target.mkdir(parents=True, exist_ok=True)
+        write_json(target / MANIFEST, {"files": sorted(listed | files.keys())})
+        for name, data in files.items():
+            (target / name).parent.mkdir(exist_ok=True)
+            write_whole(target / name, data)
+        for name in listed - files.keys():
+            (target / name).unlink(missing_ok=True)
+        write_json(target / MANIFEST, {"files": sorted(files)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,29 @@ from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Store
 from topr_exp.types import Problem
 from topr_exp.verifier.solutions import Solver, Verification
+
+
+@dataclass(frozen=True)
+class TrainedOn:
+    """The problems that a run trains on."""
+
+    count: int
+    of_data: int  # how many of them are training problems of the data set
+    text: str  # how many are which
+
+
+def trained_on(config: Config, train: Sequence[Problem], imported: Sequence[Problem] | None) -> TrainedOn:
+    """Count the problems that are sampled for, those that imported completions answer (None: there are none), or both.
+
+    train: of the data set; an imported one is among them where it asks the same.
+    """
+    known = {problem.question for problem in train}
+    sampled = known if imported is None or config.compose.mix is not None else set[str]()
+    answered = {problem.question for problem in imported or ()}
+    ours, brought = (sampled | answered) & known, answered - known
+    parts = [f"{len(ours)} {config.data.described}"] if ours else []
+    parts += [f"{len(brought)} problems that {config.data.completions} brought"] if brought else []
+    return TrainedOn(len(ours) + len(brought), len(ours), ", ".join(parts))
 
 
 class Benchmark:

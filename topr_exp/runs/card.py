@@ -6,8 +6,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from topr_exp.config.data import Split
 from topr_exp.config.settings import Config
 from topr_exp.runs import console
+from topr_exp.runs.benchmark import TrainedOn
 from topr_exp.runs.inputs import model_folders
 from topr_exp.runs.provenance import command_of
 from topr_exp.runtime.distributed import main_process_only
@@ -20,58 +22,60 @@ LICENCE = "# license: fill in that of the base model, which holds for these weig
 
 
 @main_process_only
-def write(folder: Path, config: Config, summary: dict[str, Any], environment: dict[str, Any]) -> None:
+def write(
+    folder: Path, config: Config, summary: dict[str, Any], environment: dict[str, Any], trained_on: TrainedOn
+) -> None:
     """Write the card into the folder of the model that the run has trained.
 
     No run reads it: models are known by the other files of their folder.
     """
-    write_text(folder / FILE, f"---\n{front_matter(config, summary)}---\n{text(config, summary, environment)}")
+    matter = front_matter(config, summary, trained_on)
+    write_text(folder / FILE, f"---\n{matter}---\n{text(config, summary, environment)}")
 
 
-def front_matter(config: Config, summary: dict[str, Any]) -> str:
-    """What the hub reads; the licence is left to the user, who knows that of the base."""
+def front_matter(config: Config, summary: dict[str, Any], trained_on: TrainedOn) -> str:
+    """What the hub reads; the licence is left to the user, who knows that of the base.
+
+    A data set of the hub is named only where its own problems were trained on, or tested on.
+    """
     import yaml
 
     on_hub = "model.path" not in model_folders(config)
+    data = config.data.hub_name("train") if trained_on.of_data else None
+    tested = "train" if config.data.test_split is Split.validation else "test"
+    test = None if config.task.verifies else config.data.hub_name(tested)
     values = {
         "base_model": config.model.path if on_hub else None,
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": [SOFTWARE, "reinforcement-learning", config.algo.name, *(["lora"] if config.model.lora else [])],
-        "datasets": config.data.hub_names() or None,
-        "model-index": None if config.task.verifies else [index(config, summary)],
+        "datasets": [data] if data else None,
+        "model-index": [index(config, summary, test, tested)] if test else None,
     }
     stated = {key: value for key, value in values.items() if value is not None}
     return LICENCE + str(yaml.safe_dump(stated, sort_keys=False, allow_unicode=True))
 
 
-def index(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
-    """pass@1 in the form of the hub's model index, in percent."""
+def index(config: Config, summary: dict[str, Any], data: str, split: str) -> dict[str, Any]:
+    """pass@1 on a split of a data set of the hub in the form of the hub's model index, in percent."""
     metric = {"type": "pass@1", "name": "pass@1", "value": round(100 * summary["final"]["pass@1"], 2)}
-    names = config.data.hub_names()
-    return {
-        "name": config.folder.name,
-        "results": [
-            {
-                "task": {"type": "text-generation"},
-                "dataset": {"type": names[-1] if names else config.data.name, "name": config.data.name},
-                "metrics": [metric],
-            }
-        ],
-    }
+    dataset = {"type": data, "name": f"{data} ({summary['problems']['test']} problems)", "split": split}
+    result = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": [metric]}
+    return {"name": config.folder.name, "results": [result]}
 
 
 def text(config: Config, summary: dict[str, Any], environment: dict[str, Any]) -> str:
     """The card as people read it."""
-    problems, data = summary["problems"], config.data
+    data = config.data
     what = (type(config.algo).__doc__ or "").strip().splitlines()[:1]
     software = f"{SOFTWARE} {environment['versions'].get('topr-exp', '')}".strip()
     commit = f", commit {environment['git_commit'][:10]}" if environment.get("git_commit") else ""
     rows = {
         "Base model": f"`{config.model.path}`",
         "Algorithm": f"{console.algorithm(config)}{f': {what[0]}' if what else ''}",
-        "Data": f"{data.name} from {data.place}, {problems['train']} problems trained on, {problems['test']} tested on"
-        + (" (of the training split)" if data.test_split.name == "validation" else ""),
+        "Trained on": summary["trained_on"],
+        "Tested on": f"{summary['problems']['test']} {data.described}"
+        + (" (of the training split)" if data.test_split is Split.validation else ""),
         "Sampling": console.sampling(config),
         "Training": f"{summary['n_train']} examples, {console.training(config)}",
         "Software": f"{software}{commit}",

@@ -39,18 +39,25 @@ def warn(text: str) -> None:
 
 
 def header(
-    config: Config, policy: Policy, sets: ProblemSets, train: Questions, test: Questions, memory: str = ""
+    config: Config,
+    policy: Policy,
+    sets: ProblemSets,
+    train: Questions,
+    test: Questions,
+    memory: str = "",
+    trained_on: str = "",
 ) -> str:
     """What will run: algorithm with its settings, data and source, model and size, where, and into which folder.
 
-    memory: what was chosen because of the memory that there is.
+    memory: what was chosen because of the memory that there is. trained_on: the problems, where completions made
+    elsewhere decide them.
     """
     chosen, task = choice(config), config.task
     each = f"{task.solutions} a training problem, {task.test_solutions} a test problem"
     rows = {
         "algorithm": algorithm(config),
         "task": f"verify solutions by {task.solver}: {each}" if task.verifies else "",
-        "data": problems(config, sets, train, test),
+        "data": problems(config, sets, train, test, trained_on),
         "model": f"{config.model.name}, {policy.parameters / 1e6:,.2f} M parameters, {policy.place}",
         "sampling": sampling(config),
         "examples": chosen if chosen != "all completions" else "",
@@ -75,12 +82,11 @@ def algorithm(config: Config) -> str:
     return f"{config.algo.name} ({settings}){weighting}, rewards {REWARDS[config.reward]}"
 
 
-def problems(config: Config, sets: ProblemSets, train: Questions, test: Questions) -> str:
+def problems(config: Config, sets: ProblemSets, train: Questions, test: Questions, trained_on: str = "") -> str:
     """The data set, where it is from, and how many problems (of a verifier: solutions) each split has."""
     noun = "solutions" if config.task.verifies else "problems"
-    splits = (("train", sets.train_report, train), ("test", sets.test_report, test))
-    counts = "; ".join(counted(f"{name} {noun}", report, questions) for name, report, questions in splits)
-    return f"{config.data.name} from {config.data.place}, {counts}"
+    trained = f"trained on: {trained_on}" if trained_on else counted(f"train {noun}", sets.train_report, train)
+    return f"{config.data.name} from {config.data.place}, {trained}; {counted(f'test {noun}', sets.test_report, test)}"
 
 
 def sampling(config: Config) -> str:

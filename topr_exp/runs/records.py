@@ -1,18 +1,24 @@
 """The records of a run on one axis: optimizer steps and samples, counted through all its iterations.
 
 They may be read while the run writes them, or after it died: a half-written line is left for the next time, a damaged
-one is counted.
+one is counted. Nothing that stands in a file raises an error here.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 Record = dict[str, Any]
+
+DEEPEST = 24  # lists and objects within one another; those of a run's files are 6 deep
+MISSING = "is missing"
+LONGEST_WHOLE = 300  # digits, so that a float can hold it
 
 
 @dataclass
@@ -22,6 +28,7 @@ class Lines:
     path: Path
     records: list[Record] = field(default_factory=list)
     damaged: int = 0  # lines that are no JSON object
+    unended: int = 0  # bytes after the last whole line
     _file: tuple[int, int] = (0, 0)
     _read: int = 0
 
@@ -38,7 +45,7 @@ class Lines:
         except OSError:
             return
         whole = new[: new.rfind(b"\n") + 1]
-        self._read += len(whole)
+        self._read, self.unended = self._read + len(whole), len(new) - len(whole)
         for line in whole.splitlines():
             record = parse(line)
             if record is None:
@@ -47,13 +54,68 @@ class Lines:
                 self.records.append(record)
 
 
-def parse(line: bytes | str) -> Record | None:
-    """A line as a JSON object; None when it is none."""
+def read_object(path: Path) -> tuple[Record, str]:
+    """Read the JSON object in a file; {} and the reason where there is none or an empty one."""
     try:
-        record = json.loads(line)
-    except ValueError:
+        found = parse(path.read_bytes())
+    except FileNotFoundError:
+        return {}, MISSING
+    except OSError as error:
+        return {}, f"can't be read ({error.strerror})"
+    return found or {}, "holds no JSON object" if found is None else "" if found else "holds nothing"
+
+
+def parse(line: bytes) -> Record | None:
+    """Read a JSON object of plain values; None when it is none.
+
+    Numbers that no float holds (NaN, 1e999) become None, halves of surrogate pairs "?".
+    """
+    try:
+        text = line.decode()
+        record = DECODER.decode(text)
+        if text.count("[") + text.count("{") > DEEPEST and not is_shallow(record):
+            return None
+        if "\\u" in text:
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def is_shallow(value: Any, levels: int = DEEPEST) -> bool:
+    """Whether lists and objects lie at most so many levels within one another."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(is_shallow(each, levels - 1) for each in inside)
+
+
+def number(value: Any) -> float | None:
+    """A value as a finite number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < float("inf") else None  # also false for nan
+
+
+def finite(digits: str) -> float | None:
+    """A number of JSON as a float; None for one that no float holds."""
+    value = float(digits)
+    return None if math.isinf(value) else value
+
+
+DECODER = json.JSONDecoder(
+    parse_constant=lambda _: None,
+    parse_float=finite,
+    parse_int=lambda digits: int(digits) if len(digits) < LONGEST_WHOLE else None,
+)
+
+
+def is_update(record: Record) -> bool:
+    """Whether a record of metrics.jsonl says where in the training it belongs."""
+    return all(type(record.get(n, 0 if n == "samples" else None)) is int for n in ("iteration", "step", "samples"))
+
+
+def is_evaluation(record: Record) -> bool:
+    """Whether a record of eval.jsonl says which model it is of."""
+    return type(record.get("iteration")) is int and all(type(record.get(n, 0)) is int for n in ("step", "samples_seen"))
 
 
 def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tuple[list[Record], list[Record]]:
@@ -64,26 +126,24 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     """
     ends: dict[int, tuple[int, int]] = {}  # iteration -> its last step and samples so far
     by_update: dict[tuple[int, int], Record] = {}
-    for record in metrics:
-        iteration, step = record.get("iteration"), record.get("step")
-        if not isinstance(iteration, int) or not isinstance(step, int):
-            continue
+    for record in filter(is_update, metrics):
+        iteration, step = record["iteration"], record["step"]
         by_update[iteration, step] = record
-        ends[iteration] = max(ends.get(iteration, (0, 0)), (step, int(record.get("samples") or 0)))
-    starts = {0: (0, 0)}
-    for iteration in range(1, max(ends, default=0) + 2):
-        before, last = starts[iteration - 1], ends.get(iteration - 1, (0, 0))
-        starts[iteration] = (before[0] + last[0], before[1] + last[1])
+        ends[iteration] = max(ends.get(iteration, (0, 0)), (step, record.get("samples", 0)))
+
+    @cache
+    def start(iteration: int) -> tuple[int, int]:
+        before = [end for number, end in ends.items() if number < iteration]
+        return sum(step for step, _ in before), sum(samples for _, samples in before)
+
     updates = []
     for (iteration, step), record in sorted(by_update.items()):
-        samples = starts[iteration][1] + int(record.get("samples") or 0)
-        updates.append({**record, "optimizer_step": starts[iteration][0] + step, "samples": samples})
+        first, seen = start(iteration)
+        updates.append({**record, "optimizer_step": first + step, "samples": seen + record.get("samples", 0)})
     tests = []
-    for record in evaluations:
-        iteration = record.get("iteration")
-        if isinstance(iteration, int) and iteration in starts:
-            first, last = starts[iteration], ends.get(iteration, (0, 0))
-            step, samples = record.get("step", last[0]), record.get("samples_seen", last[1])
-            tests.append({**record, "optimizer_step": first[0] + step, "samples_seen": first[1] + samples})
+    for record in filter(is_evaluation, evaluations):
+        (first, seen), last = start(record["iteration"]), ends.get(record["iteration"], (0, 0))
+        step, samples = record.get("step", last[0]), record.get("samples_seen", last[1])
+        tests.append({**record, "optimizer_step": first + step, "samples_seen": seen + samples})
     tests.sort(key=lambda record: (record["optimizer_step"], record["iteration"]))
     return updates, tests

@@ -77,7 +77,7 @@ class LeaseFile:
             raise
         try:
             owner = Owner(**json.loads(text))
-        except (ValueError, TypeError):  # created and not yet written, or its owner died in between
+        except (ValueError, TypeError, RecursionError):  # created and not yet written, or its owner died in between
             owner = Owner(host="", pid=0, start="", scope="", id="")
         return cls(path, owner, renewed)
 

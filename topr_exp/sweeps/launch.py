@@ -14,11 +14,12 @@ from topr_exp.runs.duration import expected_time
 from topr_exp.runs.folder import RunFolder, refuse_other_experiment
 from topr_exp.runs.inputs import refuse_changed_inputs
 from topr_exp.runs.plan import Plan
+from topr_exp.runs.records import read_object
 from topr_exp.runtime import interrupts
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.follow import report, wait_for_slurm
 from topr_exp.sweeps.local import run_locally
-from topr_exp.sweeps.status import ACTIVE, DONE, is_running, read_json, read_statuses
+from topr_exp.sweeps.status import ACTIVE, DONE, is_running, read_statuses
 from topr_exp.sweeps.sweep import Run, Sweep, lock_sweep
 from topr_exp.sweeps.table import count_states, status_table
 from topr_exp.types import TOPRError
@@ -50,7 +51,7 @@ def state_before(config: Config) -> str:
     (Its folder holds another experiment, or what it was begun with has changed.)
     """
     folder = config.folder
-    refuse_other_experiment(config, read_json(folder / "config.json"))
+    refuse_other_experiment(config, read_object(folder / "config.json")[0] or None)
     refuse_changed_inputs(RunFolder(config), config)
     if (folder / "DONE").exists():
         return "done"

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from topr_exp.runs import attempt
+from topr_exp.runs.records import MISSING, Lines, number, read_object
 from topr_exp.runtime import leases
 from topr_exp.runtime.files import disk_errors
 from topr_exp.sweeps.queue import Queue, query
@@ -56,7 +54,7 @@ def status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> Status:
 
 def readable_status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> Status:
     """The same of a run whose folder this user may read."""
-    state = read_json(folder / "state.json") or {}
+    state, fault = read_object(folder / "state.json")
     entry = queue.entries.get(slurm or "")
     failure = first_line(folder / attempt.ERROR)
     found, error = NEW, ""
@@ -73,13 +71,16 @@ def readable_status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> 
         found, error = STOPPED, f"Slurm: {entry.state}"
     elif state:
         found = STOPPED
-        error = "stopped by a signal" if state["status"] == "stopped" else "its process is gone (killed?)"
+        error = "stopped by a signal" if state.get("status") == "stopped" else "its process is gone (killed?)"
+    elif fault != MISSING:
+        found, error = STOPPED, f"state.json {fault}"
     accuracy, base = newest_accuracy(folder)
-    progress = (state.get("progress") or {}) if found == RUNNING else {}
-    stage = "" if found in (DONE, NEW) else state.get("stage", "")
-    if progress:
-        stage += f" {progress['done']}/{progress['total']}"
-    return Status(run, found, stage, accuracy, base, progress.get("seconds_left"), slurm, error)
+    stage = "" if found in (DONE, NEW) else str(state.get("stage", ""))
+    progress, left = state.get("progress"), None
+    if found == RUNNING and isinstance(progress, dict):
+        stage += f" {progress.get('done')}/{progress.get('total')}"
+        left = number(progress.get("seconds_left"))
+    return Status(run, found, stage, accuracy, base, left, slurm, error)
 
 
 def is_running(folder: Path) -> bool:
@@ -90,25 +91,18 @@ def is_running(folder: Path) -> bool:
 
 def newest_accuracy(folder: Path) -> tuple[float | None, float | None]:
     """The newest pass@1 and that of the base model, where they were measured."""
-    try:
-        lines = (folder / "eval.jsonl").read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
-        newest = records[-1]  # on some problems while training, on all before and after
-        base = next(each for each in records if each.get("subset") == newest.get("subset"))
-        return newest["pass@1"], base["pass@1"]
-    except (OSError, ValueError, KeyError, IndexError, StopIteration):
+    lines = Lines(folder / "eval.jsonl")
+    lines.refresh()
+    records = lines.records
+    if not records:
         return None, None
-
-
-def read_json(path: Path) -> Any:
-    """A JSON file that may be absent, or damaged (which the run itself will report)."""
-    with disk_errors(f"read {path}"), suppress(FileNotFoundError, ValueError):
-        return json.loads(path.read_text(encoding="utf-8"))
-    return None
+    newest = records[-1]  # on some problems while training, on all before and after
+    base = next(each for each in records if each.get("subset") == newest.get("subset"))
+    return number(newest.get("pass@1")), number(base.get("pass@1"))
 
 
 def first_line(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0]
-    except FileNotFoundError:
+    except OSError:
         return ""

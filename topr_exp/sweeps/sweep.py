@@ -94,7 +94,7 @@ class Sweep:
             ) from None
         except OSError as error:
             raise TOPRError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise TOPRError(f"{path} is damaged ({error}); launch the sweep again after moving it away") from error
 
     @classmethod

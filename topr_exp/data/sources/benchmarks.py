@@ -54,9 +54,8 @@ class Benchmarks(DataConfig):
     def place(self) -> str:
         return self.source
 
-    def hub_names(self) -> list[str]:
-        splits = ("train", "test") if self.source == "hub" else ()
-        return list(dict.fromkeys(hub.SOURCES[self.format.name, split].path for split in splits))
+    def hub_name(self, split: str) -> str | None:
+        return hub.SOURCES[self.format.name, split].path if self.source == "hub" else None
 
     @property
     def grader_name(self) -> str:
