@@ -111,6 +111,7 @@ def test_problems_are_drawn_as_of_every_source(project: Path) -> None:
          "the test split of data=coins holds no problems"),
         ('id=f"coins/{first}+{more}"', 'id=f"{first}"', "data=coins: "),
         ("answer=str(first + more)", "answer=first + more", "id, question and answer must be texts and not empty; got"),
+        ("answer=str(first + more)", "answer='\\ud800'", "half of a surrogate pair is no character; got"),
         ("yield Problem(", "yield dict(", "data._target_=coins.Coins: problems('test') yields dict, not Problem"),
         ("answer=str(first + more)", "answer=str(1 / (first - 5))",
          "problems('test') raised ZeroDivisionError: division by zero (coins.py, line "),

@@ -119,9 +119,10 @@ def _checked(source: DataConfig, split: str, store: Store | None) -> Iterator[Pr
             if not isinstance(one, Problem | NoAnswer):
                 raise TOPRError(f"{where} yields {type(one).__name__}, not Problem")
             texts = (one.id, one.question, one.answer) if isinstance(one, Problem) else ()
-            if not all(isinstance(text, str) and text and not has_half_pair(text) for text in texts):
-                wanted = "texts, not empty and without half of a surrogate pair"
-                raise TOPRError(f"{where}: id, question and answer must be {wanted}; got {one!r:.200}")
+            if not all(isinstance(text, str) and text for text in texts):
+                raise TOPRError(f"{where}: id, question and answer must be texts and not empty; got {one!r:.200}")
+            if any(map(has_half_pair, texts)):
+                raise TOPRError(f"{where}: half of a surrogate pair is no character; got {one!r:.200}")
             yield one
     except TOPRError:
         raise
