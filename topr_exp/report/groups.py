@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from topr_exp.config.model import ModelConfig
 from topr_exp.config.optim import OptimConfig
 from topr_exp.config.sampler import VLLMConfig
 from topr_exp.report.curves import number
@@ -18,7 +19,7 @@ from topr_exp.types import VERDICTS, TOPRError
 IGNORED = (
     "dry_run", "output_dir", "cluster", "tracking", "checkpoint", "name",
     *(f"sampler.{key}" for key in VLLMConfig.PLACE), *(f"optim.{key}" for key in OptimConfig.PLACE),
-    "evaluation.every", "evaluation.problems",
+    *(f"model.{key}" for key in ModelConfig.PLACE), "evaluation.every", "evaluation.problems",
 )  # fmt: skip
 SEEDS = ("seed", "sampler.seed", "data.seed")  # runs that differ in these alone are repetitions
 TEST = "data.test"  # no setting: numbers the test problems, where those of some runs are known to differ
