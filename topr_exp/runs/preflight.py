@@ -97,8 +97,11 @@ def rows_of(folder: Path) -> int | None:
 
 
 def check_machine(configs: Iterable[Config]) -> None:
-    """Refuse an output folder that can't be written in, and a sampler that is not installed on this machine."""
-    runs = list(configs)
+    """Refuse an output folder that can't be written in, and a sampler that is not installed on this machine.
+
+    Finished runs need neither.
+    """
+    runs = [config for config in configs if not (config.folder / "DONE").exists()]
     for folder in dict.fromkeys(config.output_dir for config in runs):
         check_output_dir(folder)
     for python in dict.fromkeys(config.sampler.python for config in runs if isinstance(config.sampler, VLLMConfig)):

@@ -6,11 +6,12 @@ one is counted.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from topr_exp.runtime.files import parse_object
 
 Record = dict[str, Any]
 
@@ -40,20 +41,11 @@ class Lines:
         whole = new[: new.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
-            record = parse(line)
+            record = parse_object(line)
             if record is None:
                 self.damaged += 1
             else:
                 self.records.append(record)
-
-
-def parse(line: bytes | str) -> Record | None:
-    """A line as a JSON object; None when it is none."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tuple[list[Record], list[Record]]:
