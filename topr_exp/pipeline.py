@@ -387,7 +387,7 @@ class Experiment:
         last = self.folder.read(name)
         if last is None:
             raise TOPRError(f"{self.folder.path / name} is missing or damaged; remove model/ to train it again")
-        lost = self.folder.metrics.missing()
+        lost = self.folder.metrics.missing(config.iterations)
         return {
             "algo": config.algo.name,
             "data": config.data.name,

@@ -55,7 +55,7 @@ class RunFolder:
     def _open(self) -> None:
         with disk_errors(f"write in {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-        refuse_other_experiment(self._config, self.read("config.json"))
+        refuse_other_experiment(self._config, self.read("config.json", "experiment"))
         if self.done and self.results() is not None:
             return
         with contextlib.ExitStack() as held:
@@ -76,9 +76,9 @@ class RunFolder:
         from omegaconf import OmegaConf
 
         config = self._config
-        if "versions" not in (self.read("environment.json") or {}):
+        if self.read("environment.json", "versions") is None:
             write_json(self.path / "environment.json", environment(config))
-        if "experiment" not in (self.read("config.json") or {}):
+        if self.read("config.json", "experiment") is None:
             write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
             write_json(self.path / "config.json", {"experiment": config.experiment, "resolved": plain(config)})
 
@@ -138,14 +138,16 @@ class RunFolder:
     @main_process_only
     def note(self, what: str, found: Any) -> None:
         """Note in inputs.json what the run reads, for `refuse_changed`; a finished run stays as it is."""
-        stored = self.read("inputs.json") or {}
+        stored = self.read("inputs.json", "files") or {}
         if not self.done and stored.get(what) != found:
             write_json(self.path / "inputs.json", {**stored, what: found})
 
-    def read(self, name: str) -> dict[str, Any] | None:
-        """A JSON object of the folder; None where it is absent or, with a warning, damaged."""
+    def read(self, name: str, key: str = "") -> dict[str, Any] | None:
+        """A JSON object of the folder; None where it is absent or, with a warning, damaged. key: one that it has."""
         path = self.path / name
         found = read_object(path)
+        if found is not None and key and key not in found:
+            found = None
         if found is None and path.exists() and name not in self._damaged:
             self._damaged.add(name)
             warn(f"{path} is damaged" + (", and what it said of earlier attempts is lost" if not self.done else ""))
@@ -153,7 +155,7 @@ class RunFolder:
 
     def noted(self, what: str) -> dict[str, Any] | None:
         """What inputs.json says of `files`, `models` or `looks`; None where it says nothing."""
-        found = (self.read("inputs.json") or {}).get(what)
+        found = (self.read("inputs.json", "files") or {}).get(what)
         return found if isinstance(found, dict) else None
 
     def results(self) -> str | None:

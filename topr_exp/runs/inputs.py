@@ -25,7 +25,7 @@ def refuse_changed_inputs(run: RunFolder, config: Config) -> None:
 
     A model whose files look as they did is not read: hashing 16 GB takes 8 seconds and more.
     """
-    if run.read("inputs.json") is None:
+    if run.read("inputs.json", "files") is None:
         return
     run.refuse_changed("files", fingerprints(config))
     models, looks = run.noted("models") or {}, run.noted("looks") or {}

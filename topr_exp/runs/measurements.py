@@ -33,7 +33,7 @@ class Metrics:
         records, _ = read_lines(self.path)
         kept = {place: record for record in records if (place := update_of(record)) and place <= (iteration, step)}
         write_lines(self.path, kept.values())
-        if lost := missing_updates(kept, {iteration: step}):
+        if lost := missing_updates(kept, iteration, step):
             warn(f"{self.path}: damaged, the records of {lost} are lost")
         self.close()
         with disk_errors(f"write {self.path}"):
@@ -64,9 +64,9 @@ class Metrics:
         """The records of an iteration's updates."""
         return [record for record in read_lines(self.path)[0] if record.get("iteration") == iteration]
 
-    def missing(self) -> str:
-        """The updates up to the last ones recorded whose lines are lost, in words; "" for none."""
-        return missing_updates(filter(None, map(update_of, read_lines(self.path)[0])), {})
+    def missing(self, iterations: int) -> str:
+        """The updates before the last ones recorded whose lines are lost, in words; "" for none."""
+        return missing_updates(filter(None, map(update_of, read_lines(self.path)[0])), iterations)
 
 
 class Evaluations:
@@ -108,18 +108,19 @@ def update_of(record: dict[str, Any]) -> tuple[int, int] | None:
     return (iteration, step) if isinstance(iteration, int) and isinstance(step, int) else None
 
 
-def missing_updates(there: Iterable[tuple[int, int]], ends: dict[int, int]) -> str:
-    """The updates that are not there, in words; `ends` has the last one of an iteration where more than these count."""
-    found: dict[int, set[int]] = {iteration: set() for iteration in range(1, max(ends, default=0) + 1)}
+def missing_updates(there: Iterable[tuple[int, int]], iterations: int, end: int | None = None) -> str:
+    """The updates of some iterations that are not there, in words; end: the last one of the last iteration."""
+    found: dict[int, set[int]] = {iteration: set() for iteration in range(1, iterations + 1)}
     for iteration, step in there:
         found.setdefault(iteration, set()).add(step)
     parts = []
-    for iteration, steps in sorted(found.items()):
-        last = ends.get(iteration, max(steps, default=0))
+    for iteration, steps in found.items():
+        known = end if iteration == iterations else None
+        last = max(steps, default=0) if known is None else known
         if lost := [step for step in range(1, last + 1) if step not in steps]:
             shown = ", ".join(map(str, lost[:SHOWN])) + (", ..." if len(lost) > SHOWN else "")
             parts.append(f"{len(lost)} of {last} updates of iteration {iteration} ({shown})")
-        elif not steps and iteration < max(found):
+        elif not steps and known is None:
             parts.append(f"all updates of iteration {iteration}")
     return " and ".join(parts)
 
