@@ -249,14 +249,6 @@ def test_an_error_of_a_run_is_one_line_and_exit_code_1(outputs: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-ROUNDS = ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]
-
-
-@pytest.mark.parametrize(
-    "more",
-    [["optim.epochs=6", *slow("Slow")], [*ROUNDS, *slow("SlowRLOO")]],
-    ids=["topr", "rloo"],
-)
 def test_a_process_that_was_taken_for_dead_writes_nothing_more(tmp_path: Path) -> None:
     """Its node hung for longer than a lease, and Slurm gave the run to another one."""
     arguments = [*slow("Slow"), "checkpoint.every_seconds=0", "optim.epochs=6"]
@@ -278,6 +270,14 @@ def test_a_process_that_was_taken_for_dead_writes_nothing_more(tmp_path: Path) -
     assert {path: path.read_bytes() for path in config.folder.rglob("*") if path.is_file()} == files
 
 
+ROUNDS = ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["optim.epochs=6", *slow("Slow")], [*ROUNDS, *slow("SlowRLOO")]],
+    ids=["topr", "rloo"],
+)
 def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, more: list[str]) -> None:
     arguments = [*more, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]
     undisturbed = config_of(*overrides(tmp_path / "a", *arguments))
