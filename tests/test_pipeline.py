@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,13 +20,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
-from tests.sweep_tools import slow, steps, wait_for
+from tests.sweep_tools import slow, start, steps, wait_for
 from tests.training.broken_runs import break_off
 from tests.training.broken_runs import records as without_speed
 from topr_exp import pipeline
 from topr_exp.models.loading import model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
+from topr_exp.runs.attempt import CLAIM
 from topr_exp.types import TOPRError
 
 PAPER = ["topr", "tis", "is", "naive", "sft", "ppo", "dpo"]
@@ -245,6 +247,27 @@ def test_an_error_of_a_run_is_one_line_and_exit_code_1(outputs: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("error: compose.positive_share=0.9")
     assert "Traceback" not in done.stderr
+
+
+def test_a_process_that_was_taken_for_dead_writes_nothing_more(tmp_path: Path) -> None:
+    """Its node hung for longer than a lease, and Slurm gave the run to another one."""
+    arguments = [*slow("Slow"), "checkpoint.every_seconds=0", "optim.epochs=6"]
+    config = config_of(*overrides(tmp_path, *arguments))
+    suspended = start("topr_exp", *overrides(tmp_path, *arguments))
+    wait_for(lambda: steps(config.folder) >= 2)
+    os.kill(suspended.pid, signal.SIGSTOP)
+    claim = config.folder / CLAIM
+    claim.write_text(json.dumps(json.loads(claim.read_text()) | {"scope": "another host"}))
+    os.utime(claim, (0, 0))
+    run(config)
+    files = {path: path.read_bytes() for path in config.folder.rglob("*") if path.is_file()}
+    os.kill(suspended.pid, signal.SIGCONT)
+    _, error = suspended.communicate(timeout=500)
+    assert suspended.returncode == 1
+    said = rf"error: {config.folder} was taken over by process .*:{os.getpid()} \(attempt 2, begun .*\), since this one"
+    assert re.search(said, error.splitlines()[-1])
+    assert "Traceback" not in error
+    assert {path: path.read_bytes() for path in config.folder.rglob("*") if path.is_file()} == files
 
 
 ROUNDS = ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]

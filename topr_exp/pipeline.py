@@ -31,8 +31,9 @@ from topr_exp.evaluation.curve import Curve
 from topr_exp.evaluation.evaluation import first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
+from topr_exp.models.adapter import FOLDER as ADAPTER
 from topr_exp.models.adapter import check_layers
-from topr_exp.models.loading import find_folder
+from topr_exp.models.loading import check_folder, find_folder, refuse_damage
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
 from topr_exp.runs import card, checkpointing, prompt
@@ -57,6 +58,7 @@ from topr_exp.training.on_policy import Rounds
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.scoring import score_rollouts
 from topr_exp.training.trainer import Trainer
+from topr_exp.types import TOPRError
 
 REWARD_OF_WRONG = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
 
@@ -75,9 +77,9 @@ def run(config: Config) -> dict[str, Any]:
     ):
         refuse_changed_inputs(folder, config)
         if folder.done:
-            summary: dict[str, Any] = folder.read("summary.json")
-            say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
-            return summary
+            refuse_damaged_model(folder.path / "model")
+            say(f"finished before, nothing to do: {folder.path}\n\n{folder.results()}")
+            return folder.read("summary.json") or {}
         keep_threads(config, folder)
         folder.note("files", fingerprints(config))
         scratch = folder.path / "sampler"
@@ -85,6 +87,19 @@ def run(config: Config) -> dict[str, Any]:
         trust = config.model.trust_remote_code
         with open_sampler(config.sampler, scratch, trust, beside_training=rounds) as sampler:
             return Experiment(config, folder, sampler).run()
+
+
+@distributed.main_process_only
+def refuse_damaged_model(folder: Path) -> None:
+    """Raise TOPRError when the model of a finished run is not what it was."""
+    try:
+        check_folder(folder, str(folder))
+    except TOPRError as error:
+        raise TOPRError(
+            f"{error}; restore it, or remove DONE beside it, and the same command trains it again"
+        ) from None
+    for part in (folder, folder / ADAPTER):
+        refuse_damage(part)
 
 
 class Experiment:
@@ -134,13 +149,9 @@ class Experiment:
             self.reload(self.model_folder(iteration))
             final = self.evaluate_iteration(iteration)
         summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
-        card.write(
-            self.model_folder(self.config.iterations),
-            self.config,
-            summary,
-            self.folder.read("environment.json"),
-            self.trained_on,
-        )
+        environment = self.folder.read("environment.json") or {}
+        model = self.model_folder(self.config.iterations)
+        card.write(model, self.config, summary, environment, self.trained_on)
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
@@ -368,6 +379,7 @@ class Experiment:
         """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept."""
         if not distributed.is_main_process():
             return
+        self.folder.refuse_if_taken_over()
         shutil.rmtree(self.folder.path / "checkpoints", ignore_errors=True)
         keep = self.config.checkpoint.keep_iterations
         if keep is not None and iteration > 1 and iteration - 1 not in keep:
@@ -375,7 +387,11 @@ class Experiment:
 
     def summary(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """The run in numbers; shares lie between 0 and 1, seconds are this run's own work."""
-        config, last = self.config, self.folder.read(f"iteration-{self.config.iterations}/training_set.json")
+        config, name = self.config, f"iteration-{self.config.iterations}/training_set.json"
+        last = self.folder.read(name)
+        if last is None:
+            raise TOPRError(f"{self.folder.path / name} is missing or damaged; remove model/ to train it again")
+        lost = self.folder.metrics.missing(config.iterations)
         return {
             "algo": config.algo.name,
             "data": config.data.name,
@@ -390,7 +406,7 @@ class Experiment:
             "trained_on": self.trained_on.text,
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
             "cut_off": last.get("cut_off", 0),
-            "note": last.get("note"),
+            "note": "; ".join(filter(None, [last.get("note"), lost and f"metrics.jsonl lacks {lost}"])) or None,
             "sampler_mismatch": last.get("sampler_mismatch"),
             "iterations": self.folder.evaluations.on_all_problems(),
             "base": base,

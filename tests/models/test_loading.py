@@ -102,6 +102,35 @@ def test_the_fingerprint_follows_weights_and_tokenizer(copy: Path) -> None:
     assert weights_fingerprint(copy) not in (first, second)
 
 
+def test_a_saved_model_is_one_whether_online_or_not_and_others_may_read_it(
+    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for offline in (False, True):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+        folder = tmp_path / f"offline {offline}"
+        save_policy(load_policy(config_of(f"model.path={copy}").model, "cpu"), folder)
+        found.add(weights_fingerprint(folder))
+        assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {folder.stat().st_mode & 0o666}
+    assert len(found) == 1
+
+
+def test_a_saved_model_is_checked_wherever_it_is_copied(copy: Path, tmp_path: Path) -> None:
+    config = config_of(f"model.path={copy}").model
+    save_policy(load_policy(config, "cpu"), tmp_path / "saved")
+    for name in ("model.safetensors", "tokenizer.json", "generation_config.json"):
+        for damage in ("flip", "cut", "delete"):
+            moved = Path(shutil.copytree(tmp_path / "saved", tmp_path / f"{name} {damage}"))
+            content = (moved / name).read_bytes()
+            (moved / name).unlink()
+            if damage != "delete":
+                (moved / name).write_bytes(content[:-1] + (b"" if damage == "cut" else bytes([content[-1] ^ 1])))
+            with pytest.raises(TOPRError, match=rf"{name} {damage} is damaged: {name}"):
+                load_policy(config, "cpu", moved)
+    (moved / "checksums.json").unlink()  # as of a folder from elsewhere
+    load_policy(config, "cpu", moved)
+
+
 def test_folders_that_cannot_be_used(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(TOPRError, match=r"no such folder; shipped models are .*tiny"):
         model_folder(str(tmp_path / "nowhere"))

@@ -6,17 +6,23 @@ import contextlib
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.conftest import config_of
+from topr_exp.models.loading import SHIPPED
+from topr_exp.models.policy import Policy, save_policy
+from topr_exp.models.words import load_words
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.measurements import Evaluations, Metrics
 from topr_exp.runtime import distributed
+from topr_exp.training import checkpoint
 from topr_exp.types import TOPRError
 
 UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
@@ -26,6 +32,9 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "refuse_changed": ("files", {"data.source": "ab"}),
         "note": ("files", {"data.source": "ab"}),
         "read": ("config.json",),
+        "noted": ("files",),
+        "results": (),
+        "refuse_if_taken_over": (),
         "stage": ("training",),
         "aside": ("evaluation",),
         "lap": (),
@@ -37,8 +46,30 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "save_rounds": (1, 3, 0.0),
         "finish": ({"final": {}},),
     },
-    Metrics: {"rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "close": ()},
-    Evaluations: {"add": ({"iteration": 0, "pass@1": 0.5},), "on_all_problems": ()},
+    Metrics: {
+        "rewind": (1, 0),
+        "append": (UPDATE,),
+        "make_durable": (),
+        "of_iteration": (1,),
+        "missing": (1,),
+        "close": (),
+    },
+    Evaluations: {"add": ({"iteration": 0, "pass@1": 0.5},), "on_all_problems": (), "drop_damaged": ()},
+}
+
+
+WRITES: dict[str, Callable[[RunFolder, Any], None]] = {
+    "a checkpoint": lambda folder, model: checkpoint.save(
+        folder.path / "checkpoints", 1, model, torch.optim.AdamW(model.parameters()), {}, {}
+    ),
+    "a model": lambda folder, model: save_policy(
+        Policy(model, load_words(SHIPPED / "tiny", chat=True).tokenizer, "", torch.float32), folder.path / "model"
+    ),
+    **{
+        name: lambda folder, _, name=name: getattr(folder, name)(*CALLS[RunFolder][name])
+        for name in ("save_state", "before_checkpoint", "note", "save_training_set", "finish")
+    },
+    "an evaluation": lambda folder, _: folder.evaluations.add({"iteration": 0}),
 }
 
 
@@ -100,6 +131,55 @@ def test_a_run_that_goes_on_drops_what_its_checkpoint_does_not_know(tmp_path: Pa
         metrics.close()
         kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
         assert [(record["iteration"], record["step"]) for record in kept] == places[:left]
+
+
+def test_updates_whose_lines_are_lost_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [json.dumps({"iteration": i, "step": step}) for i in (1, 3) for step in range(1, 16)]
+    for at, damage in ((1, "{}"), (3, "[]"), (16, '{"iteration": 3, "st'), (17, "null"), (29, "\0")):
+        lines[at] = damage
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    metrics = Metrics(tmp_path)
+    metrics.rewind(3, 15)
+    metrics.close()
+    before = "2 of 15 updates of iteration 1 (2, 4) and all updates of iteration 2 and "
+    assert f"{before}3 of 15 updates of iteration 3 (2, 3, 15) are lost" in capsys.readouterr().err
+    assert metrics.missing(3) == f"{before}2 of 14 updates of iteration 3 (2, 3)", "as the summary notes"
+
+
+def test_damaged_evaluations_are_dropped_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+        for iteration in (0, 1):
+            folder.evaluations.add({"iteration": iteration, "pass@1": 0.5})
+    with folder.evaluations.path.open("a") as file:
+        file.write('{}\n[]\nnull\n{"iteration": 2, "pa')
+    with folder:
+        folder.evaluations.add({"iteration": 1, "pass@1": 0.7})
+        assert [record["pass@1"] for record in folder.evaluations.on_all_problems()] == [0.5, 0.7]
+    assert "eval.jsonl: 4 damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("write", [*WRITES, "nothing"])
+def test_an_attempt_that_is_over_writes_nothing_more(tmp_path: Path, write: str, small_model: Any) -> None:
+    """It was suspended, and taken for dead by another machine."""
+    other = {"number": 2, "host": "far", "pid": 7, "began": "now"}
+    said = r"was taken over by process far:7 \(attempt 2, begun now\), since this one was silent; nothing more"
+
+    def begin_and_lose() -> None:
+        with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+            folder.metrics.rewind(1, 0)
+            (folder.path / "state.json").write_text(json.dumps({"attempt": other}))
+            before.update(contents(folder.path.parent))
+            if write in WRITES:
+                with pytest.raises(TOPRError, match=said):
+                    WRITES[write](folder, small_model)
+            raise ValueError
+
+    before: dict[str, tuple[int, int]] = {}
+    with pytest.raises(TOPRError, match=said):  # whatever its error is
+        begin_and_lose()
+    after = contents(tmp_path / "runs")
+    assert {name for name in before if before[name] != after.get(name)} == {name for name in before if "claim" in name}
+    assert after.keys() <= before.keys()
 
 
 def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same(tmp_path: Path) -> None:

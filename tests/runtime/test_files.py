@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from topr_exp.runtime import files
-from topr_exp.runtime.files import file_digest, flushed_digest
+from topr_exp.runtime.files import file_sha256, flushed_sha256
 
 
 def test_a_file_reaches_the_disk_while_its_digest_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, plain = tmp_path / "weights", file_digest
+    path, plain = tmp_path / "weights", file_sha256
     path.write_bytes(b"weights" * 1000)
     flushing, reading = threading.Event(), threading.Event()
     flushed = []
@@ -30,8 +30,8 @@ def test_a_file_reaches_the_disk_while_its_digest_is_computed(tmp_path: Path, mo
         return plain(asked)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(files, "file_digest", digest)
-    assert flushed_digest(path) == plain(path)
+    monkeypatch.setattr(files, "file_sha256", digest)
+    assert flushed_sha256(path) == plain(path)
     assert flushed == [str(path)]
 
 
@@ -42,4 +42,4 @@ def test_a_disk_that_refuses_a_flush_is_not_passed_over(tmp_path: Path, monkeypa
     (tmp_path / "weights").write_bytes(b"weights")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="full"):
-        flushed_digest(tmp_path / "weights")
+        flushed_sha256(tmp_path / "weights")

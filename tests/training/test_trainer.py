@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -262,18 +263,38 @@ def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(tmp_path: Pat
     assert trainer.saving < 100
 
 
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("model.safetensors", lambda content: content[:-1] + b"x", "model.safetensors has another checksum"),
+        ("optimizer.pt", None, "optimizer.pt: No such file or directory"),
+        ("checksums.json", None, "checksums.json: No such file or directory"),
+        ("checksums.json", lambda content: content[:-9], "checksums.json is no JSON"),
+        ("checksums.json", lambda content: b"{}", "checksums.json is no whole list"),
+        ("checksums.json", lambda content: b"[]", "checksums.json is no whole list"),
+        ("checksums.json", lambda content: b"null", "checksums.json is no whole list"),
+        (
+            "checksums.json",
+            lambda text: re.sub(rb'\n  "optimizer.*', b"", text),
+            "checksums.json is no whole list",
+        ),
+    ],
+)
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
-    tmp_path: Path, make_policy: Any, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, make_policy: Any, caplog: pytest.LogCaptureFixture, name: str, damage: Any, said: str
 ) -> None:
     trainer, _ = train(tmp_path, make_policy, TOPR, 2)
     trainer.save({})
     trainer.step = 3
     trainer.save({})
-    newest = tmp_path / "checkpoints" / "step-00000003" / "model.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    newest = tmp_path / "checkpoints" / "step-00000003" / name
+    before = newest.read_bytes()
+    newest.unlink()
+    if damage is not None:
+        newest.write_bytes(damage(before))
     again = new_trainer(make_policy(make_model(11)), TOPR, optim(), tmp_path / "checkpoints")
     assert again.step == 2
-    assert "step-00000003 is damaged (model.safetensors has another checksum) and is skipped" in caplog.text
+    assert f"step-00000003 is damaged ({said}" in caplog.text
     again.save({})  # two sound ones are kept, and a damaged one takes no place of theirs
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
 

@@ -19,6 +19,7 @@ from topr_exp.grading.verdicts import Verdicts
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import write_text
+from topr_exp.runtime.jsonfiles import read_lines
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.types import VERDICTS, Problem
@@ -82,8 +83,7 @@ class Showcase:
         return {(entry["problem"], entry["sample"]): entry["logp"] for entry in shown}
 
     def entries(self) -> list[dict[str, Any]]:
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        return [json.loads(line) for line in lines]
+        return [entry for entry in read_lines(self.path)[0] if {"set", "iteration"} <= entry.keys()]
 
     def replace(self, entries: list[dict[str, Any]]) -> None:
         """Put entries into the file in place of those of the same sets and iterations."""

@@ -19,7 +19,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
+from topr_exp.models.loading import refuse_damage
 from topr_exp.models.targets import check_targets
+from topr_exp.runtime.files import write_checksums
 
 FOLDER = "adapter"  # of a trained model's folder
 WEIGHTS = "adapter_model.safetensors"
@@ -68,12 +70,14 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
     stored = dataclasses.replace(config, base_model_name_or_path=base, inference_mode=True)
     stored.target_modules = sorted(stored.target_modules)
     stored.save_pretrained(folder)
+    write_checksums(folder)
 
 
 def load_adapter(model: Any, folder: Path) -> None:
     """Set the adapter of a model, which has one of the same shape, to what `save_adapter` wrote."""
     from peft import set_peft_model_state_dict
 
+    refuse_damage(folder)
     weights = load_file(folder / WEIGHTS)
     set_peft_model_state_dict(model, {name.removeprefix(PREFIX): weight for name, weight in weights.items()})
 

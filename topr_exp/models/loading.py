@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topr_exp.runtime.files import CHECKSUMS, file_sha256, find_damage
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def model_folder(path_or_name: str, revision: str | None = None) -> Path:
     if (folder := find_folder(path_or_name)) is not None:
         return folder
     folder = _download(path_or_name, revision)
-    _check(folder, path_or_name)
+    check_folder(folder, path_or_name)
     return folder
 
 
@@ -40,7 +42,7 @@ def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:
         return shipped
     folder = Path(path_or_name).expanduser()
     if folder.is_dir():
-        _check(folder, f"{key}={path_or_name}")
+        check_folder(folder, f"{key}={path_or_name}")
         return folder
     # A name on the hub is "owner/name"; anything else was meant as a folder.
     if path_or_name.count("/") != 1 or path_or_name.startswith((".", "/", "~")):
@@ -49,7 +51,8 @@ def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:
     return None
 
 
-def _check(folder: Path, what: str) -> None:
+def check_folder(folder: Path, what: str) -> None:
+    """Raise ConfigError, which begins with `what`, for a folder without configuration, weights or tokenizer."""
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{what}: the folder has no config.json")
     if not any(folder.glob("*.safetensors")):
@@ -105,6 +108,8 @@ def load_model(
         # transformers raises many types for damaged folders; the user needs to know which folder and why.
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise TOPRError(f"model folder {folder} can't be loaded: {reason}") from error
+    for name in ("is_local", "local_files_only"):  # which transformers would save: of this machine, not of the model
+        tokenizer.init_kwargs.pop(name, None)
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows:
         raise TOPRError(f"model folder {folder}: the tokenizer has {len(tokenizer)} tokens, the model only {rows}")
@@ -113,19 +118,26 @@ def load_model(
 
 def read_files(folder: Path) -> list[Path]:
     """The files of a model folder that decide its outputs: weights, configuration, tokenizer."""
-    return sorted({path for pattern in READ_FILES for path in folder.glob(pattern)})
+    return sorted({path for pattern in READ_FILES for path in folder.glob(pattern) if path.name != CHECKSUMS})
 
 
 def weights_fingerprint(folder: Path) -> str:
     """A hash of everything in a model folder that decides its outputs: weights, configuration, tokenizer.
 
-    About a second for 2 GB.
+    About a second for 2 GB. Raises TOPRError where the folder has checksums, as a trained model does, and differs.
     """
-    total = hashlib.sha256()
-    for path in read_files(folder):
-        part = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 22):
-                part.update(chunk)
-        total.update(f"{path.name}:{part.hexdigest()}\n".encode())
-    return total.hexdigest()[:32]
+    digests = {path.name: file_sha256(path) for path in read_files(folder)}
+    refuse_damage(folder, digests)
+    return hashlib.sha256("".join(f"{name}:{digest}\n" for name, digest in digests.items()).encode()).hexdigest()[:32]
+
+
+def refuse_damage(folder: Path, known: Mapping[str, str] | None = None) -> None:
+    """Raise TOPRError when a folder has checksums and a file that differs from them.
+
+    known: SHA-256 of files that were read before.
+    """
+    if (folder / CHECKSUMS).exists() and (fault := find_damage(folder, known)):
+        raise TOPRError(
+            f"{folder} is damaged: {fault}; restore it, or remove it (and DONE of a finished run), and the command of "
+            f"the run trains it again; if you changed it yourself, remove its {CHECKSUMS}"
+        )

@@ -20,7 +20,7 @@ from topr_exp.models import adapter
 from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
 from topr_exp.models.words import with_bos
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import new_folder
+from topr_exp.runtime.files import new_folder, write_checksums
 
 log = logging.getLogger(__name__)
 MOST_LOST = 0.1  # of what an adapter adds, in the weights that it is merged into; above it is worth a warning
@@ -170,9 +170,10 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
 
 
 def save_policy(policy: Policy, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write model and tokenizer as a folder that transformers and vLLM load; atomic. dtype: None keeps the weights'.
+    """Write model and tokenizer as a folder that transformers and vLLM load; atomic.
 
-    Where an adapter is trained, it is in the weights, and once more alone in the folder's `adapter/`.
+    dtype: of a copy for an engine; None keeps the weights' and adds checksums. Where an adapter is trained, it is in
+    the weights, and once more alone in the folder's `adapter/`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder) as target:
@@ -186,6 +187,8 @@ def save_policy(policy: Policy, folder: Path, dtype: torch.dtype | None = None) 
                     "and that engines sample from (adapter/ has all of it); model.dtype=float32 keeps it",
                     str(policy.compute).removeprefix("torch."), 100 * lost,
                 )  # fmt: skip
+        if dtype is None:
+            write_checksums(target)
 
 
 def save_model(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from topr_exp.evaluation.intervals import Values, t_half_width
-from topr_exp.runs.records import Record, number
+from topr_exp.runs.records import Record
+from topr_exp.runtime.jsonfiles import number
 
 POINTS = 160  # of a curve that is drawn, at most; more updates are averaged in bins
 NOT_CURVES = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")

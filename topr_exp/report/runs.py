@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.report.curves import Curves, read_curves, thin
-from topr_exp.runs.records import MISSING, Lines, Record, is_evaluation, is_update, number, on_one_axis, read_object
+from topr_exp.runs.records import Lines, Record, is_evaluation, is_update, on_one_axis
+from topr_exp.runtime.jsonfiles import MISSING, number, read_object
 from topr_exp.types import TOPRError
 
 MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's

@@ -11,8 +11,8 @@ from topr_exp.report.groups import different_bases, group_runs
 from topr_exp.report.page import render_page
 from topr_exp.report.runs import read_runs
 from topr_exp.report.tables import groups_csv, groups_tex, runs_csv
-from topr_exp.runs.records import MISSING, read_object
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_json, write_whole
+from topr_exp.runtime.jsonfiles import MISSING, read_object
 from topr_exp.types import TOPRError
 
 MANIFEST = "manifest.json"

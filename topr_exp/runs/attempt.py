@@ -14,10 +14,12 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from topr_exp.runtime import leases
 from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_text
+from topr_exp.runtime.jsonfiles import read_object
 from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
@@ -62,6 +64,12 @@ def description(number: int) -> dict[str, str | int | None]:
     job, array = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_ARRAY_JOB_ID")
     slurm = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else job
     return {"number": number, "host": socket.gethostname(), "pid": os.getpid(), "slurm": slurm, "began": now()}
+
+
+def latest(path: Path) -> dict[str, Any]:
+    """The attempt that state.json names; {} where none can be read."""
+    found = read_object(path / "state.json")[0].get("attempt")
+    return found if isinstance(found, dict) else {}
 
 
 def record_error(path: Path, error: BaseException) -> None:

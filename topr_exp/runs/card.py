@@ -68,7 +68,7 @@ def text(config: Config, summary: dict[str, Any], environment: dict[str, Any]) -
     """The card as people read it."""
     data = config.data
     what = (type(config.algo).__doc__ or "").strip().splitlines()[:1]
-    software = f"{SOFTWARE} {environment['versions'].get('topr-exp', '')}".strip()
+    software = f"{SOFTWARE} {environment.get('versions', {}).get('topr-exp', '')}".strip()
     commit = f", commit {environment['git_commit'][:10]}" if environment.get("git_commit") else ""
     rows = {
         "Base model": f"`{config.model.path}`",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -13,11 +12,13 @@ from typing import Any
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
+from topr_exp.runs.console import results, warn
 from topr_exp.runs.measurements import Evaluations, Metrics
 from topr_exp.runs.provenance import environment
 from topr_exp.runtime import distributed, interrupts, progress
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.files import disk_errors, write_json, write_text, write_whole
+from topr_exp.runtime.files import disk_errors, guarded, write_json, write_text, write_whole
+from topr_exp.runtime.jsonfiles import read_object
 from topr_exp.types import TOPRError
 
 STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
@@ -39,6 +40,7 @@ class RunFolder:
         self.stage_name = ""
         self._began = time.monotonic()
         self._finished_before = False
+        self._damaged: set[str] = set()
         self._attempt: dict[str, Any] = {}
         self._progress: dict[str, Any] | None = None
         self._lease = contextlib.ExitStack()
@@ -47,39 +49,59 @@ class RunFolder:
 
     def __enter__(self) -> RunFolder:
         self._open()
-        self._finished_before = self.done
-        if not self._finished_before:
-            distributed.barrier()
+        self._finished_before, self._attempt = distributed.broadcast((self.done, self._attempt))
         return self
 
     @main_process_only
     def _open(self) -> None:
         with disk_errors(f"write in {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-        refuse_other_experiment(self._config, self.read("config.json"))
-        if self.done:
+        refuse_other_experiment(self._config, self.read("config.json", "experiment"))
+        if self.done and self.results() is not None:
             return
         with contextlib.ExitStack() as held:
             held.enter_context(attempt.lock_run_folder(self.path))
-            if self.read("config.json") is None:
-                self._describe()
-            state = self.read("state.json") or {}
-            self.seconds |= state.get("seconds", {})
-            self.counts |= state.get("counts", {})
-            self._attempt = attempt.description(state.get("attempt", {}).get("number", 0) + 1)
+            with disk_errors(f"write in {self.path}"):
+                (self.path / "DONE").unlink(missing_ok=True)  # of a run whose summary has to be made again
+            self._describe()
+            self._restore()
             attempt.clear(self.path)
             self.save_state()
+            held.enter_context(guarded(self.path, self.refuse_if_taken_over))
+            self.evaluations.drop_damaged()
             self._lease = held.pop_all()
         progress.listener = self._save_progress
 
     def _describe(self) -> None:
-        """Write down what will run and with what; the config last, since it says that the rest is there."""
+        """Write down what will run and with what, where that is not there; the config last, as a sign of the rest."""
         from omegaconf import OmegaConf
 
         config = self._config
-        write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
-        write_json(self.path / "environment.json", environment(config))
-        write_json(self.path / "config.json", {"experiment": config.experiment, "resolved": plain(config)})
+        if self.read("environment.json", "versions") is None:
+            write_json(self.path / "environment.json", environment(config))
+        if self.read("config.json", "experiment") is None:
+            write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
+            write_json(self.path / "config.json", {"experiment": config.experiment, "resolved": plain(config)})
+
+    def _restore(self) -> None:
+        """Count on from the attempt before."""
+        state, number = self.read("state.json") or {}, 0
+        try:
+            self.seconds |= {name: float(value) for name, value in state.get("seconds", {}).items()}
+            self.counts |= {name: int(value) for name, value in state.get("counts", {}).items()}
+            number = int(state.get("attempt", {}).get("number", 0))
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            warn(f"{self.path / 'state.json'} is damaged: seconds and tokens are counted from this attempt on")
+        self._attempt = attempt.description(number + 1)
+
+    def refuse_if_taken_over(self) -> None:
+        """Raise TOPRError when another attempt at the run began: this process was taken for dead."""
+        now = attempt.latest(self.path)
+        if self._attempt and now and now != self._attempt:
+            raise TOPRError(
+                f"{self.path} was taken over by process {now.get('host')}:{now.get('pid')} (attempt {now.get('number')}"
+                f", begun {now.get('began')}), since this one was silent; nothing more is written by this one"
+            )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -88,6 +110,7 @@ class RunFolder:
         self.metrics.close()
         with self._lease:
             if error is not None and not self._finished_before:
+                self.refuse_if_taken_over()
                 self._record_failure(error)
 
     def _record_failure(self, error: BaseException) -> None:
@@ -108,25 +131,42 @@ class RunFolder:
 
         what: `files`, by setting and file, or `models`, by setting.
         """
-        before = (self.read("inputs.json") or {}).get(what, found)
+        before = self.noted(what)
+        before = found if before is None else before
         if changed := [key for key in {**before, **found} if before.get(key) != found.get(key)]:
             raise TOPRError(f"{changed[0]} has changed since {self.path} was begun; set another name, or remove that")
 
     @main_process_only
     def note(self, what: str, found: Any) -> None:
         """Note in inputs.json what the run reads, for `refuse_changed`; a finished run stays as it is."""
-        stored = self.read("inputs.json") or {}
+        stored = self.read("inputs.json", "files") or {}
         if not self.done and stored.get(what) != found:
             write_json(self.path / "inputs.json", {**stored, what: found})
 
-    def read(self, name: str) -> Any:
-        """A JSON file of the folder; None where it is absent."""
+    def read(self, name: str, key: str = "") -> dict[str, Any] | None:
+        """A JSON object of the folder; None where it is absent or, with a warning, damaged. key: one that it has."""
+        path = self.path / name
+        found = read_object(path)[0] or None
+        if found is not None and key and key not in found:
+            found = None
+        if found is None and path.exists() and name not in self._damaged:
+            self._damaged.add(name)
+            warn(f"{path} is damaged" + (", and what it said of earlier attempts is lost" if not self.done else ""))
+        return found
+
+    def noted(self, what: str) -> dict[str, Any] | None:
+        """What inputs.json says of `files`, `models` or `looks`; None where it says nothing."""
+        found = (self.read("inputs.json", "files") or {}).get(what)
+        return found if isinstance(found, dict) else None
+
+    def results(self) -> str | None:
+        """The results of a finished run for people to read; None, with a warning, where its summary is damaged."""
+        path = self.path / "summary.json"
         try:
-            return json.loads((self.path / name).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+            return results(read_object(path)[0], self.path)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            warn(f"{path} is missing or damaged and is made again")
             return None
-        except ValueError:
-            raise TOPRError(f"{self.path / name} is damaged; move the folder away to start again") from None
 
     @property
     def done(self) -> bool:
@@ -238,7 +278,8 @@ class RunFolder:
 
 def refuse_other_experiment(config: Config, stored: Any) -> None:
     """Raise TOPRError, with the differences, when the run's config.json, as stored, is of another experiment."""
-    if stored is not None and (differences := differing(stored["experiment"], config.experiment)):
+    before = stored.get("experiment") if isinstance(stored, dict) else None
+    if before is not None and (differences := differing(before, config.experiment)):
         raise TOPRError(f"{config.folder} holds another experiment ({'; '.join(differences[:4])}); set another name")
 
 

@@ -25,11 +25,10 @@ def refuse_changed_inputs(run: RunFolder, config: Config) -> None:
 
     A model whose files look as they did is not read: hashing 16 GB takes 8 seconds and more.
     """
-    noted = run.read("inputs.json")
-    if noted is None:
+    if run.read("inputs.json", "files") is None:
         return
     run.refuse_changed("files", fingerprints(config))
-    models, looks = noted.get("models", {}), noted.get("looks", {})
+    models, looks = run.noted("models") or {}, run.noted("looks") or {}
     other = {key: path for key, path in model_folders(config).items() if key in models and look(path) != looks.get(key)}
     run.refuse_changed("models", models | {key: weights_fingerprint(path) for key, path in other.items()})
 
@@ -41,7 +40,7 @@ def note_models(run: RunFolder, config: Config, fingerprint: str) -> None:
     """
     folders = model_folders(config)
     others = {key: path for key, path in folders.items() if key != "model.path"}
-    noted = (run.read("inputs.json") or {}).get("models")
+    noted = run.noted("models")
     if noted is None:
         noted = {key: weights_fingerprint(path) for key, path in others.items()}
     found = {**noted, "model.path": fingerprint}

@@ -6,11 +6,16 @@ import contextlib
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
+from topr_exp.runs.console import warn
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import disk_errors, write_text
+from topr_exp.runtime.jsonfiles import read_lines
+
+SHOWN = 10  # most updates that a warning names
 
 
 class Metrics:
@@ -22,14 +27,15 @@ class Metrics:
 
     @main_process_only
     def rewind(self, iteration: int, step: int) -> None:
-        """Drop the lines after `step` of `iteration` (and a half-written one): they will be written again."""
-        kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []:
-            with contextlib.suppress(ValueError):
-                record = json.loads(line)
-                if (record["iteration"], record["step"]) <= (iteration, step):
-                    kept.append(line)
-        write_text(self.path, "".join(line + "\n" for line in kept))
+        """Drop the lines after `step` of `iteration` (and damaged ones): they will be written again.
+
+        A warning names the updates before, whose lines are lost.
+        """
+        records, _ = read_lines(self.path)
+        kept = {place: record for record in records if (place := update_of(record)) and place <= (iteration, step)}
+        write_lines(self.path, kept.values())
+        if lost := missing_updates(kept, iteration, step):
+            warn(f"{self.path}: damaged, the records of {lost} are lost")
         self.close()
         with disk_errors(f"write {self.path}"):
             self._file = self.path.open("a", encoding="utf-8")
@@ -57,8 +63,11 @@ class Metrics:
 
     def of_iteration(self, iteration: int) -> list[dict[str, Any]]:
         """The records of an iteration's updates."""
-        records = map(json.loads, self.path.read_text(encoding="utf-8").splitlines())
-        return [record for record in records if record["iteration"] == iteration]
+        return [record for record in read_lines(self.path)[0] if record.get("iteration") == iteration]
+
+    def missing(self, iterations: int) -> str:
+        """The updates before the last ones recorded whose lines are lost, in words; "" for none."""
+        return missing_updates(filter(None, map(update_of, read_lines(self.path)[0])), iterations)
 
 
 class Evaluations:
@@ -68,20 +77,55 @@ class Evaluations:
         self.path = folder / "eval.jsonl"
 
     @main_process_only
+    def drop_damaged(self) -> None:
+        """Drop damaged lines, with a warning: what of them an attempt does not measure again is lost."""
+        records, damaged = read_lines(self.path)
+        whole = [record for record in records if isinstance(record.get("iteration"), int)]
+        if dropped := damaged + len(records) - len(whole):
+            warn(f"{self.path}: {dropped} damaged; only evaluations from here on are made again")
+            write_lines(self.path, whole)
+
+    @main_process_only
     def add(self, record: dict[str, Any]) -> None:
         """Write an evaluation in place of an earlier one of the same weights and problems."""
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        keys = [evaluated(json.loads(line)) for line in lines]
-        place = keys.index(evaluated(record)) if evaluated(record) in keys else len(lines)
-        lines[place : place + 1] = [json.dumps(record)]  # a resumed run must not change the order
-        write_text(self.path, "".join(line + "\n" for line in lines))
+        records, _ = read_lines(self.path)
+        keys = list(map(evaluated, records))
+        place = keys.index(evaluated(record)) if evaluated(record) in keys else len(records)
+        records[place : place + 1] = [record]  # a resumed run must not change the order
+        write_lines(self.path, records)
 
     def on_all_problems(self) -> list[dict[str, Any]]:
         """The records on the whole test set, one an iteration."""
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        return [record for record in map(json.loads, lines) if not record.get("subset")]
+        return [record for record in read_lines(self.path)[0] if not record.get("subset")]
+
+
+def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def update_of(record: dict[str, Any]) -> tuple[int, int] | None:
+    """The iteration and the number of an update; None where a record does not say them."""
+    iteration, step = record.get("iteration"), record.get("step")
+    return (iteration, step) if isinstance(iteration, int) and isinstance(step, int) else None
+
+
+def missing_updates(there: Iterable[tuple[int, int]], iterations: int, end: int | None = None) -> str:
+    """The updates of some iterations that are not there, in words; end: the last one of the last iteration."""
+    found: dict[int, set[int]] = {iteration: set() for iteration in range(1, iterations + 1)}
+    for iteration, step in there:
+        found.setdefault(iteration, set()).add(step)
+    parts = []
+    for iteration, steps in found.items():
+        known = end if iteration == iterations else None
+        last = max(steps, default=0) if known is None else known
+        if lost := [step for step in range(1, last + 1) if step not in steps]:
+            shown = ", ".join(map(str, lost[:SHOWN])) + (", ..." if len(lost) > SHOWN else "")
+            parts.append(f"{len(lost)} of {last} updates of iteration {iteration} ({shown})")
+        elif not steps and known is None:
+            parts.append(f"all updates of iteration {iteration}")
+    return " and ".join(parts)
 
 
 def evaluated(record: dict[str, Any]) -> tuple[Any, ...]:
     """What an evaluation is of: the iteration, the update within it (None: its end), and whether a part of the test."""
-    return record["iteration"], record.get("step"), record.get("subset", False)
+    return record.get("iteration"), record.get("step"), record.get("subset", False)

@@ -99,8 +99,11 @@ def rows_of(folder: Path) -> int | None:
 
 
 def check_machine(configs: Iterable[Config]) -> None:
-    """Refuse an output folder that can't be made, and a GPU or sampler that is not on the machine of the runs."""
-    runs = list(configs)
+    """Refuse an output folder that can't be made, and a GPU or sampler that is not on the machine of the runs.
+
+    Finished runs need neither.
+    """
+    runs = [config for config in configs if not (config.folder / "DONE").exists()]
     for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
         check_output_dir(folder.absolute(), name)
     for device in {config.cluster.device.name for config in runs if not isinstance(config.cluster, SlurmCluster)}:

@@ -6,19 +6,15 @@ one is counted. Nothing that stands in a file raises an error here.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-Record = dict[str, Any]
+from topr_exp.runtime.jsonfiles import parse_object
 
-DEEPEST = 24  # lists and objects within one another; those of a run's files are 6 deep
-MISSING = "is missing"
-LONGEST_WHOLE = 300  # digits, so that a float can hold it
+Record = dict[str, Any]
 
 
 @dataclass
@@ -47,65 +43,11 @@ class Lines:
         whole = new[: new.rfind(b"\n") + 1]
         self._read, self.unended = self._read + len(whole), len(new) - len(whole)
         for line in whole.splitlines():
-            record = parse(line)
+            record = parse_object(line)
             if record is None:
                 self.damaged += 1
             else:
                 self.records.append(record)
-
-
-def read_object(path: Path) -> tuple[Record, str]:
-    """Read the JSON object in a file; {} and the reason where there is none or an empty one."""
-    try:
-        found = parse(path.read_bytes())
-    except FileNotFoundError:
-        return {}, MISSING
-    except OSError as error:
-        return {}, f"can't be read ({error.strerror})"
-    return found or {}, "holds no JSON object" if found is None else "" if found else "holds nothing"
-
-
-def parse(line: bytes) -> Record | None:
-    """Read a JSON object of plain values; None when it is none.
-
-    Numbers that no float holds (NaN, 1e999) become None, halves of surrogate pairs "?".
-    """
-    try:
-        text = line.decode()
-        record = DECODER.decode(text)
-        if text.count("[") + text.count("{") > DEEPEST and not is_shallow(record):
-            return None
-        if "\\u" in text:
-            record = json.loads(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def is_shallow(value: Any, levels: int = DEEPEST) -> bool:
-    """Whether lists and objects lie at most so many levels within one another."""
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(is_shallow(each, levels - 1) for each in inside)
-
-
-def number(value: Any) -> float | None:
-    """A value as a finite number; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if abs(value) < float("inf") else None  # also false for nan
-
-
-def finite(digits: str) -> float | None:
-    """A number of JSON as a float; None for one that no float holds."""
-    value = float(digits)
-    return None if math.isinf(value) else value
-
-
-DECODER = json.JSONDecoder(
-    parse_constant=lambda _: None,
-    parse_float=finite,
-    parse_int=lambda digits: int(digits) if len(digits) < LONGEST_WHOLE else None,
-)
 
 
 def is_update(record: Record) -> bool:

@@ -1,4 +1,8 @@
-"""Files and folders written whole or not at all, checksums, and the one-line errors of a disk that refuses."""
+"""Files and folders written whole or not at all, checksums, and the one-line errors of a disk that refuses.
+
+A folder of weights (a checkpoint, a trained model) carries `checksums.json`: the SHA-256 of each of its files by name,
+and under its own name that of the list, so that a list that lost entries is found as well.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +22,7 @@ from topr_exp.types import TOPRError
 
 TEMPORARY = ".tmp"  # ends the name of every file that may be deleted at any time
 DIGEST_BYTES = 16
+CHECKSUMS = "checksums.json"
 
 _REASONS = {
     errno.ENOSPC: "the disk is full",
@@ -27,6 +32,7 @@ _REASONS = {
     errno.EPERM: "no permission",
     errno.EROFS: "the file system is read-only",
 }
+_guards: dict[Path, Callable[[], None]] = {}  # folder -> what forbids writing below it, by raising
 
 
 @contextmanager
@@ -51,20 +57,62 @@ def digest(data: memoryview | bytes) -> str:
 
 def file_digest(path: Path) -> str:
     """The same of a file, read in small pieces: memory stays constant and nothing is mapped."""
-    state, piece = hashlib.blake2b(digest_size=DIGEST_BYTES), memoryview(bytearray(1 << 20))
+    return _hash_file(path, hashlib.blake2b(digest_size=DIGEST_BYTES))
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file."""
+    return _hash_file(path, hashlib.sha256())
+
+
+def _hash_file(path: Path, state: Any) -> str:
+    piece = memoryview(bytearray(1 << 20))
     with open(path, "rb", buffering=0) as file:
         while count := file.readinto(piece):
             state.update(piece[:count])
-    return state.hexdigest()
+    return str(state.hexdigest())
 
 
-def flushed_digest(path: Path) -> str:
-    """The digest of a file that was just written, which reaches the disk meanwhile: neither waits for the other."""
+def flushed_sha256(path: Path) -> str:
+    """SHA-256 of a file that was just written, which reaches the disk meanwhile: neither waits for the other."""
     with ThreadPoolExecutor(1) as pool:
         flushing = pool.submit(sync_folder, path)  # opening and fsync work alike on files and folders
-        found = file_digest(path)
+        found = file_sha256(path)
         flushing.result()
     return found
+
+
+def write_checksums(folder: Path, known: Mapping[str, str] | None = None) -> None:
+    """Write the checksums of the files in a folder beside them, those that are `known` as given."""
+    found = dict(known or {})
+    for path in folder.iterdir():
+        if path.is_file() and path.name not in found:
+            found[path.name] = flushed_sha256(path)
+    write_json(folder / CHECKSUMS, {**found, CHECKSUMS: _sha256_of_list(found)})
+
+
+def find_damage(folder: Path, known: Mapping[str, str] | None = None, part: slice = slice(None)) -> str | None:
+    """The first file of a folder that is not what its checksums say, in words; None where all are right.
+
+    known: checksums that were computed before. part: of the names, where several processes share the work.
+    """
+    name = CHECKSUMS
+    try:
+        listed = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
+        if not isinstance(listed, dict) or listed.pop(CHECKSUMS, None) != _sha256_of_list(listed):
+            return f"{CHECKSUMS} is no whole list of checksums"
+        for name in sorted(listed)[part]:
+            if ((known or {}).get(name) or file_sha256(folder / name)) != listed[name]:
+                return f"{name} has another checksum"
+    except ValueError:
+        return f"{name} is no JSON"
+    except OSError as error:
+        return f"{name}: {error.strerror or error}"
+    return None
+
+
+def _sha256_of_list(checksums: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(checksums, sort_keys=True).encode()).hexdigest()
 
 
 def write_whole(path: Path, data: memoryview | bytes) -> None:
@@ -87,6 +135,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        _check_guards(path)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -116,15 +165,39 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextmanager
+def guarded(folder: Path, check: Callable[[], None]) -> Iterator[None]:
+    """While the block runs, call `check` before any file or folder is put into place below `folder`."""
+    _guards[folder] = check
+    try:
+        yield
+    finally:
+        del _guards[folder]
+
+
+def _check_guards(path: Path) -> None:
+    """Called last, since flushing may have taken long: on a node that hung, say."""
+    for folder, check in list(_guards.items()):
+        if path.is_relative_to(folder):
+            check()
+
+
+@contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `path` (replacing it) when the block ends without an error."""
+    """A temporary folder that becomes `path` (replacing it) when the block ends without an error.
+
+    Its files have the folder's rights: some libraries write theirs for their owner alone.
+    """
     temporary = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
     with disk_errors(f"write {path}"), library_errors():
         temporary.mkdir(parents=True)
         try:
             yield temporary
+            rights = temporary.stat().st_mode & 0o666
             for entry in [*temporary.rglob("*"), temporary]:
+                if entry.is_file():
+                    entry.chmod(rights)
                 sync_folder(entry)  # opening and fsync work alike on files and folders
+            _check_guards(path)
             if path.exists():
                 shutil.rmtree(path)
             temporary.rename(path)

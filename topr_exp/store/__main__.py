@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime.exit_status import exit_status, printable
+from topr_exp.runtime.files import CHECKSUMS, find_damage
+from topr_exp.runtime.jsonfiles import read_lines
 from topr_exp.store import catalog
 from topr_exp.store.shards import MISSING
 from topr_exp.store.table import Store
@@ -42,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
     command = commands.add_parser("describe", help="a table's whole key, columns and shards")
     command.add_argument("key", metavar="KEY", help=table)
     command.set_defaults(run=describe)
-    command = commands.add_parser("verify", help="compute every checksum; exit status 1 when a shard is damaged")
-    command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all tables")
+    command = commands.add_parser("verify", help="compute every checksum; exit status 1 when something is damaged")
+    command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{table}; or a run's folder, or any above some")
     command.set_defaults(run=verify)
     command = commands.add_parser("regrade", help="grade again the completions whose workers were killed or too slow")
     command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all verdicts")
@@ -120,25 +122,60 @@ def describe(store: Store, options: argparse.Namespace) -> int:
 
 
 def verify(store: Store, options: argparse.Namespace) -> int:
-    found = [catalog.find(store, options.key)] if options.key else catalog.entries(store)
-    bad = 0
-    for entry in found:
-        if entry.table is None:
-            print(f"DAMAGED  {entry.error}")
-            bad += 1
-            continue
-        table = entry.table
-        faults = {index: table.fault(index, always=True) for index in range(table.shards)}
-        damaged = {index: fault for index, fault in faults.items() if fault not in (None, MISSING)}
-        for index, fault in damaged.items():
-            print(f"DAMAGED  {table.arrow_file(index)}: {fault}")
-        whole = sum(fault is None for fault in faults.values())
-        if not damaged:
-            print(f"sound    {entry.name}: {whole} of {table.shards} shards made, all checksums right")
-        bad += len(damaged)
+    if options.key and Path(options.key).is_dir():
+        return verify_folder(Path(options.key))
+    bad = sum(map(verify_table, [catalog.find(store, options.key)] if options.key else catalog.entries(store)))
     if bad:
         print(f"{bad} damaged; the next run that needs a damaged shard makes it again")
     return 1 if bad else 0
+
+
+def verify_table(entry: catalog.Entry) -> int:
+    """Compute the checksums of a table, print what was found, return how many are wrong."""
+    if entry.table is None:
+        print(f"DAMAGED  {entry.error}")
+        return 1
+    table = entry.table
+    faults = {index: table.fault(index, always=True) for index in range(table.shards)}
+    damaged = {index: fault for index, fault in faults.items() if fault not in (None, MISSING)}
+    for index, fault in damaged.items():
+        print(f"DAMAGED  {table.arrow_file(index)}: {fault}")
+    whole = sum(fault is None for fault in faults.values())
+    if not damaged:
+        print(f"sound    {entry.name}: {whole} of {table.shards} shards made, all checksums right")
+    return len(damaged)
+
+
+def verify_folder(folder: Path) -> int:
+    """The same of all below a folder: models and checkpoints, tables, and whether JSON can be read."""
+    stores = {path.parents[2] for path in folder.rglob("*/*/key.json")}
+    bad = sum(verify_table(entry) for root in sorted(stores) for entry in catalog.entries(Store(root)))
+    carried = {path.parent for path in folder.rglob(CHECKSUMS)}
+    carried |= {path.parent / "model" for path in folder.rglob("DONE")}  # of a finished run
+    for each in sorted(carried):
+        fault = find_damage(each)
+        print(f"DAMAGED  {each}: {fault}" if fault else f"sound    {each}: all checksums right")
+        bad += fault is not None
+    inside = {*carried, *stores}
+    texts = [path for path in sorted(folder.rglob("*.json*")) if inside.isdisjoint(path.parents)]
+    unread = [path for path in texts if not is_json(path)]
+    for path in unread:
+        print(f"DAMAGED  {path}: no JSON, or nothing in it")
+    bad += len(unread)
+    print(
+        f"{folder}: {len(carried)} folders of weights, {len(stores)} stores, {len(texts)} files of JSON; {bad} damaged"
+    )
+    return 1 if bad else 0
+
+
+def is_json(path: Path) -> bool:
+    """Whether all of a file can be read, and says something."""
+    if path.suffix == ".jsonl":
+        return read_lines(path)[1] == 0
+    try:
+        return path.suffix != ".json" or bool(json.loads(path.read_bytes()))
+    except ValueError:
+        return False
 
 
 def regrade(store: Store, options: argparse.Namespace) -> int:

@@ -14,8 +14,8 @@ from topr_exp.runs.duration import expected_time
 from topr_exp.runs.folder import RunFolder, refuse_other_experiment
 from topr_exp.runs.inputs import refuse_changed_inputs
 from topr_exp.runs.plan import Plan
-from topr_exp.runs.records import read_object
 from topr_exp.runtime import interrupts
+from topr_exp.runtime.jsonfiles import read_object
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.follow import report, wait_for_slurm
 from topr_exp.sweeps.local import run_locally

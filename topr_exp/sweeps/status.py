@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topr_exp.runs import attempt
-from topr_exp.runs.records import MISSING, Lines, number, read_object
+from topr_exp.runs.records import Lines
 from topr_exp.runtime import leases
 from topr_exp.runtime.files import disk_errors
+from topr_exp.runtime.jsonfiles import MISSING, number, read_object
 from topr_exp.sweeps.queue import Queue, query
 from topr_exp.sweeps.sweep import Run, Sweep
 from topr_exp.types import TOPRError

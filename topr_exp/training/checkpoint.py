@@ -18,7 +18,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 
 from topr_exp.models.adapter import is_frozen, trained_weights
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import file_digest, flushed_digest, new_folder, write_json
+from topr_exp.runtime.files import find_damage, new_folder, write_checksums, write_json
 from topr_exp.training import shards
 from topr_exp.training.shards import WHOLE as WEIGHTS
 
@@ -66,11 +66,7 @@ def write_state(
     write_json(target / "state.json", state)
     for name, content in extra.items():
         (target / name).write_bytes(content)
-    digests = known or {}
-    for path in sorted(target.iterdir()):
-        if path.name not in digests:
-            digests[path.name] = flushed_digest(path)
-    write_json(target / "checksums.json", digests)
+    write_checksums(target, known)
 
 
 def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], Path] | None:
@@ -80,7 +76,9 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
     process of the run has to call it.
     """
     for path in distributed.broadcast(sorted(folder.glob("step-????????"), reverse=True)):
-        if fault := find_damage(path):
+        share = slice(distributed.rank(), None, distributed.world_size())  # the processes share the files among them
+        faults = distributed.all_gather(find_damage(path, part=share))
+        if fault := next(filter(None, faults), None):
             if distributed.is_main_process():
                 log.warning("%s is damaged (%s) and is skipped", path, fault)
             continue
@@ -111,17 +109,3 @@ def load_weights(model: Any, path: Path) -> None:
     with torch.no_grad():
         for name, weight in trained_weights(model):
             weight.copy_(stored[name])
-
-
-def find_damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; None when it is whole. The processes share the files among them."""
-    fault = None
-    try:
-        digests = json.loads((path / "checksums.json").read_text(encoding="utf-8"))
-        for name, digest in list(digests.items())[distributed.rank() :: distributed.world_size()]:
-            if file_digest(path / name) != digest:
-                fault = f"{name} has another checksum"
-                break
-    except (OSError, ValueError) as error:
-        fault = str(error)
-    return next((one for one in distributed.all_gather(fault) if one is not None), None)

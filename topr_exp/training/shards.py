@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import disk_errors, flushed_digest, library_errors
+from topr_exp.runtime.files import disk_errors, flushed_sha256, library_errors
 from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
 WHOLE = "model.safetensors"  # of a checkpoint that one process wrote
@@ -70,7 +70,7 @@ def save(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str
     path = folder / f"shard-{index + 1:05d}-of-{parts:05d}.safetensors"
     with disk_errors(f"write {path}"), library_errors():
         save_file(tensors, path, metadata={"first": json.dumps(first)})
-        digest = flushed_digest(path)
+        digest = flushed_sha256(path)
     return dict(one for one in distributed.all_gather((path.name, digest)) if one[0])
 
 

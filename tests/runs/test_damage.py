@@ -1,0 +1,127 @@
+"""Damaged files of a run: what can be made again is, with a warning; what can't is an error in one line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import config_of, overrides
+from topr_exp.config.settings import Config
+from topr_exp.evaluate import main as evaluate
+from topr_exp.pipeline import run
+from topr_exp.runs.preflight import check_machine
+from topr_exp.store.__main__ import main as store
+from topr_exp.types import ConfigError, TOPRError
+
+SMALL = ["config.json", "environment.json", "inputs.json", "state.json", "summary.json"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The outputs of a finished run of two iterations."""
+    outputs = tmp_path_factory.mktemp("finished")
+    run(config_of(*overrides(outputs, "iterations=2")))
+    return outputs
+
+
+@pytest.fixture
+def config(finished: Path, tmp_path: Path) -> Config:
+    """A copy of it."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    found: Config = config_of(*overrides(tmp_path, "iterations=2"))
+    return found
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda model: flip(model / "model.safetensors"), "model is damaged: model.safetensors has another checksum; "),
+        (lambda model: cut(model / "model.safetensors"), "model is damaged: model.safetensors has another checksum; "),
+        (
+            lambda model: (model / "generation_config.json").unlink(),
+            "model is damaged: generation_config.json: No",
+        ),
+        (lambda model: (model / "model.safetensors").unlink(), "model: the folder has no weights .*; restore it, or "),
+        (shutil.rmtree, "model: the folder has no config.json; restore it, or remove DONE beside it, and the same "),
+    ],
+)
+def test_a_damaged_model_of_a_finished_run_is_told(
+    config: Config, damage: Callable[[Path], None], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = config.folder / "model"
+    assert store(["verify", str(config.folder)]) == 0
+    assert f"sound    {model}: all checksums right" in capsys.readouterr().out
+    damage(model)
+    with pytest.raises(TOPRError, match=said):
+        run(config)
+    assert store(["verify", str(config.folder)]) == 1
+    assert f"DAMAGED  {model}: " in capsys.readouterr().out
+    if model.exists():
+        assert evaluate([f"model={model}", f"output_dir={config.output_dir}", "cluster.threads=1"]) != 0
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_no_iteration_starts_from_a_damaged_model_and_it_is_trained_again_once_removed(config: Config) -> None:
+    weights = (config.folder / "model" / "model.safetensors").read_bytes()
+    before = config.folder / "iteration-1" / "model"
+    shutil.rmtree(config.folder / "model")
+    (config.folder / "DONE").unlink()
+    flip(before / "model.safetensors")
+    with pytest.raises(TOPRError, match=r"iteration-1/model is damaged: model.safetensors has another checksum; "):
+        run(config)
+    shutil.rmtree(before)
+    run(config)
+    assert (config.folder / "model" / "model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "{}", "[]", "null", '{"a": NaN, "seconds": ["x"], "models": 3, "attempt": 4}']
+)
+def test_damaged_small_files_are_made_again(
+    finished: Path, config: Config, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = json.loads((config.folder / "summary.json").read_text().replace(str(finished), config.output_dir))
+    for name in SMALL:
+        (config.folder / name).write_text(content)
+    for name in ("eval.jsonl", "completions.jsonl"):
+        with (config.folder / name).open("a") as file:
+            file.write(content + "\n")
+    lines = (config.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (config.folder / "metrics.jsonl").write_text("".join([*lines[:1], *lines[2:]]))
+    after = run(config)
+    warned = capsys.readouterr().err
+    assert "summary.json is missing or damaged and is made again" in warned
+    assert "eval.jsonl: 1 damaged" in warned
+    for name in SMALL[:4]:
+        assert f"{name} is damaged" in warned
+    assert after.pop("note") == "metrics.jsonl lacks 1 of 4 updates of iteration 1 (2)"
+    same = [name for name in after if name not in ("seconds", "tokens", "iterations")]
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert store(["verify", str(config.folder)]) == 0
+    assert run(config)["final"] == before["final"]
+    assert "finished before, nothing to do" in capsys.readouterr().out
+
+
+def test_a_finished_run_is_shown_where_nothing_can_be_written(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {path: path.stat() for path in [config.folder, *config.folder.rglob("*")]}
+    monkeypatch.setattr("os.access", lambda *given: False)
+    check_machine([config])
+    run(config)
+    assert {path: path.stat().st_mtime_ns for path in seen} == {path: at.st_mtime_ns for path, at in seen.items()}
+    (config.folder / "DONE").unlink()
+    with pytest.raises(ConfigError, match="nothing can be written in"):
+        check_machine([config])

@@ -1,0 +1,73 @@
+"""JSON of files that may be damaged: nothing that stands in one raises an error here."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+DEEPEST = 24  # lists and objects within one another; those of a run's files are 6 deep
+LONGEST_WHOLE = 300  # digits, so that a float can hold it
+MISSING = "is missing"
+
+
+def read_object(path: Path) -> tuple[dict[str, Any], str]:
+    """Read the JSON object in a file; {} and the reason where there is none or an empty one."""
+    try:
+        found = parse_object(path.read_bytes())
+    except FileNotFoundError:
+        return {}, MISSING
+    except OSError as error:
+        return {}, f"can't be read ({error.strerror})"
+    return found or {}, "holds no JSON object" if found is None else "" if found else "holds nothing"
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Read the JSON objects of a file, one a line, and count the lines that hold none."""
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    found = [parse_object(line) for line in lines]
+    return [each for each in found if each is not None], found.count(None)
+
+
+def parse_object(line: bytes) -> dict[str, Any] | None:
+    """Read a JSON object of plain values; None when it is none.
+
+    Numbers that no float holds (NaN, 1e999) become None, halves of surrogate pairs "?".
+    """
+    try:
+        text = line.decode()
+        record = DECODER.decode(text)
+        if text.count("[") + text.count("{") > DEEPEST and not is_shallow(record):
+            return None
+        if "\\u" in text:
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def is_shallow(value: Any, levels: int = DEEPEST) -> bool:
+    """Whether lists and objects lie at most so many levels within one another."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(is_shallow(each, levels - 1) for each in inside)
+
+
+def number(value: Any) -> float | None:
+    """A value as a finite number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < float("inf") else None  # also false for nan
+
+
+def finite(digits: str) -> float | None:
+    """A number of JSON as a float; None for one that no float holds."""
+    value = float(digits)
+    return None if math.isinf(value) else value
+
+
+DECODER = json.JSONDecoder(
+    parse_constant=lambda _: None,
+    parse_float=finite,
+    parse_int=lambda digits: int(digits) if len(digits) < LONGEST_WHOLE else None,
+)
