@@ -37,13 +37,8 @@ def warn(text: str) -> None:
         print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
-def header(
-    config: Config, policy: Policy, sets: ProblemSets, train: Questions, test: Questions, memory: str = ""
-) -> str:
-    """What will run: algorithm with its settings, data and source, model and size, where, and into which folder.
-
-    memory: what was chosen because of the memory that there is.
-    """
+def header(config: Config, policy: Policy, sets: ProblemSets, train: Questions, test: Questions) -> str:
+    """What will run: algorithm with its settings, data and source, model and size, where, and into which folder."""
     chosen, task = choice(config), config.task
     each = f"{task.solutions} a training problem, {task.test_solutions} a test problem"
     rows = {
@@ -55,7 +50,6 @@ def header(
         "examples": chosen if chosen != "all completions" else "",
         "log μ": "what the sampler drew with" if config.mu is Mu.sampler else "",
         "training": training(config),
-        "memory": memory,
         "iterations": str(config.iterations) if config.iterations > 1 else "",
         "folder": str(config.folder),
     }
