@@ -257,7 +257,6 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.benchmark import Benchmark
     from topr_exp.runs.console import say
-    from topr_exp.runs.gpu_memory import check_evaluation, check_solver
     from topr_exp.runs.provenance import environment
     from topr_exp.runtime import interrupts
     from topr_exp.runtime.files import disk_errors, write_json
@@ -278,10 +277,8 @@ def evaluate_model(config: Config) -> None:
         store = BorrowingStore(config.store, lender(config))
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
             if config.task.verifies:  # before the verifier is loaded: a GPU may have no room for both
-                check_solver(config, benchmark)
                 benchmark.generate_solutions(sampler, store)
                 sampler.close()
-            check_evaluation(config, benchmark)
             policy = load_policy(config.model, config.cluster.device.name)
             test = benchmark.tokenize(benchmark.sets.test, policy)
             say(heading(config, policy, len(test.problems)))

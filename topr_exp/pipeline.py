@@ -36,11 +36,10 @@ from topr_exp.models.adapter import check_layers
 from topr_exp.models.loading import check_folder, find_folder, refuse_damage
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
-from topr_exp.runs import card, checkpointing, prompt
+from topr_exp.runs import card, prompt
 from topr_exp.runs.benchmark import Benchmark, trained_on
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.gpu_memory import check_run, check_solver
 from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
 from topr_exp.runs.threads import keep_threads
 from topr_exp.runtime import distributed, interrupts
@@ -113,11 +112,9 @@ class Experiment:
             self.benchmark = Benchmark(config, self.shared)
         if config.task.verifies:  # the problems are now solutions to them, the answer is whether one is correct
             with folder.stage("sampling"):
-                check_solver(config, self.benchmark)
                 folder.count("tokens_of_solver", self.benchmark.generate_solutions(sampler, self.shared))
                 sampler.close()  # an engine would have what the policy needs
         with folder.stage("problems"):
-            check_run(config, self.benchmark, distributed.world_size())
             self.policy = load_policy(config.model, config.cluster.device.name)
             if config.model.lora is not None:
                 check_layers(self.policy.model, config.model.lora)
@@ -132,11 +129,10 @@ class Experiment:
                 self.imported = load_imported(
                     config.data.completions, self.train.problems, self.benchmark.prompter, self.policy, self.shared
                 )
-        self.config, memory = checkpointing.settle(config, self.policy, self.train)
         answered = self.imported[1].problems if self.imported is not None else None
         self.trained_on = trained_on(config, self.train.problems, answered)
         named = self.trained_on.text if answered is not None else ""
-        say(header(config, self.policy, sets, self.train, self.test, memory, named) + "\n")
+        say(header(config, self.policy, sets, self.train, self.test, named) + "\n")
 
     def run(self) -> dict[str, Any]:
         base = final = self.evaluate_iteration(0)

@@ -390,6 +390,49 @@ def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path: Pat
     new_trainer(policy, TOPR, optim(), tmp_path).update(examples, np.arange(8), 1, expect_unit_ratio=True)
 
 
+def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_it_open(
+    tmp_path: Path, make_policy: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def train_on_gpu(setting: bool | None) -> Trainer:
+        """As on one GPU that has no room for what layers keep."""
+        policy = make_policy(make_model(11))
+        trainer = new_trainer(policy, TOPR, optim(gradient_checkpointing=setting), tmp_path / str(setting))
+        trainer.recompute = bool(setting)
+        layer = policy.model.base_model.layers[1]
+
+        def full(*_: Any) -> None:
+            if not layer.gradient_checkpointing:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        layer.register_forward_hook(full)
+        examples = make_examples(make_policy(make_model(11)), TOPR)
+        for _ in range(2):
+            trainer.update(examples, np.arange(8), 2, expect_unit_ratio=trainer.step == 0)
+        return trainer
+
+    open_, set_ = train_on_gpu(None), train_on_gpu(True)
+    assert torch.equal(weights(open_), weights(set_))
+    assert [record.message for record in caplog.records] == [
+        "out of GPU memory: optim.gradient_checkpointing=true from update 1 on"
+    ]
+    with pytest.raises(TOPRError, match=r"or set optim\.gradient_checkpointing=true"):
+        train_on_gpu(False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind", "processes", "recompute"),
+    [(None, "cuda", 1, False), (None, "cuda", 2, True), (None, "cpu", 1, True), (False, "cpu", 2, False)],
+)
+def test_one_gpu_tries_to_keep_what_layers_compute(
+    setting: bool | None, kind: str, processes: int, recompute: bool,
+    tmp_path: Path, make_policy: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    policy = make_policy(make_model(11))
+    monkeypatch.setattr(type(policy), "device", torch.device(kind))
+    monkeypatch.setattr("topr_exp.training.trainer.distributed.world_size", lambda: processes)
+    assert new_trainer(policy, TOPR, optim(gradient_checkpointing=setting), tmp_path).recompute is recompute
+
+
 def test_gradient_checkpointing_changes_no_update(tmp_path: Path, make_policy: Any) -> None:
     plain, _ = train(tmp_path / "a", make_policy, TOPR, 2)
     again, _ = train(tmp_path / "b", make_policy, TOPR, 2, gradient_checkpointing=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Iterator
 
 import torch
@@ -24,3 +25,10 @@ def memory_for(work: str, way_out: str) -> Iterator[None]:
 def ran_out(error: RuntimeError) -> bool:
     """Whether this is an allocation that failed, on a GPU or by torch's CPU allocator."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def release_gpu_memory() -> None:
+    """Give back the GPU memory that torch keeps for later in this process."""
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -39,18 +39,11 @@ def warn(text: str) -> None:
 
 
 def header(
-    config: Config,
-    policy: Policy,
-    sets: ProblemSets,
-    train: Questions,
-    test: Questions,
-    memory: str = "",
-    trained_on: str = "",
+    config: Config, policy: Policy, sets: ProblemSets, train: Questions, test: Questions, trained_on: str = ""
 ) -> str:
     """What will run: algorithm with its settings, data and source, model and size, where, and into which folder.
 
-    memory: what was chosen because of the memory that there is. trained_on: the problems, where completions made
-    elsewhere decide them.
+    trained_on: the problems, where completions made elsewhere decide them.
     """
     chosen, task = choice(config), config.task
     each = f"{task.solutions} a training problem, {task.test_solutions} a test problem"
@@ -63,7 +56,6 @@ def header(
         "examples": chosen if chosen != "all completions" else "",
         "log μ": "what the sampler drew with" if config.mu is Mu.sampler else "",
         "training": training(config),
-        "memory": memory,
         "iterations": str(config.iterations) if config.iterations > 1 else "",
         "folder": str(config.folder),
     }

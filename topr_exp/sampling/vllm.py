@@ -7,7 +7,6 @@ of weights its log-probabilities are compared with transformers'.
 from __future__ import annotations
 
 import base64
-import gc
 import math
 import os
 import pickle
@@ -24,7 +23,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from topr_exp.config.sampler import Transfer, VLLMConfig
 from topr_exp.models.adapter import base_weights, merged
-from topr_exp.models.memory import memory_for
+from topr_exp.models.memory import memory_for, release_gpu_memory
 from topr_exp.models.policy import Policy, save_policy, stored
 from topr_exp.runtime import distributed
 from topr_exp.sampling.engine import Engine, check_python
@@ -298,13 +297,6 @@ def weight_shapes(policy: Policy) -> str:
     """Names and shapes of a model's weights: an engine can load other weights of the same shapes."""
     shapes = {name: tuple(weight.shape) for name, weight in base_weights(policy.model).items()}
     return f"{policy.model.config.model_type} {shapes}"
-
-
-def release_gpu_memory() -> None:
-    """Give back the GPU memory that torch keeps for later in this process: an engine needs its share of the whole."""
-    if torch.cuda.is_available():
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 def free_share(gpus: Sequence[str], *, stays: bool) -> float:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from topr_exp.config.optim import OptimConfig, Reduction
 from topr_exp.models.adapter import trained_weights
-from topr_exp.models.memory import memory_for
+from topr_exp.models.memory import memory_for, ran_out, release_gpu_memory
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime import distributed, interrupts
 from topr_exp.training import checkpoint
@@ -70,6 +70,9 @@ class Trainer:
         self.step: int = state.get("step", 0)
         self.samples: int = state.get("samples", 0)
         self.skipped: int = state.get("skipped", 0)
+        # Where the settings leave it open, one GPU tries without. Several processes could not agree on which ran out.
+        alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
+        self.recompute = not alone_on_gpu if config.gradient_checkpointing is None else config.gradient_checkpointing
         self.sampled: int = state.get("sampled", 0)  # tokens of the rounds so far
         self.saved, self.saving = time.monotonic(), 0.0  # when a checkpoint was last written, and the seconds it took
 
@@ -120,13 +123,26 @@ class Trainer:
         config, longest = self.config, max(examples.length(example) for example in chosen)
         work = (
             f"in an update with optim.micro_batch_size={config.micro_batch_size} and optim.gradient_checkpointing="
-            f"{str(config.gradient_checkpointing).lower()}, the longest sequence of {longest} tokens"
+            f"{str(self.recompute).lower()}, the longest sequence of {longest} tokens"
         )
-        more = "" if config.gradient_checkpointing else " or set optim.gradient_checkpointing=true"
+        more = "" if self.recompute else " or set optim.gradient_checkpointing=true"
         smaller = "lower optim.micro_batch_size" if config.micro_batch_size > 1 else "train on more or larger devices"
         rate = learning_rate(config, self.step, updates)
         with memory_for(work, smaller + more):
             return self.optimize(examples, chosen, rate, expect_unit_ratio=expect_unit_ratio)
+
+    def gradients_in_memory(self, examples: Examples, chosen: NDArray[np.int64]) -> MetricAccumulator:
+        """Sum the gradients; recompute layers from here on where memory runs out and the settings leave it open."""
+        try:
+            return self.accumulate_gradients(examples, chosen)
+        except RuntimeError as error:
+            if self.recompute or self.config.gradient_checkpointing is not None or not ran_out(error):
+                raise
+        log.warning("out of GPU memory: optim.gradient_checkpointing=true from update %d on", self.step + 1)
+        self.recompute = True
+        self.zero_grad()
+        release_gpu_memory()
+        return self.accumulate_gradients(examples, chosen)
 
     def optimize(
         self, examples: Examples, chosen: NDArray[np.int64], rate: float, *, expect_unit_ratio: bool
@@ -135,7 +151,7 @@ class Trainer:
         began = time.monotonic()
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        metrics = self.accumulate_gradients(examples, chosen)
+        metrics = self.gradients_in_memory(examples, chosen)
         norm = self.clip(self.config.grad_clip)
         metrics = metrics.of_all_processes()
         if expect_unit_ratio:
@@ -188,7 +204,7 @@ class Trainer:
         inputs = collate(examples.sequences(rows), self.policy.device)
         reference = self.reference.model if self.reference is not None else None
         with self.policy.autocast():
-            options = {"recompute": self.config.gradient_checkpointing, "float32_head": self.policy.float32_head}
+            options = {"recompute": self.recompute, "float32_head": self.policy.float32_head}
             return self.layout.score(inputs, entropy=True, reference=reference, **options), inputs.mask
 
     def with_signals(
