@@ -17,14 +17,13 @@ from safetensors.torch import load_file, save_file
 from tests.conftest import config_of, overrides
 from topr_exp import pipeline
 from topr_exp.config.resolvers import CONF
-from topr_exp.data.prompts import Prompter
 from topr_exp.evaluate import main, quoted
 from topr_exp.models import policy as policies
 from topr_exp.models import words as words_module
 from topr_exp.models.loading import SHIPPED, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs import benchmark, prompt, sampler_memory
+from topr_exp.runs import benchmark, prompt
 from topr_exp.sampling import sampler
 from topr_exp.types import TOPRError
 
@@ -233,13 +232,12 @@ def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(
     load_policy(config.model, "cpu")
     monkeypatch.setattr(words_module, "AS_STORED", ())
     prompt.preview(config)
-    sampler_memory.prompt_lengths(SHIPPED / "tiny", config.model, Prompter("{question}", (), False, ()), [])
     monkeypatch.setattr(sampler, "open_sampler", refuse)
     monkeypatch.setattr(pipeline, "open_sampler", refuse)
     with pytest.raises(TOPRError, match="no sampler"):
         run(config)
     assert main(["model=tiny", f"output_dir={tmp_path}", *SMALL, *words]) == 1
-    kinds = ["AutoTokenizer", "AutoModelForCausalLM", "AutoTokenizer", "AutoTokenizer", "sampler", "sampler"]
+    kinds = ["AutoTokenizer", "AutoModelForCausalLM", "AutoTokenizer", "sampler", "sampler"]
     assert seen == [(kind, trust) for kind in kinds]
 
 
