@@ -187,7 +187,8 @@ def test_nothing_that_a_folder_brings_is_run(
         stored["resolved"][group] = change
     (folder / "config.json").write_text(json.dumps(stored))
     if "trust_remote_code" in change:
-        marking(folder / "model" / "code.py", marker, "from transformers import PreTrainedTokenizerFast as Own\n")
+        own = "from transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n"
+        marking(folder / "model" / "code.py", marker, own)
         of_tokenizer = folder / "model" / "tokenizer_config.json"
         added = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "code.Own"]}}
         of_tokenizer.write_text(json.dumps(json.loads(of_tokenizer.read_text()) | added))

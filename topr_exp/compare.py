@@ -75,7 +75,8 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
             record(run, 0)
         except TOPRError as error:
             unread[run.name] = error
-            print(f"warning: left out: {error}", file=sys.stderr)
+            why = f" ({'; '.join(run.notes)})" if run.notes else ""
+            print(f"warning: left out: {error}{why}", file=sys.stderr)
     runs = [run for run in runs if run.name not in unread]
     if not runs:
         raise TOPRError(f"none of the {len(unread)} finished runs there can be read")

@@ -86,7 +86,7 @@ def test_the_interrupted_run_goes_on_and_makes_nothing_anew_that_the_store_has()
     assert {**kept, "verdicts": ""} == {**base, "verdicts": ""}
     # What a run of that version wrote, this one writes too, and nothing under another name; what is new is listed.
     finished = settings(FINISHED)
-    added = {f"{part}{name}" for part in ("/base", "/final") for name in LENGTHS}
+    added = {f"{part}{name}" for part in ("/base", "/final") for name in (*LENGTHS, "/cut_off")} | {"/cut_off"}
     assert keys(summary) - {"/note"} - added == keys(read(finished, "summary.json"))
     new_keys = {"environment.json": {"/threads"}, "metrics.jsonl": {"/ess", "/spent_share_neg"}, "eval.jsonl": LENGTHS}
     for name in ("config.json", "environment.json", "inputs.json", "state.json"):
