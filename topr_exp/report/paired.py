@@ -33,7 +33,7 @@ def of_test(run: Run, evaluation: Record, figure: str = "pass@1") -> Record:
     found: Record = evaluation.get("tested", {})
     if not found or (figure == "maj" and "maj" not in found["of_problems"]):
         with readable(run):
-            found = results(run, {**evaluation, "verdicts": verdicts(run, evaluation)}, majority=figure == "maj")
+            found = results(run, {**evaluation, "verdicts": verdicts(run, evaluation)}, votes=figure == "maj")
             share, vote = measured(evaluation, "pass@1"), measured(evaluation, f"maj@{found['k']}")
             evaluation["tested"] = found = found | {"intervals": {"pass@1": share, "correct": share, "maj": vote}}
     return found

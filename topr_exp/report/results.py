@@ -18,10 +18,10 @@ SHARES = ("pass@1", *VERDICTS)
 DIGITS = 6  # of what is written; a second machine has to agree in all of them
 
 
-def results(run: Run, record: Record, *, majority: bool = True) -> Record:
+def results(run: Run, record: Record, *, votes: bool = True) -> Record:
     """An evaluation of a run: its shares, and of each problem the correct and the invalid completions and maj@K.
 
-    majority: False leaves maj@K out, which takes most of the time. TOPRError where its verdicts are gone or damaged, or
+    votes: False leaves maj@K out, which takes most of the time. TOPRError where its verdicts are gone or damaged, or
     are not those that the run's settings ask for.
     """
     n = run.count("data", "eval_n")
@@ -36,9 +36,9 @@ def results(run: Run, record: Record, *, majority: bool = True) -> Record:
     codes = encode(columns["verdict"].to_pylist()).reshape(-1, n)
     k = headline_k(n)
     counts = {"correct": packed(np.sum(codes == 0, axis=1)), "invalid": packed(np.sum(codes == INVALID, axis=1))}
-    if majority:
-        votes = measure(codes, columns["class"].to_numpy().reshape(-1, n)).maj_at[k]
-        counts["maj"] = packed(np.rint(1000 * votes).astype(int))  # per mille
+    if votes:
+        majority = measure(codes, columns["class"].to_numpy().reshape(-1, n)).maj_at[k]
+        counts["maj"] = packed(np.rint(1000 * majority).astype(int))  # per mille
     return {
         **{name: rounded(record[name]) for name in SHARES},
         "n": n,
