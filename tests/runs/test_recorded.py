@@ -88,7 +88,11 @@ def test_the_interrupted_run_goes_on_and_makes_nothing_anew_that_the_store_has()
     finished = settings(FINISHED)
     added = {f"{part}{name}" for part in ("/base", "/final") for name in (*LENGTHS, "/cut_off")} | {"/cut_off"}
     assert keys(summary) - {"/note"} - added == keys(read(finished, "summary.json"))
-    new_keys = {"environment.json": {"/threads"}, "metrics.jsonl": {"/ess", "/spent_share_neg"}, "eval.jsonl": LENGTHS}
+    new_keys = {
+        "environment.json": {"/threads"},
+        "metrics.jsonl": {"/ess", "/spent_share_neg"},
+        "eval.jsonl": LENGTHS | {"/cut_off"},
+    }
     for name in ("config.json", "environment.json", "inputs.json", "state.json"):
         found = {key for key in keys(read(config, name)) if not key.startswith("/looks")}
         assert found - new_keys.get(name, set()) == keys(read(finished, name)), name
