@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import yaml
 
 from reproduce import draw
 from reproduce.claims import Claim
 from reproduce.figure import Extra
 from reproduce.training import algorithms, by_model
-from topr_exp.config.resolvers import LEARNING_RATES
+from topr_exp.config.resolvers import CONF
 from topr_exp.report.selection import Runs, group_by
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RATE = "optim.lr"
+LEARNING_RATES = CONF / "learning_rates.yaml"
+HEAD = """# Learning rates that validation problems chose, by place (a model, of stories with their turns) and loss.
+# `python -m reproduce.rates` writes them; experiment/paper.yaml interpolates optim.lr from them.
+"""
+
+
+def read_rates(path: Path = LEARNING_RATES) -> dict[str, Any]:
+    """Read conf/learning_rates.yaml."""
+    return cast(dict[str, Any], yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def key_of(name: str) -> str:
+    """Return the key of a place or loss in conf/learning_rates.yaml: "gspo, eps_low 0.03" is gspo_eps_low_0_03."""
+    return re.sub(r"[^a-z0-9]+", "_", name)
 
 
 def choose(tried: Mapping[str, Mapping[str, Runs]]) -> dict[str, dict[str, float]]:
@@ -75,20 +92,21 @@ def draw_rates(places: Mapping[str, tuple[Runs, list[dict[str, Runs]]]], columns
 
 
 def judge_learning_rates(runs: Runs, extra: Extra) -> list[Claim]:
-    text = "the other figures use the best of the grid (conf/learning_rates.json)"
+    text = "the other figures use the best of the grid (conf/learning_rates.yaml)"
     return [*best_are_used(tried_on_models(runs), text), *map(holding, by_model(runs).values())]
 
 
 def best_are_used(tried: Mapping[str, Mapping[str, Runs]], text: str) -> list[Claim]:
-    """For each place whether conf/learning_rates.json has the best rates; one claim where they can't be compared."""
+    """For each place whether conf/learning_rates.yaml has the best rates; one claim where they can't be compared."""
     try:
         chosen = choose(tried)
     except ValueError as error:
         return [Claim("every algorithm was tried with the same learning rates and seeds", False, str(error))]
     found = []
-    conf = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
+    conf = read_rates()
     for place, rates in chosen.items():
-        used = conf.get(place, {})  # of one that was never chosen: nothing
+        known = conf.get(key_of(place), {})  # of one that was never chosen: nothing
+        used = {name: known[key_of(name)] for name in rates if key_of(name) in known}
         other = [
             f"{name} {rate:g} (used {used.get(name, 'none')})"
             for name, rate in rates.items()

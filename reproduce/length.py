@@ -13,7 +13,6 @@ from reproduce.figure import Extra
 from reproduce.learning_rates import RATE, best_are_used, draw_rates
 from reproduce.tabular import log_ratios
 from reproduce.training import algorithms, by_model
-from topr_exp.config.resolvers import WIDTHS, loss_name
 from topr_exp.report.curves import band
 from topr_exp.report.selection import Runs, difference, group_by, over_seeds
 from topr_exp.runs.records import Record
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 TURNS, RATIO, NORMALIZED = "data.turns", "algo.ratio", "algo.length_normalize"
 OTHERS = ("token", "geometric")  # ratios than the sequence's
+WIDTHS = ("eps_low", "tau", "cap", "c1_pos")  # what is changed for another width of a loss, one key of each
 WEIGHED, SPENT = ("topr", "tis", "is"), "spent_share_neg"
 LENGTHS = ("length", "length_correct", "length_incorrect")
 
@@ -32,7 +32,7 @@ LENGTHS = ("length", "length_correct", "length_incorrect")
 
 
 def losses(runs: Runs) -> dict[str, Runs]:
-    """The runs by loss, as conf/learning_rates.json calls it ("topr, token ratio", "gspo, eps_low 0.03")."""
+    """The runs by loss, as conf/learning_rates.yaml calls it ("topr, token ratio", "gspo, eps_low 0.03")."""
     return {
         loss: Runs([record for record in group if name_of(record) == loss])
         for group in algorithms(runs).values()
@@ -41,12 +41,11 @@ def losses(runs: Runs) -> dict[str, Runs]:
 
 
 def name_of(record: Record) -> str:
-    """The name of the loss that a run was trained with."""
+    """The name of the loss that a run was trained with: the algorithm, and what of ratio and width is unusual."""
     settings = record["settings"]
-    changed = {key: settings[f"algo.{key}"] for key in WIDTHS if f"algo.{key}" in settings}
-    if settings.get(RATIO) in OTHERS:
-        changed["ratio"] = settings[RATIO]
-    return loss_name(settings["algo.name"], changed)
+    ratio = [f"{settings[RATIO]} ratio"] if settings.get(RATIO) in OTHERS else []
+    widths = [f"{key} {settings[f'algo.{key}']:g}" for key in WIDTHS if f"algo.{key}" in settings]
+    return ", ".join([settings["algo.name"], *ratio, *widths])
 
 
 def title(loss: str) -> str:
@@ -83,7 +82,7 @@ def draw_length_rates(runs: Runs, extra: Extra) -> Figure:
 
 def judge_length_rates(runs: Runs, extra: Extra) -> list[Claim]:
     """One claim for each length."""
-    text = "{}: the best of the grid is used (conf/learning_rates.json)"
+    text = "{}: the best of the grid is used (conf/learning_rates.yaml)"
     tried = tried_at_lengths(runs).items()
     return [one for at, groups in tried for one in best_are_used({at: groups}, text.format(at.split(", ")[1]))]
 

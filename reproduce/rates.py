@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from reproduce import records
-from reproduce.learning_rates import choose, tried_on_models
+from reproduce.learning_rates import HEAD, LEARNING_RATES, choose, key_of, read_rates, tried_on_models
 from reproduce.length import tried_at_lengths
-from topr_exp.config.resolvers import LEARNING_RATES
 from topr_exp.report.selection import Runs
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.files import write_text
@@ -24,7 +24,7 @@ def main(given: list[str] | None = None) -> int:
     """The command; exit status 1, with one line, where nothing is recorded or the algorithms were tried unevenly."""
     parser = argparse.ArgumentParser(
         prog="python -m reproduce.rates",
-        description="Write the learning rates that validation problems chose into conf/learning_rates.json; "
+        description="Write the learning rates that validation problems chose into conf/learning_rates.yaml; "
         "algorithms and models that were not tried keep what they have.",
     )
     wrote = "what `python -m reproduce learning_rates length_rates --full` wrote (default: %(default)s)"
@@ -43,13 +43,13 @@ def write_rates(folder: Path) -> int:
         chosen = choose(tried)
     except ValueError as error:
         raise TOPRError(str(error)) from None
-    rates = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
+    rates = read_rates(LEARNING_RATES)
     for place, by_loss in chosen.items():
-        known = rates.setdefault(place, {})
+        known = rates.setdefault(key_of(place), {})
         for name, rate in by_loss.items():
-            print(f"{place:20} {name:21} {known.get(name, 'none')} -> {rate:g}")
-            known[name] = rate
-    write_text(LEARNING_RATES, json.dumps(rates, indent=2) + "\n")
+            print(f"{place:20} {name:21} {known.get(key_of(name), 'none')} -> {rate:g}")
+            known[key_of(name)] = rate
+    write_text(LEARNING_RATES, HEAD + yaml.safe_dump(rates, sort_keys=False, default_flow_style=None, width=110))
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from reproduce import (
     agro,
     beyond,
@@ -23,16 +25,29 @@ from topr_exp.report.selection import group_by
 BOTH = "model=tiny,tiny_noise"
 SEEDS = "seed=0,1,2,3,4"
 LOG_RATIOS = tuple(f"log_ratio_q{q}_{sign}" for q in ("05", "50", "95") for sign in ("pos", "neg"))
-# On long answers: those of the experiment, TOPR's other ratios, and other widths than are usual with large models.
-WIDER = (
-    " algo=gspo algo.eps_low=0.03 algo.eps_high=0.03", " algo=ppo algo.eps_low=0.8 algo.eps_high=4",
-    " algo=vespo algo.c1_pos=0.5 algo.c2_pos=0.75 algo.c1_neg=0.75 algo.c2_neg=0.5",
-)  # fmt: skip
+# On long answers: those of the experiment, TOPR's other ratios, and other widths than are usual with large models; each
+# with its name in conf/learning_rates.yaml.
+RATIOS = {
+    " algo=topr algo.ratio=token": "topr_token_ratio", " algo=topr algo.ratio=geometric": "topr_geometric_ratio",
+}  # fmt: skip
+WIDER = {
+    " algo=gspo algo.eps_low=0.03 algo.eps_high=0.03": "gspo_eps_low_0_03",
+    " algo=ppo algo.eps_low=0.8 algo.eps_high=4": "ppo_eps_low_0_8",
+    " algo=vespo algo.c1_pos=0.5 algo.c2_pos=0.75 algo.c1_neg=0.75 algo.c2_neg=0.5": "vespo_c1_pos_0_5",
+}
+NARROWER = {" algo=opmd algo.tau=0.01": "opmd_tau_0_01", " algo=cispo algo.cap=1": "cispo_cap_1"}
+VARIANTS = RATIOS | WIDER | NARROWER
 WIDTHS = (
     "Wider limits than are usual are losses of their own: PPO with eps_low 0.8 clips ratios to [0.2, 5], GSPO with "
     "0.03 their geometric means to [0.97, 1.03], VESPO with c1_pos 0.5 has a quarter of all four of its exponents."
 )
-LOSSES = ("", " algo=topr algo.ratio=token,geometric", *WIDER, " algo=opmd algo.tau=0.01", " algo=cispo algo.cap=1")
+
+
+def with_rates(experiment: str, losses: Mapping[str, str]) -> tuple[str, ...]:
+    """An experiment with its own losses, and with each of these at its chosen learning rate."""
+    return (experiment, *(f"{experiment}{more} learning_rates.loss={name}" for more, name in losses.items()))
+
+
 THREE = (BOTH,)  # three seeds, where cost forbids five
 
 FIGURES = (
@@ -161,7 +176,7 @@ FIGURES = (
         "problems.",
         ("learning_rates", "learning_rates_on_policy"), learning_rates.draw_learning_rates,
         learning_rates.judge_learning_rates, learning_rates.table_learning_rates, wider=THREE, only_full=True,
-        note="`python -m reproduce.rates` writes the choice into conf/learning_rates.json.",
+        note="`python -m reproduce.rates` writes the choice into conf/learning_rates.yaml.",
     ),
     Figure(
         "ratio", "Beyond the papers: which ratio",
@@ -186,17 +201,17 @@ FIGURES = (
     Figure(
         "length_rates", "Learning rates by the length of answers",
         "Which learning rate is best for which loss at which length of answers?",
-        tuple(f"length_rates{more}" for more in (*LOSSES, " algo=grpo,sapo,m2po data.turns=10")),
+        tuple(f"length_rates{more}" for more in ("", *VARIANTS, " algo=grpo,sapo,m2po data.turns=10")),
         length.draw_length_rates, length.judge_length_rates,
         length.table_length, wider=(), only_full=True, own_model=True,
         note="One seed, on validation problems; `python -m reproduce.rates` writes the choice into "
-        f"conf/learning_rates.json. {WIDTHS} OPMD with another tau and CISPO whose cap is 1 are, too.",
+        f"conf/learning_rates.yaml. {WIDTHS} OPMD with another tau and CISPO whose cap is 1 are, too.",
     ),
     Figure(
         "length", "Beyond the papers: how long",
         "The ratio of a whole answer is a product over its tokens: up to which length does it work, and what is better "
         "beyond?",
-        tuple(f"length{more}" for more in LOSSES), length.draw_length, length.judge_length, length.table_length,
+        with_rates("length", VARIANTS), length.draw_length, length.judge_length, length.table_length,
         wider=(), only_full=True, own_model=True,
         metrics=(*LOG_RATIOS, length.SPENT),
         note="A quarter of the completions is correct at each length. Each loss has the learning rate that was best on "
@@ -206,8 +221,8 @@ FIGURES = (
         "staleness_long", "Beyond the papers: how stale long answers may be",
         "The same 64 updates on answers of about 110 tokens, sampled anew after every 1, 8 or 64 of them: does TOPR "
         "fall behind, and is it its 1/T, its advantage, both or neither?",
-        tuple(f"staleness_long{more}" for more in (
-            "", " algo=topr algo.advantage=reward,group algo.length_normalize=true,false", *WIDER)),
+        (*with_rates("staleness_long", WIDER),
+         "staleness_long algo=topr algo.advantage=reward,group algo.length_normalize=true,false"),
         staleness_long.draw_staleness_long, staleness_long.judge_staleness_long, staleness_long.table_staleness_long,
         wider=(), only_full=True, own_model=True, metrics=(staleness_long.EFFECTIVE, "length"),
         note="Stories of 10 turns. Each loss has the learning rate that was best for one epoch on completions made "

@@ -10,13 +10,12 @@ import pytest
 from reproduce import records
 from reproduce.__main__ import main
 from reproduce.jobs import arguments, jobs_of
-from reproduce.learning_rates import choose
+from reproduce.learning_rates import choose, key_of, read_rates
 from reproduce.rates import TRIED
 from reproduce.registry import FIGURES
 from tests.conftest import ROOT, config_of
 from tests.reproduce.made_up import named, request_for
 from topr_exp.config.arguments import parse
-from topr_exp.config.resolvers import LEARNING_RATES
 from topr_exp.config.schema import plain
 from topr_exp.report.selection import Runs
 from topr_exp.runs.plan import plan
@@ -66,7 +65,7 @@ def test_the_paper_s_scale_is_the_same_file_with_its_model() -> None:
     assert named_alike.compose.n_examples == 50_000
     figure_1 = composed("fig1", "algo=dpo")
     assert (figure_1.evaluation.every, figure_1.compose.n_examples) == (500, 50_000)
-    with pytest.raises(ConfigError, match=r"^optim\.lr: none was chosen for algo=topr on model=another; set one$"):
+    with pytest.raises(ConfigError, match=r"^optim\.lr: Interpolation key 'learning_rates\.another\.topr' not found$"):
         config_of("experiment=fig1", "algo=topr", "seed=0", "model.name=another")
 
 
@@ -112,29 +111,29 @@ def test_every_setting_that_an_experiment_varies_is_in_its_records() -> None:
 
 
 def test_the_learning_rates_are_those_that_were_chosen() -> None:
-    """conf/learning_rates.json names every algorithm; where the choice is recorded it is that choice."""
-    rates = json.loads(LEARNING_RATES.read_text())
+    """conf/learning_rates.yaml names every algorithm; where the choice is recorded it is that choice."""
+    rates = read_rates()
     algorithms = {path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}
     assert set(rates["tiny"]) == set(rates["tiny_noise"]) == algorithms
     for figure, by_place in TRIED.items():
         stored = records.known(records.read(ROOT / "docs" / "results" / f"{figure}.json"))
         for place, chosen in choose(by_place(Runs(list(stored.values())))).items():
-            assert {name: rates[place][name] for name in chosen} == chosen
+            assert {name: rates[key_of(place)][key_of(name)] for name in chosen} == chosen
 
 
 def test_runs_on_long_answers_have_the_rate_of_their_length_and_loss() -> None:
     """The loss by its ratio and width, where these are not the YAML's."""
-    rates = json.loads(LEARNING_RATES.read_text())
-    names = {("topr", "token"): "topr, token ratio", ("topr", "geometric"): "topr, geometric ratio",
-             ("gspo", 0.03): "gspo, eps_low 0.03", ("ppo", 0.8): "ppo, eps_low 0.8",
-             ("opmd", 0.01): "opmd, tau 0.01", ("cispo", 1.0): "cispo, cap 1",
-             ("vespo", 0.5): "vespo, c1_pos 0.5"}  # fmt: skip
+    rates = read_rates()
+    names = {("topr", "token"): "topr_token_ratio", ("topr", "geometric"): "topr_geometric_ratio",
+             ("gspo", 0.03): "gspo_eps_low_0_03", ("ppo", 0.8): "ppo_eps_low_0_8",
+             ("opmd", 0.01): "opmd_tau_0_01", ("cispo", 1.0): "cispo_cap_1",
+             ("vespo", 0.5): "vespo_c1_pos_0_5"}  # fmt: skip
     seen = set()
     for job in jobs_of(named("length"), request_for(named("length")))[0].values():
         algo = job.config.algo
         own = [(algo.name, value) for value in map(plain, vars(algo).values()) if (algo.name, value) in names]
         loss = names[own[0]] if own else algo.name
-        assert job.config.optim.lr == rates[f"tiny_long, {job.config.data.turns} turns"][loss]
+        assert job.config.optim.lr == rates[f"tiny_long_{job.config.data.turns}_turns"][loss]
         seen.add((loss, job.config.data.turns))
     assert {loss for loss, _ in seen} == {
         *names.values(),

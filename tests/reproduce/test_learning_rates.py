@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from reproduce.learning_rates import best_are_used, choose, tried_on_models
+from reproduce.learning_rates import best_are_used, choose, read_rates, tried_on_models
 from tests.reproduce.worlds import Group, World, group
-from topr_exp.config.resolvers import LEARNING_RATES
 from topr_exp.report.selection import Runs
 
-USED = "the other figures use the best of the grid (conf/learning_rates.json)"
+USED = "the other figures use the best of the grid (conf/learning_rates.yaml)"
 HOLDS = "TOPR ends above the base at every rate of the grid, naive REINFORCE, PPO, DPO and IS do not (means)"
 EVEN = "every algorithm was tried with the same learning rates and seeds"  # said only where it is not so
 GRID = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3)
@@ -26,7 +24,7 @@ def runs(algo: str, levels: Mapping[float, float], **more: Any) -> list[Group]:
 
 
 def worlds() -> Sequence[World]:
-    conf = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
+    conf = read_rates()
 
     def levels(model: str, algo: str, best: float | None = None, falls: bool = True) -> dict[float, float]:
         """70 % at the best rate, the one of conf where none is named, and 34 elsewhere; where it falls, 26 at one."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from reproduce.learning_rates import choose
+from reproduce.learning_rates import choose, key_of, read_rates
 from reproduce.length import SPENT, tried_at_lengths
 from reproduce.registry import LOG_RATIOS
 from tests.reproduce.made_up import named
 from tests.reproduce.worlds import Group, Level, World, check_all, group
-from topr_exp.config.resolvers import LEARNING_RATES
 from topr_exp.report.selection import Runs
 
 # ---- which ratio at which length
@@ -101,7 +99,7 @@ def test_losses_stand_by_their_width_and_the_base_at_each_length() -> None:
 
 # ---- which learning rate at which length
 
-USED = "{} turns: the best of the grid is used (conf/learning_rates.json)"
+USED = "{} turns: the best of the grid is used (conf/learning_rates.yaml)"
 EVEN = "every algorithm was tried with the same learning rates and seeds"  # said only where it is not so
 GRID = (1e-4, 3e-4, 1e-3)
 LOSSES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -120,8 +118,10 @@ def tried(turns: int, best: Mapping[str, float]) -> list[Group]:
 
 
 def rates_worlds() -> Sequence[World]:
-    conf = json.loads(LEARNING_RATES.read_text(encoding="utf-8"))
-    used = {turns: {loss: conf[f"tiny_long, {turns} turns"][loss] for loss in LOSSES} for turns in (2, 4, 10, 22)}
+    conf = read_rates()
+    used = {
+        turns: {loss: conf[f"tiny_long_{turns}_turns"][key_of(loss)] for loss in LOSSES} for turns in (2, 4, 10, 22)
+    }
 
     def with_other(turns: int, loss: str) -> dict[str, float]:
         return used[turns] | {loss: next(rate for rate in GRID if rate != used[turns][loss])}

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from reproduce import rates, records
+from reproduce.learning_rates import read_rates
 from tests.reproduce.test_learning_rates import runs
 from tests.reproduce.test_length import tried
 
 
 def test_the_choice_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    conf = tmp_path / "rates.json"
-    conf.write_text(json.dumps({"llama": 5e-7, "tiny": {"topr": 9.0, "dpo": 7.0}, "tiny_long, 2 turns": {"is": 8.0}}))
+    conf = tmp_path / "rates.yaml"
+    conf.write_text("loss: ${algo.name}\ntiny: {topr: 9.0, dpo: 7.0}\ntiny_long_2_turns: {is: 8.0}\n")
     monkeypatch.setattr(rates, "LEARNING_RATES", conf)
     levels = {("tiny", "topr"): {1e-4: 60, 1e-3: 40}, ("tiny", "is"): {1e-4: 20, 1e-3: 30},
               ("tiny_noise", "topr"): {1e-4: 20, 1e-3: 30}}  # fmt: skip
@@ -24,9 +24,9 @@ def test_the_choice_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     at_length = [record for each in tried(2, best) for record in each.records()]
     records.write(tmp_path / "length_rates.json", at_length, {})
     assert rates.main([str(tmp_path)]) == 0
-    assert json.loads(conf.read_text()) == {
-        "llama": 5e-7, "tiny": {"topr": 1e-4, "is": 1e-3, "dpo": 7.0}, "tiny_noise": {"topr": 1e-3},
-        "tiny_long, 2 turns": {"is": 8.0, **best},
+    assert read_rates(conf) == {
+        "loss": "${algo.name}", "tiny": {"topr": 1e-4, "is": 1e-3, "dpo": 7.0}, "tiny_noise": {"topr": 1e-3},
+        "tiny_long_2_turns": {"is": 8.0, "topr": 3e-4, "topr_token_ratio": 1e-3, "vespo": 1e-4},
     }  # fmt: skip
 
 
