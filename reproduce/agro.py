@@ -11,8 +11,8 @@ import numpy as np
 
 from reproduce import draw
 from reproduce.claims import Claim, above, below
-from reproduce.figure import Extra
-from reproduce.training import algorithms, by_model
+from reproduce.draw import INSIDE, against, bars, grid, metric, panel
+from reproduce.figure import Extra, algorithms, name_of
 from topr_exp.report.figures import MARKERS
 from topr_exp.report.results import rounded
 from topr_exp.report.selection import Runs, difference, gain, group_by, over_seeds
@@ -20,9 +20,10 @@ from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BETA, REPLAY = "algo.beta", "schedule.replay"
+BY_BETA, BY_REPLAY = (BETA, "β = {:g}".format), (REPLAY, "replay {:g}".format)
+APART = "KL(π ‖ π_ref), nats a completion"
 
 
 def distances(finished: Sequence[tuple[Record, Path]]) -> Extra:
@@ -50,19 +51,6 @@ def kl(runs: Runs, extra: Extra) -> list[float]:
     return [extra[json.dumps(each["settings"], sort_keys=True)] for each in runs]
 
 
-def draw_agro_kl(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(2, len(models))
-    for row, (model, members) in zip(grid, models.items(), strict=True):
-        efficiency(row[0], plain(members), extra)
-        row[0].set_title(model)
-        row[0].legend(fontsize=7)
-        draw.against(row[1], plain(members), BETA, shift=0.06)
-        row[1].set(xlabel="β", ylabel="pass@1 (%)")
-        row[1].legend(fontsize=7)
-    return figure
-
-
 def plain(runs: Runs) -> dict[str, Runs]:
     """The runs by algorithm, those that replay left out: AGRO itself off-policy."""
     return algorithms(Runs([each for each in runs if not each["settings"].get(REPLAY) and not replays(each)]))
@@ -80,11 +68,17 @@ def efficiency(ax: Axes, groups: Mapping[str, Runs], extra: Extra) -> None:
                         for beta, each in group.split(BETA).items())  # fmt: skip
         style = draw.series_style(draw.place(name, [*groups]))
         ax.plot([x for x, _, _ in points], [y for _, y, _ in points], marker=MARKERS[i], ms=4,
-                label=draw.name_of(name), **style)  # fmt: skip
+                label=name_of(name), **style)  # fmt: skip
         for x, y, beta in points:
             ax.plot(x, y, MARKERS[i], ms=4 + 3 * [*group.split(BETA)].index(beta), color=style["color"], alpha=0.7)
         ax.plot(kl(group, extra), 100 * np.array(group.each()), ".", ms=3, color=style["color"], alpha=0.6)
-    ax.set(xlabel="KL(π ‖ π_ref), nats a completion (larger marks: larger β)", ylabel="pass@1 (%)")
+    ax.set(xlabel=f"{APART} (larger marks: larger β)", ylabel="pass@1 (%)")
+
+
+draw_agro_kl = grid(
+    panel(efficiency, plain, extra=True, legend=INSIDE),
+    panel(against, plain, BETA, "pass@1", 0.06, title="", legend=INSIDE, xlabel="β"),
+)
 
 
 def judge_agro_kl(runs: Runs, extra: Extra) -> list[Claim]:
@@ -95,7 +89,7 @@ def judge_agro_kl(runs: Runs, extra: Extra) -> list[Claim]:
     for beta in sorted(agro.split(BETA)):
         pair = other.where(algo__beta=beta), agro.where(algo__beta=beta)
         if len(pair[0]) and len(pair[1]):
-            distances_ = ", ".join(f"{draw.name_of(n)} {np.mean(kl(g, extra)):.2f}"
+            distances_ = ", ".join(f"{name_of(n)} {np.mean(kl(g, extra)):.2f}"
                                    for n, g in zip(("kl_pg", "agro"), pair, strict=True))  # fmt: skip
             claim = above(
                 f"off-policy, β = {beta:g}: AGRO above the KL-regularised policy gradient", difference(pair[0], pair[1])
@@ -107,9 +101,9 @@ def judge_agro_kl(runs: Runs, extra: Extra) -> list[Claim]:
         betas = group.split(BETA)
         if len(betas) > 1:
             strong, weak = betas[max(betas)], betas[min(betas)]
-            text = f"{draw.name_of(name)}: a strong β slows learning (pass@1 at the largest below the smallest)"
+            text = f"{name_of(name)}: a strong β slows learning (pass@1 at the largest below the smallest)"
             found.append(below(text, difference(weak, strong)))
-            text = f"{draw.name_of(name)}: the largest β gains more a nat of KL than the smallest"
+            text = f"{name_of(name)}: the largest β gains more a nat of KL than the smallest"
             found.append(as_efficient(text, "strong", a_nat(strong, extra), "weak", a_nat(weak, extra), 1.0))
     return found
 
@@ -143,32 +137,26 @@ def as_efficient(
     return Claim(text, above(text, found).holds, shown if shared else "no runs")
 
 
-def table_agro_kl(runs: Runs) -> Mapping[str, Runs]:
-    return group_by(runs, (plain, draw.name_of), (BETA, "β = {:g}".format))
-
-
 # ---- replay
 
 
-def draw_agro_replay(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(3, len(models))
-    for row, (model, members) in zip(grid, models.items(), strict=True):
-        groups = table_agro_replay(members)
-        draw.metric(row[0], groups, "sampled_correct")
-        row[0].set(title=model, ylabel="correct among the new samples")
-        row[0].legend(fontsize=7)
-        draw.bars(row[1], groups)
-        for i, (label, group) in enumerate(groups.items()):
-            values = 100 * np.array(group.each())
-            row[2].plot(kl(group, extra), values, MARKERS[i], color=draw.series_style(i)["color"], ms=4, label=label)
-        row[2].set(xlabel="KL(π ‖ π_ref), nats a completion", ylabel="pass@1 (%)", xlim=(0, None))
-        row[2].legend(fontsize=7)
-    return figure
+def by_replay(runs: Runs) -> dict[str, Runs]:
+    return group_by(runs, BY_REPLAY)
 
 
-def table_agro_replay(runs: Runs) -> Mapping[str, Runs]:
-    return group_by(runs, (REPLAY, "replay {:g}".format))
+def apart(ax: Axes, groups: Mapping[str, Runs], extra: Extra) -> None:
+    """pass@1 of each seed against its KL."""
+    for i, (label, group) in enumerate(groups.items()):
+        values = 100 * np.array(group.each())
+        ax.plot(kl(group, extra), values, MARKERS[i], color=draw.series_style(i)["color"], ms=4, label=label)
+    ax.set(xlabel=APART, ylabel="pass@1 (%)", xlim=(0, None))
+
+
+draw_agro_replay = grid(
+    panel(metric, by_replay, "sampled_correct", legend=INSIDE, ylabel="correct among the new samples"),
+    panel(bars, by_replay, title=""),
+    panel(apart, by_replay, extra=True, title="", legend=INSIDE),
+)
 
 
 def judge_agro_replay(runs: Runs, extra: Extra) -> list[Claim]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from topr_exp.evaluation.intervals import Interval
+from topr_exp.report.selection import Runs, difference, gain
 
 
 @dataclass(frozen=True)
@@ -60,3 +62,48 @@ def verdict(claims: Sequence[Claim]) -> str:
     if shown:
         return "shown" if shown == len(claims) else "partly"
     return "undecided" if any(claim.holds is None for claim in claims) else "not shown"
+
+
+# ---- claims about groups of runs, as rows
+
+Choice = str | Callable[[Runs], Runs]  # an algorithm, or any part of the runs
+Judge = Callable[[Runs, dict[str, Any]], list[Claim]]
+
+
+def pick(runs: Runs, choice: Choice) -> Runs:
+    return runs.where(algo__name=choice) if isinstance(choice, str) else choice(runs)
+
+
+def where(algo: str | None = None, **settings: Any) -> Callable[[Runs], Runs]:
+    """The runs with these settings, of one algorithm or of all."""
+    return lambda runs: runs.where(**settings, **({"algo__name": algo} if algo else {}))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A claim that a group of runs ends above a reference in a metric, by more than `least`."""
+
+    text: str
+    group: Choice
+    reference: Choice | None = None  # None: the base
+    metric: str = "pass@1"
+    least: float = 0.0
+    rule: Callable[[str, Interval | None, float], Claim] = above  # or below
+
+    def __call__(self, runs: Runs, extra: dict[str, Any]) -> Claim:
+        group = pick(runs, self.group)
+        if self.reference is None:
+            found = gain(group, self.metric)
+        else:
+            found = difference(pick(runs, self.reference), group, self.metric)
+        return self.rule(self.text, found, self.least)
+
+
+def judged(*items: Callable[[Runs, dict[str, Any]], Claim | list[Claim]]) -> Judge:
+    """Decide rows, and what else gives claims, in order."""
+
+    def judge(runs: Runs, extra: dict[str, Any]) -> list[Claim]:
+        found = (item(runs, extra) for item in items)
+        return [claim for each in found for claim in (each if isinstance(each, list) else [each])]
+
+    return judge

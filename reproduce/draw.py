@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reproduce.figure import ORDER, Extra, by_model, name_of
 from topr_exp.report.curves import band
 from topr_exp.report.figures import COLORS, DASHES, MARKERS, PERCENT, STYLE
 from topr_exp.report.selection import Runs
@@ -19,24 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAMES = {
-    "topr": "TOPR", "tis": "TIS", "is": "IS", "naive": "naive REINFORCE", "sft": "positives only", "ppo": "PPO",
-    "dpo": "DPO", "agro": "AGRO", "kl_pg": "KL-PG", "rloo": "RLOO", "agro_on_policy": "AGRO on-policy",
-    "grpo": "GRPO", "opmd": "OPMD", "asymre": "AsymRE", "rec": "REC", "gspo": "GSPO", "cispo": "CISPO",
-    "vespo": "VESPO", "m2po": "M2PO", "sapo": "SAPO", "oapl": "OAPL", "base": "base",
-    "gsm8k": "GSM8K-like", "math": "MATH-like", "uniform": "uniform", "positives": "TOPR on positives",
-    "anna_karenina": "Anna Karenina", "weight_neg": "weight of negatives", "grad_norm": "gradient norm",
-}  # fmt: skip
 # An algorithm looks the same in every figure, the papers' first; colours and dashes together repeat after 28.
-ORDER = ("topr", "naive", "ppo", "dpo", "sft", "tis", "is")
 RELATIVES = ("opmd", "asymre", "grpo", "rec", "agro", "kl_pg", "rloo", "agro_on_policy")
 DOTS_PER_INCH = 110
 SEED: Any = {"marker": "o", "ls": "", "ms": 3, "mfc": "white", "mec": "black", "mew": 0.7, "clip_on": False}  # on a bar
+INSIDE: dict[str, Any] = {}  # a legend inside its panel
 OF_BARS = 0.75  # opacity, so that black lines are seen on black too
-
-
-def name_of(key: Any) -> str:
-    return NAMES.get(str(key), str(key))
 
 
 def series_style(i: int) -> dict[str, Any]:
@@ -199,3 +188,79 @@ def base_line(ax: Axes, runs: Runs, name: str = "pass@1", by: str | None = None)
         ax.plot([*points], [*points.values()], **style)
     elif len(runs):
         ax.axhline(PERCENT * float(runs.values(name, "base").mean()), **style)
+
+
+# ---- whole figures: a row of panels for each model
+
+Panel = Callable[["Axes", str, Runs, Extra], None]  # draws on the axes what is in one model's runs
+
+
+def panel(
+    kind: Callable[..., None],
+    groups: Callable[[Runs], Any],
+    *given: Any,
+    within: Callable[[Runs], Runs] = lambda runs: runs,
+    base: bool | str = False,
+    legend: int | dict[str, Any] | None = None,
+    log: bool = False,
+    extra: bool = False,
+    title: str = "{model}",
+    title_size: float | str = "large",
+    **labels: Any,
+) -> Panel:
+    """A panel in which `kind` draws the groups of one model's runs.
+
+    within: which of the runs; base: a line for the base, by a setting; legend: inside with these options, or its
+    columns below; log: the y axis; extra: `kind` takes the figure's extra numbers; labels: of the axes, {model} and {k}
+    filled in.
+    """
+
+    def drawn(ax: Axes, model: str, runs: Runs, numbers: Extra) -> None:
+        runs = within(runs)
+        kind(ax, groups(runs), *given, *([numbers] if extra else []))
+        if base:
+            base_line(ax, runs, by=base if isinstance(base, str) else None)
+        if log:
+            log_axis(ax, "y")
+        known = {"model": model, "k": runs[0]["final"]["k"] if len(runs) else ""}
+        ax.set(**{key: text.format(**known) if isinstance(text, str) else text for key, text in labels.items()})
+        ax.set_title(title.format(**known), fontsize=title_size)
+        if isinstance(legend, dict):
+            ax.legend(fontsize=7, **legend)
+        elif legend is not None:
+            legend_below(ax, legend)
+
+    return drawn
+
+
+def all_together(runs: Runs) -> dict[str, Runs]:
+    return {"": runs}
+
+
+def grid(
+    *fixed: Panel,
+    panels_of: Callable[[Runs], Sequence[Panel]] | None = None,
+    rows: Callable[[Runs], Mapping[str, Runs]] = by_model,
+    columns: int | None = None,
+    width: float = 4.2,
+    height: float = 3.1,
+) -> Callable[[Runs, Extra], Figure]:
+    """A drawing with a row of these panels, or of those that `panels_of` its runs names, for each model.
+
+    rows: what has a row in the place of a model; columns: wrap all panels after so many, 0: all stand in one row.
+    """
+
+    def drawn(runs: Runs, extra: Extra) -> Figure:
+        lines = [[(name, members, each) for each in (panels_of(members) if panels_of else fixed)]
+                 for name, members in rows(runs).items()]  # fmt: skip
+        if columns is not None:
+            cells = [cell for line in lines for cell in line]
+            wide = columns or len(cells)
+            lines = [cells[i : i + wide] for i in range(0, len(cells), wide)]
+        figure, axes = panels(max(map(len, lines), default=1), max(len(lines), 1), width, height)
+        for row, line in zip(axes, lines, strict=False):
+            for ax, (name, members, each) in zip(row, line, strict=False):
+                each(ax, name, members, extra)
+        return figure
+
+    return drawn

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import yaml
 
-from reproduce import draw
 from reproduce.claims import Claim
-from reproduce.figure import Extra
-from reproduce.training import algorithms, by_model
+from reproduce.draw import Panel, against, grid, panel
+from reproduce.figure import ORDER, Extra, algorithms, by_model, name_of
 from topr_exp.config.resolvers import CONF
-from topr_exp.report.selection import Runs, group_by
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from topr_exp.report.selection import Runs
 
 RATE = "optim.lr"
 LEARNING_RATES = CONF / "learning_rates.yaml"
@@ -65,30 +61,21 @@ def tried_on_models(runs: Runs) -> dict[str, dict[str, Runs]]:
     return {model: algorithms(members) for model, members in by_model(runs).items()}
 
 
-def draw_learning_rates(runs: Runs, extra: Extra) -> Figure:
-    def papers_and_others(members: Runs) -> list[dict[str, Runs]]:
-        groups = algorithms(members)
-        papers = {name: group for name, group in groups.items() if name in draw.ORDER}
-        return [papers, {name: group for name, group in groups.items() if name not in papers}]
-
-    return draw_rates({model: (members, papers_and_others(members)) for model, members in by_model(runs).items()})
+def rates_panel(i: int, groups: Callable[[Runs], Mapping[str, Runs]], columns: int) -> Panel:
+    """The i-th panel of a row: groups of runs against the learning rate; columns: of the legend."""
+    label = "" if i else "pass@1 on validation problems (%)"
+    return panel(against, groups, RATE, base=True, xlabel="learning rate", ylabel=label, legend=columns)
 
 
-def draw_rates(places: Mapping[str, tuple[Runs, list[dict[str, Runs]]]], columns: int = 4) -> Figure:
-    """A row for each place where the grid was tried: its runs, and the groups of them that share a panel.
+def of_papers(runs: Runs) -> dict[str, Runs]:
+    return {name: group for name, group in algorithms(runs).items() if name in ORDER}
 
-    columns: of the legends.
-    """
-    wide = max((len(shares) for _, shares in places.values()), default=1)
-    figure, grid = draw.panels(wide, max(len(places), 1), width=4.6 if wide < 3 else 3.5)
-    for row, (place, (members, shares)) in zip(grid, places.items(), strict=False):
-        for ax, groups in zip(row, shares, strict=True):
-            draw.against(ax, groups, RATE)
-            draw.base_line(ax, members)
-            ax.set(xlabel="learning rate", ylabel="", title=place)
-            draw.legend_below(ax, columns)
-        row[0].set_ylabel("pass@1 on validation problems (%)")
-    return figure
+
+def of_others(runs: Runs) -> dict[str, Runs]:
+    return {name: group for name, group in algorithms(runs).items() if name not in ORDER}
+
+
+draw_learning_rates = grid(rates_panel(0, of_papers, 4), rates_panel(1, of_others, 4), width=4.6)
 
 
 def judge_learning_rates(runs: Runs, extra: Extra) -> list[Claim]:
@@ -128,13 +115,9 @@ def holding(runs: Runs) -> Claim:
     for name, group in algorithms(runs).items():
         gains = [float((each.values() - each.values(part="base")).mean()) for each in group.split(RATE).values()]
         bears[name] = (sum(gain > 0 for gain in gains), len(gains))
-    evidence = ", ".join(f"{draw.name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
+    evidence = ", ".join(f"{name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
     whole = {name for name, (count, total) in bears.items() if count == total}
     others = {"naive", "ppo", "dpo", "is"}
     if not others | {"topr"} <= set(bears):
         return Claim(text, None, evidence)
     return Claim(text, "topr" in whole and not others & whole, evidence)
-
-
-def table_learning_rates(runs: Runs) -> Mapping[str, Runs]:
-    return group_by(runs, (algorithms, draw.name_of), (RATE, "{:g}".format))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reproduce import draw
 from reproduce.claims import Claim, above, below
-from reproduce.figure import Extra
-from reproduce.learning_rates import RATE, best_are_used, draw_rates
+from reproduce.draw import PERCENT, against, all_together, each_seed, grid, panel
+from reproduce.figure import Extra, algorithms, by_model, name_of
+from reproduce.learning_rates import RATE, best_are_used, rates_panel
 from reproduce.tabular import log_ratios
-from reproduce.training import algorithms, by_model
 from topr_exp.report.curves import band
-from topr_exp.report.selection import Runs, difference, group_by, over_seeds
+from topr_exp.report.selection import Runs, difference, over_seeds
 from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 TURNS, RATIO, NORMALIZED = "data.turns", "algo.ratio", "algo.length_normalize"
 OTHERS = ("token", "geometric")  # ratios than the sequence's
@@ -34,13 +34,13 @@ LENGTHS = ("length", "length_correct", "length_incorrect")
 def losses(runs: Runs) -> dict[str, Runs]:
     """The runs by loss, as conf/learning_rates.yaml calls it ("topr, token ratio", "gspo, eps_low 0.03")."""
     return {
-        loss: Runs([record for record in group if name_of(record) == loss])
+        loss: Runs([record for record in group if loss_of(record) == loss])
         for group in algorithms(runs).values()
-        for loss in sorted({name_of(record) for record in group})
+        for loss in sorted({loss_of(record) for record in group})
     }
 
 
-def name_of(record: Record) -> str:
+def loss_of(record: Record) -> str:
     """The name of the loss that a run was trained with: the algorithm, and what of ratio and width is unusual."""
     settings = record["settings"]
     ratio = [f"{settings[RATIO]} ratio"] if settings.get(RATIO) in OTHERS else []
@@ -50,34 +50,47 @@ def name_of(record: Record) -> str:
 
 def title(loss: str) -> str:
     name, *ratio = loss.split(", ")
-    return ", ".join([draw.name_of(name), *ratio])
+    return ", ".join([name_of(name), *ratio])
+
+
+def relatives(runs: Runs) -> dict[str, Runs]:
+    """TOPR and its relatives."""
+    weighed = tuple(map(name_of, WEIGHED))
+    return {name: group for name, group in titled(runs).items() if name.split(",")[0] in weighed}
+
+
+def rivals(runs: Runs, *, wider: bool) -> dict[str, Runs]:
+    """TOPR and the losses that others have proposed, as these are or at other widths."""
+    found, known = titled(runs), relatives(runs)
+    others = {name: group for name, group in found.items() if name not in known and ("," in name) == wider}
+    return {name: group for name, group in found.items() if name == "TOPR"} | others
+
+
+def titled(runs: Runs) -> dict[str, Runs]:
+    return {title(loss): group for loss, group in losses(runs).items()}
+
+
+GROUPS: dict[str, Callable[[Runs], dict[str, Runs]]] = {
+    "TOPR and its relatives": relatives,
+    "rivals": partial(rivals, wider=False),
+    "rivals at other widths": partial(rivals, wider=True),
+}
+
+
+def places(runs: Runs) -> dict[str, Runs]:
+    """The runs by model with the turns of the story."""
+    return {f"{model}, {turns} turns": group
+            for model, members in by_model(runs).items() for turns, group in members.split(TURNS).items()}  # fmt: skip
 
 
 def tried_at_lengths(runs: Runs) -> dict[str, dict[str, Runs]]:
-    """The runs of the grid of learning rates by model with the turns of the story, and by loss."""
-    return {
-        f"{model}, {turns} turns": losses(group)
-        for model, members in by_model(runs).items()
-        for turns, group in members.split(TURNS).items()
-    }
+    """The runs of the grid of learning rates by place and loss."""
+    return {place: losses(group) for place, group in places(runs).items()}
 
 
-def ours_and_rivals(runs: Runs) -> list[dict[str, Runs]]:
-    """TOPR and its relatives; the losses that others have proposed; those at other widths. TOPR stands in all three."""
-    found = {title(loss): group for loss, group in losses(runs).items()}
-    relatives = {name: group for name, group in found.items() if name.split(",")[0] in map(draw.name_of, WEIGHED)}
-    rivals = {name: group for name, group in found.items() if name not in relatives}
-    usual, other = ({name: group for name, group in rivals.items() if ("," in name) == changed} for changed in (0, 1))
-    topr = {name: group for name, group in found.items() if name == "TOPR"}
-    return [relatives, topr | usual, topr | other]
-
-
-def draw_length_rates(runs: Runs, extra: Extra) -> Figure:
-    places = {
-        place: Runs([each for group in groups.values() for each in group])
-        for place, groups in tried_at_lengths(runs).items()
-    }
-    return draw_rates({place: (members, ours_and_rivals(members)) for place, members in places.items()}, columns=3)
+draw_length_rates = grid(
+    *(rates_panel(i, groups, 3) for i, groups in enumerate(GROUPS.values())), rows=places, width=3.5
+)
 
 
 def judge_length_rates(runs: Runs, extra: Extra) -> list[Claim]:
@@ -87,44 +100,39 @@ def judge_length_rates(runs: Runs, extra: Extra) -> list[Claim]:
     return [one for at, groups in tried for one in best_are_used({at: groups}, text.format(at.split(", ")[1]))]
 
 
-def draw_length(runs: Runs, extra: Extra) -> Figure:
-    """Above who ends where; below why: how far Δ spreads, and how many negatives no longer push."""
-    figure, (above_, below_) = draw.panels(3, 2, width=4.4)
-    shares = ours_and_rivals(runs)
-    names = ("TOPR and its relatives", "rivals", "rivals at other widths")
-    for ax, groups, name in zip(above_, shares, names, strict=True):
-        draw.against(ax, groups, TURNS)
-        draw.base_line(ax, runs, by=TURNS)
-        ax.set(title=name, ylim=(0, 103))
-        draw.legend_below(ax, 2)
-    spread, *spent = below_
-    log_ratio_bars(spread, losses(runs).get("topr", Runs([])))
-    for ax, groups, name in zip(spent, shares, names, strict=False):
-        draw.each_seed(ax, groups, TURNS, lambda record: draw.PERCENT * spent_share(record))
-        ax.set(ylabel="% with π/μ < 0.01", title=f"negatives of {name}, last updates")
-        draw.legend_below(ax, 3)
-    draw.log_ticks(spread, runs.split(TURNS))
-    for ax in (*above_, *below_):
-        ax.set(xlabel="turns of the story")
-    return figure
-
-
 def log_ratio_bars(ax: Axes, runs: Runs) -> None:
     """Where Δ = log π(y|x) − log μ(y|x) of the last updates' batches lies, by length and sign."""
     for i, sign in enumerate(("positive", "negative")):
         style = draw.series_style(i)
-        for turns, each in runs.split(TURNS).items():
-            low, middle, high = log_ratios(each, sign)
+        for turns, each in runs.where(algo__name="topr").split(TURNS).items():
+            low, middle, high = log_ratios(losses(each)["topr"], sign)
             x, label = turns * (1 + 0.08 * i), sign if turns == min(runs.split(TURNS)) else None
             ax.plot([x, x], [low, high], color=style["color"], lw=3, alpha=0.5)
             ax.plot([x], [middle], "o", ms=4, color=style["color"], label=label)
-    ax.set(ylabel="Δ of an answer", title="TOPR: median and 90 % of Δ, last updates")
-    draw.legend_below(ax, 2)
+    draw.log_ticks(ax, runs.split(TURNS))
 
 
 def spent_share(record: Record) -> float:
     """The share of the last updates' negatives whose π/μ is below 0.01: those that TOPR hardly pushes any more."""
     return float(record["metrics"][SPENT][-1])
+
+
+def spent_percent(record: Record) -> float:
+    return PERCENT * spent_share(record)
+
+
+STORY = "turns of the story"
+# Above who ends where; below why: how far Δ spreads, and how many negatives no longer push.
+draw_length = grid(
+    *(panel(against, groups, TURNS, base=TURNS, title=name, ylim=(0, 103), xlabel=STORY, legend=2)
+      for name, groups in GROUPS.items()),
+    panel(log_ratio_bars, lambda runs: runs, ylabel="Δ of an answer", title="TOPR: median and 90 % of Δ, last updates",
+          xlabel=STORY, legend=2),
+    *(panel(each_seed, GROUPS[name], TURNS, spent_percent, ylabel="% with π/μ < 0.01",
+            title=f"negatives of {name}, last updates", xlabel=STORY, legend=3)
+      for name in ("TOPR and its relatives", "rivals")),
+    rows=all_together, columns=3, width=4.4,
+)  # fmt: skip
 
 
 def judge_length(runs: Runs, extra: Extra) -> list[Claim]:
@@ -146,8 +154,7 @@ def judge_length(runs: Runs, extra: Extra) -> list[Claim]:
     return found
 
 
-def table_length(runs: Runs) -> Mapping[str, Runs]:
-    return group_by(runs, (losses, title), (TURNS, "{} turns".format), (RATE, "lr {:g}".format))
+LEVELS = ((losses, title), (TURNS, "{} turns".format), (RATE, "lr {:g}".format))
 
 
 # ---- what a loss does to the length of answers
@@ -156,7 +163,7 @@ def table_length(runs: Runs) -> Mapping[str, Runs]:
 def with_and_without(runs: Runs) -> dict[str, Runs]:
     """The runs by algorithm, and by whether the loss is divided by the answer's length T."""
     return {
-        f"{draw.name_of(name)}, {label} 1/T": each
+        f"{name_of(name)}, {label} 1/T": each
         for name, group in algorithms(runs).items()
         for label, each in (("with", divided(group, True)), ("without", divided(group, False)))
         if len(each)
@@ -168,18 +175,8 @@ def divided(runs: Runs, by_length: bool) -> Runs:
     return Runs([each for each in runs if each["settings"].get(NORMALIZED, True) == by_length])
 
 
-def last_length(record: Record, name: str) -> float:
+def last_length(record: Record, name: str = LENGTHS[0]) -> float:
     return float(record["lengths"][name][-1])
-
-
-def draw_length_bias(runs: Runs, extra: Extra) -> Figure:
-    figure, (row,) = draw.panels(3, width=3.8)
-    titles = ("all sampled answers", "correct ones", "incorrect ones")
-    for ax, name, title in zip(row, LENGTHS, titles, strict=True):
-        length_curves(ax, with_and_without(runs), name)
-        ax.set_title(title)
-    draw.legend_below(row[1], 3)
-    return figure
 
 
 def length_curves(ax: Axes, groups: Mapping[str, Runs], name: str) -> None:
@@ -196,16 +193,24 @@ def length_curves(ax: Axes, groups: Mapping[str, Runs], name: str) -> None:
     ax.set(xlabel="updates", ylabel="tokens")
 
 
+draw_length_bias = grid(
+    panel(length_curves, with_and_without, LENGTHS[0], title="all sampled answers"),
+    panel(length_curves, with_and_without, LENGTHS[1], title="correct ones", legend=3),
+    panel(length_curves, with_and_without, LENGTHS[2], title="incorrect ones"),
+    rows=all_together, width=3.8,
+)  # fmt: skip
+
+
 def judge_length_bias(runs: Runs, extra: Extra) -> list[Claim]:
     found = []
     for name, group in algorithms(runs).items():
         pairs = list(zip(*paired(divided(group, True), divided(group, False)), strict=True))
         for key, what in zip(LENGTHS, ("answers", "correct answers", "incorrect answers"), strict=True):
             differences = [last_length(one, key) - last_length(two, key) for one, two in pairs]
-            text = f"{draw.name_of(name)}: {what} end shorter with 1/T than without"
+            text = f"{name_of(name)}: {what} end shorter with 1/T than without"
             found.append(tokens(below(text, over_seeds(differences)), differences))
         gained = [one["lengths"]["length"][-1] - one["lengths"]["length"][0] for one in divided(group, True)]
-        text = f"{draw.name_of(name)} with 1/T: answers end shorter than the base's"
+        text = f"{name_of(name)} with 1/T: answers end shorter than the base's"
         found.append(tokens(below(text, over_seeds(gained)), gained))
     return found
 
@@ -221,7 +226,3 @@ def tokens(claim: Claim, values: list[float]) -> Claim:
     """A claim about lengths, its evidence in tokens of each seed instead of percent."""
     shown = " ".join(f"{value:+.1f}" for value in values)
     return Claim(claim.text, claim.holds, f"tokens of each seed: {shown}" if values else "no runs")
-
-
-def table_length_bias(runs: Runs) -> Mapping[str, Runs]:
-    return with_and_without(runs)

@@ -8,31 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce import draw
-from reproduce.claims import Claim, above, below
-from reproduce.figure import Extra, of_model
-from reproduce.training import algorithms, by_model, higher
+from reproduce.claims import Claim, above, below, pick
+from reproduce.draw import grid, metric, panel
+from reproduce.figure import Extra, algorithms, name_of, of_model
+from reproduce.training import higher
 from reproduce.variance import LIMITS
 from topr_exp.report.selection import Runs, gain, over_seeds
 from topr_exp.runs.records import Record
 
-LOW_VARIANCE = ("sft", "tis", "naive")  # as the paper's table has it
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+
+LOW_VARIANCE = ("sft", "tis", "naive")  # as the paper's table has it
 
 
-def draw_table_1(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(3, len(models))
-    for row, (model, members) in zip(grid, models.items(), strict=True):
-        draw.metric(row[0], algorithms(members), "weight_neg")
-        row[0].set_title(model)
-        draw.legend_below(row[0], 3)
-        draw.metric(row[1], algorithms(members), "grad_norm")
-        draw.log_axis(row[1], "y")
-        noise(row[2], [name for name in algorithms(members) if name in LIMITS], of_model(members, extra))
-    return figure
+def noises(ax: Axes, runs: Runs, extra: Extra) -> None:
+    noise(ax, [name for name in algorithms(runs) if name in LIMITS], of_model(runs, extra))
 
 
 def noise(ax: Axes, names: Sequence[str], seeds: Sequence[Extra]) -> None:
@@ -45,33 +36,35 @@ def noise(ax: Axes, names: Sequence[str], seeds: Sequence[Extra]) -> None:
             ax.plot(np.full(len(values), i), values, **draw.SEED)
     ax.set_ylim(bottom=0.5 * min((each[name][0] for each in seeds for name in names), default=1))
     draw.log_axis(ax, "y")
-    ax.set_xticks(range(len(names)), [draw.name_of(name) for name in names], rotation=30, ha="right")
-    ax.set(title="variance of a gradient, same weights", ylabel="trace of the covariance")
+    ax.set_xticks(range(len(names)), [name_of(name) for name in names], rotation=30, ha="right")
+    ax.set(ylabel="trace of the covariance")
+
+
+draw_table_1 = grid(
+    panel(metric, algorithms, "weight_neg", legend=3),
+    panel(metric, algorithms, "grad_norm", title="", log=True),
+    panel(noises, lambda runs: runs, extra=True, title="variance of a gradient, same weights"),
+)
 
 
 def judge_table_1(runs: Runs, extra: Extra) -> list[Claim]:
-    algos = algorithms(runs)
     found = []
     for name, (_, _, a_neg, b_neg) in LIMITS.items():
-        group = algos.get(name, Runs([]))
+        group, title = pick(runs, name), name_of(name)
         if b_neg > 0 and a_neg == 0:
-            found.append(above(f"{draw.name_of(name)}: bounded, uses negatives; ends above the base", gain(group)))
+            found.append(above(f"{title}: bounded, uses negatives; ends above the base", gain(group)))
         elif b_neg == 0:
             weights = [each["metrics"]["weight_neg"][-1] for each in group]
             shown = f"weight of negatives at the end {np.mean(weights):.2g}" if weights else "no runs"
-            holds = not any(weights) if weights else None
-            found.append(Claim(f"{draw.name_of(name)}: no weight on negatives", holds, shown))
+            found.append(Claim(f"{title}: no weight on negatives", not any(weights) if weights else None, shown))
         else:
-            found.append(below(f"{draw.name_of(name)}: unbounded below; ends below the base", gain(group)))
-    topr = algos.get("topr", Runs([]))
-    seeds = of_model(runs, extra)
-    found += [varies(name, name in LOW_VARIANCE, seeds) for name in (*LOW_VARIANCE, "is")]
+            found.append(below(f"{title}: unbounded below; ends below the base", gain(group)))
+    found += [varies(name, name in LOW_VARIANCE, of_model(runs, extra)) for name in (*LOW_VARIANCE, "is")]
     for name in ("tis", "is"):
-        other = algos.get(name, Runs([]))
-        title = draw.name_of(name)
-        text = f"fast learning: after a quarter of the updates TOPR is ahead of {title} (pass@1, first problems, %)"
-        curves = [Runs([each for each in group if "curve" in each]) for group in (topr, other)]
-        found.append(higher(text, "TOPR", curves[0], title, curves[1], early))
+        text = f"fast learning: after a quarter of the updates TOPR is ahead of {name_of(name)}"
+        text += " (pass@1, first problems, %)"
+        topr, other = (Runs([each for each in pick(runs, one) if "curve" in each]) for one in ("topr", name))
+        found.append(higher(text, "TOPR", topr, name_of(name), other, early))
     return found
 
 
@@ -80,7 +73,7 @@ def varies(name: str, low: bool, seeds: Sequence[Extra]) -> Claim:
 
     low: at most twice as much as with TOPR's limits is claimed, else more than with these.
     """
-    text = f"{draw.name_of(name)}: at the same weights a gradient varies "
+    text = f"{name_of(name)}: at the same weights a gradient varies "
     text += "at most twice as much as" if low else "more than"
     text += " with TOPR's limits (trace of the covariance, times TOPR's)"
     times = [each[name][0] / each["topr"][0] for each in seeds]
@@ -106,7 +99,7 @@ def table_1(runs: Runs, extra: Extra) -> list[str]:
         times = f"{np.exp(np.mean([np.log(each[name][0] / each['topr'][0]) for each in seeds])):.2g}" if seeds else ""
         quarter = f"{np.mean([early(each) for each in group if 'curve' in each]):.1f}"
         bounded = "yes" if LIMITS[name][2] == 0 else "no"
-        lines.append(f"| {draw.name_of(name)} | {limits} | {weight:.2g} | {bounded} | {times} | {quarter} | "
+        lines.append(f"| {name_of(name)} | {limits} | {weight:.2g} | {bounded} | {times} | {quarter} | "
                      f"{group.interval().percent()} |")  # fmt: skip
     return lines
 

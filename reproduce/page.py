@@ -8,8 +8,7 @@ from typing import Any
 
 from reproduce import records
 from reproduce.claims import Claim, counted, verdict
-from reproduce.draw import name_of
-from reproduce.figure import Extra, Figure
+from reproduce.figure import Extra, Figure, name_of
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.selection import Runs, collapsed, group_by
 from topr_exp.runs.console import plural

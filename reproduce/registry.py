@@ -7,21 +7,19 @@ from collections.abc import Mapping
 from reproduce import (
     agro,
     beyond,
-    draw,
     iterations,
     learning_rates,
     length,
     limits,
     proportions,
-    staleness_long,
     tabular,
     training,
     variance,
     verifier,
 )
-from reproduce.figure import Figure
-from topr_exp.report.selection import group_by
+from reproduce.figure import BY_ALGORITHM, Figure, name_of
 
+BY_DATA = ("data.name", name_of)
 BOTH = "model=tiny,tiny_noise"
 SEEDS = "seed=0,1,2,3,4"
 LOG_RATIOS = tuple(f"log_ratio_q{q}_{sign}" for q in ("05", "50", "95") for sign in ("pos", "neg"))
@@ -55,13 +53,13 @@ FIGURES = (
         "fig1", "Figure 1",
         "Trained on completions of the base alone, naive REINFORCE collapses, PPO stalls, DPO does better, and TOPR "
         "ends far above all of them.",
-        ("fig1",), training.draw_figure_1, training.judge_figure_1, training.algorithms,
+        ("fig1",), training.draw_figure_1, training.judge_figure_1,
     ),
     Figure(
         "fig2", "Figure 2",
         "Next to ratio 1 TOPR's objective is PPO's; farther off PPO is flat, so that it stops learning, and TOPR is "
         "not.",
-        ("fig2",), tabular.draw_figure_2, tabular.judge_figure_2, training.algorithms,
+        ("fig2",), tabular.draw_figure_2, tabular.judge_figure_2,
         extra=tabular.objective_curves,
         metrics=LOG_RATIOS,
         note="The curves are computed from the losses that train, TOPR's with b⁺ = 1 + ε as in the paper's figure (the "
@@ -70,7 +68,7 @@ FIGURES = (
     Figure(
         "fig3", "Figure 3",
         "Of naive REINFORCE, PPO, DPO and TOPR, only TOPR makes invalid answers much rarer.",
-        ("fig3",), training.draw_figure_3, training.judge_figure_3, training.algorithms,
+        ("fig3",), training.draw_figure_3, training.judge_figure_3,
         note="The black lines are the seeds. 'Much rarer' is less than half of the base's share.",
     ),
     Figure(
@@ -78,25 +76,28 @@ FIGURES = (
         "Training on negatives as well as positives gives a higher pass@1 and maj@n, leaves fewer problems with few "
         "correct answers, and almost doubles pass@1 on MATH.",
         ("fig4",), training.draw_figure_4, training.judge_figure_4,
-        lambda runs: group_by(runs, ("data.name", draw.name_of), (training.algorithms, draw.name_of)),
+        (BY_DATA, BY_ALGORITHM),
     ),
     Figure(
         "fig5", "Figure 5",
         "An effective proportion of positives of 10 to 20 % is best whether the training set holds 10 % or 50 % of "
         "them, and it is slightly better reached by sampling than by a baseline.",
-        ("fig5",), proportions.draw_figure_5, proportions.judge_figure_5, proportions.table_5,
+        ("fig5",), proportions.draw_figure_5, proportions.judge_figure_5,
+        (proportions.BY_SHARE, proportions.BY_EFFECTIVE),
     ),
     Figure(
         "fig6", "Figure 6",
         "Where positives are few, TIS fails and TOPR does not; where they are many the two are alike; TIS has the "
         "slightly higher peak.",
-        ("fig6",), proportions.draw_figure_6, proportions.judge_figure_6, proportions.table_6,
+        ("fig6",), proportions.draw_figure_6, proportions.judge_figure_6,
+        (BY_DATA, BY_ALGORITHM, proportions.BY_EFFECTIVE),
     ),
     Figure(
         "fig7", "Figure 7",
         "Plain importance sampling does as well as TOPR in the default setting although its gradients grow; with "
         "60 % negatives and little clipping it harms the model, and TOPR does not.",
-        ("fig1 algo=is,topr", "fig7"), training.draw_figure_7, training.judge_figure_7, training.table_7,
+        ("fig1 algo=is,topr", "fig7"), training.draw_figure_7, training.judge_figure_7,
+        ((training.settings_7, str), BY_ALGORITHM),
         metrics=("grad_norm",),
         note="The paper's clips are 1 and 100; norms of these models hardly ever reach 1, so that those two are nearly "
         "one setting here and 0.1 stands for little room. Adam, which these runs use, rescales gradients, so that a "
@@ -106,12 +107,13 @@ FIGURES = (
         "fig8", "Figure 8",
         "Over several iterations training on all completions beats training on positives, and Anna Karenina sampling "
         "beats both.",
-        ("fig8",), iterations.draw_figure_8, iterations.judge_figure_8, iterations.table_8, wider=THREE,
+        ("fig8",), iterations.draw_figure_8, iterations.judge_figure_8,
+        ((iterations.compositions, name_of),), wider=THREE,
     ),
     Figure(
         "fig9", "Figure 9",
         "The smaller the effective proportion of positives, the more weight hard problems get.",
-        ("fig9",), iterations.draw_figure_9, iterations.judge_figure_9, training.algorithms,
+        ("fig9",), iterations.draw_figure_9, iterations.judge_figure_9,
         extra=iterations.weights_by_difficulty,
         note="Bands: from the lowest to the highest seed, each with completions of its own. No training is involved; "
         "the table is that of the runs whose completions were counted.",
@@ -120,7 +122,7 @@ FIGURES = (
         "table1", "Table 1",
         "Of the choices of limits only TOPR uses negatives, is bounded, keeps the gradient's variance low and learns "
         "fast from positives.",
-        ("table1",), limits.draw_table_1, limits.judge_table_1, training.algorithms,
+        ("table1",), limits.draw_table_1, limits.judge_table_1,
         extra=variance.variances, own_table=limits.table_1,
         metrics=("grad_norm", "weight_neg"),
         note="One learning rate for all, so that nothing differs but the limits. Variance: of a single example's "
@@ -131,7 +133,7 @@ FIGURES = (
         "table2", "Table 2",
         "Trained with TOPR, a generative verifier becomes far more accurate, hardly ever leaves its verdict "
         "unreadable, and weighs the votes of solutions so that more answers are right.",
-        ("table2",), verifier.draw_table_2, verifier.judge_table_2, training.algorithms, wider=(SEEDS,),
+        ("table2",), verifier.draw_table_2, verifier.judge_table_2, wider=(SEEDS,),
         own_model=True,
         extra=verifier.tallies, names=("pass@1", "invalid"),
         note="In the table of numbers pass@1 is the verifier's accuracy, the mean over a problem's solutions; in the "
@@ -142,14 +144,14 @@ FIGURES = (
         "agro_fig1", "AGRO, Figure 1",
         "On fixed off-policy data AGRO finds the optimum of the KL-regularised reward; the KL-regularised policy "
         "gradient ends elsewhere.",
-        ("agro_fig1",), tabular.draw_agro_figure_1, tabular.judge_agro_figure_1, training.algorithms,
+        ("agro_fig1",), tabular.draw_agro_figure_1, tabular.judge_agro_figure_1,
         extra=tabular.convergence,
     ),
     Figure(
         "agro_kl", "AGRO, KL-efficiency and β",
         "Off-policy AGRO ends above the KL-regularised policy gradient, on-policy AGRO above RLOO; a strong β slows "
         "learning and makes it more KL-efficient.",
-        ("agro_kl", "agro_on_policy"), agro.draw_agro_kl, agro.judge_agro_kl, agro.table_agro_kl,
+        ("agro_kl", "agro_on_policy"), agro.draw_agro_kl, agro.judge_agro_kl, ((agro.plain, name_of), agro.BY_BETA),
         wider=(SEEDS, BOTH, "algo.beta=0.05,0.2,0.5,1.0"),
         extra=agro.distances,
         note="The paper's model had a supervised warm-up and its task was MATH; here it is the GSM8K-like one. Where β "
@@ -160,7 +162,7 @@ FIGURES = (
     Figure(
         "agro_replay", "AGRO, replay",
         "AGRO goes on to learn, and is as KL-efficient, when a part of its samples comes from earlier rounds.",
-        ("agro_replay",), agro.draw_agro_replay, agro.judge_agro_replay, agro.table_agro_replay,
+        ("agro_replay",), agro.draw_agro_replay, agro.judge_agro_replay, (agro.BY_REPLAY,),
         wider=(SEEDS, BOTH, "schedule.replay=0.0,0.5,0.9"),
         extra=agro.distances,
         metrics=("sampled_correct",),
@@ -168,34 +170,35 @@ FIGURES = (
     Figure(
         "related", "Relatives of TOPR",
         "No claim of the paper's: OPMD, AsymRE, REC and GRPO on the completions that TOPR is trained on.",
-        ("related",), training.draw_related, training.judge_related, training.algorithms,
+        ("related",), training.draw_related, training.judge_related,
     ),
     Figure(
         "learning_rates", "Learning rates",
         "One grid of learning rates for every algorithm; the choice is the highest mean pass@1 on validation "
         "problems.",
         ("learning_rates", "learning_rates_on_policy"), learning_rates.draw_learning_rates,
-        learning_rates.judge_learning_rates, learning_rates.table_learning_rates, wider=THREE, only_full=True,
+        learning_rates.judge_learning_rates, (BY_ALGORITHM, ("optim.lr", "{:g}".format)), wider=THREE, only_full=True,
         note="`python -m reproduce.rates` writes the choice into conf/learning_rates.yaml.",
     ),
     Figure(
         "ratio", "Beyond the papers: which ratio",
         "Other frameworks clip the ratio of each token, or the geometric mean over tokens: does it matter?",
         ("ratio",), beyond.draw_ratio, beyond.judge_ratio,
-        beyond.table_ratio, wider=THREE, only_full=True,
+        (BY_ALGORITHM, (beyond.RATIO, str), proportions.BY_RATE), wider=THREE, only_full=True,
         note="The best rate of each ratio is chosen by the test problems that it is judged by: it flatters all.",
     ),
     Figure(
         "mu", "Beyond the papers: whose log μ",
         "Samplers report log-probabilities after top-k: what if these are taken for log μ?",
-        ("mu",), beyond.draw_mu, beyond.judge_mu, beyond.table_mu, only_full=True,
+        ("mu",), beyond.draw_mu, beyond.judge_mu, (BY_ALGORITHM, (beyond.settings_mu, str)), only_full=True,
         note="Completions are sampled, and the model is tested, with the top-k that is named.",
     ),
     Figure(
         "staleness", "Beyond the papers: how stale",
         "The same 128 updates on completions sampled anew after every 1 to 128 of them: which algorithms need fresh "
         "ones?",
-        ("staleness",), beyond.draw_staleness, beyond.judge_staleness, beyond.table_staleness, wider=THREE,
+        ("staleness",), beyond.draw_staleness, beyond.judge_staleness,
+        (BY_ALGORITHM, (beyond.UPDATES, "{} updates".format)), wider=THREE,
         only_full=True,
     ),
     Figure(
@@ -203,7 +206,7 @@ FIGURES = (
         "Which learning rate is best for which loss at which length of answers?",
         tuple(f"length_rates{more}" for more in ("", *VARIANTS, " algo=grpo,sapo,m2po data.turns=10")),
         length.draw_length_rates, length.judge_length_rates,
-        length.table_length, wider=(), only_full=True, own_model=True,
+        length.LEVELS, wider=(), only_full=True, own_model=True,
         note="One seed, on validation problems; `python -m reproduce.rates` writes the choice into "
         f"conf/learning_rates.yaml. {WIDTHS} OPMD with another tau and CISPO whose cap is 1 are, too.",
     ),
@@ -211,7 +214,7 @@ FIGURES = (
         "length", "Beyond the papers: how long",
         "The ratio of a whole answer is a product over its tokens: up to which length does it work, and what is better "
         "beyond?",
-        with_rates("length", VARIANTS), length.draw_length, length.judge_length, length.table_length,
+        with_rates("length", VARIANTS), length.draw_length, length.judge_length, length.LEVELS,
         wider=(), only_full=True, own_model=True,
         metrics=(*LOG_RATIOS, length.SPENT),
         note="A quarter of the completions is correct at each length. Each loss has the learning rate that was best on "
@@ -223,15 +226,17 @@ FIGURES = (
         "fall behind, and is it its 1/T, its advantage, both or neither?",
         (*with_rates("staleness_long", WIDER),
          "staleness_long algo=topr algo.advantage=reward,group algo.length_normalize=true,false"),
-        staleness_long.draw_staleness_long, staleness_long.judge_staleness_long, staleness_long.table_staleness_long,
-        wider=(), only_full=True, own_model=True, metrics=(staleness_long.EFFECTIVE, "length"),
+        beyond.draw_staleness_long, beyond.judge_staleness_long,
+        ((beyond.ways, str), (beyond.UPDATES, beyond.updates_of)),
+        wider=(), only_full=True, own_model=True, metrics=(beyond.EFFECTIVE, "length"),
         note="Stories of 10 turns. Each loss has the learning rate that was best for one epoch on completions made "
         f"once (length_rates), TOPR's four ways that of TOPR. {WIDTHS}",
     ),
     Figure(
         "length_bias", "Beyond the papers: the length of answers",
         "Does dividing the loss by the length of an answer, as TOPR does, make answers shorter?",
-        ("length_bias",), length.draw_length_bias, length.judge_length_bias, length.table_length_bias, wider=(),
+        ("length_bias",), length.draw_length_bias, length.judge_length_bias,
+        ((length.with_and_without, str),), wider=(),
         only_full=True, own_model=True, metrics=("length",),
         note="Mean tokens of the answers to the first 50 test problems, 22 turns. Longer answers can mean that the "
         "careful way of working took the place of the terse one.",
@@ -239,6 +244,7 @@ FIGURES = (
     Figure(
         "map", "Beyond the papers: p̃ and the learning rate",
         "Does TOPR, or TIS, need a well-chosen learning rate and effective proportion?",
-        ("map",), proportions.draw_map, proportions.judge_map, proportions.table_map, wider=THREE, only_full=True,
+        ("map",), proportions.draw_map, proportions.judge_map,
+        (BY_ALGORITHM, proportions.BY_RATE, proportions.BY_EFFECTIVE), wider=THREE, only_full=True,
     ),
 )  # fmt: skip

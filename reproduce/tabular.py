@@ -1,35 +1,28 @@
 """TOPR's Figure 2 and AGRO's Figure 1: what is computed without a language model, and runs beside it.
 
-`python -m reproduce.tabular [--out FOLDER]` writes the two without the runs, as PNG and PDF, and their numbers as JSON.
 The losses are those that train language models; here a softmax bandit stands for the model.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reproduce import draw
-from reproduce.claims import Claim, below
-from reproduce.figure import Extra
-from reproduce.training import algorithms, by_model
+from reproduce.claims import Claim, below, pick
+from reproduce.figure import Extra, algorithms, by_model, name_of
 from topr_exp.algorithms.agro import AGRO, KLPG, Estimator
 from topr_exp.algorithms.base import clipped_objective
 from topr_exp.algorithms.tapered import taper
 from topr_exp.report.results import rounded
-from topr_exp.report.selection import Runs, difference
+from topr_exp.report.selection import Runs, difference, group_by
 from topr_exp.runs.records import Record
-from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.files import disk_errors, write_whole
-from topr_exp.types import Batch, ConfigError
+from topr_exp.types import Batch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,7 +73,7 @@ def draw_objectives(panels: Sequence[Axes], extra: Extra) -> None:
         panels, ("positive", "negative"), ("+1", "−1"), ((-2, 3), (-3, 0.2)), strict=True
     ):
         for i, name in enumerate(("topr", "ppo", "importance_sampling")):
-            label = "importance sampling" if name == "importance_sampling" else draw.name_of(name)
+            label = "importance sampling" if name == "importance_sampling" else name_of(name)
             ax.plot(extra["ratio"], extra[sign][name], label=label, **draw.series_style(i))
         ax.axvspan(1 - extra["eps"], 1 + extra["eps"], color="0.92", zorder=0)
         ax.set(xlim=(0, WIDEST), ylim=limits, xlabel="ratio π(y|x) / μ(y|x)", title=f"R = {reward}")
@@ -92,17 +85,16 @@ def draw_figure_2(runs: Runs, extra: Extra) -> Figure:
     """The objectives; below each sign of the reward where the ratios of the runs' batches lay at the end."""
     figure, grid = draw.panels(2)
     draw_objectives(grid[0], extra)
+    groups = group_by(runs, (by_model, str), (algorithms, name_of), between=": ratios, ")
     for ax, sign in zip(grid[0], ("positive", "negative"), strict=True):
         bottom, top = ax.get_ylim()
-        groups = [(model, *each) for model, members in by_model(runs).items() for each in algorithms(members).items()]
-        for i, (model, name, members) in enumerate(groups):
+        for i, (told, members) in enumerate(groups.items()):
             low, middle, high = ratios(members, sign)
             y = bottom + (0.05 + 0.07 * i) * (top - bottom)
-            color = draw.series_style(("topr", "ppo").index(name))["color"]
+            color = draw.series_style(("topr", "ppo").index(members[0]["settings"]["algo.name"]))["color"]
             ax.plot([low, high], [y, y], color=color, lw=3, alpha=0.5)
             ax.plot([min(middle, WIDEST)], [y], "o" if middle <= WIDEST else ">", color=color, ms=4, clip_on=False)
-            more = f", to {high:.1f}" if high > WIDEST else ""
-            told = f"{model}: ratios, {draw.name_of(name)}{more}"
+            told += f", to {high:.1f}" if high > WIDEST else ""
             if sign == "positive":
                 ax.text(low, y + 0.015 * (top - bottom), told, fontsize=6, va="bottom")
             else:
@@ -238,7 +230,7 @@ def draw_bandit(ax: Axes, extra: Extra) -> None:
         x = extra["step"] * np.arange(values.shape[1])
         for line in values:
             ax.plot(x, line, color=draw.series_style(i)["color"], lw=0.5, alpha=0.5)
-        ax.plot(x, np.median(values, axis=0), label=draw.name_of(name), **draw.series_style(i))
+        ax.plot(x, np.median(values, axis=0), label=name_of(name), **draw.series_style(i))
     draw.log_axis(ax, "y")
     ax.set(xlabel="updates", ylabel="KL(π ‖ π*)", title=f"softmax bandit, {extra['actions']} actions")
     ax.legend(fontsize=7)
@@ -259,8 +251,7 @@ def judge_agro_figure_1(runs: Runs, extra: Extra) -> list[Claim]:
         return "final KL " + " ".join(f"{value:.1g}" for value in extra["final"][name])
 
     agro, other = extra["final"]["agro"], extra["final"]["kl_pg"]
-    algos = algorithms(runs)
-    lead = difference(algos.get("agro", Runs([])), algos.get("kl_pg", Runs([])))
+    lead = difference(pick(runs, "agro"), pick(runs, "kl_pg"))
     return [
         Claim(f"bandit: AGRO reaches the optimum off-policy (KL below {NEAR:g} in every seed)",
               max(agro) < NEAR, told("agro")),
@@ -268,51 +259,3 @@ def judge_agro_figure_1(runs: Runs, extra: Extra) -> list[Claim]:
               min(other) > FAR, told("kl_pg")),
         below("language model: the KL-regularised policy gradient ends below AGRO", lead),
     ]  # fmt: skip
-
-
-# ---- the command
-
-
-def write(folder: Path, convergence: dict[str, Any], curves: dict[str, Any]) -> list[Path]:
-    """Both figures as PNG and PDF and the numbers as JSON; each file is there whole or not at all."""
-    with draw.drawing():
-        bandit, panels = draw.panels(1, width=5.2, height=3.4)
-        draw_bandit(panels[0][0], thinned(convergence))
-        ratios, panels = draw.panels(2)
-        draw_objectives(panels[0], curves)
-        written = []
-        with disk_errors(f"write {folder}"):
-            for name, figure in (("agro_convergence", bandit), ("objectives", ratios)):
-                for kind in ("png", "pdf"):
-                    written.append(folder / f"{name}.{kind}")
-                    draw.save(figure, written[-1])
-            written.append(folder / "tabular.json")
-            write_whole(written[-1], json.dumps({"agro_convergence": convergence, "objectives": curves}).encode())
-    return written
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m reproduce.tabular",
-        description="Two figures that need no language model: AGRO's tabular check and TOPR's objectives against the "
-        "ratio.",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("outputs/tabular"), metavar="FOLDER", help="default: %(default)s"
-    )
-    return exit_status(partial(compute_and_write, parser.parse_args(arguments).out))
-
-
-def compute_and_write(folder: Path) -> int:
-    """Compute, draw, write, and print what came out."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {folder}: {error.strerror}") from None
-    convergence = agro_convergence()
-    files = write(folder, convergence, objectives())
-    for name, values in convergence["final_kl"].items():
-        print(f"{name}: KL to the optimal policy after {UPDATES} updates: {min(values):.2g} to {max(values):.2g}")
-    print("\n".join(str(path) for path in files))
-    return 0

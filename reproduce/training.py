@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce import draw
-from reproduce.claims import Claim, above, below, counted
-from reproduce.figure import Extra
+from reproduce.claims import Claim, Row, above, below, counted, judged, pick, where
+from reproduce.draw import INSIDE, bars, curves, grid, metric, panel
+from reproduce.figure import Extra, algorithms, name_of
 from topr_exp.evaluation.intervals import Interval, crossed_interval
 from topr_exp.report.results import unpacked
-from topr_exp.report.selection import Runs, collapsed, contrast, difference, gain, group_by, over_seeds
+from topr_exp.report.selection import Runs, collapsed, contrast, difference, over_seeds
 from topr_exp.runs.records import Record
 from topr_exp.types import VERDICTS
 
@@ -23,49 +24,21 @@ if TYPE_CHECKING:
 PAPERS_FOUR = ("naive", "ppo", "dpo", "topr")
 
 
-def algorithms(runs: Runs) -> dict[str, Runs]:
-    """The runs by algorithm, the paper's first and in its order."""
-    found = runs.split("algo.name")
-    order = [*draw.ORDER, *found]
-    return {name: found[name] for name in sorted(found, key=order.index)}
-
-
-def by_model(runs: Runs) -> dict[str, Runs]:
-    return runs.split("model.name")
-
-
 # ---- Figure 1
 
-
-def draw_figure_1(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(len(models))
-    for ax, (model, members) in zip(grid[0], models.items(), strict=True):
-        draw.curves(ax, algorithms(members))
-        ax.set_title(model)
-        draw.legend_below(ax, 4)
-    return figure
+draw_figure_1 = grid(panel(curves, algorithms, legend=4), columns=0)
 
 
-def judge_figure_1(runs: Runs, extra: Extra) -> list[Claim]:
-    algos = algorithms(runs)
-    naive, ppo, dpo, topr = (algos.get(name, Runs([])) for name in PAPERS_FOUR)
-    others = [group for group in (naive, ppo, dpo) if len(group)]
-    known = others if len(others) == 3 else []  # of two, the best may be the third
-    second = max(known, key=lambda group: float(group.values().mean()), default=Runs([]))
-    return [
-        collapses("naive REINFORCE collapses: most of its seeds end below half of the base's pass@1", naive),
-        above("PPO stalls: it gains less than half of what TOPR gains", half_of(ppo, topr)),
-        above("DPO ends above PPO", difference(ppo, dpo)),
-        above("TOPR ends above DPO", difference(dpo, topr)),
-        above("TOPR ends above the best of the other three", difference(second, topr)),
-    ]
-
-
-def collapses(text: str, runs: Runs) -> Claim:
+def naive_collapses(runs: Runs, extra: Extra) -> Claim:
     """Whether more than half of the seeds collapse."""
-    found = collapsed(runs)
+    text = "naive REINFORCE collapses: most of its seeds end below half of the base's pass@1"
+    found = collapsed(pick(runs, "naive"))
     return Claim(text, above(text, found, 0.5).holds, counted(found) if found else "no runs")
+
+
+def ppo_stalls(runs: Runs, extra: Extra) -> Claim:
+    text = "PPO stalls: it gains less than half of what TOPR gains"
+    return above(text, half_of(pick(runs, "ppo"), pick(runs, "topr")))
 
 
 def half_of(less: Runs, more: Runs) -> Interval | None:
@@ -76,17 +49,28 @@ def half_of(less: Runs, more: Runs) -> Interval | None:
     return contrast(lambda a, b: (b - base) / 2 - (a - base), less, more)
 
 
+def second(runs: Runs) -> Runs:
+    """The best of the other three; nothing where one of them was not run, which may be the best."""
+    others = [pick(runs, name) for name in ("naive", "ppo", "dpo")]
+    return max(others, key=lambda group: float(group.values().mean())) if all(map(len, others)) else Runs([])
+
+
+judge_figure_1 = judged(
+    naive_collapses,
+    ppo_stalls,
+    Row("DPO ends above PPO", "dpo", "ppo"),
+    Row("TOPR ends above DPO", "topr", "dpo"),
+    Row("TOPR ends above the best of the other three", "topr", second),
+)
+
+
 # ---- Figure 3
 
 
 def draw_figure_3(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(len(PAPERS_FOUR), len(models), width=2.7, height=2.6)
-    for row, (model, members) in zip(grid, models.items(), strict=True):
-        for ax, name in zip(row, PAPERS_FOUR, strict=True):
-            shares(ax, members.where(algo__name=name))
-            ax.set_title(f"{draw.name_of(name)}, {model}")
-    grid[0][0].legend(fontsize=7, frameon=True, facecolor="white", framealpha=1.0)
+    each = [panel(shares, where(name), title=f"{name_of(name)}, {{model}}") for name in PAPERS_FOUR]
+    figure = grid(*each, width=2.7, height=2.6)(runs, extra)
+    figure.axes[0].legend(fontsize=7, frameon=True, facecolor="white", framealpha=1.0)
     return figure
 
 
@@ -99,18 +83,16 @@ def shares(ax: Axes, runs: Runs) -> None:
     means = [100 * np.mean([line[name] for line in lines], axis=0) for name in VERDICTS]
     ax.stackplot(steps, *means, labels=VERDICTS, colors=("#009E73", "0.8", "#D55E00"))
     for line in lines:
-        low = 100 * (1 - np.array(line["invalid"]))
-        ax.plot(steps, low, color="black", lw=0.5)
+        ax.plot(steps, 100 * (1 - np.array(line["invalid"])), color="black", lw=0.5)
     ax.set(xlabel="updates", ylabel="share (%)", ylim=(0, 100))
 
 
 def judge_figure_3(runs: Runs, extra: Extra) -> list[Claim]:
-    algos = algorithms(runs)
-    found = [halved(algos.get("topr", Runs([])), "TOPR leaves less than half of the base's invalid answers")]
+    found = [halved(pick(runs, "topr"), "TOPR leaves less than half of the base's invalid answers")]
     for name in ("naive", "ppo", "dpo"):
-        claim = halved(algos.get(name, Runs([])), "")
+        claim = halved(pick(runs, name), "")
         other = None if claim.holds is None else not claim.holds
-        found.append(Claim(f"{draw.name_of(name)} does not", other, claim.evidence))
+        found.append(Claim(f"{name_of(name)} does not", other, claim.evidence))
     return found
 
 
@@ -125,25 +107,8 @@ def halved(runs: Runs, text: str) -> Claim:
 
 # ---- Figure 4
 
-
-def draw_figure_4(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(4, len(models), width=3.0, height=2.7)
-    for row, (model, members) in zip(grid, models.items(), strict=True):
-        stories = algorithms(members.where(data__name="gsm8k"))
-        draw.curves(row[0], stories)
-        row[0].legend(fontsize=7)
-        draw.bars(row[1], stories, "maj")
-        row[1].set(ylabel=majority(members))
-        histogram(row[2], stories)
-        draw.bars(row[3], algorithms(members.where(data__name="math")))
-        row[3].set(ylabel="MATH-like pass@1 (%)")
-        row[0].set_title(f"{model}, GSM8K-like")
-    return figure
-
-
-def majority(runs: Runs) -> str:
-    return f"maj@{runs[0]['final']['k']} (%)" if len(runs) else "maj"
+FEW = 0.25  # of a problem's completions
+STORIES, TASKS = where(data__name="gsm8k"), where(data__name="math")
 
 
 def histogram(ax: Axes, groups: Mapping[str, Runs]) -> None:
@@ -156,28 +121,39 @@ def histogram(ax: Axes, groups: Mapping[str, Runs]) -> None:
                   for each in runs]  # fmt: skip
         mean = 100 * np.mean([count / count.sum() for count in counts], axis=0)
         style = {"color": "0.5", "ls": ":"} if name == "base" else draw.series_style(draw.place(name, [*groups]))
-        ax.plot(range(n + 1), mean, marker=".", label=draw.name_of(name), **style)
+        ax.plot(range(n + 1), mean, marker=".", label=name_of(name), **style)
     ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
-    draw.legend_below(ax, 3)
 
 
-FEW = 0.25  # of a problem's completions
+draw_figure_4 = grid(
+    panel(curves, algorithms, within=STORIES, legend=INSIDE, title="{model}, GSM8K-like"),
+    panel(bars, algorithms, "maj", within=STORIES, title="", ylabel="maj@{k} (%)"),
+    panel(histogram, algorithms, within=STORIES, title="", legend=3),
+    panel(bars, algorithms, within=TASKS, title="", ylabel="MATH-like pass@1 (%)"),
+    width=3.0, height=2.7,
+)  # fmt: skip
 
 
-def judge_figure_4(runs: Runs, extra: Extra) -> list[Claim]:
-    stories, tasks = (algorithms(runs.where(data__name=name)) for name in ("gsm8k", "math"))
-    none = Runs([])
-    sft, topr = stories.get("sft", none), stories.get("topr", none)
-    fewer = contrast(lambda a, b: (b <= FEW).astype(float) - (a <= FEW), sft, topr)
-    on_math = tasks.get("topr", none)
-    doubled = crossed_interval(on_math.values() - 1.8 * on_math.values(part="base")) if len(on_math) else None
-    return [
-        above("negatives help: TOPR above positives only, pass@1", difference(sft, topr)),
-        above("and in maj@n", difference(sft, topr, "maj")),
-        below("fewer problems with at most a quarter of the completions correct", fewer),
-        above("MATH-like: pass@1 almost doubled (more than 1.8 times the base's)", doubled),
-        above("MATH-like: TOPR above positives only", difference(tasks.get("sft", none), on_math)),
-    ]
+def fewer(runs: Runs, extra: Extra) -> Claim:
+    text = "fewer problems with at most a quarter of the completions correct"
+    sft, topr = (pick(STORIES(runs), name) for name in ("sft", "topr"))
+    return below(text, contrast(lambda a, b: (b <= FEW).astype(float) - (a <= FEW), sft, topr))
+
+
+def doubled(runs: Runs, extra: Extra) -> Claim:
+    on_math = pick(TASKS(runs), "topr")
+    found = crossed_interval(on_math.values() - 1.8 * on_math.values(part="base")) if len(on_math) else None
+    return above("MATH-like: pass@1 almost doubled (more than 1.8 times the base's)", found)
+
+
+judge_figure_4 = judged(
+    Row("negatives help: TOPR above positives only, pass@1", where("topr", data__name="gsm8k"),
+        where("sft", data__name="gsm8k")),
+    Row("and in maj@n", where("topr", data__name="gsm8k"), where("sft", data__name="gsm8k"), "maj"),
+    fewer,
+    doubled,
+    Row("MATH-like: TOPR above positives only", where("topr", data__name="math"), where("sft", data__name="math")),
+)  # fmt: skip
 
 
 # ---- Figure 7
@@ -191,50 +167,38 @@ def settings_7(runs: Runs) -> dict[str, Runs]:
     return groups
 
 
-def table_7(runs: Runs) -> Mapping[str, Runs]:
-    return group_by(runs, (settings_7, str), (algorithms, draw.name_of))
+UNCHANGED = where(compose__name="uniform")
 
 
-def draw_figure_7(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(5, len(models), width=2.7, height=2.6)
-    for row, (model, members) in zip(grid, models.items(), strict=True):
-        for ax, (setting, group) in zip(row, settings_7(members).items(), strict=False):
-            draw.curves(ax, algorithms(group))
-            ax.set_title(f"{model}, {setting}", fontsize=8)
-            ax.legend(fontsize=7)
-        draw.metric(row[-1], algorithms(settings_7(members)["default"]), "grad_norm")
-        draw.log_axis(row[-1], "y")
-        row[-1].set(title="gradient norm, default")
-    return figure
+def panels_7(runs: Runs) -> list[draw.Panel]:
+    def within(name: str) -> Callable[[Runs], Runs]:
+        return lambda members: settings_7(members)[name]
+
+    each = [panel(curves, algorithms, within=within(name), legend=INSIDE, title_size=8, title=f"{{model}}, {name}")
+            for name in settings_7(runs)]  # fmt: skip
+    return [*each, panel(metric, algorithms, "grad_norm", within=UNCHANGED, log=True, title="gradient norm, default")]
 
 
-def judge_figure_7(runs: Runs, extra: Extra) -> list[Claim]:
-    groups = settings_7(runs)
-    default = algorithms(groups["default"])
-    loose = algorithms(next((each for name, each in groups.items() if name.endswith("100")), Runs([])))
-    none = Runs([])
-    is_, topr = default.get("is", none), default.get("topr", none)
-    return [
-        above("default: IS at most 3 points below TOPR", difference(topr, is_), -0.03),
-        norms(is_, topr),
-        below("60 % negatives, clip 100: IS ends below the base", gain(loose.get("is", none))),
-        above("60 % negatives, clip 100: TOPR ends above the base", gain(loose.get("topr", none))),
-    ]
+draw_figure_7 = grid(panels_of=panels_7, width=2.7, height=2.6)
 
 
-def norms(is_: Runs, topr: Runs) -> Claim:
-    """Whether IS's gradient norm grows with training, compared with TOPR's."""
+def last_over_first(record: Record) -> float:
+    values = record["metrics"]["grad_norm"]
+    part = max(1, len(values) // 5)
+    return float(np.mean(values[-part:]) / np.mean(values[:part]))
+
+
+def norms(runs: Runs, extra: Extra) -> Claim:
     text = "default: IS's gradient norm, last fifth against first, grows more than TOPR's"
+    is_, topr = (runs.where(algo__name=name, compose__name="uniform") for name in ("is", "topr"))
     return higher(text, "IS", is_, "TOPR", topr, last_over_first)
 
 
 def higher(text: str, name: str, first: Runs, other_name: str, other: Runs, number: Callable[[Record], float]) -> Claim:
     """Whether a number of each run is higher in `first` than in `other`, by the interval over seeds that both have."""
     pairs = [(number(one), number(two)) for one in first for two in other if seed_of(one) == seed_of(two)]
-    shown = "; ".join(
-        f"{name} {' '.join(f'{pair[i]:.2f}' for pair in pairs)}" for i, name in enumerate((name, other_name))
-    )
+    shown = "; ".join(f"{label} {' '.join(f'{pair[i]:.2f}' for pair in pairs)}"
+                      for i, label in enumerate((name, other_name)))  # fmt: skip
     found = over_seeds([one - two for one, two in pairs])
     return Claim(text, above(text, found).holds, shown if pairs else "no runs")
 
@@ -243,31 +207,22 @@ def seed_of(record: Record) -> int:
     return int(record["settings"]["seed"])
 
 
-def last_over_first(record: dict[str, dict[str, list[float]]]) -> float:
-    values = record["metrics"]["grad_norm"]
-    part = max(1, len(values) // 5)
-    return float(np.mean(values[-part:]) / np.mean(values[:part]))
+LOOSE = {"compose__name": "proportion", "optim__grad_clip": 100.0}
+judge_figure_7 = judged(
+    Row("default: IS at most 3 points below TOPR", where("is", compose__name="uniform"),
+        where("topr", compose__name="uniform"), least=-0.03),
+    norms,
+    Row("60 % negatives, clip 100: IS ends below the base", where("is", **LOOSE), rule=below),
+    Row("60 % negatives, clip 100: TOPR ends above the base", where("topr", **LOOSE)),
+)  # fmt: skip
 
 
 # ---- relatives
 
-
-def draw_related(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(2, len(models))
-    for row, (model, members) in zip(grid, models.items(), strict=True):
-        draw.curves(row[0], algorithms(members))
-        row[0].set_title(model)
-        row[0].legend(fontsize=7)
-        draw.bars(row[1], algorithms(members))
-    return figure
+draw_related = grid(panel(curves, algorithms, legend=INSIDE), panel(bars, algorithms, title=""))
 
 
 def judge_related(runs: Runs, extra: Extra) -> list[Claim]:
-    algos = algorithms(runs)
-    topr = algos.get("topr", Runs([]))
-    return [
-        above(f"TOPR ends above {draw.name_of(name)}", difference(group, topr))
-        for name, group in algos.items()
-        if name != "topr"
-    ]
+    topr = pick(runs, "topr")
+    return [above(f"TOPR ends above {name_of(name)}", difference(group, topr))
+            for name, group in algorithms(runs).items() if name != "topr"]  # fmt: skip

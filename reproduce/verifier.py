@@ -12,7 +12,6 @@ import numpy as np
 from reproduce import draw
 from reproduce.claims import Claim, above, below
 from reproduce.figure import Extra
-from reproduce.training import by_model
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.results import rounded
 from topr_exp.report.runs import Run
@@ -22,7 +21,7 @@ from topr_exp.runs.records import Record
 from topr_exp.verifier.figures import Tally
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 # Counts of each problem and what they are shares of; selections are scores already.
 SHARES = {"right": "verified", "unparsable": "verified", "weighted_sc": None, "maj": None}
@@ -62,27 +61,23 @@ def rows(runs: Runs, extra: Extra) -> list[Row]:
     return rows_of(tested)
 
 
-def draw_table_2(runs: Runs, extra: Extra) -> Figure:
-    models = by_model(runs)
-    figure, grid = draw.panels(len(COLUMNS), len(models), width=3.0)
-    for line, (model, members) in zip(grid, models.items(), strict=True):
-        table = rows(members, extra)
-        for ax, (name, title) in zip(line, COLUMNS.items(), strict=True):
-            # Without a verifier there is nothing but the vote, and the oracle stands for a perfect one.
-            shown = [row for row in table if name == "weighted_sc" or row.selection == "weighted_sc"]
-            for i, row in enumerate(shown):
-                found = row.figures[row.selection if name == "weighted_sc" else name]
-                ax.bar(
-                    i,
-                    100 * found["value"],
-                    color="0.6" if row.selection != "weighted_sc" else draw.series_style(0)["color"],
-                )
-                if found["low"] is not None:
-                    ends = [[100 * (found["value"] - found["low"])], [100 * (found["high"] - found["value"])]]
-                    ax.errorbar(i, 100 * found["value"], np.maximum(ends, 0), color="black", capsize=2)
-            ax.set_xticks(range(len(shown)), [row.kind for row in shown], rotation=30, ha="right")
-            ax.set(ylabel=f"{title} (%)", title=model)
-    return figure
+def column(ax: Axes, runs: Runs, name: str, extra: Extra) -> None:
+    """A bar for each row of the table; without a verifier there is nothing but the vote."""
+    shown = [row for row in rows(runs, extra) if name == "weighted_sc" or row.selection == "weighted_sc"]
+    for i, row in enumerate(shown):
+        found = row.figures[row.selection if name == "weighted_sc" else name]
+        value, low, high = (found[key] for key in ("value", "low", "high"))
+        color = "0.6" if row.selection != "weighted_sc" else draw.series_style(0)["color"]
+        ax.bar(i, 100 * value, color=color)
+        if low is not None:
+            ends = np.maximum([[100 * (value - low)], [100 * (high - value)]], 0)
+            ax.errorbar(i, 100 * value, ends, color="black", capsize=2)
+    ax.set_xticks(range(len(shown)), [row.kind for row in shown], rotation=30, ha="right")
+
+
+draw_table_2 = draw.grid(*(
+    draw.panel(column, lambda runs: runs, name, extra=True, ylabel=f"{title} (%)") for name, title in COLUMNS.items()
+), width=3.0)  # fmt: skip
 
 
 def judge_table_2(runs: Runs, extra: Extra) -> list[Claim]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 
 import pytest
 
@@ -39,35 +36,3 @@ def test_objectives_of_figure_2():
             assert positive["topr"][i] == pytest.approx(positive["ppo"][i])
         if 0.8 <= r <= 1:
             assert negative["topr"][i] == pytest.approx(negative["ppo"][i])
-
-
-def test_files(tmp_path, convergence):
-    written = tabular.write(tmp_path / "new" / "folder", convergence, tabular.objectives())
-    assert [p.name for p in written] == [
-        "agro_convergence.png",
-        "agro_convergence.pdf",
-        "objectives.png",
-        "objectives.pdf",
-        "tabular.json",
-    ]
-    assert {p.name for p in (tmp_path / "new" / "folder").iterdir()} == {p.name for p in written}
-    for path in written:
-        head = path.read_bytes()[:4]
-        assert head == {".png": b"\x89PNG", ".pdf": b"%PDF"}.get(path.suffix, head)
-    numbers = json.loads(written[-1].read_text())
-    assert numbers["agro_convergence"]["final_kl"] == convergence["final_kl"]
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, capsys, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr(tabular, "UPDATES", 1)
-    monkeypatch.setattr(tabular.agro_convergence, "__defaults__", (1, 1))
-    assert tabular.main(["--out", str(tmp_path / "file" / "sub")]) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert str(tmp_path / "file" / "sub") in error
-
-
-def test_help_is_quick_to_import():
-    code = "import sys, reproduce.tabular; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0

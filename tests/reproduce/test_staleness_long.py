@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from reproduce.beyond import EFFECTIVE
 from reproduce.records import LENGTHS
-from reproduce.staleness_long import EFFECTIVE
 from tests.reproduce.made_up import named
 from tests.reproduce.worlds import Group, Level, World, check_all, group
 from topr_exp.report.selection import Runs
