@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from reproduce import draw
-from reproduce.claims import Claim, above, below
+from reproduce.claims import Claim, above, below, by_seeds
 from reproduce.draw import INSIDE, against, bars, grid, metric, panel
 from reproduce.figure import Extra, algorithms, name_of
 from topr_exp.report.figures import MARKERS
-from topr_exp.report.results import rounded
-from topr_exp.report.selection import Runs, difference, gain, group_by, over_seeds
+from topr_exp.report.selection import Runs, difference, gain, group_by
 from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
@@ -24,27 +22,6 @@ if TYPE_CHECKING:
 BETA, REPLAY = "algo.beta", "schedule.replay"
 BY_BETA, BY_REPLAY = (BETA, "β = {:g}".format), (REPLAY, "replay {:g}".format)
 APART = "KL(π ‖ π_ref), nats a completion"
-
-
-def distances(finished: Sequence[tuple[Record, Path]]) -> Extra:
-    """KL(π ‖ π_ref) of each run's final model, by its settings: the mean over its test completions of Δ to π_ref."""
-    return {json.dumps(record["settings"], sort_keys=True): rounded(distance(folder)) for record, folder in finished}
-
-
-def distance(folder: Path) -> float:
-    """KL(π ‖ π_ref) in nats a completion, estimated on completions that π itself sampled for the test problems."""
-    from reproduce import finished
-    from topr_exp.data.problems import load_problems
-    from topr_exp.models.policy import load_policy
-
-    config = finished.settings(folder)
-    place = Path(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["final"]["rollouts"])
-    policy = load_policy(config.model, config.cluster.device.name, folder / "model")
-    rollouts = finished.completions(config, policy, load_problems(config.data).test, place)
-    policies = (policy, load_policy(config.reference, config.cluster.device.name))
-    size = config.optim.score_batch_size
-    totals = [np.array(finished.log_likelihoods(each, rollouts, range(rollouts.rows), size)) for each in policies]
-    return float(np.mean(totals[0] - totals[1]))
 
 
 def kl(runs: Runs, extra: Extra) -> list[float]:
@@ -133,8 +110,7 @@ def as_efficient(
         f"{label} {' '.join(f'{100 * ratios[seed]:.1f}' for seed in shared)} points a nat"
         for label, ratios in ((name, first), (other_name, other))
     )
-    found = over_seeds([first[seed] - least * other[seed] for seed in shared])
-    return Claim(text, above(text, found).holds, shown if shared else "no runs")
+    return by_seeds(text, [first[seed] - least * other[seed] for seed in shared], shown)
 
 
 # ---- replay

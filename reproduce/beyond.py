@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from reproduce.claims import Claim, above, below, between, where
+from reproduce.claims import Claim, above, between, where
 from reproduce.draw import INSIDE, PERCENT, Panel, against, all_together, bars, each_seed, grid, panel
 from reproduce.figure import Extra, algorithms, name_of
-from reproduce.length import last_length, loss_of, paired, title, tokens
-from topr_exp.report.selection import Runs, difference, over_seeds
+from reproduce.length import last_length, loss_of, paired, shorter, title
+from topr_exp.report.selection import Runs, difference
 from topr_exp.runs.records import Record
 
 # The algorithms of the staleness figure by what keeps them in place on old completions.
@@ -90,7 +90,8 @@ def judge_mu(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def among(names: tuple[str, ...], runs: Runs) -> dict[str, Runs]:
-    return {name: group for name, group in algorithms(runs).items() if name in names}
+    found = algorithms(runs)
+    return {name: found[name] for name in names if name in found}
 
 
 draw_staleness = grid(*(
@@ -184,9 +185,7 @@ def judge_staleness_long(runs: Runs, extra: Extra) -> list[Claim]:
                 found.append(above(text, difference(here.get("TOPR", none), group)))
         pairs = zip(*paired(here.get("TOPR", none), here.get("TOPR, without 1/T", none)), strict=True)
         gaps = [last_length(one) - last_length(two) for one, two in pairs]
-        found.append(
-            tokens(below(f"{updates_of(updates)}: TOPR's answers end shorter with 1/T", over_seeds(gaps)), gaps)
-        )
+        found.append(shorter(f"{updates_of(updates)}: TOPR's answers end shorter with 1/T", gaps))
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.selection import Runs, difference, gain
+from topr_exp.report.selection import Runs, difference, gain, over_seeds
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,13 @@ def between(text: str, found: Sequence[tuple[str, Interval | None]], most: float
     outside = any(one.low > most or one.high < -most for _, one in known)
     holds = False if outside else True if all(-most < one.low and one.high < most for _, one in known) else None
     return Claim(text, holds, "; ".join(f"{label}: {one.percent(sign=True)}" for label, one in known))
+
+
+def by_seeds(
+    text: str, values: Sequence[float], shown: str, rule: Callable[..., Claim] = above, limit: float = 0.0
+) -> Claim:
+    """Decide by the interval over seeds of a number of each; shown: the evidence."""
+    return Claim(text, rule(text, over_seeds(values), limit).holds, shown if len(values) else "no runs")
 
 
 def verdict(claims: Sequence[Claim]) -> str:

@@ -82,44 +82,36 @@ def log_axis(ax: Axes, which: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
-    """A share on the first test problems while training: the mean, its 95 % t interval over seeds, every seed thin."""
+def over_updates(ax: Axes, groups: Mapping[Any, Runs], part: str, name: str, share: bool = False) -> None:
+    """A column of the records' `part` while training: the mean over seeds, every seed thin.
+
+    share: in percent, with the 95 % t interval over seeds and a line where the first group began.
+    """
+    scale = PERCENT if share else 1.0
     for key, runs in groups.items():
         style = series_style(place(key, [*groups]))
-        lines = [
-            (np.array(each["curve"]["step"], float), np.array(each["curve"][name], float))
-            for each in runs
-            if "curve" in each
-        ]
-        found = band(lines, share=True)
+        parts = [each[part] for each in runs if name in each.get(part, {})]
+        lines = [(np.array(each["step"], float), np.array(each[name], float)) for each in parts]
+        found = band(lines, share=share)
         if found is None:
             continue
         for x, y in lines:
-            ax.plot(x, PERCENT * y, color=style["color"], lw=0.5, alpha=0.5)
-        ax.plot(found.x, PERCENT * found.mean, label=name_of(key), **style)
-        if found.curves > 1:
-            ax.fill_between(found.x, PERCENT * found.low, PERCENT * found.high, color=style["color"], alpha=0.1, lw=0)
-        if key == next(iter(groups)):
-            ax.axhline(PERCENT * found.mean[0], color="0.45", ls=":", lw=1)  # the base, on the same problems
-    ax.set(xlabel="updates", ylabel=f"{name} (%)")
+            ax.plot(x, scale * y, color=style["color"], lw=0.5, alpha=0.5)
+        ax.plot(found.x, scale * found.mean, label=name_of(key), **style)
+        if share and found.curves > 1:
+            ax.fill_between(found.x, scale * found.low, scale * found.high, color=style["color"], alpha=0.1, lw=0)
+        if share and key == next(iter(groups)):
+            ax.axhline(scale * found.mean[0], color="0.45", ls=":", lw=1)
+    ax.set(xlabel="updates", ylabel=f"{name} (%)" if share else name_of(name))
+
+
+def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
+    """A share on the first test problems while training."""
+    over_updates(ax, groups, "curve", name, share=True)
 
 
 def metric(ax: Axes, groups: Mapping[Any, Runs], name: str) -> None:
-    """A metric of the updates: the mean over seeds, every seed thin."""
-    for key, runs in groups.items():
-        style = series_style(place(key, [*groups]))
-        lines = [
-            (np.array(each["metrics"]["step"], float), np.array(each["metrics"][name], float))
-            for each in runs
-            if name in each["metrics"]
-        ]
-        found = band(lines)
-        if found is None:
-            continue
-        for x, y in lines:
-            ax.plot(x, y, color=style["color"], lw=0.5, alpha=0.5)
-        ax.plot(found.x, found.mean, label=name_of(key), **style)
-    ax.set(xlabel="updates", ylabel=name_of(name))
+    over_updates(ax, groups, "metrics", name)
 
 
 def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1", shift: float = 0.03) -> None:

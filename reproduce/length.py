@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from reproduce import draw
-from reproduce.claims import Claim, above, below
-from reproduce.draw import PERCENT, against, all_together, each_seed, grid, panel
+from reproduce.claims import Claim, above, below, by_seeds
+from reproduce.draw import PERCENT, against, all_together, each_seed, grid, over_updates, panel
 from reproduce.figure import Extra, algorithms, by_model, name_of
 from reproduce.learning_rates import RATE, best_are_used, rates_panel
 from reproduce.tabular import log_ratios
-from topr_exp.report.curves import band
 from topr_exp.report.selection import Runs, difference, over_seeds
 from topr_exp.runs.records import Record
 
@@ -179,24 +176,10 @@ def last_length(record: Record, name: str = LENGTHS[0]) -> float:
     return float(record["lengths"][name][-1])
 
 
-def length_curves(ax: Axes, groups: Mapping[str, Runs], name: str) -> None:
-    """The mean length of the test problems' answers while training: the mean over seeds, every seed thin."""
-    for i, (label, runs) in enumerate(groups.items()):
-        style = draw.series_style(i)
-        lines = [(np.array(each["lengths"]["step"], float), np.array(each["lengths"][name], float)) for each in runs]
-        found = band(lines)
-        if found is None:
-            continue
-        for x, y in lines:
-            ax.plot(x, y, color=style["color"], lw=0.5, alpha=0.5)
-        ax.plot(found.x, found.mean, label=label, **style)
-    ax.set(xlabel="updates", ylabel="tokens")
-
-
 draw_length_bias = grid(
-    panel(length_curves, with_and_without, LENGTHS[0], title="all sampled answers"),
-    panel(length_curves, with_and_without, LENGTHS[1], title="correct ones", legend=3),
-    panel(length_curves, with_and_without, LENGTHS[2], title="incorrect ones"),
+    *(panel(over_updates, with_and_without, "lengths", name, title=title, ylabel="tokens", legend=legend)
+      for name, title, legend in zip(LENGTHS, ("all sampled answers", "correct ones", "incorrect ones"),
+                                     (None, 3, None), strict=True)),
     rows=all_together, width=3.8,
 )  # fmt: skip
 
@@ -208,10 +191,10 @@ def judge_length_bias(runs: Runs, extra: Extra) -> list[Claim]:
         for key, what in zip(LENGTHS, ("answers", "correct answers", "incorrect answers"), strict=True):
             differences = [last_length(one, key) - last_length(two, key) for one, two in pairs]
             text = f"{name_of(name)}: {what} end shorter with 1/T than without"
-            found.append(tokens(below(text, over_seeds(differences)), differences))
+            found.append(shorter(text, differences))
         gained = [one["lengths"]["length"][-1] - one["lengths"]["length"][0] for one in divided(group, True)]
         text = f"{name_of(name)} with 1/T: answers end shorter than the base's"
-        found.append(tokens(below(text, over_seeds(gained)), gained))
+        found.append(shorter(text, gained))
     return found
 
 
@@ -222,7 +205,7 @@ def paired(first: Runs, second: Runs) -> tuple[list[Record], list[Record]]:
     return one, two
 
 
-def tokens(claim: Claim, values: list[float]) -> Claim:
-    """A claim about lengths, its evidence in tokens of each seed instead of percent."""
-    shown = " ".join(f"{value:+.1f}" for value in values)
-    return Claim(claim.text, claim.holds, f"tokens of each seed: {shown}" if values else "no runs")
+def shorter(text: str, differences: list[float]) -> Claim:
+    """A claim that answers are shorter, by the difference of each seed in tokens."""
+    shown = " ".join(f"{value:+.1f}" for value in differences)
+    return by_seeds(text, differences, f"tokens of each seed: {shown}", below)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce import draw
-from reproduce.claims import Claim, above, below, pick
+from reproduce.claims import Claim, above, below, by_seeds, pick
 from reproduce.draw import grid, metric, panel
 from reproduce.figure import Extra, algorithms, name_of, of_model
 from reproduce.training import higher
 from reproduce.variance import LIMITS
-from topr_exp.report.selection import Runs, gain, over_seeds
+from topr_exp.report.selection import Runs, gain
 from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:
@@ -77,10 +77,8 @@ def varies(name: str, low: bool, seeds: Sequence[Extra]) -> Claim:
     text += "at most twice as much as" if low else "more than"
     text += " with TOPR's limits (trace of the covariance, times TOPR's)"
     times = [each[name][0] / each["topr"][0] for each in seeds]
-    shown = " ".join(f"{value:.3g}" for value in times) or "no runs"
-    found = over_seeds([float(np.log(value)) for value in times])
-    decided = below(text, found, float(np.log(2))) if low else above(text, found)
-    return Claim(text, decided.holds, shown)
+    shown, logs = " ".join(f"{value:.3g}" for value in times), [float(np.log(value)) for value in times]
+    return by_seeds(text, logs, shown, below, float(np.log(2))) if low else by_seeds(text, logs, shown)
 
 
 def table_1(runs: Runs, extra: Extra) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +38,8 @@ def collect_records(need: Need, request: Request) -> tuple[list[Record], dict[st
             finished.append((record | {"environment": records.environment_of(folder)}, folder))
     if figure.extra is not None and (finished or not extra):
         extra = {**extra, **figure.extra(finished)}
-    found = known | {records.identity(nested(record["settings"])): record for record, _ in finished}
+    found = known | {json.dumps(record["settings"], sort_keys=True): record for record, _ in finished}
     return list(found.values()), extra
-
-
-def nested(settings: dict[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested groups."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        *groups, last = key.split(".")
-        place = found
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = value
-    return found
 
 
 def write_figure(need: Need, request: Request) -> int:

@@ -153,7 +153,7 @@ FIGURES = (
         "learning and makes it more KL-efficient.",
         ("agro_kl", "agro_on_policy"), agro.draw_agro_kl, agro.judge_agro_kl, ((agro.plain, name_of), agro.BY_BETA),
         wider=(SEEDS, BOTH, "algo.beta=0.05,0.2,0.5,1.0"),
-        extra=agro.distances,
+        extra=variance.distances,
         note="The paper's model had a supervised warm-up and its task was MATH; here it is the GSM8K-like one. Where β "
         "is below 1/2 − p (p: the base's accuracy) on-policy AGRO moves towards wrong answers, the other way to have "
         "no variance (conf/algo/agro_on_policy.yaml): its smallest β is expected to fail. "
@@ -164,7 +164,7 @@ FIGURES = (
         "AGRO goes on to learn, and is as KL-efficient, when a part of its samples comes from earlier rounds.",
         ("agro_replay",), agro.draw_agro_replay, agro.judge_agro_replay, (agro.BY_REPLAY,),
         wider=(SEEDS, BOTH, "schedule.replay=0.0,0.5,0.9"),
-        extra=agro.distances,
+        extra=variance.distances,
         metrics=("sampled_correct",),
     ),
     Figure(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reproduce import draw
-from reproduce.claims import Claim, Row, above, below, counted, judged, pick, where
+from reproduce.claims import Claim, Row, above, below, by_seeds, counted, judged, pick, where
 from reproduce.draw import INSIDE, bars, curves, grid, metric, panel
 from reproduce.figure import Extra, algorithms, name_of
 from topr_exp.evaluation.intervals import Interval, crossed_interval
 from topr_exp.report.results import unpacked
-from topr_exp.report.selection import Runs, collapsed, contrast, difference, over_seeds
+from topr_exp.report.selection import Runs, collapsed, contrast, difference
 from topr_exp.runs.records import Record
 from topr_exp.types import VERDICTS
 
@@ -199,8 +199,7 @@ def higher(text: str, name: str, first: Runs, other_name: str, other: Runs, numb
     pairs = [(number(one), number(two)) for one in first for two in other if seed_of(one) == seed_of(two)]
     shown = "; ".join(f"{label} {' '.join(f'{pair[i]:.2f}' for pair in pairs)}"
                       for i, label in enumerate((name, other_name)))  # fmt: skip
-    found = over_seeds([one - two for one, two in pairs])
-    return Claim(text, above(text, found).holds, shown if pairs else "no runs")
+    return by_seeds(text, [one - two for one, two in pairs], shown)
 
 
 def seed_of(record: Record) -> int:

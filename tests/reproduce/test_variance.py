@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from reproduce.agro import distance
-from reproduce.variance import LIMITS, coefficients, moments, of_run, variances
+from reproduce.variance import LIMITS, coefficients, distance, moments, of_run, variances
 from tests.conftest import config_of
 from tests.reproduce.test_records import rows
 from topr_exp.config.settings import Config
