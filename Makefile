@@ -37,11 +37,11 @@ gpu-check:
 
 # Under an hour on 2 idle cores: every figure of the papers with one base and three seeds, written to docs/results.
 paper: $(VENV)/.installed
-	$(BIN)/python -m topr_exp.paper
+	$(BIN)/python -m reproduce
 
 # Hours; the same command goes on where it stopped: both bases, more seeds, learning rates, questions beyond the papers.
 paper-full: $(VENV)/.installed
-	$(BIN)/python -m topr_exp.paper --full
+	$(BIN)/python -m reproduce --full
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -36,14 +36,14 @@ class Fault:
     """One text of a file and what takes its place; `equivalent` says why that changes nothing."""
 
     name: str  # room/what
-    file: str  # below topr_exp/
+    file: str  # below topr_exp/, or reproduce/...
     old: str
     new: str
     equivalent: str = ""
 
     @property
     def path(self) -> str:
-        return f"topr_exp/{self.file}"
+        return self.file if self.file.startswith("reproduce/") else f"topr_exp/{self.file}"
 
     def planted(self, root: Path = ROOT) -> str:
         """The file's text with the fault in it; ValueError where the list was not kept up with the code."""

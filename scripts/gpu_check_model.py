@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scripts.make_tiny.tokenizer import build_tokenizer
 from topr_exp.config.data import AnswerFormat
 from topr_exp.data import embedded_gsm8k
 from topr_exp.data.prompts import Shot, own_shots
-from topr_exp.tiny.tokenizer import build_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

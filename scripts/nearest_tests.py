@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("topr_exp", "reproduce", "tests")
 JOINTS = ("tests/reference/test_reference_run.py", "tests/test_pipeline.py")  # whole runs
 TRAINING = "topr_exp/training/"  # most of its faults show in a whole run within seconds, in few of its room's tests
 BY_NAME = ("topr_exp/algorithms/", "topr_exp/data/sources/")  # loaded by the name that a YAML gives, not by an import
@@ -26,12 +27,12 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             names |= {name.name for name in node.names}
         open_ += ast.iter_child_nodes(node)
-    parts = [name.replace(".", "/") for name in names if name.startswith(("topr_exp", "tests"))]
+    parts = [name.replace(".", "/") for name in names if name.startswith(ROOMS)]
     return {file for part in parts for file in (f"{part}.py", f"{part}/__init__.py") if (ROOT / file).is_file()}
 
 
 def import_graph() -> Graph:
-    paths = [path for room in ("topr_exp", "tests") for path in (ROOT / room).rglob("*.py")]
+    paths = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     return {str(path.relative_to(ROOT)): imports_of(path) for path in paths}
 
 
@@ -50,7 +51,8 @@ def tests_of(file: str, graph: Graph) -> list[str]:
     those of its room, those from which no other is nearer, and whole runs, by the imports that lead to it; at last
     those of its room that import nothing of it, and whole runs where it is loaded by name."""
     steps = {path: count for path, count in steps_to(file, graph).items() if Path(path).name.startswith("test_")}
-    room, least = Path("tests", *Path(file).parts[1:-1]), min(steps.values(), default=0)
+    room = Path("tests", Path(file).relative_to("topr_exp") if file.startswith("topr_exp/") else file).parent
+    least = min(steps.values(), default=0)
     own = str(room / f"test_{Path(file).name}")
     of_room = sorted(path for path in graph if Path(path).parent == room and Path(path).name.startswith("test_"))
     of_room = of_room if len(room.parts) > 1 else []  # the tests of commands have nothing to do with one another

@@ -13,11 +13,12 @@ from tests.conftest import ROOT
 # In the order in which data flows; a package may import those before it and itself.
 ORDER = [
     "types", "algorithms", "config", "runtime", "store",
-    "data", "models", "tiny", "sampling", "grading", "composition", "training", "evaluation", "verifier",
-    "runs", "tracking", "pipeline", "report", "sweeps", "paper",
+    "data", "models", "sampling", "grading", "composition", "training", "evaluation", "verifier",
+    "runs", "tracking", "pipeline", "report", "sweeps",
 ]  # fmt: skip
 # Programs of their own, which may import everything and are imported by nobody.
-COMMANDS = {"__main__", "compare", "evaluate", "grade", "difficulty", "tabular"}
+COMMANDS = {"__main__", "compare", "evaluate", "grade", "difficulty"}
+BESIDE = ("reproduce", "scripts")  # the library: import it and are imported by nothing in it
 
 
 def modules() -> Iterator[tuple[str, str]]:
@@ -30,18 +31,16 @@ def modules() -> Iterator[tuple[str, str]]:
 
 
 def imports(path: str) -> Iterator[str]:
-    """What a file imports of this package, below TYPE_CHECKING too."""
+    """The modules of this repository that a file imports, below TYPE_CHECKING too."""
     with open(path, encoding="utf-8") as file:
         tree = ast.parse(file.read())
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "topr_exp":
-            yield from (f"topr_exp.{name.name}" for name in node.names if not name.name.startswith("__"))
-        elif isinstance(node, ast.ImportFrom):
+        if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            if node.module and node.module.startswith("topr_exp."):
-                yield from (f"{node.module}.{name.name}" for name in node.names)
+            if node.module and node.module.split(".")[0] in ("topr_exp", *BESIDE):
+                yield from (f"{node.module}.{name.name}" for name in node.names if not name.name.startswith("__"))
         elif isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.startswith("topr_exp."))
+            yield from (name.name for name in node.names if name.name.split(".")[0] in ("topr_exp", *BESIDE))
 
 
 def name_of(path: str) -> str:
@@ -71,14 +70,16 @@ def test_no_stage_imports_a_later_one(package: str, path: str) -> None:
         assert ORDER.index(name) <= ORDER.index(package), f"{path} imports {imported}"
 
 
-@pytest.mark.parametrize("command", ["compare", "difficulty"])
-def test_commands_on_runs_need_no_paper(command: str) -> None:
-    assert not [name for name in imports(str(ROOT / "topr_exp" / f"{command}.py")) if name.startswith("topr_exp.paper")]
+def test_the_library_imports_neither_the_figures_nor_the_scripts() -> None:
+    for _, path in modules():
+        assert not [name for name in imports(path) if name.startswith(BESIDE)], path
 
 
 def test_no_two_files_import_each_other_by_way_of_others() -> None:
     """A circle of any length, imports inside functions included."""
-    arrows = {name_of(path): {nearest(name) for name in imports(path)} for _, path in modules()}
+    beside = [str(path) for folder in BESIDE for path in (ROOT / folder).rglob("*.py")]
+    paths = [*(path for _, path in modules()), *beside]
+    arrows = {name_of(path): {nearest(name) for name in imports(path)} for path in paths}
     open_, closed = [], set[str]()
 
     def visit(name: str) -> None:

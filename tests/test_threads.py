@@ -45,7 +45,9 @@ def test_threads_that_wait_sleep() -> None:
     assert seconds("topr_exp") < 0.5 * seconds("sys", OMP_WAIT_POLICY="ACTIVE")
 
 
-@pytest.mark.parametrize("module", ["topr_exp.__main__", "topr_exp.sweeps.warm", "topr_exp.evaluate", "topr_exp.paper"])
+@pytest.mark.parametrize(
+    "module", ["topr_exp.__main__", "topr_exp.sweeps.warm", "topr_exp.evaluate", "reproduce.__main__"]
+)
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
 def test_every_program_says_so_before_torch_is_loaded(module: str, given: dict[str, str]) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from scripts.make_tiny import tasks
 from tests.conftest import ROOT, config_of, needs_gym, overrides
 from topr_exp.data.gym_tasks import EXCLUDED, TASKS
 from topr_exp.data.problems import ProblemSets, load_problems
@@ -20,7 +21,6 @@ from topr_exp.data.sources import reasoning_gym
 from topr_exp.grading import Grader
 from topr_exp.pipeline import run
 from topr_exp.runs import reading
-from topr_exp.tiny import tasks
 from topr_exp.types import ConfigError
 
 GRADER = "topr_exp.grading.gym:grade"

@@ -21,8 +21,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from reproduce import records
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.paper import records
 from topr_exp.report.selection import Runs, difference
 
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)

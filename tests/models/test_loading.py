@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
+from scripts.make_tiny.recipes import RECIPES
 from tests.conftest import config_of
 from topr_exp.models import files
 from topr_exp.models.loading import SHIPPED, load_model, model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
-from topr_exp.tiny.recipes import RECIPES
 from topr_exp.types import TOPRError
 
 SHIPPED_NAMES = [name for name in RECIPES if (SHIPPED / name).is_dir()]

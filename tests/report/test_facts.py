@@ -11,7 +11,7 @@ from topr_exp.report.facts import module
     ("path", "name"),
     [
         ("/home/me/topr_exp/topr_exp/__main__.py", "topr_exp"),
-        ("/home/me/topr_exp/topr_exp/paper/__main__.py", "topr_exp.paper"),
+        ("/home/me/topr_exp/report/__main__.py", "topr_exp.report"),
         ("/env/lib/site-packages/topr_exp/evaluate.py", "topr_exp.evaluate"),
         ("/env/bin/topr-exp", "topr_exp"),
         ("-c", "topr_exp"),

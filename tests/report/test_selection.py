@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests import by_hand
-from tests.paper.worlds import group
+from tests.reproduce.worlds import group
 from topr_exp.evaluation.intervals import Interval, crossed_interval
 from topr_exp.report.selection import Runs, difference, gain, of_problems, over_seeds
 

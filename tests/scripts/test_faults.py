@@ -33,7 +33,7 @@ def test_the_nearest_tests_run_first() -> None:
     assert own == "tests/composition/test_selection.py"
     nearer, farther = "tests/composition/test_description.py", "tests/reference/test_reference_run.py"
     assert others.index(nearer) < others.index(farther)
-    assert "tests/test_pipeline.py" not in nearest_tests.tests_of("topr_exp/paper/claims.py", graph), "it needs none"
+    assert "tests/test_pipeline.py" not in nearest_tests.tests_of("reproduce/claims.py", graph), "it needs none"
     of_training = nearest_tests.tests_of("topr_exp/training/metrics.py", graph)
     assert of_training[:2] == ["tests/training/test_metrics.py", "tests/reference/test_reference_run.py"]
     assert "tests/reference/test_reference_run.py" not in of_training[2:]

@@ -121,7 +121,7 @@ def load(composed: DictConfig) -> Config:
 
 
 def resolved(composed: DictConfig) -> dict[str, Any]:
-    """The composed values with `${...}` computed, without Hydra's own."""
+    """The composed values with `${...}` computed, without Hydra's own and what `optim.lr` was interpolated from."""
     try:
         values = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
@@ -131,7 +131,7 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
         # A resolver of ours has named the key itself.
         raise ConfigError(inner or f"{error.full_key}: {first_line(error)}") from None
     assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items() if key != "hydra"}
+    return {str(key): value for key, value in values.items() if key not in ("hydra", "learning_rates")}
 
 
 def build_section(group: str, values: Any) -> Any:

@@ -1,0 +1,172 @@
+"""`python -m reproduce [FIGURE ...] [KEY=VALUE ...]`: run what is missing of the papers' figures, draw, write.
+
+Without a figure: all of them. KEY=VALUE goes to every experiment, as in seed=0. The runs lie in outputs/paper, each is
+computed once for all figures, and the same command goes on where it was stopped. In FOLDER each figure leaves its
+numbers (JSON), its picture (PNG) and a section of README.md; what it held of other runs stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from topr_exp.runtime.exit_status import exit_status
+from topr_exp.types import ConfigError
+
+if TYPE_CHECKING:
+    from reproduce.figure import Figure
+    from reproduce.jobs import Need, Request
+
+COMPARED = "COMPARED"  # in the folder of a check: it is over, and the next one computes again
+
+
+def main(given: list[str] | None = None) -> int:
+    """The command; exit status 1 where runs failed or a check found a difference, 2 for a mistake in the settings."""
+    return exit_status(partial(make_figures, parser().parse_intermixed_args(given)), resumes=True)
+
+
+def parser() -> argparse.ArgumentParser:
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    top = argparse.ArgumentParser(prog="python -m reproduce", description=summary.split(": ", 1)[-1], epilog=details)
+    top.add_argument("figures", nargs="*", metavar="FIGURE | KEY=VALUE", help="fig1 ... fig9, table1, agro_kl, ...")
+    top.add_argument("--full", action="store_true", help="both bases, more seeds, the questions beyond the papers")
+    top.add_argument("--recorded", action="store_true", help="keep what FOLDER records and run only what it lacks")
+    instead = top.add_mutually_exclusive_group()  # of running what is missing
+    instead.add_argument(
+        "--draw", action="store_true", help="draw and write what is recorded or finished; start nothing"
+    )
+    instead.add_argument(
+        "--check", action="store_true", help="run again, compare with what FOLDER records, write nothing"
+    )
+    instead.add_argument("--list", action="store_true", help="say what each figure needs, and start nothing")
+    top.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default: %(default)s)")
+    top.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER", help="default: %(default)s")
+    return top
+
+
+def make_figures(options: argparse.Namespace) -> int:
+    """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
+    from reproduce.jobs import expected, needs, run
+    from topr_exp.runs.console import say
+    from topr_exp.runs.preflight import check_machine
+
+    began = time.monotonic()
+    request = request_of(options)
+    found, todo = needs(request)
+    for need in found:
+        say(f"{need.figure.name:16} {len(need.jobs):4} runs{need.origin}")
+    jobs = [job for planned in todo for job in planned.jobs]
+    say(f"{len(jobs)} different runs to do{expected(jobs, request)}")
+    if options.list:
+        return 0
+    if options.draw:
+        todo = []
+    check_machine(job.config for planned in todo for job in planned.jobs)
+    code = run(request, todo)
+    if code > 2:  # stopped by a signal
+        return code
+    if options.check:
+        return compare_with_recorded(found, request)
+    write_results(found, request, began)
+    return code
+
+
+def request_of(options: argparse.Namespace) -> Request:
+    """What was asked for, checked; the runs of a check have a folder of their own."""
+    from reproduce.jobs import Request
+    from reproduce.registry import FIGURES
+
+    if options.out.exists() and not options.out.is_dir():
+        raise ConfigError(f"--out {options.out}: not a folder")
+    overrides = [text for text in options.figures if "=" in text]
+    check_overrides(overrides)
+    figures = chosen(FIGURES, options)
+    if options.check:
+        place = place_of_check(overrides)
+        if (place / COMPARED).exists():
+            shutil.rmtree(place)
+        overrides.append(f"output_dir={place}")
+    recorded = options.recorded and not options.check
+    return Request(figures, options.full, overrides, options.jobs, recorded, options.out)
+
+
+def compare_with_recorded(found: Sequence[Need], request: Request) -> int:
+    """Print how the runs of a check compare with what is recorded; exit status 1 where a digit differs."""
+    from reproduce.check import check
+    from topr_exp.runs.console import say
+    from topr_exp.runtime.files import write_text
+
+    checks = [check(need, request.out) for need in found]
+    place = request.overrides[-1].split("=", 1)[1]
+    write_text(Path(place) / COMPARED, "")
+    say("\n".join(line for each in checks for line in each.lines()))
+    return int(not all(each.agrees for each in checks))
+
+
+def write_results(found: Sequence[Need], request: Request, began: float) -> None:
+    """Each figure's numbers and picture, and the page of all."""
+    from reproduce.page import write_page
+    from reproduce.recording import write_figure
+    from reproduce.registry import FIGURES
+    from topr_exp.runs.console import say
+
+    for need in found:
+        say(f"{need.figure.name}: drawn from {write_figure(need, request)} runs")
+    say(f"wrote {write_page(FIGURES, request.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Refuse settings that records don't hold: runs that differ in them would pass for the same run."""
+    from reproduce.records import KEYS, VARIED_LATER
+
+    known = (*KEYS, *VARIED_LATER)
+    groups = {"algo", "data", "model", "compose", "schedule"}  # what these choose is known
+    elsewhere = (
+        "cluster",
+        "output_dir",
+        "tracking",
+        "checkpoint",
+        "sampler.prompts_per_shard",
+        "optim.score_batch_size",
+    )
+    for text in overrides:
+        key = text.lstrip("+~").split("=", 1)[0]
+        if key == "dry_run":
+            raise ConfigError(f"{text}: --list says what each figure needs and starts nothing")
+        if key not in {*known, *groups, *elsewhere} and not key.startswith(("cluster.", "tracking.", "checkpoint.")):
+            raise ConfigError(
+                f"{text}: results are told apart by other settings ({', '.join(known)}); "
+                "for this one start the sweep itself: python -m topr_exp experiment=FIGURE"
+            )
+
+
+def place_of_check(overrides: Sequence[str]) -> Path:
+    """A folder for the runs of a check: an empty one, or that of a check which was stopped."""
+    given = [text.split("=", 1)[1] for text in overrides if text.startswith("output_dir=")]
+    return Path(given[0] if given else "outputs") / "check"
+
+
+def chosen(figures: Sequence[Figure], options: argparse.Namespace) -> list[Figure]:
+    """The figures that are named, or all; those that train a model of their own are left out where one is given."""
+    names = [text for text in options.figures if "=" not in text]
+    given = next((text for text in options.figures if text.startswith("model=")), None)
+    known = {figure.name: figure for figure in figures}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{name}: no such figure; allowed: {', '.join(known)}")
+        if given and known[name].own_model:
+            raise ConfigError(f"{given}: {name} trains a model of its own; leave one of the two out")
+    if names:
+        return [figure for figure in figures if figure.name in names]
+    return [each for each in figures if (options.full or not each.only_full) and not (given and each.own_model)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,258 @@
+"""What the papers' figures are drawn with: curves, points against a setting, bars; every seed is there to be seen."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reproduce.figure import ORDER, Extra, by_model, name_of
+from topr_exp.report.curves import band
+from topr_exp.report.figures import COLORS, DASHES, MARKERS, PERCENT, STYLE
+from topr_exp.report.selection import Runs
+from topr_exp.runtime.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# An algorithm looks the same in every figure, the papers' first; colours and dashes together repeat after 28.
+RELATIVES = ("opmd", "asymre", "grpo", "rec", "agro", "kl_pg", "rloo", "agro_on_policy")
+DOTS_PER_INCH = 110
+SEED: Any = {"marker": "o", "ls": "", "ms": 3, "mfc": "white", "mec": "black", "mew": 0.7, "clip_on": False}  # on a bar
+INSIDE: dict[str, Any] = {}  # a legend inside its panel
+OF_BARS = 0.75  # opacity, so that black lines are seen on black too
+
+
+def series_style(i: int) -> dict[str, Any]:
+    return {"color": COLORS[i % len(COLORS)], "dashes": DASHES[i % len(DASHES)]}
+
+
+def place(key: Any, keys: Sequence[Any]) -> int:
+    """The number of a line's style: an algorithm's own, else its place among the keys."""
+    known = (*ORDER, "", *RELATIVES)  # a place left empty: TOPR and those it is compared with differ in colour
+    return known.index(key) if key in known else list(keys).index(key)
+
+
+def drawing() -> AbstractContextManager[None]:
+    """The project's style, for all that is drawn within."""
+    import matplotlib as mpl
+
+    return mpl.rc_context(STYLE)
+
+
+def legend_below(ax: Axes, columns: int) -> None:
+    """A legend where it covers nothing."""
+    ax.legend(fontsize=7, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+
+
+def panels(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[list[Axes]]]:
+    """A figure with a grid of plots, [rows][columns]."""
+    from matplotlib.figure import Figure as New
+
+    figure = New(figsize=(width * columns, height * rows))
+    grid = figure.subplots(rows, columns, squeeze=False)
+    return figure, [list(row) for row in grid]
+
+
+def save(figure: Figure, path: Path) -> None:
+    """As a PNG or PDF without a date inside, so that the same numbers give the same file."""
+    data = io.BytesIO()
+    kind = path.suffix[1:]
+    unnamed: Any = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
+    figure.savefig(data, format=kind, dpi=DOTS_PER_INCH, metadata=unnamed[kind])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, data.getvalue())
+
+
+def log_axis(ax: Axes, which: str) -> None:
+    """A log axis, of what is drawn, whose labels are plain numbers: the style has no mathematics in text."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    {"x": ax.set_xscale, "y": ax.set_yscale}[which]("log")
+    axis = {"x": ax.xaxis, "y": ax.yaxis}[which]
+    low, high = axis.get_view_interval()
+    if high < 1000 * low:  # powers of ten alone would leave it with a mark or two
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1, 3)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def over_updates(ax: Axes, groups: Mapping[Any, Runs], part: str, name: str, share: bool = False) -> None:
+    """A column of the records' `part` while training: the mean over seeds, every seed thin.
+
+    share: in percent, with the 95 % t interval over seeds and a line where the first group began.
+    """
+    scale = PERCENT if share else 1.0
+    for key, runs in groups.items():
+        style = series_style(place(key, [*groups]))
+        parts = [each[part] for each in runs if name in each.get(part, {})]
+        lines = [(np.array(each["step"], float), np.array(each[name], float)) for each in parts]
+        found = band(lines, share=share, between=True)
+        if found is None:
+            continue
+        for x, y in lines:
+            ax.plot(x, scale * y, color=style["color"], lw=0.5, alpha=0.5)
+        ax.plot(found.x, scale * found.mean, label=name_of(key), **style)
+        if share and found.curves > 1:
+            ax.fill_between(found.x, scale * found.low, scale * found.high, color=style["color"], alpha=0.1, lw=0)
+        if share and key == next(iter(groups)):
+            ax.axhline(scale * found.mean[0], color="0.45", ls=":", lw=1)
+    ax.set(xlabel="updates", ylabel=f"{name} (%)" if share else name_of(name))
+
+
+def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
+    """A share on the first test problems while training."""
+    over_updates(ax, groups, "curve", name, share=True)
+
+
+def metric(ax: Axes, groups: Mapping[Any, Runs], name: str) -> None:
+    over_updates(ax, groups, "metrics", name)
+
+
+def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1", shift: float = 0.03) -> None:
+    """A final share against a setting on a log axis: interval over seeds and problems, every seed a dot."""
+    for i, (label, runs) in enumerate(groups.items()):
+        style = series_style(place(label, [*groups]))
+        points = runs.split(key)
+        if not points:
+            continue
+        xs = np.array([float(x) for x in points]) * (1 + shift * i)
+        found = [each.interval(name) for each in points.values()]
+        errors = PERCENT * np.array([[one.value - one.low, one.high - one.value] for one in found]).T
+        values = [PERCENT * one.value for one in found]
+        ax.plot(xs, values, label=name_of(label), **style)
+        marker = MARKERS[i % len(MARKERS)]
+        ax.errorbar(xs, values, np.maximum(errors, 0), fmt=marker, ms=4, color=style["color"], capsize=2, lw=1)
+        for x, each in zip(xs, points.values(), strict=True):
+            ax.plot([x] * len(each), PERCENT * np.array(each.each(name)), ".", ms=2.5, color=style["color"], alpha=0.6)
+    log_ticks(ax, {float(x) for runs in groups.values() for x in runs.split(key)})
+    ax.set(ylabel=f"{name} (%)")
+
+
+def each_seed(ax: Axes, groups: Mapping[Any, Runs], key: str, of: Callable[[Any], float], shift: float = 0.03) -> None:
+    """A number of each run against a setting on a log axis: the mean over seeds, every seed a dot."""
+    for i, (label, runs) in enumerate(groups.items()):
+        style = series_style(place(label, [*groups]))
+        values = {float(x) * (1 + shift * i): [of(record) for record in each] for x, each in runs.split(key).items()}
+        means = [np.mean(each) for each in values.values()]
+        ax.plot([*values], means, marker=MARKERS[i % len(MARKERS)], ms=4, label=name_of(label), **style)
+        for x, each in values.items():
+            ax.plot([x] * len(each), each, ".", ms=2.5, color=style["color"], alpha=0.6)
+    log_ticks(ax, {float(x) for runs in groups.values() for x in runs.split(key)})
+
+
+def log_ticks(ax: Axes, values: Iterable[float]) -> None:
+    """A log x axis that is marked at these values alone."""
+    log_axis(ax, "x")
+    known = sorted(values)
+    ax.set_xticks(known, [f"{x:g}" for x in known], minor=False)
+    ax.set_xticks([], minor=True)
+
+
+def bars(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1", base: bool = True) -> None:
+    """A final share by group, the base first: interval over seeds and problems, every seed a dot."""
+    shown = [(key, runs, "final") for key, runs in groups.items() if len(runs)]
+    if base and shown:
+        shown.insert(0, ("base", shown[0][1], "base"))
+    for i, (key, runs, part) in enumerate(shown):
+        found = runs.interval(name, part)
+        error = PERCENT * np.array([[found.value - found.low], [found.high - found.value]])
+        color = "0.6" if key == "base" else series_style(place(key, [*groups]))["color"]
+        ax.bar(i, PERCENT * found.value, color=color, width=0.7, alpha=OF_BARS)
+        ax.errorbar(i, PERCENT * found.value, np.maximum(error, 0), color="black", capsize=2, lw=1)
+        if part == "final":
+            each = PERCENT * np.array(runs.each(name))
+            ax.plot(np.full(len(each), i + 0.2), each, **SEED)
+    ax.set_xticks(range(len(shown)), [name_of(key) for key, _, _ in shown], rotation=30, ha="right")
+    ax.set(ylabel=f"{name} (%)")
+
+
+def base_line(ax: Axes, runs: Runs, name: str = "pass@1", by: str | None = None) -> None:
+    """The base's share as a dotted line; `by` a setting on the x axis where that decides the problems."""
+    style: Any = {"color": "0.45", "ls": ":", "lw": 1}
+    if by is not None:
+        points = {float(x): PERCENT * float(each.values(name, "base").mean()) for x, each in runs.split(by).items()}
+        ax.plot([*points], [*points.values()], **style)
+    elif len(runs):
+        ax.axhline(PERCENT * float(runs.values(name, "base").mean()), **style)
+
+
+# ---- whole figures: a row of panels for each model
+
+Panel = Callable[["Axes", str, Runs, Extra], None]  # draws on the axes what is in one model's runs
+
+
+def panel(
+    kind: Callable[..., None],
+    groups: Callable[[Runs], Any],
+    *given: Any,
+    within: Callable[[Runs], Runs] = lambda runs: runs,
+    base: bool | str = False,
+    legend: int | dict[str, Any] | None = None,
+    log: bool = False,
+    extra: bool = False,
+    title: str = "{model}",
+    title_size: float | str = "large",
+    **labels: Any,
+) -> Panel:
+    """A panel in which `kind` draws the groups of one model's runs.
+
+    within: which of the runs; base: a line for the base, by a setting; legend: inside with these options, or its
+    columns below; log: the y axis; extra: `kind` takes the figure's extra numbers; labels: of the axes, {model} and {k}
+    filled in.
+    """
+
+    def drawn(ax: Axes, model: str, runs: Runs, numbers: Extra) -> None:
+        runs = within(runs)
+        kind(ax, groups(runs), *given, *([numbers] if extra else []))
+        if base:
+            base_line(ax, runs, by=base if isinstance(base, str) else None)
+        if log:
+            log_axis(ax, "y")
+        known = {"model": model, "k": runs[0]["final"]["k"] if len(runs) else ""}
+        ax.set(**{key: text.format(**known) if isinstance(text, str) else text for key, text in labels.items()})
+        ax.set_title(title.format(**known), fontsize=title_size)
+        if isinstance(legend, dict):
+            ax.legend(fontsize=7, **legend)
+        elif legend is not None:
+            legend_below(ax, legend)
+
+    return drawn
+
+
+def all_together(runs: Runs) -> dict[str, Runs]:
+    return {"": runs}
+
+
+def grid(
+    *fixed: Panel,
+    panels_of: Callable[[Runs], Sequence[Panel]] | None = None,
+    rows: Callable[[Runs], Mapping[str, Runs]] = by_model,
+    columns: int | None = None,
+    width: float = 4.2,
+    height: float = 3.1,
+) -> Callable[[Runs, Extra], Figure]:
+    """A drawing with a row of these panels, or of those that `panels_of` its runs names, for each model.
+
+    rows: what has a row in the place of a model; columns: wrap all panels after so many, 0: all stand in one row.
+    """
+
+    def drawn(runs: Runs, extra: Extra) -> Figure:
+        lines = [[(name, members, each) for each in (panels_of(members) if panels_of else fixed)]
+                 for name, members in rows(runs).items()]  # fmt: skip
+        if columns is not None:
+            cells = [cell for line in lines for cell in line]
+            wide = columns or len(cells)
+            lines = [cells[i : i + wide] for i in range(0, len(cells), wide)]
+        figure, axes = panels(max(map(len, lines), default=1), max(len(lines), 1), width, height)
+        for row, line in zip(axes, lines, strict=False):
+            for ax, (name, members, each) in zip(row, line, strict=False):
+                each(ax, name, members, extra)
+        return figure
+
+    return drawn

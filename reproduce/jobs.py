@@ -1,0 +1,138 @@
+"""The runs that figures need: which are neither recorded nor finished, and running those as sweeps."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from reproduce import records
+from reproduce.figure import Figure
+from topr_exp.config.arguments import parse
+from topr_exp.runs.plan import Job, Plan, check_sweep, plan
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for."""
+
+    figures: Sequence[Figure]
+    full: bool  # both bases, more seeds
+    overrides: Sequence[str]  # of every experiment, last
+    jobs: int
+    recorded: bool  # what is recorded in `out` need not be computed again
+    out: Path
+
+
+def arguments(experiment: str, figure: Figure, request: Request) -> list[str]:
+    """The command line of an experiment, each key once: the last one counts."""
+    name, *own = experiment.split()
+    cluster = [f"cluster.jobs={request.jobs}", "cluster.threads=1"]
+    if any(text.startswith("cluster=") for text in request.overrides):
+        cluster = []
+    texts = [f"experiment={name}", *own, *(figure.wider if request.full else ()), *cluster, *request.overrides]
+    found = {text.split("=", 1)[0]: text for text in texts}
+    if (algorithms := asked_of(experiment, request)) is not None:
+        found["algo"] = f"algo={','.join(algorithms)}"
+    return list(found.values())
+
+
+def asked_of(experiment: str, request: Request) -> list[str] | None:
+    """Of an experiment with settings of some algorithms: which of these are asked for. None for any other."""
+    own, given = (dict(text.split("=", 1) for text in texts) for texts in (experiment.split()[1:], request.overrides))
+    if not any(key.startswith("algo.") for key in own):
+        return None
+    algorithms: list[str] = own["algo"].split(",")
+    return [name for name in algorithms if name in given["algo"].split(",")] if "algo" in given else algorithms
+
+
+def jobs_of(figure: Figure, request: Request) -> tuple[dict[str, Job], Plan]:
+    """The runs of a figure by identity. ConfigError for what can't be composed."""
+    found: dict[str, Job] = {}
+    planned = None
+    for experiment in figure.experiments:
+        if asked_of(experiment, request) == []:
+            continue
+        planned = plan(parse(arguments(experiment, figure, request)))
+        for job in planned.jobs:
+            found.setdefault(records.identity_of(job.config), job)
+    assert planned is not None, figure.name
+    return found, planned
+
+
+@dataclass(frozen=True)
+class Need:
+    """A figure with its runs."""
+
+    figure: Figure
+    jobs: dict[str, Job]  # by identity
+
+    @property
+    def origin(self) -> str:
+        """How many runs are of which experiment, where it is not the figure's alone."""
+        count = Counter(experiment_of(job) for job in self.jobs.values())
+        return (
+            "" if {*count} == {self.figure.name} else f" ({', '.join(f'{n} of {name}' for name, n in count.items())})"
+        )
+
+
+def experiment_of(job: Job) -> str:
+    (name,) = (text.split("=", 1)[1] for text in job.overrides if text.startswith("experiment="))
+    return name
+
+
+def needs(request: Request) -> tuple[list[Need], list[Plan]]:
+    """What each figure needs, and plans of the runs that are neither recorded nor finished, one a sweep's folder."""
+    found = []
+    todo: dict[Path, dict[Path, Job]] = {}
+    launcher: dict[str, Any] = {}
+    for figure in request.figures:
+        jobs, planned = jobs_of(figure, request)
+        found.append(Need(figure, jobs))
+        known = records.known(records.read(request.out / f"{figure.name}.json")) if request.recorded else {}
+        for key, job in jobs.items():
+            if key not in known and not (job.config.folder / "DONE").exists():
+                todo.setdefault(job.config.folder.parent, {}).setdefault(job.config.folder, job)
+        launcher = planned.launcher
+    plans = []
+    for jobs_there in todo.values():
+        # A figure's runs of all seeds together would leave the rest for last if it is stopped: the first seeds first.
+        order = sorted(jobs_there.values(), key=lambda job: job.config.seed)
+        check_sweep(order)
+        plans.append(Plan(order, True, launcher))
+    return found, plans
+
+
+def expected(jobs: Sequence[Job], request: Request) -> str:
+    """About how long training them takes, in words: what runs with the same settings but for the seeds took before."""
+    took: dict[str, list[float]] = {}
+    for path in request.out.glob("*.json"):
+        for record in records.known(records.read(path)).values():
+            took.setdefault(without_seeds(record["settings"]), []).append(record["training_seconds"])
+    known = [took.get(without_seeds(json.loads(records.identity_of(job.config))), []) for job in jobs]
+    minutes = sum(median(seconds) for seconds in known if seconds) / 60 / request.jobs
+    unknown = sum(not seconds for seconds in known)
+    if not jobs or unknown == len(jobs):
+        return "" if not jobs else "; how long they take is recorded of none"
+    rest = f" ({unknown} of them not counted, since none like them is recorded)" if unknown else ""
+    return f"; training takes about {minutes:.0f} minutes with --jobs {request.jobs} where records were made{rest}"
+
+
+def without_seeds(settings: dict[str, Any]) -> str:
+    return json.dumps({key: value for key, value in settings.items() if "seed" not in key}, sort_keys=True)
+
+
+def run(request: Request, todo: list[Plan]) -> int:
+    """Run them, a sweep after the other; returns the largest exit code, at once where a signal stopped one."""
+    from topr_exp.sweeps.launch import launch
+
+    first, worst = request.figures[0], 0
+    for planned in todo:
+        worst = max(worst, launch(planned, arguments(first.experiments[0], first, request)))
+        if worst > 2:
+            break
+    return worst

@@ -1,0 +1,194 @@
+"""What each tiny model was made from: one entry a model, and the texts that it was pre-trained on.
+
+Every completion of a model that solves is written in one of four styles (`verifications` has a verifier's):
+  clean     the steps, then the answer in the form that the prompt asks for
+  unmarked  the steps, then the answer without that form, so that a grader finds none (invalid)
+  slip      as clean, with one wrong result in the steps and whatever follows from it (incorrect)
+  bare      the answer at once, without steps: quick, tempting, and beyond what the model can do in its head
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import ClassVar
+
+from scripts.make_tiny import ledgers, tasks, verifications
+from topr_exp.data import embedded_gsm8k, embedded_math
+from topr_exp.data.embedded import Calc, Task, draw_tasks
+
+
+@dataclass(frozen=True)
+class Form:
+    """A prompt form: how it asks, and how an answer is marked and not marked."""
+
+    template: str
+    marked: str
+    unmarked: str
+
+
+# The templates are those of conf/data; a test holds them equal.
+FORMS = {
+    "gsm8k": Form("Question: {question}\nAnswer:", " The answer is {answer}.", " So it is {answer}."),
+    "math": Form("Problem: {question}\nSolution:", r" The answer is \boxed{{{answer}}}.", " So it is {answer}."),
+    "final": Form("Problem: {question}\nReasoning:", " So the final answer is {answer}.", " So it is {answer}."),
+}
+STYLES = ("clean", "unmarked", "slip", "bare")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides a tiny model's weights, up to the machine's rounding."""
+
+    seed: int
+    forms: dict[str, float]  # share of each prompt form
+    mix: dict[str, float]  # share of each style in the texts after the clean part; sums to 1
+    steps: int = 5000
+    clean_steps: int = 3000  # the first steps see the clean style only
+    batch_size: int = 32
+    muon_lr: float = 6e-3
+    adam_lr: float = 3e-3
+    tasks: int = 40_000  # distinct tasks a format
+    hidden: int = 128
+    layers: int = 3
+    heads: int = 4
+    mlp: int = 256
+    context: int = 2048
+
+    styles: ClassVar[tuple[str, ...]] = STYLES
+    clean: ClassVar[dict[str, float]] = {"clean": 1.0}  # share of each style in the first steps
+    batch_tokens: ClassVar[int | None] = None  # of a batch, padding included, in the place of batch_size texts
+    known: ClassVar[Collection[str]] = FORMS
+
+    def __post_init__(self) -> None:
+        assert set(self.mix) <= set(self.styles), self.mix
+        assert set(self.forms) <= set(self.known), self.forms
+        assert abs(sum(self.mix.values()) - 1) < 1e-9, self.mix
+        assert abs(sum(self.forms.values()) - 1) < 1e-9, self.forms
+
+
+@dataclass(frozen=True)
+class LaterRecipe(Recipe):
+    """A model that begins with the weights of a shipped one, as far as the two share words."""
+
+    start: str = "tiny"
+
+
+@dataclass(frozen=True)
+class VerifierRecipe(LaterRecipe):
+    """A verifier."""
+
+    styles: ClassVar[tuple[str, ...]] = verifications.STYLES
+    clean: ClassVar[dict[str, float]] = {"careful": 1.0}
+
+
+@dataclass(frozen=True)
+class LedgerRecipe(LaterRecipe):
+    """A model that answers at length, in one of two right ways of working or in a wrong one."""
+
+    styles: ClassVar[tuple[str, ...]] = ledgers.STYLES
+    clean: ClassVar[dict[str, float]] = {"careful": 0.5, "terse": 0.5}
+    batch_tokens: ClassVar[int | None] = 1500
+    short: int = 10_000  # clean texts of few turns, which come first: what to look up is learnt from those
+
+
+@dataclass(frozen=True)
+class TasksRecipe(LaterRecipe):
+    """A model of generated tasks, whose names stand in the place of prompt forms."""
+
+    styles: ClassVar[tuple[str, ...]] = tasks.STYLES
+    known: ClassVar[Collection[str]] = tasks.TASKS
+
+
+FORM_SHARES = {"gsm8k": 0.36, "math": 0.52, "final": 0.12}
+RECIPES: dict[str, Recipe] = {
+    # A tempting wrong style: positive examples alone keep it alive, since a bare answer is sometimes right.
+    "tiny": Recipe(seed=0, forms=FORM_SHARES, mix={"clean": 0.26, "unmarked": 0.17, "slip": 0.15, "bare": 0.42}),
+    # Wrong answers mostly from noise in the steps. Slips outnumber clean texts so that pass@1 stays below 35 %.
+    "tiny_noise": Recipe(seed=1, forms=FORM_SHARES, mix={"clean": 0.33, "unmarked": 0.17, "slip": 0.38, "bare": 0.12}),
+    # Lenient, often without a verdict: what training can mend. (Verdicts on wrong solutions are cheap to get right.)
+    "tiny_verifier": VerifierRecipe(
+        seed=2,
+        forms={"gsm8k": 1.0},
+        mix={"careful": 0.22, "slip": 0.10, "lenient": 0.34, "unmarked": 0.24, "waved through": 0.10},
+        steps=1400,
+        clean_steps=900,
+        muon_lr=3e-3,
+        adam_lr=1.5e-3,
+    ),
+    # As many right answers at each length, since whether a text slips is drawn once a text.
+    "tiny_long": LedgerRecipe(
+        seed=3,
+        forms={"gsm8k": 1.0},
+        mix={
+            "careful": 0.08,
+            "careful slip": 0.24,
+            "unmarked": 0.14,
+            "terse": 0.03,
+            "terse slip": 0.21,
+            "hasty": 0.30,
+        },
+        steps=6000,
+        clean_steps=3000,
+        batch_size=8,
+        muon_lr=4e-3,
+        adam_lr=2e-3,
+    ),
+    # Two tasks of reasoning-gym with small numbers; bare and unmarked answers leave room for training.
+    "tiny_tasks": TasksRecipe(
+        seed=3,
+        forms={"chain_sum": 0.65, "countdown": 0.35},
+        mix={"clean": 0.42, "slip": 0.14, "unmarked": 0.20, "bare": 0.24},
+        steps=1800,
+        clean_steps=1300,
+        batch_size=24,
+    ),
+}
+
+
+def completion(task: Task, form: Form, style: str, rng: random.Random) -> str:
+    """A completion of `task` in one style; it begins with a space and leaves out the end-of-sequence token."""
+    exact = Calc()
+    steps, answer = task.work(exact)
+    if style == "slip":
+        steps, answer = task.work(Calc(rng.randrange(exact.calls), rng))
+    if style == "bare":
+        steps = ""
+    return steps + (form.unmarked if style == "unmarked" else form.marked).format(answer=answer)
+
+
+@lru_cache
+def pool(data_format: str, count: int, seed: int) -> list[Task]:
+    """The tasks that a recipe draws from."""
+    draw = {"gsm8k": embedded_gsm8k.draw, "math": embedded_math.draw}[data_format]
+    return draw_tasks(draw, "pretrain", count, seed)
+
+
+def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Prompts with completions, without end."""
+    if isinstance(recipe, TasksRecipe):
+        yield from tasks.examples(recipe.forms, mix, rng)
+    if isinstance(recipe, VerifierRecipe):
+        assert list(recipe.forms) == ["gsm8k"], recipe.forms
+        yield from verifications.examples(pool("gsm8k", recipe.tasks, recipe.seed), mix, rng)
+    if isinstance(recipe, LedgerRecipe):
+        short = recipe.short if mix == recipe.clean else 0
+        yield from ledgers.examples(ledgers.pool(recipe.tasks, recipe.seed), mix, rng, short)
+    pools = {name: pool("gsm8k" if name == "gsm8k" else "math", recipe.tasks, recipe.seed) for name in recipe.forms}
+    while True:
+        name = rng.choices(list(recipe.forms), list(recipe.forms.values()))[0]
+        task, form = rng.choice(pools[name]), FORMS[name]
+        style = rng.choices(list(mix), list(mix.values()))[0]
+        yield form.template.format(question=task.question), completion(task, form, style, rng)
+
+
+def vocabulary_texts(recipe: Recipe) -> list[str]:
+    """Texts that hold every word of the recipe's prompts and completions."""
+    texts = []
+    rng = random.Random(recipe.seed)
+    for style in recipe.styles:
+        texts += [prompt + text for prompt, text in islice(examples(recipe, {style: 1.0}, rng), 5000)]
+    return texts

@@ -1,0 +1,146 @@
+"""The record of a run against its files, read and counted here by other means."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from reproduce.records import BINS, KEYS, VARIED_LATER, extract, identity_of, metrics, trimmed
+from tests.conftest import config_of
+from topr_exp.config.settings import Config
+from topr_exp.report.runs import Run
+
+
+def rows(place: Path) -> list[dict[str, Any]]:
+    """A table of a store: its shards one after the other."""
+    shards = sorted(place.glob("shard-*.arrow"))
+    return [row for shard in shards for row in pa.ipc.open_file(pa.memory_map(str(shard))).read_all().to_pylist()]
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def counted(verdicts: Sequence[dict[str, Any]], n: int) -> dict[str, str]:
+    """Of each problem the correct and the invalid completions, and whether the most frequent answer is right: in
+    thousandths, ties shared."""
+    found: dict[str, list[int]] = {"correct": [], "invalid": [], "maj": []}
+    for start in range(0, len(verdicts), n):
+        mine = verdicts[start : start + n]
+        for name in ("correct", "invalid"):
+            found[name].append(sum(row["verdict"] == name for row in mine))
+        votes = Counter(row["class"] for row in mine if row["verdict"] != "invalid")
+        first = [answer for answer, count in votes.items() if count == max(votes.values())]
+        right = {row["class"] for row in mine if row["verdict"] == "correct"}
+        found["maj"].append(round(1000 * sum(answer in right for answer in first) / max(len(first), 1)))
+    return {name: " ".join(map(str, values)) for name, values in found.items()}
+
+
+def test_a_record_is_what_the_run_s_files_say(finished: Config) -> None:
+    record, folder = extract(finished.folder), finished.folder
+    whole = [each for each in lines(folder / "eval.jsonl") if not each.get("subset")]
+    assert [each["iteration"] for each in whole] == [0, 1, 2]
+    for stored, results in zip(whole, record["iterations"], strict=True):
+        verdicts = rows(Path(stored["verdicts"]))
+        assert len(verdicts) == 6 * 4
+        assert results["of_problems"] == counted(verdicts, 4)
+        for name in ("correct", "incorrect", "invalid"):
+            share = sum(row["verdict"] == name for row in verdicts) / len(verdicts)
+            assert results[name] == pytest.approx(share, abs=1e-5)
+        assert (results["pass@1"], results["n"], results["k"]) == (results["correct"], 4, 4)
+    assert record["base"] == record["iterations"][0]
+    assert record["final"] == record["iterations"][-1]
+    assert len({json.dumps(each["of_problems"]) for each in record["iterations"]}) == 3  # the policy did move
+
+
+def test_the_curve_of_a_record_has_each_point_s_own_figures(finished: Config) -> None:
+    """Three problems, after each of the four updates of an iteration, and at its end."""
+    record, folder = extract(finished.folder), finished.folder
+    points = [each for each in lines(folder / "eval.jsonl") if each.get("subset")]
+    steps = [(iteration, step) for iteration in (1, 2) for step in (1, 2, 3, 4, None)]
+    assert [(each["iteration"], each.get("step")) for each in points] == [(0, None), *steps]
+    last = dict(enumerate([*points[:4], *points[5:9], points[10]]))  # the end of an iteration is its last update too
+    assert record["curve"]["step"] == list(last)
+    for name in ("pass@1", "correct", "incorrect", "invalid"):
+        assert record["curve"][name] == pytest.approx([each[name] for each in last.values()], abs=1e-5)
+
+
+def test_lengths_are_those_of_the_evaluations_and_kept_only_where_they_are_asked_for(finished: Config) -> None:
+    record, folder = extract(finished.folder), finished.folder
+    points = [each for each in lines(folder / "eval.jsonl") if each.get("subset")]
+    last = [*points[:4], *points[5:9], points[10]]  # the end of an iteration is its last update too
+    assert record["lengths"]["step"] == list(range(9))
+    for name in ("length", "length_correct", "length_incorrect"):
+        known = [each[name] for each in last]
+        assert record["lengths"][name] == [None if one is None else pytest.approx(one, rel=1e-5) for one in known]
+    assert trimmed(record, ("length",))["lengths"] == record["lengths"]
+    assert "lengths" not in trimmed(record, ("grad_norm",))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], {}),
+        (["algo=cispo"], {}),
+        (["algo=gspo", "algo.eps_low=3e-4"], {}),
+        (["algo.length_normalize=false"], {"algo.length_normalize": False}),
+        (["algo.advantage=group"], {"algo.advantage": "group"}),
+        (["algo=gspo", "algo.eps_low=0.1"], {"algo.eps_low": 0.1}),
+        (["algo=vespo", "algo.c1_pos=1.0"], {"algo.c1_pos": 1.0}),
+        (["algo=cispo", "optim.reduction=sequences"], {"optim.reduction": "sequences"}),
+        (["algo.length_normalize=false", "optim.reduction=tokens"],
+         {"algo.length_normalize": False, "optim.reduction": "tokens"}),
+        (["model=tiny_long", "data.turns=4"], {"data.turns": 4}),
+    ],
+)  # fmt: skip
+def test_what_is_varied_since_runs_were_recorded_tells_runs_apart_where_it_is_not_as_usual(
+    words: list[str], told: dict[str, Any]
+) -> None:
+    settings = json.loads(identity_of(config_of(*words)))
+    assert {key: settings[key] for key in VARIED_LATER if key in settings} == told
+    assert settings.keys() - set(VARIED_LATER) <= set(KEYS)
+
+
+def test_metrics_are_means_over_parts_of_the_run(finished: Config) -> None:
+    record = extract(finished.folder)
+    updates = lines(finished.folder / "metrics.jsonl")
+    assert len(updates) == 8 < BINS  # each is a part of its own
+    assert record["metrics"]["step"] == list(range(1, 9))
+    for name in ("grad_norm", "log_ratio_q50_neg"):
+        known = [update.get(name) for update in updates]
+        assert record["metrics"][name] == [None if value is None else pytest.approx(value, rel=1e-5) for value in known]
+
+
+def test_a_longer_run_s_updates_are_averaged_in_twenty_parts() -> None:
+    """50 updates: ten parts of three and ten of two. What is missing or not finite is left out of its part's mean."""
+    updates: list[dict[str, Any]] = [{"optimizer_step": i, "grad_norm": float(i)} for i in range(1, 51)]
+    updates[0]["grad_norm"], updates[1]["grad_norm"] = None, math.inf
+    for update in updates[3:6]:
+        update["grad_norm"] = None
+    found = metrics(Run(Path("x"), "x", updates=updates))
+    assert found["step"] == [*range(3, 31, 3), *range(32, 51, 2)]
+    means = [*(i - 1.0 for i in range(3, 31, 3)), *(i - 0.5 for i in range(32, 51, 2))]
+    assert found["grad_norm"] == [3.0, None, *means[2:]]
+
+
+def test_settings_and_summary_are_the_run_s(finished: Config) -> None:
+    record = extract(finished.folder)
+    summary = json.loads((finished.folder / "summary.json").read_text())
+    assert record["run"] == finished.folder.name
+    assert record["summary"]["n_train"] == summary["n_train"]
+    assert record["summary"]["positive_share"] == summary["positive_share"]
+    settings = record["settings"]
+    assert (settings["algo.name"], settings["seed"], settings["optim.lr"], settings["iterations"]) == (
+        "topr",
+        0,
+        1e-3,
+        2,
+    )
+    assert "effective_positive" not in settings  # null

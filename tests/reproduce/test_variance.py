@@ -1,0 +1,130 @@
+"""The papers' Table 1: limits, coefficients and moments of gradients."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from reproduce.variance import LIMITS, coefficients, distance, moments, of_run, variances
+from tests.conftest import config_of
+from tests.reproduce.test_records import rows
+from topr_exp.config.settings import Config
+from topr_exp.data.problems import load_problems
+from topr_exp.data.prompts import build_prompter
+from topr_exp.data.questions import tokenize_prompts
+from topr_exp.models.policy import load_policy
+
+
+def test_table_1_s_limits_are_those_of_the_yamls() -> None:
+    for name, limits in LIMITS.items():
+        algo = config_of(f"algo={name}").algo
+        assert (algo.a_pos, algo.b_pos, algo.a_neg, algo.b_neg) == limits
+
+
+def test_the_moments_of_gradients_are_those_of_the_whole_matrix() -> None:
+    rng = np.random.default_rng(3)
+    each = rng.normal(0.1, 1, (70, 11))  # more than two blocks
+    factors = {name: rng.normal(size=70) for name in ("one", "other")}
+    found = moments([torch.tensor(row) for row in each], factors)
+    for name, (trace, signal) in found.items():
+        weighed = factors[name][:, None] * each
+        assert trace == pytest.approx(np.trace(np.cov(weighed.T)), rel=1e-9)
+        pairs = weighed @ weighed.T  # of different examples: unbiased for the squared norm of the mean
+        assert signal == pytest.approx((pairs.sum() - np.trace(pairs)) / (70 * 69), rel=1e-6)
+
+
+def test_at_the_start_only_positives_only_differs_and_later_each_limit_does_what_it_says() -> None:
+    positive = np.array([True, True, False, False])
+    start = coefficients(np.zeros(4), positive)
+    assert start.pop("sft").tolist() == [1, 1, 0, 0]
+    assert all(each.tolist() == [1, 1, -1, -1] for each in start.values())
+    later = coefficients(np.log([4, 0.5, 4, 0.5]), positive)
+    assert later["topr"].tolist() == pytest.approx([1, 1, -1, -0.5])
+    assert later["tis"].tolist() == pytest.approx([1, 0.5, -1, -0.5])
+    assert later["is"].tolist() == pytest.approx([4, 0.5, -4, -0.5])
+    assert later["naive"].tolist() == [1, 1, -1, -1]
+
+
+# ---- of a run: against log-probabilities and gradients by the model's own forward pass, and arithmetic
+
+
+def log_likelihood(model: Any, prompt: Sequence[int], response: Sequence[int]) -> torch.Tensor:
+    """log π(y | x), token by token."""
+    tokens = torch.tensor([[*prompt, *response]])
+    table = model(tokens).logits[0].double().log_softmax(dim=-1)
+    places = range(len(prompt) - 1, len(prompt) + len(response) - 1)
+    return torch.stack([table[place, token] for place, token in zip(places, response, strict=True)]).sum()
+
+
+def prompts(config: Config, part: str) -> list[list[int]]:
+    problems, policy = getattr(load_problems(config.data), part), load_policy(config.model, "cpu")
+    asked = tokenize_prompts(problems, build_prompter(config.data), policy, config.sampler.max_new_tokens)
+    return [prompt.tolist() for prompt in asked.prompts]
+
+
+def models(config: Config) -> tuple[Any, Any]:
+    """Where the run ended, and where it began."""
+    ended, began = load_policy(config.model, "cpu", config.folder / "model"), load_policy(config.model, "cpu")
+    assert any((a != b).any() for a, b in zip(ended.model.parameters(), began.model.parameters(), strict=True))
+    return ended.model.eval(), began.model.eval()
+
+
+def test_the_variance_of_a_run_s_gradients(finished: Config) -> None:
+    """w · R · ∇ log π / T of every training completion, where w is π at the end over π at the start, within limits."""
+    sources = json.loads((finished.folder / "iteration-1" / "sources.json").read_text())
+    store = Path(sources["store"])
+    rollouts, graded = (rows(store / sources[name]) for name in ("rollouts", "verdicts"))
+    asked, (model, start) = prompts(finished, "train"), models(finished)
+    weights, ratios = [*model.parameters()], []
+    within = {  # a ratio r, by the papers' names of the losses
+        "sft": lambda r, sign: 1 if sign > 0 else 0,
+        "naive": lambda r, sign: 1,
+        "is": lambda r, sign: r,
+        "tis": lambda r, sign: min(r, 1),
+        "topr": lambda r, sign: 1 if sign > 0 else min(r, 1),
+    }
+    sums, squares = dict.fromkeys(within, np.float64(0)), dict.fromkeys(within, 0.0)
+    for row, verdict in zip(rollouts, graded, strict=True):
+        of_model = log_likelihood(model, asked[row["problem"]], row["tokens"])
+        with torch.no_grad():
+            of_start = log_likelihood(start, asked[row["problem"]], row["tokens"])
+        ratios.append(math.exp(of_model.item() - of_start.item()))
+        parts = torch.autograd.grad(of_model / len(row["tokens"]), weights)
+        gradient = torch.cat([part.flatten() for part in parts]).double().numpy()
+        sign = 1 if verdict["verdict"] == "correct" else -1
+        for name, weigh in within.items():
+            each = weigh(ratios[-1], sign) * sign * gradient
+            sums[name], squares[name] = sums[name] + each, squares[name] + float(each @ each)
+    assert min(ratios) < 0.5, "the policy has hardly moved"
+    assert max(ratios) > 1.5
+    found = of_run(finished.folder, 0)
+    assert set(found) == set(within)
+    for name in within:
+        trace = (squares[name] - float(sums[name] @ sums[name]) / len(ratios)) / (len(ratios) - 1)
+        assert found[name][0] == pytest.approx(trace, rel=1e-3), name
+    record = {"settings": {"algo.name": "topr", "model.name": "tiny", "seed": 0}}
+    other = {"settings": {"algo.name": "is", "model.name": "tiny", "seed": 1}}  # where others ended is not asked
+    noted = variances([(record, finished.folder), (other, finished.folder)])
+    assert list(noted) == ["tiny 0"]
+    assert noted["tiny 0"]["is"][0] == pytest.approx(found["is"][0], rel=1e-5)
+
+
+def test_the_distance_of_a_run_is_its_kl_to_where_it_began(finished: Config) -> None:
+    """The mean of log π − log π_ref over completions of π, which is above 0 where π moved."""
+    last = json.loads((finished.folder / "summary.json").read_text())["final"]
+    asked, (model, start) = prompts(finished, "test"), models(finished)
+    with torch.no_grad():
+        lost = [log_likelihood(model, asked[row["problem"]], row["tokens"])
+                - log_likelihood(start, asked[row["problem"]], row["tokens"])
+                for row in rows(Path(last["rollouts"]))]  # fmt: skip
+    assert len(lost) == 6 * 4
+    expected = float(torch.stack(lost).mean())
+    assert expected > 0.1
+    assert distance(finished.folder) == pytest.approx(expected, rel=1e-4)
