@@ -41,11 +41,14 @@ def replays(record: Record) -> bool:
 def efficiency(ax: Axes, groups: Mapping[str, Runs], extra: Extra) -> None:
     """pass@1 against KL: the mean over seeds for each β, every seed a dot."""
     for i, (name, group) in enumerate(groups.items()):
-        points = sorted((float(np.mean(kl(each, extra))), 100 * float(each.values().mean()), beta)
-                        for beta, each in group.split(BETA).items())  # fmt: skip
+        points = sorted(
+            (float(np.mean(kl(each, extra))), 100 * float(each.values().mean()), beta)
+            for beta, each in group.split(BETA).items()
+        )
         style = draw.series_style(draw.place(name, [*groups]))
-        ax.plot([x for x, _, _ in points], [y for _, y, _ in points], marker=MARKERS[i], ms=4,
-                label=name_of(name), **style)  # fmt: skip
+        ax.plot(
+            [x for x, _, _ in points], [y for _, y, _ in points], marker=MARKERS[i], ms=4, label=name_of(name), **style
+        )
         for x, y, beta in points:
             ax.plot(x, y, MARKERS[i], ms=4 + 3 * [*group.split(BETA)].index(beta), color=style["color"], alpha=0.7)
         ax.plot(kl(group, extra), 100 * np.array(group.each()), ".", ms=3, color=style["color"], alpha=0.6)
@@ -66,8 +69,9 @@ def judge_agro_kl(runs: Runs, extra: Extra) -> list[Claim]:
     for beta in sorted(agro.split(BETA)):
         pair = other.where(algo__beta=beta), agro.where(algo__beta=beta)
         if len(pair[0]) and len(pair[1]):
-            distances_ = ", ".join(f"{name_of(n)} {np.mean(kl(g, extra)):.2f}"
-                                   for n, g in zip(("kl_pg", "agro"), pair, strict=True))  # fmt: skip
+            distances_ = ", ".join(
+                f"{name_of(n)} {np.mean(kl(g, extra)):.2f}" for n, g in zip(("kl_pg", "agro"), pair, strict=True)
+            )
             claim = above(
                 f"off-policy, β = {beta:g}: AGRO above the KL-regularised policy gradient", difference(pair[0], pair[1])
             )

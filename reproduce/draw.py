@@ -243,8 +243,10 @@ def grid(
     """
 
     def drawn(runs: Runs, extra: Extra) -> Figure:
-        lines = [[(name, members, each) for each in (panels_of(members) if panels_of else fixed)]
-                 for name, members in rows(runs).items()]  # fmt: skip
+        lines = [
+            [(name, members, each) for each in (panels_of(members) if panels_of else fixed)]
+            for name, members in rows(runs).items()
+        ]
         if columns is not None:
             cells = [cell for line in lines for cell in line]
             wide = columns or len(cells)

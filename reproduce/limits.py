@@ -97,8 +97,10 @@ def table_1(runs: Runs, extra: Extra) -> list[str]:
         times = f"{np.exp(np.mean([np.log(each[name][0] / each['topr'][0]) for each in seeds])):.2g}" if seeds else ""
         quarter = f"{np.mean([early(each) for each in group if 'curve' in each]):.1f}"
         bounded = "yes" if LIMITS[name][2] == 0 else "no"
-        lines.append(f"| {name_of(name)} | {limits} | {weight:.2g} | {bounded} | {times} | {quarter} | "
-                     f"{group.interval().percent()} |")  # fmt: skip
+        lines.append(
+            f"| {name_of(name)} | {limits} | {weight:.2g} | {bounded} | {times} | {quarter} | "
+            f"{group.interval().percent()} |"
+        )
     return lines
 
 

@@ -60,18 +60,34 @@ def best_proportions(runs: Runs, extra: Extra) -> list[Claim]:
 
 judge_figure_5 = judged(
     best_proportions,
-    *(Row(f"{100 * p:g} % by sampling beats {100 * p:g} % by a baseline",
-          where(compose__positive_share=p, effective_positive=p),
-          where(compose__positive_share=other, effective_positive=p)) for p, other in ((0.1, 0.5), (0.5, 0.1))),
-)  # fmt: skip
+    *(
+        Row(
+            f"{100 * p:g} % by sampling beats {100 * p:g} % by a baseline",
+            where(compose__positive_share=p, effective_positive=p),
+            where(compose__positive_share=other, effective_positive=p),
+        )
+        for p, other in ((0.1, 0.5), (0.5, 0.1))
+    ),
+)
 
 
 # ---- Figure 6
 
-draw_figure_6 = grid(*(
-    panel(against, algorithms, EFFECTIVE, within=where(data__name=data), base=True, legend=INSIDE, xlabel=AXIS,
-          title=f"{{model}}, {name_of(data)}") for data in ("gsm8k", "math")
-))  # fmt: skip
+draw_figure_6 = grid(
+    *(
+        panel(
+            against,
+            algorithms,
+            EFFECTIVE,
+            within=where(data__name=data),
+            base=True,
+            legend=INSIDE,
+            xlabel=AXIS,
+            title=f"{{model}}, {name_of(data)}",
+        )
+        for data in ("gsm8k", "math")
+    )
+)
 
 
 def judge_figure_6(runs: Runs, extra: Extra) -> list[Claim]:
@@ -84,8 +100,9 @@ def judge_figure_6(runs: Runs, extra: Extra) -> list[Claim]:
         at = {p: (tis.where(effective_positive=p), topr.where(effective_positive=p)) for p in group.split(EFFECTIVE)}
         few, high = [p for p in at if p <= 0.1], [p for p in at if p >= 0.5]
         found += [above(f"{name}: TIS below TOPR at {told(p)}", difference(*at[p])) for p in few]
-        found += [above(f"{name}: TOPR does not fail at {told(p)}: it ends above the base", gain(at[p][1]))
-                  for p in few]  # fmt: skip
+        found += [
+            above(f"{name}: TOPR does not fail at {told(p)}: it ends above the base", gain(at[p][1])) for p in few
+        ]
         even = [(told(p), difference(*at[p][::-1])) for p in high]
         found.append(between(f"{name}: no difference of more than 3 points from p̃ = 50 % on", even, 0.03))
         if (peak := best(tis)) and (other := best(topr)):
@@ -124,8 +141,10 @@ draw_map = grid(panels_of=panels_of_map)
 def judge_map(runs: Runs, extra: Extra) -> list[Claim]:
     """Which of the two holds what it has where the learning rate or p̃ is not the best one."""
     places = [(rate, p) for rate in runs.split("optim.lr") for p in runs.split(EFFECTIVE)]  # the same for both
-    pairs = [tuple(runs.where(algo__name=name, optim__lr=rate, effective_positive=p) for name in ("tis", "topr"))
-             for rate, p in places]  # fmt: skip
+    pairs = [
+        tuple(runs.where(algo__name=name, optim__lr=rate, effective_positive=p) for name in ("tis", "topr"))
+        for rate, p in places
+    ]
     pairs = [pair for pair in pairs if all(len(each) for each in pair)]
     count = len(pairs)
     if not count:

@@ -117,8 +117,9 @@ def histogram(ax: Axes, groups: Mapping[str, Runs]) -> None:
     parts = [("base", parts[0][1], "base"), *parts] if parts else []
     for name, runs, part in parts:
         n = runs[0][part]["n"]
-        counts = [np.bincount(unpacked(each[part]["of_problems"]["correct"]).astype(int), minlength=n + 1)
-                  for each in runs]  # fmt: skip
+        counts = [
+            np.bincount(unpacked(each[part]["of_problems"]["correct"]).astype(int), minlength=n + 1) for each in runs
+        ]
         mean = 100 * np.mean([count / count.sum() for count in counts], axis=0)
         style = {"color": "0.5", "ls": ":"} if name == "base" else draw.series_style(draw.place(name, [*groups]))
         ax.plot(range(n + 1), mean, marker=".", label=name_of(name), **style)
@@ -130,8 +131,9 @@ draw_figure_4 = grid(
     panel(bars, algorithms, "maj", within=STORIES, title="", ylabel="maj@{k} (%)"),
     panel(histogram, algorithms, within=STORIES, title="", legend=3),
     panel(bars, algorithms, within=TASKS, title="", ylabel="MATH-like pass@1 (%)"),
-    width=3.0, height=2.7,
-)  # fmt: skip
+    width=3.0,
+    height=2.7,
+)
 
 
 def fewer(runs: Runs, extra: Extra) -> Claim:
@@ -147,13 +149,16 @@ def doubled(runs: Runs, extra: Extra) -> Claim:
 
 
 judge_figure_4 = judged(
-    Row("negatives help: TOPR above positives only, pass@1", where("topr", data__name="gsm8k"),
-        where("sft", data__name="gsm8k")),
+    Row(
+        "negatives help: TOPR above positives only, pass@1",
+        where("topr", data__name="gsm8k"),
+        where("sft", data__name="gsm8k"),
+    ),
     Row("and in maj@n", where("topr", data__name="gsm8k"), where("sft", data__name="gsm8k"), "maj"),
     fewer,
     doubled,
     Row("MATH-like: TOPR above positives only", where("topr", data__name="math"), where("sft", data__name="math")),
-)  # fmt: skip
+)
 
 
 # ---- Figure 7
@@ -174,8 +179,10 @@ def panels_7(runs: Runs) -> list[draw.Panel]:
     def within(name: str) -> Callable[[Runs], Runs]:
         return lambda members: settings_7(members)[name]
 
-    each = [panel(curves, algorithms, within=within(name), legend=INSIDE, title_size=8, title=f"{{model}}, {name}")
-            for name in settings_7(runs)]  # fmt: skip
+    each = [
+        panel(curves, algorithms, within=within(name), legend=INSIDE, title_size=8, title=f"{{model}}, {name}")
+        for name in settings_7(runs)
+    ]
     return [*each, panel(metric, algorithms, "grad_norm", within=UNCHANGED, log=True, title="gradient norm, default")]
 
 
@@ -197,8 +204,9 @@ def norms(runs: Runs, extra: Extra) -> Claim:
 def higher(text: str, name: str, first: Runs, other_name: str, other: Runs, number: Callable[[Record], float]) -> Claim:
     """Whether a number of each run is higher in `first` than in `other`, by the interval over seeds that both have."""
     pairs = [(number(one), number(two)) for one in first for two in other if seed_of(one) == seed_of(two)]
-    shown = "; ".join(f"{label} {' '.join(f'{pair[i]:.2f}' for pair in pairs)}"
-                      for i, label in enumerate((name, other_name)))  # fmt: skip
+    shown = "; ".join(
+        f"{label} {' '.join(f'{pair[i]:.2f}' for pair in pairs)}" for i, label in enumerate((name, other_name))
+    )
     return by_seeds(text, [one - two for one, two in pairs], shown)
 
 
@@ -208,12 +216,16 @@ def seed_of(record: Record) -> int:
 
 LOOSE = {"compose__name": "proportion", "optim__grad_clip": 100.0}
 judge_figure_7 = judged(
-    Row("default: IS at most 3 points below TOPR", where("is", compose__name="uniform"),
-        where("topr", compose__name="uniform"), least=-0.03),
+    Row(
+        "default: IS at most 3 points below TOPR",
+        where("is", compose__name="uniform"),
+        where("topr", compose__name="uniform"),
+        least=-0.03,
+    ),
     norms,
     Row("60 % negatives, clip 100: IS ends below the base", where("is", **LOOSE), rule=below),
     Row("60 % negatives, clip 100: TOPR ends above the base", where("topr", **LOOSE)),
-)  # fmt: skip
+)
 
 
 # ---- relatives
@@ -223,5 +235,8 @@ draw_related = grid(panel(curves, algorithms, legend=INSIDE), panel(bars, algori
 
 def judge_related(runs: Runs, extra: Extra) -> list[Claim]:
     topr = pick(runs, "topr")
-    return [above(f"TOPR ends above {name_of(name)}", difference(group, topr))
-            for name, group in algorithms(runs).items() if name != "topr"]  # fmt: skip
+    return [
+        above(f"TOPR ends above {name_of(name)}", difference(group, topr))
+        for name, group in algorithms(runs).items()
+        if name != "topr"
+    ]

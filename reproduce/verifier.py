@@ -49,10 +49,13 @@ def rows(runs: Runs, extra: Extra) -> list[Row]:
     for record in runs:
         noted = extra[json.dumps(record["settings"], sort_keys=True)]
         before, after = (
-            Tally({name: np.array(column, float) for name, column in noted[when].items()},
-                  noted["solutions"], noted["verifications"])
+            Tally(
+                {name: np.array(column, float) for name, column in noted[when].items()},
+                noted["solutions"],
+                noted["verifications"],
+            )
             for when in ("before", "after")
-        )  # fmt: skip
+        )
         settings: dict[str, Any] = {}
         for key in ("model.name", "algo.name"):
             group, name = key.split(".")
@@ -75,9 +78,13 @@ def column(ax: Axes, runs: Runs, name: str, extra: Extra) -> None:
     ax.set_xticks(range(len(shown)), [row.kind for row in shown], rotation=30, ha="right")
 
 
-draw_table_2 = draw.grid(*(
-    draw.panel(column, lambda runs: runs, name, extra=True, ylabel=f"{title} (%)") for name, title in COLUMNS.items()
-), width=3.0)  # fmt: skip
+draw_table_2 = draw.grid(
+    *(
+        draw.panel(column, lambda runs: runs, name, extra=True, ylabel=f"{title} (%)")
+        for name, title in COLUMNS.items()
+    ),
+    width=3.0,
+)
 
 
 def judge_table_2(runs: Runs, extra: Extra) -> list[Claim]:

@@ -123,14 +123,7 @@ RECIPES: dict[str, Recipe] = {
     "tiny_long": LedgerRecipe(
         seed=3,
         forms={"gsm8k": 1.0},
-        mix={
-            "careful": 0.08,
-            "careful slip": 0.24,
-            "unmarked": 0.14,
-            "terse": 0.03,
-            "terse slip": 0.21,
-            "hasty": 0.30,
-        },
+        mix={"careful": 0.08, "careful slip": 0.24, "unmarked": 0.14, "terse": 0.03, "terse slip": 0.21, "hasty": 0.30},
         steps=6000,
         clean_steps=3000,
         batch_size=8,

@@ -22,12 +22,12 @@ PIECES = r" ?\\[A-Za-z]{1,24}| ?\p{L}{1,24}| ?\p{N}|\}\{| ?[^\s\p{L}\p{N}]|\s"
 
 def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
     """The tokenizer whose vocabulary is the special tokens, the bytes and every piece of `texts`."""
-    from tokenizers import Tokenizer, models, processors
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     cutter = _with_cutting(Tokenizer(models.WordPiece({"?": 0}, unk_token="?")))
     pieces = sorted({piece for text in texts for piece, _ in cutter.pre_tokenizer.pre_tokenize_str(text)})
-    alphabet = sorted(_byte_alphabet())
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     words = [PAD, BOS, EOS, *alphabet, *(piece for piece in pieces if len(piece) > 1)]
     vocabulary = {word: index for index, word in enumerate(words)}
     # No piece can be unknown, so the unknown token is never made; the library asks for one.
@@ -58,11 +58,3 @@ def _with_cutting(tokenizer: Tokenizer) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-def _byte_alphabet() -> list[str]:
-    from tokenizers import pre_tokenizers
-
-    alphabet: list[str] = pre_tokenizers.ByteLevel.alphabet()
-    assert len(alphabet) == 256
-    return alphabet
