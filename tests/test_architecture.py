@@ -40,7 +40,8 @@ def imports(path: str) -> Iterator[str]:
             if node.module and node.module.split(".")[0] in ("topr_exp", *BESIDE):
                 yield from (f"{node.module}.{name.name}" for name in node.names if not name.name.startswith("__"))
         elif isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.split(".")[0] in ("topr_exp", *BESIDE))
+            roots = tuple(f"{root}." for root in ("topr_exp", *BESIDE))  # the package's own name is below all parts
+            yield from (name.name for name in node.names if name.name.startswith(roots))
 
 
 def name_of(path: str) -> str:
