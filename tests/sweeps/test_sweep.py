@@ -132,7 +132,7 @@ def test_a_run_of_another_user(ordinary_user: Path) -> None:
     become_ordinary(ordinary_user)
     assert status(ordinary_user, RUN, None, Queue()).state == RUNNING
     found = status(hidden, RUN, None, Queue())
-    assert (found.state, found.error) == (UNREADABLE, f"cannot read {hidden}: no permission")
+    assert (found.state, found.error) == (UNREADABLE, "state.json can't be read (Permission denied)")
     assert count_states([found]) == "1 run: 1 unreadable"
 
 

@@ -74,7 +74,7 @@ def readable_status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> 
         found = STOPPED
         error = "stopped by a signal" if state.get("status") == "stopped" else "its process is gone (killed?)"
     elif fault != MISSING:
-        found, error = STOPPED, f"state.json {fault}"
+        found, error = UNREADABLE if fault.startswith("can't") else STOPPED, f"state.json {fault}"
     accuracy, base = newest_accuracy(folder)
     stage = "" if found in (DONE, NEW) else str(state.get("stage", ""))
     progress, left = state.get("progress"), None
