@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topr_exp.composition.proportion import baseline_for, effective_positive
+from topr_exp.composition.selection import baseline_for, effective_positive
 from topr_exp.types import TOPRError
 
 INSIDE = [0.001, 0.01, 0.1, 0.21, 1 / 3, 0.5, 0.67, 0.9, 0.99, 0.999]

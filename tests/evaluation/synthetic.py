@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
+from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID
 
 
 def evaluation(rng, problems, n, wrong_answers=4, invalid=0.15, easy=None):

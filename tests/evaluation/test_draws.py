@@ -7,10 +7,7 @@ import pytest
 
 from tests.evaluation import brute_force
 from tests.evaluation.synthetic import evaluation
-from topr_exp.evaluation.draws import draw, sampling_only_se
-from topr_exp.evaluation.majority import ballots
-from topr_exp.evaluation.passk import pass_at_k
-from topr_exp.evaluation.verdicts import CORRECT
+from topr_exp.evaluation.draws import CORRECT, ballots, draw, pass_at_k, sampling_only_se
 
 
 def test_draws_agree_with_the_closed_form_and_enumeration_in_expectation():

@@ -7,6 +7,7 @@ import pytest
 
 from tests.evaluation.synthetic import evaluation
 from topr_exp.evaluation import intervals as module
+from topr_exp.evaluation.draws import CORRECT, ballots, count_votes, majority_score, pass_at_k
 from topr_exp.evaluation.intervals import (
     Interval,
     bootstrap_intervals,
@@ -19,9 +20,6 @@ from topr_exp.evaluation.intervals import (
     t_interval,
     wilson_interval,
 )
-from topr_exp.evaluation.majority import ballots, count_votes, majority_score
-from topr_exp.evaluation.passk import pass_at_k
-from topr_exp.evaluation.verdicts import CORRECT
 
 N = 8
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation import brute_force
-from topr_exp.evaluation.majority import ballots, count_votes, majority_score
-from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
+from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID, ballots, count_votes, majority_score
 
 C, W, X = CORRECT, INCORRECT, INVALID
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.evaluation import brute_force
-from topr_exp.evaluation.passk import pass_at_k, powers_of_two
+from topr_exp.evaluation.draws import pass_at_k, powers_of_two
 
 
 @pytest.mark.parametrize("n", range(1, 9))

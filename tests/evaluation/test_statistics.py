@@ -8,8 +8,8 @@ import pytest
 
 from tests.evaluation import brute_force
 from tests.evaluation.synthetic import evaluation
+from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID, correct_histogram, encode, shares
 from topr_exp.evaluation.statistics import mean_lengths, mean_reward, measure, summarise
-from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID, correct_histogram, encode, shares
 
 C, W, X = CORRECT, INCORRECT, INVALID
 

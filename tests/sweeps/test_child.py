@@ -15,8 +15,8 @@ from topr_exp.runs.plan import Job
 from topr_exp.runtime.interrupts import Interrupted
 from topr_exp.sweeps import child
 from topr_exp.sweeps.child import Child, Killed
-from topr_exp.sweeps.follow import report
 from topr_exp.sweeps.local import run_locally
+from topr_exp.sweeps.status import report
 from topr_exp.sweeps.sweep import Run, Sweep
 from topr_exp.types import ConfigError, TOPRError
 

@@ -22,9 +22,8 @@ from topr_exp.runs.plan import Job, recompose
 from topr_exp.runtime import interrupts, leases
 from topr_exp.sweeps import queue
 from topr_exp.sweeps.queue import Entry, Queue, query
-from topr_exp.sweeps.status import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, UNREADABLE, status
+from topr_exp.sweeps.status import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, UNREADABLE, count_states, status
 from topr_exp.sweeps.sweep import Run, Submission, Sweep
-from topr_exp.sweeps.table import count_states
 from topr_exp.training import checkpoint
 from topr_exp.types import ConfigError, TOPRError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from topr_exp.tracking.login import wanted_mode
+from topr_exp.tracking.wandb_run import wanted_mode
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from tests.training.broken_runs import run_twice
 from tests.training.test_trainer import optim
 from topr_exp.config.optim import Schedule
 from topr_exp.pipeline import run
-from topr_exp.training.learning_rate import learning_rate
+from topr_exp.training.optimizers import learning_rate
 from topr_exp.types import TOPRError
 
 # By hand: a warm-up of 3 and five updates after it.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID
 from topr_exp.evaluation.statistics import summarise as summarise_evaluation
-from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
 from topr_exp.verifier.figures import difference, summarise, tally
 
 C, W, X = CORRECT, INCORRECT, INVALID

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topr_exp.evaluation.majority import ballots, count_votes, majority_score
-from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
-from topr_exp.verifier.selection import weighted_score
+from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID, ballots, count_votes, majority_score
+from topr_exp.verifier.figures import weighted_score
 
 C, W, X = CORRECT, INCORRECT, INVALID
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topr_exp.evaluation.verdicts import CORRECT, INCORRECT, INVALID
+from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID
 from topr_exp.types import Problem
 from topr_exp.verifier.figures import difference, summarise, tally
 from topr_exp.verifier.solutions import Solutions, Verification

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.composition.description import DIFFICULTY_BUCKETS, accuracy_bucket
-from topr_exp.composition.proportion import baseline_for
+from topr_exp.composition.selection import baseline_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from topr_exp.composition.candidates import Candidates, GroupStatistics, group_s
 from topr_exp.composition.description import Description
 from topr_exp.composition.pairs import select_pairs
 from topr_exp.composition.pool import Pool
-from topr_exp.composition.proportion import baseline_for, effective_positive
-from topr_exp.composition.selection import select_examples, select_groups
+from topr_exp.composition.selection import baseline_for, effective_positive, select_examples, select_groups
 from topr_exp.config.compose import ComposeConfig, Duplicates, Unit
 
 

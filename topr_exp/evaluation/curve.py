@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 from topr_exp.runtime import interrupts
-from topr_exp.training.journal import Journal
+from topr_exp.training.trainer import Journal
 
 
 class Curve:

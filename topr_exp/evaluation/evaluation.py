@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
 from topr_exp.data.questions import Questions
+from topr_exp.evaluation.draws import encode
 from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise, without_majorities
-from topr_exp.evaluation.verdicts import encode
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts, generate_rollouts

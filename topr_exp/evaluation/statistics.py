@@ -15,11 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.evaluation.draws import TRIALS, Draws, draw, sampling_only_se
+from topr_exp.evaluation.draws import (
+    CORRECT,
+    TRIALS,
+    Draws,
+    ballots,
+    correct_histogram,
+    draw,
+    pass_at_k,
+    powers_of_two,
+    sampling_only_se,
+    shares,
+)
 from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_intervals, standard_error
-from topr_exp.evaluation.majority import ballots
-from topr_exp.evaluation.passk import pass_at_k, powers_of_two
-from topr_exp.evaluation.verdicts import CORRECT, correct_histogram, shares
 from topr_exp.types import VERDICTS
 
 HEADLINE_K = 8

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from topr_exp.evaluation.draws import INVALID, encode
 from topr_exp.evaluation.statistics import headline_k, measure
-from topr_exp.evaluation.verdicts import INVALID, encode
 from topr_exp.report.runs import Run
 from topr_exp.runs.records import Record
 from topr_exp.store import Store

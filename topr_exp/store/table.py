@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.runtime import leases
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
 from topr_exp.store.filling import Filling
-from topr_exp.store.keys import canonical, key_hash
 from topr_exp.store.ragged import Ragged
 from topr_exp.store.shards import Shards, stem
-from topr_exp.store.survey import KEY_FILE, KIND_NAMES, mark, read_key
+from topr_exp.store.survey import KEY_FILE, KIND_NAMES, canonical, key_hash, mark, read_key
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ from topr_exp.runs import attempt
 from topr_exp.runs.console import say, warn
 from topr_exp.runtime import leases
 from topr_exp.runtime.exit_status import exit_status
-from topr_exp.sweeps.status import ACTIVE, RUNNING, Status, read_statuses
+from topr_exp.sweeps.status import ACTIVE, RUNNING, Status, count_states, read_statuses, status_table
 from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SUBMITIT, Run, Sweep, lock_sweep
-from topr_exp.sweeps.table import count_states, status_table
 from topr_exp.types import TOPRError
 
 OUTPUTS = Path("outputs")  # output_dir unless it is set

@@ -17,11 +17,18 @@ from topr_exp.runs.plan import Plan
 from topr_exp.runtime import interrupts
 from topr_exp.runtime.jsonfiles import read_object
 from topr_exp.sweeps import slurm
-from topr_exp.sweeps.follow import report, wait_for_slurm
 from topr_exp.sweeps.local import run_locally
-from topr_exp.sweeps.status import ACTIVE, DONE, is_running, read_statuses
+from topr_exp.sweeps.status import (
+    ACTIVE,
+    DONE,
+    count_states,
+    is_running,
+    read_statuses,
+    report,
+    status_table,
+    wait_for_slurm,
+)
 from topr_exp.sweeps.sweep import Run, Sweep, lock_sweep
-from topr_exp.sweeps.table import count_states, status_table
 from topr_exp.types import TOPRError
 
 

@@ -1,15 +1,19 @@
-"""The state of each run of a sweep, read from its folder and from Slurm."""
+"""The state of each run of a sweep, read from its folder and from Slurm, as a table that may be followed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from topr_exp.runs import attempt
+from topr_exp.runs.console import say, warn
 from topr_exp.runs.records import Lines
 from topr_exp.runtime import leases
+from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import disk_errors
 from topr_exp.runtime.jsonfiles import MISSING, number, read_object
 from topr_exp.sweeps.queue import Queue, query
@@ -107,3 +111,105 @@ def first_line(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0]
     except OSError:
         return ""
+
+
+WIDEST = 60  # characters of an error that a table shows
+
+
+def status_table(statuses: Sequence[Status]) -> str:
+    """One line a run and a line that counts them."""
+    has_slurm = any(each.slurm for each in statuses)
+    titles = ["run", "state", "stage", "left", "pass@1", *(["slurm"] if has_slurm else []), "folder", ""]
+    rows = []
+    for each in statuses:
+        cells = [str(each.run.number), each.state, each.stage]
+        cells += [format_duration(each.seconds_left), format_accuracy(each)]
+        cells += [each.slurm or ""] if has_slurm else []
+        rows.append([printable(cell, keep="") for cell in (*cells, each.run.folder, shorten(each.error))])
+    widths = [max(len(row[i]) for row in [titles, *rows]) for i in range(len(titles))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [titles, *rows]]
+    return "\n".join([*(line.rstrip() for line in lines), count_states(statuses)])
+
+
+def count_states(statuses: Sequence[Status]) -> str:
+    """How many runs are in each state."""
+    number = Counter(each.state for each in statuses)
+    order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE)
+    parts = [f"{number[state]} {state}" for state in order if number[state]]
+    return f"{len(statuses)} runs: {', '.join(parts)}" if len(statuses) != 1 else f"1 run: {parts[0]}"
+
+
+def format_accuracy(each: Status) -> str:
+    """The base model's pass@1 and the newest one, in percent."""
+    if each.accuracy is None or each.base is None:
+        return ""
+    if each.state == DONE or each.accuracy != each.base:
+        return f"{100 * each.base:.1f} -> {100 * each.accuracy:.1f}"
+    return f"{100 * each.base:.1f}"
+
+
+def format_duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def shorten(text: str) -> str:
+    return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
+
+
+def time_of_day() -> str:
+    """The time of day, for lines that report a change."""
+    return time.strftime("%H:%M:%S")
+
+
+POLL_SECONDS = (2.0, 15.0)  # until runs in Slurm are asked about again: at first, and at most
+QUIET_POLLS = 3  # that must agree before runs without a result count as ended
+
+
+def report(sweep: Sweep, run: Run | None, message: str) -> None:
+    """Say how a run ended; with no run, how the sweep stands while nothing ends."""
+    if run is None:
+        working = [each for each in read_statuses(sweep, sweep.runs)[0] if each.state == RUNNING]
+        shown = ", ".join(f"run {each.run.number} {each.stage}" for each in working[:4])
+        say(f"{time_of_day()} {len(working)} running: {shown}{' ...' if len(working) > 4 else ''}")
+        return
+    say(f"{time_of_day()} {describe(status(sweep.path(run), run, None, Queue()), message)}")
+
+
+def describe(each: Status, message: str = "") -> str:
+    """What became of a run, in one line."""
+    text = f"run {each.run.number} {each.state} ({each.run.folder})"
+    if each.state == DONE:
+        return f"{text}: pass@1 {format_accuracy(each)}"
+    return f"{text}: {message or each.error}" if message or each.error else text
+
+
+def wait_for_slurm(sweep: Sweep, runs: Sequence[Run]) -> None:
+    """Wait for runs in Slurm, telling every change, until none of them is queued or running.
+
+    Submitit's own waiting ends with the first job that was cancelled, and never where accounting is off.
+    """
+    seen: dict[int, str] = {}
+    told: set[str] = set()
+    pause, quiet = POLL_SECONDS[0], 0
+    while True:
+        statuses, queue = read_statuses(sweep, runs)
+        for note in [note for note in queue.notes if note not in told]:
+            warn(note)
+            told.add(note)
+        for each in statuses:
+            if seen.get(each.run.number, QUEUED) != each.state:
+                say(f"{time_of_day()} {describe(each)}")
+                pause = POLL_SECONDS[0]
+            seen[each.run.number] = each.state
+        if all(each.state in (DONE, FAILED) for each in statuses):
+            return
+        # A shared file system may show the end of a run later than Slurm does: ask more than once.
+        quiet = 0 if not queue.answered or any(each.state in ACTIVE for each in statuses) else quiet + 1
+        if quiet == QUIET_POLLS:
+            return
+        time.sleep(POLL_SECONDS[0] if quiet else pause)
+        pause = min(pause * 1.2, POLL_SECONDS[1])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from topr_exp.runs.records import Record
-from topr_exp.tracking.follower import AXES, Follower, flat
-from topr_exp.tracking.samples import COLUMNS, sample_rows
+from topr_exp.tracking.follower import AXES, COLUMNS, Follower, flat, sample_rows
 
 FOLDER = "tensorboard"  # of a run
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import netrc
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from topr_exp.runs.records import Record
-from topr_exp.tracking.follower import Follower, allowed, flat
-from topr_exp.tracking.login import wanted_mode
-from topr_exp.tracking.samples import COLUMNS, sample_rows
+from topr_exp.tracking.follower import COLUMNS, Follower, allowed, flat, sample_rows
 
 INIT_SECONDS = 60.0  # to reach W&B, unless WANDB_INIT_TIMEOUT is set
 
@@ -120,3 +120,25 @@ def leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield from leaves(item, f"{prefix}{name}/")
         elif not isinstance(item, list):
             yield f"{prefix}{name}", item
+
+
+def wanted_mode() -> str | None:
+    """`offline` when nobody is logged in; None leaves it to W&B's own settings (WANDB_MODE, a logged-in account)."""
+    if os.environ.get("WANDB_MODE"):
+        return os.environ["WANDB_MODE"]
+    return None if logged_in() else "offline"
+
+
+def logged_in() -> bool:
+    """An API key in the environment or, for this server, in the user's netrc file."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    named = os.environ.get("NETRC")
+    for path in [Path(named)] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]:
+        try:
+            if netrc.netrc(str(path)).authenticators(host) is not None:
+                return True
+        except (OSError, netrc.NetrcParseError):
+            continue
+    return False

@@ -69,7 +69,7 @@ def save(workspace: Any, path: Path) -> None:
 
 def create(entity: str, project: str, group: str | None) -> str:
     """Create the workspace in W&B; returns its address. TOPRError when W&B refuses or can't be reached."""
-    from topr_exp.tracking.login import logged_in
+    from topr_exp.tracking.wandb_run import logged_in
 
     if not logged_in():
         raise TOPRError("nobody is logged in to W&B: `wandb login`, or --save FILE for the specification alone")

@@ -7,8 +7,7 @@ import math
 from topr_exp.runtime import interrupts
 from topr_exp.runtime.progress import Progress
 from topr_exp.training.examples import Examples
-from topr_exp.training.journal import Journal
-from topr_exp.training.trainer import Trainer
+from topr_exp.training.trainer import Journal, Trainer
 
 
 def train_offline(

@@ -33,9 +33,8 @@ from topr_exp.sampling.rollouts import Rollouts, completions_table, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
-from topr_exp.training.journal import Journal
 from topr_exp.training.scoring import log_probabilities
-from topr_exp.training.trainer import Trainer
+from topr_exp.training.trainer import Journal, Trainer
 from topr_exp.types import TOPRError
 
 BUFFER, ROUND = "buffer.arrow", "round.arrow"

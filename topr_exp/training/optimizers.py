@@ -1,4 +1,4 @@
-"""The optimizers: AdamW as torch has it, and Adafactor, of whole weights and of weights that are sharded by rows."""
+"""AdamW as torch has it; Adafactor, of whole weights and of weights that are sharded by rows; learning rates."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from topr_exp.config.optim import OptimConfig, Optimizer
+from topr_exp.config.optim import OptimConfig, Optimizer, Schedule
 from topr_exp.config.schema import first_line
 from topr_exp.runtime import distributed
+from topr_exp.types import TOPRError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 log = logging.getLogger(__name__)
@@ -264,3 +265,17 @@ def sharding_dimension(weight: DTensor) -> int:
 def follows_rows(name: str, value: Tensor, weight: Tensor) -> bool:
     """Whether a tensor of an optimizer's state has an entry for each row of its weight, and is sharded as that is."""
     return value.ndim > 0 and not (name == "exp_avg_sq_col" and weight.ndim == 2)
+
+
+def learning_rate(config: OptimConfig, done: int, updates: int) -> float:
+    """The rate of the update after `done` others, of `updates` in the iteration.
+
+    lr · min(1, (done + 1) / (W + 1)) · f(x) with W = optim.warmup_steps and x the share that is left of the updates
+    after the warm-up: f = 1 (constant), x (linear) or (1 − cos πx) / 2 (cosine). It is 0 for no update.
+    """
+    warmup = config.warmup_steps
+    if updates <= warmup:
+        raise TOPRError(f"optim.warmup_steps must be below {updates}, the updates of an iteration; got {warmup}")
+    left = min(1.0, (updates - done) / (updates - warmup))
+    share = {Schedule.constant: 1.0, Schedule.linear: left, Schedule.cosine: (1 - math.cos(math.pi * left)) / 2}
+    return config.lr * min(1.0, (done + 1) / (warmup + 1)) * share[config.schedule]

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,12 +27,10 @@ from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime import distributed, interrupts
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples
-from topr_exp.training.journal import Journal
-from topr_exp.training.learning_rate import learning_rate
 from topr_exp.training.logprobs import TokenScores, collate
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.micro_batches import MicroBatch, micro_batches
-from topr_exp.training.optimizers import Adafactor, make_optimizer
+from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, PairBatch, TOPRError
 
@@ -275,3 +273,13 @@ class Trainer:
             f"largest |log-ratio| {worst:.4g}, completions {examples.rows(chosen).tolist()}; the last checkpoint is "
             "kept (lower optim.lr, or set optim.skip_nonfinite=true)"
         )
+
+
+class Journal(Protocol):
+    """Keeps the records of a run."""
+
+    def log(self, record: dict[str, float]) -> None:
+        """Take the record of an update."""
+
+    def before_checkpoint(self, step: int, steps: int) -> None:
+        """Make everything logged durable: the checkpoint that follows counts on it."""

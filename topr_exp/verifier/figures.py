@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp.evaluation.draws import CORRECT, INVALID, Ballots, ballots
 from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_means, paired_difference
-from topr_exp.evaluation.majority import ballots
-from topr_exp.evaluation.verdicts import CORRECT, INVALID
-from topr_exp.verifier.selection import weighted_score
 
 # Name of a figure -> (what is summed over problems, over what): shares whose denominators differ between problems.
 RATIOS = {
@@ -119,3 +117,22 @@ def figure(name: str, names: list[str], means: NDArray[np.float64]) -> NDArray[n
 def difference(first: NDArray[np.float64], second: NDArray[np.float64], seed: int = 0) -> dict[str, float | None]:
     """second - first, [P] each, paired by problem."""
     return paired_difference(first, second, np.random.default_rng([seed, 3])).as_dict()
+
+
+def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[np.float64]:
+    """[P] the expected score of the answer that each problem's weighted vote selects.
+
+    approvals: [P, K] how many verifications of a solution say that it is correct, 0 where it has none. Each solution
+    has the same number of verifications, so that sums of counts order answers as sums of shares do, without rounding.
+    """
+    assert approvals.shape == voting.candidate.shape, (approvals.shape, voting.candidate.shape)
+    problems, width = voting.worth.shape
+    votes = voting.candidate >= 0
+    slot = (voting.candidate + width * np.arange(problems)[:, None])[votes]
+    stood = np.bincount(slot, minlength=problems * width).reshape(problems, width) > 0
+    total = np.zeros(problems * width, dtype=np.int64)
+    np.add.at(total, slot, approvals[votes].astype(np.int64))
+    total = np.where(stood, total.reshape(problems, width), -1)
+    leads = stood & (total == total.max(axis=1, keepdims=True))
+    score: NDArray[np.float64] = (leads * voting.worth).sum(axis=1) / np.maximum(leads.sum(axis=1), 1)
+    return score

@@ -17,8 +17,8 @@ from topr_exp.config.task import TaskConfig
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter
 from topr_exp.data.questions import tokenize_prompts
+from topr_exp.evaluation.draws import CORRECT, encode
 from topr_exp.evaluation.evaluation import Evaluation
-from topr_exp.evaluation.verdicts import CORRECT, encode
 from topr_exp.grading.verdicts import grade_rollouts
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
