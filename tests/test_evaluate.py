@@ -20,10 +20,10 @@ from topr_exp.config.resolvers import CONF
 from topr_exp.evaluate import main, quoted
 from topr_exp.models import policy as policies
 from topr_exp.models import words as words_module
-from topr_exp.models.loading import SHIPPED, weights_fingerprint
+from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs import benchmark, prompt
+from topr_exp.runs import prompt
 from topr_exp.sampling import sampler
 from topr_exp.types import TOPRError
 
@@ -78,6 +78,7 @@ def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished: Pat
     weights = load_file(tmp_path / "other" / "model" / "model.safetensors")
     moved = {name: 1.5 * weight for name, weight in weights.items()}
     save_file(moved, tmp_path / "other" / "model" / "model.safetensors", {"format": "pt"})
+    (tmp_path / "other" / "model" / "checksums.json").unlink()
     shutil.copytree(finished, tmp_path / "moved")
     for folder in (finished, tmp_path / "other", tmp_path / "moved"):
         assert (
@@ -189,6 +190,7 @@ def test_nothing_that_a_folder_brings_is_run(
     if "trust_remote_code" in change:
         own = "from transformers import PreTrainedTokenizerFast\nclass Own(PreTrainedTokenizerFast): pass\n"
         marking(folder / "model" / "code.py", marker, own)
+        (folder / "model" / "checksums.json").unlink()  # as whoever changes a model on purpose would
         of_tokenizer = folder / "model" / "tokenizer_config.json"
         added = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "code.Own"]}}
         of_tokenizer.write_text(json.dumps(json.loads(of_tokenizer.read_text()) | added))
@@ -253,15 +255,14 @@ def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path: Path, monkeypa
     """A GPU may have no room for both."""
     loaded: list[tuple[str, Any]] = []
 
-    def load(config: Any, *given: Any) -> Any:
+    def load(path: str, *given: Any) -> Any:
         assert all(model() is None for _, model in loaded)
-        policy = load_policy(config, *given)
-        policy.model.circle = [policy.model]  # as the first model of a process is held by frames of its loading
-        loaded.append((config.path, weakref.ref(policy.model)))
-        return policy
+        model, tokenizer = load_model(path, *given)
+        model.circle = [model]  # as the first model of a process is held by frames of its loading
+        loaded.append((Path(path).name, weakref.ref(model)))
+        return model, tokenizer
 
-    for module in (policies, benchmark):
-        monkeypatch.setattr(module, "load_policy", load)
+    monkeypatch.setattr(policies, "load_model", load)
     verifier = ["task=verifier", "task.solver=tiny", "task.test_solutions=2"]
     gc.disable()  # so that no circle goes by chance
     try:

@@ -11,7 +11,6 @@ score different shards of the store's tables, train on different parts of each b
 from __future__ import annotations
 
 import dataclasses
-import gc
 import logging
 import shutil
 from collections.abc import Sequence
@@ -155,7 +154,6 @@ class Experiment:
     def reload(self, folder: Path | None = None) -> None:
         """The policy with the weights of a folder of this run, or (None) with the base's."""
         del self.policy  # with its gradients: there may be no memory for two
-        gc.collect()
         self.policy = load_policy(self.config.model, self.config.cluster.device.name, folder)
 
     def add_adapter(self, iteration: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -156,6 +157,7 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     device: auto (a GPU where there is one), cpu or cuda. Raises ConfigError for a GPU that is not there, TOPRError
     for a model that can't be loaded.
     """
+    gc.collect()  # a model that is done with: frames of its loading may hold it in a circle
     transformers.utils.logging.disable_progress_bar()  # its bars for a second's work would stand among ours
     distributed.check_device(device)
     if device == "auto":
