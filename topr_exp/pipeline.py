@@ -76,6 +76,8 @@ def run(config: Config) -> dict[str, Any]:
         refuse_changed_inputs(folder, config)
         if folder.done:
             refuse_damaged_model(folder.path / "model")
+            if lost := folder.metrics.missing(config.iterations):
+                warn(f"{folder.metrics.path} lacks {lost}")
             say(f"finished before, nothing to do: {folder.path}\n\n{folder.results()}")
             return folder.read("summary.json") or {}
         keep_threads(config, folder)

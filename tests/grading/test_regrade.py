@@ -85,6 +85,8 @@ def test_code_and_completions_that_are_not_there_are_one_line(
     assert main([*command, "--grader", own]) == 0
     damage(store.open(tmp_path / found.name), 1, 0)
     shutil.rmtree(tmp_path / "rollouts")
+    (tmp_path / "own.jsonl").write_text('{"question": "5?", "gold": "5", "completion": "5"}\n')
+    import_file(store, tmp_path / "own.jsonl", "verdicts")  # by its kind no verdicts of ours, whatever its name
     assert main([*command, "--grader", own]) == 1
     assert "no table in" in capsys.readouterr().out
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,15 +115,17 @@ def test_damaged_small_files_are_made_again(
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
     assert store(["verify", str(config.folder)]) == 0
     assert run(config)["final"] == before["final"]
-    assert "finished before, nothing to do" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "finished before, nothing to do" in told.out
+    assert "metrics.jsonl lacks 1 of 4 updates of iteration 1 (2)" in told.err
 
 
 def test_a_finished_run_is_shown_where_nothing_can_be_written(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {path: path.stat() for path in [config.folder, *config.folder.rglob("*")]}
-    monkeypatch.setattr("os.access", lambda *given: False)
+    monkeypatch.setattr("tempfile.TemporaryDirectory", Mock(side_effect=OSError(errno.EROFS, "read-only")))
     check_machine([config])
     run(config)
     assert {path: path.stat().st_mtime_ns for path in seen} == {path: at.st_mtime_ns for path, at in seen.items()}
     (config.folder / "DONE").unlink()
-    with pytest.raises(ConfigError, match="nothing can be written in"):
+    with pytest.raises(ConfigError, match=r"cannot make .*/runs \(read-only\)"):
         check_machine([config])

@@ -76,6 +76,9 @@ def test_verify(store: Store, rollouts: Table, capsys: pytest.CaptureFixture[str
     (rollouts.folder / "key.json").write_text("{")
     assert command(store, "verify") == 1
     assert "key.json is damaged" in capsys.readouterr().out
+    (store.root.parent / "notes.json").write_text("[" * 100_000)
+    assert command(store, "verify", str(store.root.parent)) == 1
+    assert "notes.json: no JSON" in capsys.readouterr().out
     assert command(store, "list") == 0
     assert "key.json is damaged" in capsys.readouterr().out
 

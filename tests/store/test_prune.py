@@ -120,6 +120,9 @@ def test_a_damaged_table_goes_only_by_its_full_name(store: Store, command: Comma
         key_file.unlink()
     else:
         key_file.write_text((other.folder / "key.json").read_text()[: 9 if damage == "truncated" else None])
+    (line,) = [line for line in command("list")[1].split("\n") if line.startswith(table.name)]
+    assert "can't be made again  " in line
+    assert "to make it again" not in line
     os.utime(table.folder, (0, 0))
     assert command("prune", "--older-than", "1", "--kind", "imported", "--yes")[1].startswith("removed 0 tables")
     status, _, err = command("prune", "--key", "imported", "--yes")

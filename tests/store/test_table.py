@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def damage_checksum(path: Path) -> None:
-    path.with_suffix(".json").write_text("{")
+def damage_checksum(path: Path, text: str = "{") -> None:
+    path.with_suffix(".json").write_text(text)
 
 
 @pytest.fixture
@@ -57,7 +58,10 @@ def test_a_shard_that_is_not_what_it_was_before_it_was_damaged_is_told(
     [
         (lambda path: flip(path, 600), "its checksum is wrong"),
         (cut, r"\d+ bytes instead of \d+"),
-        (damage_checksum, "its checksum file shard-00004.json is not readable"),
+        *(
+            (partial(damage_checksum, text=text), "its checksum file shard-00004.json is not readable")
+            for text in ("{", '{"rows": Infinity, "bytes": 1, "blake2b": ""}', "[" * 100_000)
+        ),
     ],
 )
 def test_a_damaged_shard_is_named_and_made_again(

@@ -104,7 +104,7 @@ def find_damage(folder: Path, known: Mapping[str, str] | None = None, part: slic
         for name in sorted(listed)[part]:
             if ((known or {}).get(name) or file_sha256(folder / name)) != listed[name]:
                 return f"{name} has another checksum"
-    except ValueError:
+    except (ValueError, RecursionError):
         return f"{name} is no JSON"
     except OSError as error:
         return f"{name}: {error.strerror or error}"

@@ -84,7 +84,7 @@ def list_tables(store: Store, options: argparse.Namespace) -> int:
     for entry in found:
         size, unused = human_bytes(entry.bytes()), f"{entry.days_unused:.0f} d"
         if entry.table is None:
-            lines.append((entry.name, "?", "?", size, unused, entry.error))
+            lines.append((entry.name, "?", "?", size, unused, FOR_EVER * entry.imported + entry.error))
             continue
         table = entry.table
         done = sum(table.checksum_file(index).exists() for index in range(table.shards))
@@ -174,7 +174,7 @@ def is_json(path: Path) -> bool:
         return read_lines(path)[1] == 0
     try:
         return path.suffix != ".json" or bool(json.loads(path.read_bytes()))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -182,7 +182,7 @@ def regrade(store: Store, options: argparse.Namespace) -> int:
     from topr_exp.grading.regrade import regrade_table
 
     found = [catalog.find(store, options.key)] if options.key else catalog.entries(store)
-    verdicts = [entry for entry in found if entry.kind == "verdicts"]
+    verdicts = [entry for entry in found if entry.kind == "verdicts" and not entry.imported]
     if options.key and not verdicts:
         raise TOPRError(f"{found[0].name} holds no verdicts")
     bad = total = 0

@@ -147,7 +147,7 @@ def _read_checksum(path: Path) -> dict[str, Any]:
     try:
         stored = json.loads(path.read_bytes())
         return {"rows": int(stored["rows"]), "bytes": int(stored["bytes"]), "blake2b": str(stored["blake2b"])}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise ValueError(f"its checksum file {path.name} is not readable") from None
 
 

@@ -96,7 +96,8 @@ def refuse_unmarked(root: Path, found: Survey) -> None:
 
 def read_key(folder: Path) -> tuple[dict[str, Any], int]:
     """Key and number of shards from a table's key.json; TOPRError when it can't be read or is another table's."""
-    path = folder / KEY_FILE
+    path, imported = folder / KEY_FILE, folder.parent.name == "imported"
+    remedy = f"remove the folder to {'import its file' if imported else 'make it'} again"
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         key, shards = dict(stored["key"]), int(stored["shards"])
@@ -104,11 +105,9 @@ def read_key(folder: Path) -> tuple[dict[str, Any], int]:
     except OSError as error:
         raise TOPRError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, TOPRError) as error:
-        raise TOPRError(f"{path} is damaged ({error}); remove the folder to make it again") from error
+        raise TOPRError(f"{path} is damaged ({error}); {remedy}") from error
     if named != folder.name:
-        raise TOPRError(
-            f"{path} holds another key than its folder's name says; damaged: remove the folder to make it again"
-        )
+        raise TOPRError(f"{path} holds another key than its folder's name says; damaged: {remedy}")
     return key, shards
 
 
