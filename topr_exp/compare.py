@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import exit_status, print_warning
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
     if not runs:
         raise TOPRError(f"none of the {len(everything)} runs there is finished")
     if left := len(everything) - len(runs):
-        print(f"warning: {left} unfinished run{'s are' if left > 1 else ' is'} left out", file=sys.stderr)
+        print_warning(f"{left} unfinished run{'s are' if left > 1 else ' is'} left out")
     unread = {}
     for run in runs:
         try:
@@ -76,7 +76,7 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
         except TOPRError as error:
             unread[run.name] = error
             why = f" ({'; '.join(run.notes)})" if run.notes else ""
-            print(f"warning: left out: {error}{why}", file=sys.stderr)
+            print_warning(f"left out: {error}{why}")
     runs = [run for run in runs if run.name not in unread]
     if not runs:
         raise TOPRError(f"none of the {len(unread)} finished runs there can be read")
@@ -113,8 +113,7 @@ def groups_of(runs: list[Run], figure: str) -> tuple[dict[tuple[str, ...], Runs]
 
     comparison = group_runs(runs)
     for i, other in comparison.repeats.items():
-        same = f"{runs[i].name} has the settings and seeds of {runs[other].name}"
-        print(f"warning: {same}: counted once", file=sys.stderr)
+        print_warning(f"{runs[i].name} has the settings and seeds of {runs[other].name}: counted once")
     records = [record(run, draw, figure=figure) for run, draw in zip(runs, comparison.draws, strict=True)]
     notes = [f"also differs: {comparison.confounded}"] if comparison.confounded else []
     return {

@@ -42,6 +42,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
 from topr_exp.runs.threads import keep_threads
 from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime.exit_status import show_log
 from topr_exp.runtime.files import write_text
 from topr_exp.sampling.imported import Imported, load_imported
 from topr_exp.sampling.mismatch import describe_mismatch, mismatch
@@ -63,7 +64,7 @@ REWARD_OF_WRONG = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
 
 def run(config: Config) -> dict[str, Any]:
     """One run; returns its summary. Raises TOPRError for what the user can mend."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    show_log(logging.WARNING)
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
     device = config.cluster.device.name

@@ -239,6 +239,8 @@ MISTAKES = [
         ["hydra.launcher._target_=a.SlurmLauncher"],
         "hydra/launcher is a.SlurmLauncher: it must be basic for cluster=loc",
     ),
+    (["hydra.launcher=x"], "hydra/launcher is x: it must be basic for cluster=local"),
+    (["hydra.sweeper=null"], "hydra/sweeper is None: it must be basic for cluster=local"),
     (["hydra/job_logging=none_at_all"], "hydra/job_logging=none_at_all: no such choice; allowed: "),
     ([f"output_dir=/tmp/{300 * 'a'}/b"], f"output_dir: {20 * 'a'}... has 300 bytes; a folder's name must be at most 2"),
     (["data=jsonl", f"data.path={300 * 'a'}"], f"data.path={300 * 'a'}: File name too long"),

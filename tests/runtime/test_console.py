@@ -17,6 +17,8 @@ from tests.conftest import ROOT, config_of, overrides
 from tests.sweep_tools import SLOW, command, environment, start, steps, wait_for
 from topr_exp.runtime import leases
 from topr_exp.runtime.exit_status import printable
+from topr_exp.sweeps import __main__ as sweeps
+from topr_exp.types import TOPRError
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -112,3 +114,11 @@ def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path: Path) -
         other.kill()
     assert done.returncode == 1
     assert f"names process {named['host']}:{other.pid}, which is at work on something else" in done.stderr
+
+
+def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeps, "PROC", tmp_path / "none")
+    with leases.acquire(tmp_path / "run.claim"), pytest.raises(TOPRError, match="end it by `kill "):  # type: ignore
+        sweeps.terminate(tmp_path / "run.claim")

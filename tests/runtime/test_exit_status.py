@@ -49,6 +49,15 @@ def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback() -> 
         exit_status(lambda: 1 // 0)
 
 
+def test_warnings_and_what_is_logged_escape_control_characters(capfd: pytest.CaptureFixture[str]) -> None:
+    code = (
+        "import logging; from topr_exp.runtime.exit_status import print_warning, show_log\n"
+        "show_log(logging.INFO); logging.info('read \\x1b[2J'); print_warning('left out: \\x9b')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert capfd.readouterr().err == "read \\x1b[2J\nwarning: left out: \\x9b\n"
+
+
 def test_a_reader_who_leaves_is_no_error() -> None:
     code = (
         "import sys; from topr_exp.runtime.exit_status import exit_status\n"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +77,6 @@ def expected_size(path: Path) -> int | None:
         length, tensors = header(path)
         return HEADER + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return None
-
-
-def weight_count(folder: Path) -> int | None:
-    """Weights of a model folder by the headers of its files, tied ones once; None where one can't be read."""
-    try:
-        return sum(math.prod(shape) for shape in shapes(folder).values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

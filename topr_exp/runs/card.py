@@ -83,8 +83,8 @@ def text(config: Config, summary: dict[str, Any], environment: dict[str, Any]) -
     table = "\n".join(f"| {name} | {cell(value)} |" for name, value in rows.items())
     return f"""# {config.folder.name}
 
-A language model trained with reinforcement learning on the answers that it gave, as an experiment: it was tested on
-the problems below and on nothing else.
+A language model trained with reinforcement learning on answers to problems, as an experiment: it was tested on the
+problems below and on nothing else.
 
 Licence: to be filled in by whoever publishes it. That of the base model holds for these weights too.
 {adapter(config)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from topr_exp.config.optim import Schedule
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config, Mu
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import printable
+from topr_exp.runtime.exit_status import print_warning
 from topr_exp.types import VERDICTS
 from topr_exp.verifier import table as verifier_table
 
@@ -35,7 +34,7 @@ def say(text: str = "") -> None:
 def warn(text: str) -> None:
     """A line that must not be lost among results; once for all processes of a run."""
     if distributed.is_main_process():
-        print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+        print_warning(text)
 
 
 def header(

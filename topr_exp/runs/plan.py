@@ -140,7 +140,8 @@ def launcher_of(base: DictConfig) -> dict[str, Any]:
     """The settings of Hydra's launcher; ConfigError for a launcher or a sweeper that nothing here would use."""
     launcher = {"local": ("BasicLauncher", "basic"), "slurm": ("SlurmLauncher", "submitit_slurm")}[base.cluster.name]
     for kind, (expected, choice) in {"launcher": launcher, "sweeper": ("BasicSweeper", "basic")}.items():
-        target = str(base.hydra[kind]._target_)
+        given = base.hydra[kind]
+        target = str(given._target_ if OmegaConf.is_dict(given) else given)
         if target.rsplit(".", 1)[-1] != expected:
             raise ConfigError(
                 f"hydra/{kind} is {target}: it must be {choice} for cluster={base.cluster.name}, which sets it; leave "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import re
 import sys
@@ -46,6 +47,24 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
 
 def print_error(error: object) -> None:
     print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
+
+
+def print_warning(text: str) -> None:
+    print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+
+
+class Line(logging.Formatter):
+    """What is logged, on standard error; texts of files are in it, too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def show_log(level: int) -> None:
+    """Show what is logged from this level on, unless somebody already sees to that."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Line())
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def printable(text: str, keep: str = "\n\t") -> str:

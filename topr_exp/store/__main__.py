@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime.exit_status import exit_status, printable
+from topr_exp.runtime.exit_status import exit_status, print_warning, show_log
 from topr_exp.runtime.files import CHECKSUMS, find_damage
 from topr_exp.runtime.jsonfiles import read_lines
 from topr_exp.store import catalog
@@ -28,7 +28,7 @@ PRUNE = "remove tables that fit all that is given, with what was made from them;
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = parser().parse_args(arguments)
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    show_log(logging.INFO)
     return exit_status(lambda: int(options.run(Store(options.root), options)))
 
 
@@ -260,7 +260,7 @@ def import_(store: Store, options: argparse.Namespace) -> int:
 
     table, scan, made = import_file(store, options.file, options.kind)
     for name, count in scan.passed_over.most_common():
-        print(f"warning: nothing reads the member {printable(name)} ({count:,} lines)", file=sys.stderr)
+        print_warning(f"nothing reads the member {name} ({count:,} lines)")
     has = " and ".join(sorted(scan.lists, reverse=True)) or "text only"
     state = "" if made else " (was there already)"
     print(f"{table.name}: {scan.rows:,} completions, {has}{state}")

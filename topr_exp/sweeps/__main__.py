@@ -26,6 +26,7 @@ from topr_exp.sweeps.status import ACTIVE, RUNNING, Status, count_states, read_s
 from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SUBMITIT, Run, Sweep, lock_sweep
 from topr_exp.types import TOPRError
 
+PROC = Path("/proc")
 OUTPUTS = Path("outputs")  # output_dir unless it is set
 
 
@@ -176,8 +177,10 @@ def terminate(claim: Path) -> None:
 
 def has_open(pid: int, path: Path) -> bool:
     """Whether a process has a file open, as the owner of a claim has its claim: anybody can write a number into one."""
+    if not PROC.is_dir():
+        raise TOPRError(f"no {PROC} tells what process {pid} does; end it by `kill {pid}` if it is the run's")
     wanted = path.stat()
-    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+    for descriptor in (PROC / f"{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed by now
             if os.path.samestat(descriptor.stat(), wanted):
                 return True
