@@ -76,19 +76,15 @@ def test_problems(
     [
         ("cluster.device=cuda", "cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu"),
         ("output_dir=/proc/x", "output_dir=/proc/x: cannot make /proc/x/runs (No such file or directory)"),
-        (
-            f"output_dir={'x' * 300}",
-            f"output_dir={'x' * 300}: cannot make {{cwd}}/{'x' * 300}/runs (File name too long)",
-        ),
     ],
-    ids=["device", "folder", "long"],
+    ids=["device", "folder"],
 )
 def test_a_machine_that_can_t_run_it(
     setting: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
-    assert told(monkeypatch, capsys, *overrides(Path("out")), setting) == f"error: {message.format(cwd=tmp_path)}"
+    assert told(monkeypatch, capsys, *overrides(Path("out")), setting) == f"error: {message}"
     assert not [*tmp_path.iterdir()]
 
 
