@@ -19,14 +19,14 @@ ROUNDS = ["experiment=smoke", "algo=rloo", "schedule.rounds=3", "schedule.prompt
 VERIFIER = ["task=verifier", "task.solver=tiny"]
 
 
-def shown(*overrides: str, memory: str = "") -> dict[str, str]:
+def shown(*overrides: str) -> dict[str, str]:
     """The header by its rows, for 5 of 8 training and 3 of 3 test problems."""
     policy: Any = SimpleNamespace(parameters=598_000, place="cpu, float32")
     nothing, some = SimpleNamespace(unparsable=0, overlapping=0), SimpleNamespace(unparsable=1, overlapping=1)
     sets: Any = SimpleNamespace(train_report=some, test_report=nothing)
     train, test = (SimpleNamespace(problems=[None] * count, too_long=left) for count, left in ((5, 1), (3, 0)))
     config = config_of("output_dir=out", "name=n", *overrides)
-    lines = header(config, policy, sets, train, test, memory).splitlines()  # type: ignore[arg-type]
+    lines = header(config, policy, sets, train, test).splitlines()  # type: ignore[arg-type]
     return {line[:12].rstrip(): line[12:] for line in lines}
 
 
@@ -76,7 +76,6 @@ def test_a_setting_is_named_where_it_is_made(overrides: list[str], row: str, tex
 
 
 def test_the_rows_stand_in_their_order() -> None:
-    rows = shown(*VERIFIER, "iterations=2", "mu=sampler", "compose.drop_truncated=true", memory="layers are kept")
-    assert rows["memory"] == "layers are kept"
-    first, last = ["algorithm", "task", "data", "model", "sampling"], ["training", "memory", "iterations", "folder"]
+    rows = shown(*VERIFIER, "iterations=2", "mu=sampler", "compose.drop_truncated=true")
+    first, last = ["algorithm", "task", "data", "model", "sampling"], ["training", "iterations", "folder"]
     assert list(rows) == [*first, "examples", "log μ", *last]
