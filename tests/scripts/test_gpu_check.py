@@ -61,8 +61,9 @@ def test_steps_run_with_a_small_model(tmp_path: Path) -> None:
     assert [figures[name]["sampler"] for name in ("whole", "rounds")] == ["hf", "hf"]
     assert figures["model"]["vocabulary"] == 2048
     assert figures["whole"]["sampled tokens/s of the stage"] > 0
+    # 0 where a processor's kernels round a sequence alike in any batch.
     assert (
-        0 < figures["whole"]["gate: |log π − log μ| median"] <= figures["whole"]["gate: |log π − log μ| largest"] < 0.1
+        0 <= figures["whole"]["gate: |log π − log μ| median"] <= figures["whole"]["gate: |log π − log μ| largest"] < 0.1
     )
     quantiles = [figures["whole"][f"log μ − log q a token, {name}"] for name in ("min", "1%", "50%", "99%", "max")]
     assert quantiles == sorted(quantiles)
