@@ -86,7 +86,8 @@ def test_the_interrupted_run_goes_on_and_makes_nothing_anew_that_the_store_has()
     assert {**kept, "verdicts": ""} == {**base, "verdicts": ""}
     # What a run of that version wrote, this one writes too, and nothing under another name; what is new is listed.
     finished = settings(FINISHED)
-    added = {f"{part}{name}" for part in ("/base", "/final") for name in (*LENGTHS, "/cut_off")} | {"/cut_off"}
+    added = {f"{part}{name}" for part in ("/base", "/final") for name in (*LENGTHS, "/cut_off")}
+    added |= {"/cut_off", "/trained_on"}
     assert keys(summary) - {"/note"} - added == keys(read(finished, "summary.json"))
     new_keys = {
         "environment.json": {"/threads"},
@@ -117,4 +118,4 @@ def test_the_sweep_is_read_and_its_runs_are_known(recorded: Path) -> None:
     assert [each.error for each in statuses] == ["", "stopped by a signal"]
     for each, algo in zip(sweep.runs, (FINISHED, INTERRUPTED), strict=True):
         each.cwd = os.getcwd()
-        assert each.enter() == settings(algo)
+        assert each.enter().folder == settings(algo).folder
