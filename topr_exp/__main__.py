@@ -70,13 +70,16 @@ def start(args: Namespace) -> int:
 
 
 def show(args: Namespace) -> int:
-    """Hydra's own answers: help, the composed settings, completion."""
+    """Help, the composed settings, completion."""
     import hydra
 
     from topr_exp.config.compose_overrides import Composer
     from topr_exp.config.resolvers import CONF
 
-    if args.help or args.cfg:
+    if args.help:
+        print(Composer(args).help())
+        return 0
+    if args.cfg:
         composer = Composer(args)
         composer.base()  # refuses in one line what Hydra would refuse in seventy
         words = dict(zip(args.overrides, (str(read.input_line) for read in composer.overrides), strict=True))

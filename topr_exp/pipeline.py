@@ -77,6 +77,7 @@ def run(config: Config) -> dict[str, Any]:
         refuse_changed_inputs(folder, config)
         if folder.done:
             refuse_damaged_model(folder.path / "model")
+            remove_leftovers(config, folder, config.iterations)
             if lost := folder.metrics.missing(config.iterations):
                 warn(f"{folder.metrics.path} lacks {lost}")
             say(f"finished before, nothing to do: {folder.path}\n\n{folder.results()}")
@@ -101,6 +102,20 @@ def refuse_damaged_model(folder: Path) -> None:
         ) from None
     for part in (folder, folder / ADAPTER):
         refuse_damage(part)
+
+
+@distributed.main_process_only
+def remove_leftovers(config: Config, folder: RunFolder, iteration: int) -> None:
+    """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept.
+
+    What a file system refuses to remove stays until the next call: NFS keeps files that are open.
+    """
+    folder.refuse_if_taken_over()
+    shutil.rmtree(folder.path / "checkpoints", ignore_errors=True)
+    keep = config.checkpoint.keep_iterations
+    for earlier in range(1, iteration):
+        if keep is not None and earlier not in keep:
+            shutil.rmtree(folder.path / f"iteration-{earlier}/model", ignore_errors=True)
 
 
 class Experiment:
@@ -143,7 +158,7 @@ class Experiment:
         for iteration in iterations[max(finished, default=1) - 1 :]:  # the weights of those before may be gone
             if iteration not in finished:
                 self.train_iteration(iteration).save_policy(self.model_folder(iteration))
-            self.remove_leftovers(iteration)
+            remove_leftovers(self.config, self.folder, iteration)
             self.reload(self.model_folder(iteration))
             final = self.evaluate_iteration(iteration)
         summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
@@ -371,16 +386,6 @@ class Experiment:
         """Where the model of an iteration is kept; the last one is the run's `model/`."""
         last = iteration == self.config.iterations
         return self.folder.path / ("model" if last else f"iteration-{iteration}/model")
-
-    def remove_leftovers(self, iteration: int) -> None:
-        """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept."""
-        if not distributed.is_main_process():
-            return
-        self.folder.refuse_if_taken_over()
-        shutil.rmtree(self.folder.path / "checkpoints", ignore_errors=True)
-        keep = self.config.checkpoint.keep_iterations
-        if keep is not None and iteration > 1 and iteration - 1 not in keep:
-            shutil.rmtree(self.model_folder(iteration - 1), ignore_errors=True)
 
     def summary(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """The run in numbers; shares lie between 0 and 1, seconds are this run's own work."""

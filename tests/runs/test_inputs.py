@@ -55,7 +55,7 @@ def test_a_grader_that_takes_too_long_is_told(
     run(
         config_of(*overrides(tmp_path), "data.grader=our_grader:grade", "data.train_problems=4", "data.test_problems=2")
     )
-    assert "grader our_grader:grade overran its time or memory on " in caplog.text
+    assert "grader our_grader:grade was cut off twice (its time, its memory, or by another program) on " in caplog.text
 
 
 def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path: Path) -> None:

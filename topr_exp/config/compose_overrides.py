@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra import initialize_config_dir
@@ -107,6 +108,14 @@ class Composer:
         base, given = self.compose_fixed(), self.overrides
         self.overrides = [self.in_words(override, base) for override in given]
         return base if self.overrides == given else self.compose_fixed()
+
+    def help(self) -> str:
+        """Answer --help; Hydra's own copies its whole registry a hundred times on the way."""
+        groups = [
+            f"{name}: {', '.join(self.loader.get_group_options(name))}" for name in sorted(self.groups - {"hydra"})
+        ]
+        template = Template(self.base().hydra.help.template)
+        return template.substitute(APP_CONFIG_GROUPS="\n".join(groups) + "\n")
 
     def in_words(self, override: Override, base: DictConfig) -> Override:
         """An override with its own words, where the setting is a text and Hydra read numbers."""
