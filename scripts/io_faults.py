@@ -148,8 +148,8 @@ def steady(value: Any) -> Any:
 def spread(counts: Counter[str], number: int) -> list[Point]:
     """So many points, evenly over the kinds, over each kind's calls and over the faults."""
     points, kinds = [], [kind for kind in KINDS if counts[kind]]
-    for kind in kinds:
-        calls, share = counts[kind], number // len(kinds)
+    for index, kind in enumerate(kinds):
+        calls, share = counts[kind], number // len(kinds) + (index < number % len(kinds))
         step = max(1.0, len(FAULTS) * calls / share)
         for i in range(min(share, len(FAULTS) * calls)):
             points.append((kind, 1 + int(i * step) // len(FAULTS), list(FAULTS)[i % len(FAULTS)]))
