@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from topr_exp.composition.pool import Pool, joined, pooled
+from topr_exp.composition.pool import CompletionPool, concat_rows, merge_sources
 from topr_exp.composition.training_set import TrainingSet, build_candidates, build_training_set
 from topr_exp.config.compose import unit_of
 from topr_exp.config.data import Reward
@@ -30,13 +29,12 @@ from topr_exp.evaluation.curve import Curve
 from topr_exp.evaluation.evaluation import first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
-from topr_exp.models.adapter import FOLDER as ADAPTER
 from topr_exp.models.adapter import check_layers
-from topr_exp.models.loading import check_folder, find_folder, refuse_damage
+from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
 from topr_exp.runs import card, prompt
-from topr_exp.runs.benchmark import Benchmark, trained_on
+from topr_exp.runs.benchmark import Benchmark, TrainedOn, trained_on
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
@@ -44,9 +42,9 @@ from topr_exp.runs.threads import keep_threads
 from topr_exp.runtime import distributed, interrupts
 from topr_exp.runtime.exit_status import show_log
 from topr_exp.runtime.files import write_text
-from topr_exp.sampling.imported import Imported, load_imported
+from topr_exp.sampling.imported import load_imported
 from topr_exp.sampling.mismatch import describe_mismatch, mismatch
-from topr_exp.sampling.rollouts import Rollouts, generate_rollouts
+from topr_exp.sampling.rollouts import Completions, generate_rollouts
 from topr_exp.sampling.sampler import Sampler, open_sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
@@ -59,7 +57,7 @@ from topr_exp.training.scoring import score_rollouts
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
-REWARD_OF_WRONG = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
+INCORRECT_REWARD = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -76,8 +74,8 @@ def run(config: Config) -> dict[str, Any]:
     ):
         refuse_changed_inputs(folder, config)
         if folder.done:
-            refuse_damaged_model(folder.path / "model")
-            remove_leftovers(config, folder, config.iterations)
+            folder.refuse_damaged_model()
+            folder.remove_leftovers(config.iterations)
             if lost := folder.metrics.missing(config.iterations):
                 warn(f"{folder.metrics.path} lacks {lost}")
             say(f"finished before, nothing to do: {folder.path}\n\n{folder.results()}")
@@ -91,33 +89,6 @@ def run(config: Config) -> dict[str, Any]:
             return Experiment(config, folder, sampler).run()
 
 
-@distributed.main_process_only
-def refuse_damaged_model(folder: Path) -> None:
-    """Raise TOPRError when the model of a finished run is not what it was."""
-    try:
-        check_folder(folder, str(folder))
-    except TOPRError as error:
-        raise TOPRError(
-            f"{error}; restore it, or remove DONE beside it, and the same command trains it again"
-        ) from None
-    for part in (folder, folder / ADAPTER):
-        refuse_damage(part)
-
-
-@distributed.main_process_only
-def remove_leftovers(config: Config, folder: RunFolder, iteration: int) -> None:
-    """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept.
-
-    What a file system refuses to remove stays until the next call: NFS keeps files that are open.
-    """
-    folder.refuse_if_taken_over()
-    shutil.rmtree(folder.path / "checkpoints", ignore_errors=True)
-    keep = config.checkpoint.keep_iterations
-    for earlier in range(1, iteration):
-        if keep is not None and earlier not in keep:
-            shutil.rmtree(folder.path / f"iteration-{earlier}/model", ignore_errors=True)
-
-
 class Experiment:
     """The stages of a run, each left out where an earlier attempt finished it."""
 
@@ -125,49 +96,86 @@ class Experiment:
         self.config, self.folder, self.sampler = config, folder, sampler
         self.shared, self.own = Store(config.store), Store(folder.path / "store")
         self.showcase = Showcase(folder.path)
-        with folder.stage("problems"):
-            self.benchmark = Benchmark(config, self.shared)
-        if config.task.verifies:  # the problems are now solutions to them, the answer is whether one is correct
-            with folder.stage("sampling"):
-                folder.count("tokens_of_solver", self.benchmark.generate_solutions(sampler, self.shared))
-                sampler.close()  # an engine would have what the policy needs
-        with folder.stage("problems"):
-            self.policy = load_policy(config.model, config.cluster.device.name)
-            if config.model.lora is not None:
-                check_layers(self.policy.model, config.model.lora)
-            note_models(folder, config, self.policy.fingerprint)
+
+    def run(self) -> dict[str, Any]:
+        """All of it; returns the summary."""
+        self.load_problems()
+        self.policy = self.load_policy()
+        self.tokenize_problems()
+        self.imported = self.load_imported()
+        self.trained_on = self.describe_training_problems()
+        base = final = self.evaluate_iteration(0)
+        for iteration in self.unfinished_iterations():
+            self.train_iteration(iteration)
+            self.folder.remove_leftovers(iteration)
+            self.reload(self.folder.model_of(iteration))
+            final = self.evaluate_iteration(iteration)
+        return self.finish(base, final)
+
+    # ---- before the first iteration
+
+    def load_problems(self) -> None:
+        """Load the problems; a verifier's are solutions to them, which its solver samples here."""
+        with self.folder.stage("problems"):
+            self.benchmark = Benchmark(self.config, self.shared)
+        if self.config.task.verifies:
+            with self.folder.stage("sampling"):
+                self.folder.count("tokens_of_solver", self.benchmark.generate_solutions(self.sampler, self.shared))
+                self.sampler.close()  # an engine would have what the policy needs
+
+    def load_policy(self) -> Policy:
+        """Load the base model."""
+        with self.folder.stage("problems"):
+            policy = load_policy(self.config.model, self.config.cluster.device.name)
+            if self.config.model.lora is not None:
+                check_layers(policy.model, self.config.model.lora)
+            note_models(self.folder, self.config, policy.fingerprint)
+        return policy
+
+    def tokenize_problems(self) -> None:
+        """Tokenize the prompts, and write one down as the model gets it, for people to read."""
+        with self.folder.stage("problems"):
             sets = self.benchmark.sets
             self.train = self.benchmark.tokenize(sets.train, self.policy)
             self.test = self.benchmark.tokenize(sets.test, self.policy)
-            self.show_prompt()
-        self.imported: Imported | None = None
-        if config.data.completions is not None:  # now, since what can't be trained on is to be told before sampling
-            with folder.stage("sampling"):
-                self.imported = load_imported(
-                    config.data.completions, self.train.problems, self.benchmark.prompter, self.policy, self.shared
-                )
-        answered = self.imported[1].problems if self.imported is not None else None
-        self.trained_on = trained_on(config, self.train.problems, answered)
-        named = self.trained_on.text if answered is not None else ""
-        say(header(config, self.policy, sets, self.train, self.test, named) + "\n")
+            if distributed.is_main_process():
+                ids = self.train.prompts[0].tolist()
+                text = prompt.shown(ids, words_of(self.policy.tokenizer), self.train.stop)
+                write_text(self.folder.path / prompt.FILE, text + "\n")
 
-    def run(self) -> dict[str, Any]:
-        base = final = self.evaluate_iteration(0)
+    def load_imported(self) -> Completions | None:
+        """Load completions made elsewhere; now, so that what can't be trained on is refused before sampling."""
+        if self.config.data.completions is None:
+            return None
+        with self.folder.stage("sampling"):
+            asked = self.train.problems, self.benchmark.prompter
+            return load_imported(self.config.data.completions, *asked, self.policy, self.shared)
+
+    def describe_training_problems(self) -> TrainedOn:
+        """Count the problems to train on, and print the header."""
+        answered = self.imported.questions.problems if self.imported is not None else None
+        found = trained_on(self.config, self.train.problems, answered)
+        named = found.text if answered is not None else ""
+        say(header(self.config, self.policy, self.benchmark.sets, self.train, self.test, named) + "\n")
+        return found
+
+    def unfinished_iterations(self) -> range:
+        """The iterations from the last one whose model is there: weights of those before it may be gone."""
         iterations = range(1, self.config.iterations + 1)
-        finished = [iteration for iteration in iterations if self.model_folder(iteration).exists()]
-        for iteration in iterations[max(finished, default=1) - 1 :]:  # the weights of those before may be gone
-            if iteration not in finished:
-                self.train_iteration(iteration).save_policy(self.model_folder(iteration))
-            remove_leftovers(self.config, self.folder, iteration)
-            self.reload(self.model_folder(iteration))
-            final = self.evaluate_iteration(iteration)
-        summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
+        return range(max((i for i in iterations if self.folder.model_of(i).exists()), default=1), len(iterations) + 1)
+
+    def finish(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
+        """Write the model's card and the summary, then the mark that the run is finished."""
+        summary: dict[str, Any] = distributed.broadcast(
+            self.summary(base, final) if distributed.is_main_process() else {}
+        )
         environment = self.folder.read("environment.json") or {}
-        model = self.model_folder(self.config.iterations)
-        card.write(model, self.config, summary, environment, self.trained_on)
+        card.write(self.folder.model_of(self.config.iterations), self.config, summary, environment, self.trained_on)
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
+
+    # ---- an iteration
 
     def reload(self, folder: Path | None = None) -> None:
         """The policy with the weights of a folder of this run, or (None) with the base's."""
@@ -183,16 +191,9 @@ class Experiment:
             return
         if iteration > 1:
             self.reload()
-        before = self.model_folder(iteration - 1) if iteration > 1 else None
+        before = self.folder.model_of(iteration - 1) if iteration > 1 else None
         folder, name = find_folder(self.config.model.path), self.config.model.path
         self.policy.add_adapter(lora, self.config.seed, str(folder.resolve()) if folder is not None else name, before)
-
-    def show_prompt(self) -> None:
-        """Write one whole prompt as the model gets it, for people to read."""
-        if distributed.is_main_process():
-            ids = self.train.prompts[0].tolist()
-            text = prompt.shown(ids, words_of(self.policy.tokenizer), self.train.stop)
-            write_text(self.folder.path / prompt.FILE, text + "\n")
 
     def store(self, iteration: int) -> Store:
         """Where what depends on an iteration's weights lies: all runs have the base's (0), only this run the others."""
@@ -221,7 +222,7 @@ class Experiment:
                 now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
                 policy = dataclasses.replace(self.policy, fingerprint=now)
                 evaluation = self.benchmark.evaluate(self.sampler, policy, questions, self.own)
-                self.before_training()
+                self.release_sampler()
                 self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
                 place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
                 self.folder.evaluations.add({**place, **evaluation.figures()})
@@ -230,80 +231,79 @@ class Experiment:
         curve.reach(trainer.step, trainer.samples)
         return curve
 
-    def train_iteration(self, iteration: int) -> Trainer:
-        """Train the policy in place: on completions of its own, on ones made elsewhere, or in rounds."""
+    def train_iteration(self, iteration: int) -> None:
+        """Train the policy in place and save it, unless an earlier attempt did."""
+        if self.folder.model_of(iteration).exists():
+            return
         self.add_adapter(iteration)
-        if self.config.schedule.prompts is not None:
-            return self.train_in_rounds(iteration)
+        offline = self.config.schedule.prompts is None
+        trainer = self.train_offline(iteration) if offline else self.train_in_rounds(iteration)
+        trainer.save_policy(self.folder.model_of(iteration))
+
+    def train_offline(self, iteration: int) -> Trainer:
+        """Train on completions that the policy drew before its first update, on ones made elsewhere, or on both."""
         store = self.store(iteration - 1)
         with self.folder.stage("sampling"):
             parts = self.completions(store)
-            self.before_training()
+            self.release_sampler()
         with self.folder.stage("grading"):
-            verdicts = [grade_rollouts(part[0], part[1].problems, self.config.grading, store) for part in parts]
+            grading = self.config.grading
+            verdicts = [grade_rollouts(part.rollouts, part.questions.problems, grading, store) for part in parts]
         with self.folder.stage("composition"):
-            pool = pooled(parts, verdicts)
+            pool = merge_sources(parts, verdicts)
             training_set = self.training_set_of(pool, iteration)
             refuse_nothing_to_learn(self.config.algo, training_set)
             if training_set.description.note:
                 warn(training_set.description.note)
         with self.folder.stage("scoring"):
-            mu = joined([self.log_mu(rollouts, given, store) for rollouts, _, given in parts])
-            reference = self.reference()
-            ref_logp = None
+            mu = concat_rows([self.log_mu(part, store) for part in parts])
+            reference, ref_logp = self.reference(), None
             if reference is not None:
-                ref_logp = joined([self.scored(reference, part[0], store, "scoring ref") for part in parts])
+                ref_logp = concat_rows([self.scored(reference, part, store, "scoring ref") for part in parts])
             if "vocab_kl" not in self.config.algo.needs:
                 reference = None  # what it was needed for is computed
             self.record(iteration, training_set, parts, verdicts, mu)
         with self.folder.stage("training"):
             trainer = self.trainer(reference, iteration)
             examples = Examples(training_set, pool.rollouts, mu, ref_logp)
-            every = self.config.checkpoint.every_seconds
+            every, journal = self.config.checkpoint.every_seconds, self.curve(iteration, trainer)
             # Where all μ is ours the first update can be checked.
-            ours = self.config.mu is Mu.scored and all(given is None for _, _, given in parts)
-            train_offline(
-                trainer, examples, self.curve(iteration, trainer), self.config.seed, iteration, every, mu_is_start=ours
-            )
+            ours = self.config.mu is Mu.scored and all(part.log_mu is None for part in parts)
+            train_offline(trainer, examples, journal, self.config.seed, iteration, every, mu_is_start=ours)
             trainer.zero_grad()
             with trainer.layout.gathered_weights():
-                chosen = training_set.examples
-                given = pool.rollouts, pool.verdicts, pool.problems
-                self.showcase.trained(iteration, self.policy, *given, mu, chosen)
+                self.showcase.trained(iteration, self.policy, pool, mu, training_set.examples)
         return trainer
 
-    def completions(self, store: Store) -> list[Imported]:
-        """What is trained on: completions, what they answer, and log μ where it came with them; the sampled ones first.
-
-        Imported ones take the place of sampled ones unless `compose.mix` has both.
-        """
+    def completions(self, store: Store) -> list[Completions]:
+        """Completions to train on; imported ones replace sampled ones, or follow them where `compose.mix` has both."""
         if self.imported is not None and self.config.compose.mix is None:
             return [self.imported]
         n, seed = self.config.data.n, self.config.sampler.seed
         rollouts = generate_rollouts(self.sampler, self.policy, self.train, n, seed, store)
         self.folder.count("tokens_sampled", rollouts.sampled)
-        sampled: Imported = (rollouts, self.train, None)
+        sampled = Completions(rollouts, self.train)
         return [sampled] if self.imported is None else [sampled, self.imported]
 
-    def log_mu(self, rollouts: Rollouts, imported: Ragged | None, store: Store) -> Ragged:
+    def log_mu(self, part: Completions, store: Store) -> Ragged:
         """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training."""
         if self.config.mu is Mu.sampler:
-            return Ragged(rollouts.columns["sampler_logp"])
-        return imported if imported is not None else self.scored(self.policy, rollouts, store, "scoring μ")
+            return Ragged(part.rollouts.columns["sampler_logp"])
+        return part.log_mu if part.log_mu is not None else self.scored(self.policy, part, store, "scoring μ")
 
     def record(
         self,
         iteration: int,
         training_set: TrainingSet,
-        parts: Sequence[Imported],
+        parts: Sequence[Completions],
         verdicts: Sequence[Verdicts],
         mu: Sequence[NDArray[np.float32]],
     ) -> None:
         """Write down what an iteration trains on, and how far μ is from what the sampler drew with."""
-        store, rollouts = str(self.store(iteration - 1).root), parts[0][0]
+        store, rollouts = str(self.store(iteration - 1).root), parts[0].rollouts
         sources = {"store": store, "rollouts": rollouts.name, "verdicts": verdicts[0].name}
         if len(parts) > 1:  # whose rows follow those of the sampled ones
-            sources |= {"imported_rollouts": parts[1][0].name, "imported_verdicts": verdicts[1].name}
+            sources |= {"imported_rollouts": parts[1].rollouts.name, "imported_verdicts": verdicts[1].name}
         cut_off = sum(part.cut_off for part in verdicts)
         summary = {**training_set.summary(), "sampler": rollouts.made_by, "cut_off": cut_off}
         if self.config.mu is Mu.scored and self.config.data.completions is None:
@@ -336,18 +336,18 @@ class Experiment:
         self.folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)
         return trainer
 
-    def before_training(self) -> None:
+    def release_sampler(self) -> None:
         """Have the sampler give its memory back; on-policy it stays up (but see `sampler.sleep`)."""
         if self.config.schedule.prompts is None:
             self.sampler.close()
         else:
             self.sampler.rest()
 
-    def training_set_of(self, pool: Pool, iteration: int) -> TrainingSet:
+    def training_set_of(self, pool: CompletionPool, iteration: int) -> TrainingSet:
         """The training set that the settings ask for, out of graded completions."""
         return build_training_set(
             build_candidates(pool, self.config.compose),
-            REWARD_OF_WRONG[self.config.reward],
+            INCORRECT_REWARD[self.config.reward],
             self.config.compose,
             unit_of(self.config.algo.needs),
             seed=self.config.seed,
@@ -357,9 +357,9 @@ class Experiment:
             in_rounds=self.config.schedule.prompts is not None,
         )
 
-    def scored(self, policy: Policy, rollouts: Rollouts, store: Store, label: str) -> Ragged:
+    def scored(self, policy: Policy, part: Completions, store: Store, label: str) -> Ragged:
         """log-probabilities of all completions under a policy, from the store as far as they are there."""
-        logp, scored = score_rollouts(policy, rollouts, store, self.config.optim.score_batch_size, label)
+        logp, scored = score_rollouts(policy, part.rollouts, store, self.config.optim.score_batch_size, label)
         self.folder.count("tokens_scored", scored)
         return logp
 
@@ -381,11 +381,6 @@ class Experiment:
         trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder, layout)
         self.folder.metrics.rewind(iteration, trainer.step)
         return trainer
-
-    def model_folder(self, iteration: int) -> Path:
-        """Where the model of an iteration is kept; the last one is the run's `model/`."""
-        last = iteration == self.config.iterations
-        return self.folder.path / ("model" if last else f"iteration-{iteration}/model")
 
     def summary(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """The run in numbers; shares lie between 0 and 1, seconds are this run's own work."""

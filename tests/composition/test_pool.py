@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.composition.pool import joined, pooled
+from topr_exp.composition.pool import concat_rows, merge_sources
 from topr_exp.data.questions import Questions
 from topr_exp.grading.verdicts import Verdicts
-from topr_exp.sampling.imported import Imported
-from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.sampling.rollouts import Completions, Rollouts
 from topr_exp.types import Problem
 
 
-def part(problem: list[int], golds: list[str], prompts: list[list[int]], made: int) -> Imported:
+def part(problem: list[int], golds: list[str], prompts: list[list[int]], made: int) -> Completions:
     """Completions whose tokens say where they are from."""
     columns = pa.table(
         {
@@ -27,7 +26,7 @@ def part(problem: list[int], golds: list[str], prompts: list[list[int]], made: i
     ids = [np.array(prompt, np.int32) for prompt in prompts]
     asked = [Problem(f"{made}/{i}", "?", gold) for i, gold in enumerate(golds)]
     questions = Questions(asked, ids, (), 0)
-    return Rollouts(f"r/{made}", columns, ids, [0, len(problem)], 0), questions, None
+    return Completions(Rollouts(f"r/{made}", columns, ids, [0, len(problem)], 0), questions)
 
 
 def verdicts(words: list[str]) -> Verdicts:
@@ -39,7 +38,7 @@ def test_completions_of_one_prompt_are_one_group_wherever_they_are_from() -> Non
     sampled = part([0, 0, 1, 1], ["a", "b"], [[1], [1, 2]], 0)
     elsewhere = part([1, 0, 2, 2], ["c", "b", "b"], [[9], [1, 2], [1]], 1)  # the last has another gold
     words = ["correct", "incorrect", "invalid", "correct"]
-    pool = pooled([sampled, elsewhere], [verdicts(words), verdicts(words[::-1])])
+    pool = merge_sources([sampled, elsewhere], [verdicts(words), verdicts(words[::-1])])
     assert pool.rollouts.problem.tolist() == [0, 0, 1, 1, 1, 2, 3, 3]
     assert pool.rollouts.sample.tolist() == [0, 1, 0, 1, 2, 0, 0, 1]
     assert [tokens.tolist() for tokens in pool.rollouts.tokens] == [[made, row] for made in (0, 1) for row in range(4)]
@@ -54,9 +53,9 @@ def test_completions_of_one_prompt_are_one_group_wherever_they_are_from() -> Non
 
 def test_one_part_stays_as_it_is() -> None:
     sampled = part([0, 0], ["a"], [[1]], 0)
-    pool = pooled([sampled], [verdicts(["correct", "invalid"])])
-    assert pool.rollouts is sampled[0]
+    pool = merge_sources([sampled], [verdicts(["correct", "invalid"])])
+    assert pool.rollouts is sampled.rollouts
     assert pool.imported is None
     rows = [np.zeros(1)]
-    assert joined([rows]) is rows
-    assert joined([["a", "b"], ["c"]]) == ["a", "b", "c"]
+    assert concat_rows([rows]) is rows
+    assert concat_rows([["a", "b"], ["c"]]) == ["a", "b", "c"]

@@ -14,7 +14,7 @@ from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.compose import unit_of
 from topr_exp.config.data import Reward
-from topr_exp.pipeline import REWARD_OF_WRONG, run
+from topr_exp.pipeline import INCORRECT_REWARD, run
 from topr_exp.training.learnable import refuse_nothing_to_learn, representatives
 from topr_exp.types import TOPRError
 
@@ -34,7 +34,7 @@ def composed(algo: str, kind: str) -> tuple[Any, TrainingSet]:
     if kind == "mixed":
         positive[1] = False
     candidates = Candidates(np.repeat(np.arange(3), N), positive)
-    wrong = REWARD_OF_WRONG[config.reward]
+    wrong = INCORRECT_REWARD[config.reward]
     unit = unit_of(config.algo.needs)
     made = build_training_set(
         candidates, wrong, config.compose, unit, seed=0, iteration=1, baseline=None, effective=None
@@ -78,7 +78,7 @@ def test_graded_groups_of_one_mean_are_not_taken_for_each_other() -> None:
     def made(rewards: np.ndarray) -> TrainingSet:
         problem = np.repeat(np.arange(len(rewards)), N)
         graded = Candidates(problem, rewards.ravel() > 0.6, reward=rewards.ravel())
-        return build_training_set(graded, REWARD_OF_WRONG[Reward.graded], config.compose, "groups", **more)
+        return build_training_set(graded, INCORRECT_REWARD[Reward.graded], config.compose, "groups", **more)
 
     refuse_nothing_to_learn(config.algo, made(rewards))
     with pytest.raises(TOPRError, match="nothing to learn from"):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from topr_exp.composition.candidates import Candidates, GroupStatistics, group_statistics, random_generator, repeated
 from topr_exp.composition.description import Description
 from topr_exp.composition.pairs import select_pairs
-from topr_exp.composition.pool import Pool
+from topr_exp.composition.pool import CompletionPool
 from topr_exp.composition.selection import baseline_for, effective_positive, select_examples, select_groups
 from topr_exp.config.compose import ComposeConfig, Duplicates, Unit
 
@@ -55,7 +55,7 @@ class TrainingSet:
         }
 
 
-def build_candidates(pool: Pool, config: ComposeConfig) -> Candidates:
+def build_candidates(pool: CompletionPool, config: ComposeConfig) -> Candidates:
     """The columns that a training set is composed from; repetitions are looked for only where they are dropped."""
     rollouts = pool.rollouts
     levels = np.array([problem.level or 0 for problem in pool.problems], dtype=np.int16)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp.composition.pool import CompletionPool
 from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.models.policy import Policy
@@ -52,21 +53,19 @@ class Showcase:
         self,
         iteration: int,
         policy: Policy,
-        rollouts: Rollouts,
-        verdicts: Verdicts,
-        problems: Sequence[Problem],
+        pool: CompletionPool,
         mu: Sequence[NDArray[np.float32]],
         examples: NDArray[np.int64],
     ) -> None:
         """Show completions that an iteration could train on, and whether it did.
 
-        policy: as trained. mu: log μ by row of the rollouts. examples: the rows that were trained on.
+        policy: as trained. mu: log μ by row of the pool. examples: the rows that were trained on.
         """
-        entries = sample_entries("train", iteration, rollouts, verdicts, problems)
+        entries = sample_entries("train", iteration, pool.rollouts, pool.verdicts, pool.problems)
         for entry in entries:
             entry["logp"] = {str(iteration - 1): float(mu[entry["row"]].sum(dtype=np.float64))}
             entry["trained_on"] = bool((examples == entry["row"]).any())
-        self.score(entries, rollouts, policy, iteration)
+        self.score(entries, pool.rollouts, policy, iteration)
         self.replace(entries)
 
     def score(self, entries: list[dict[str, Any]], rollouts: Rollouts, policy: Policy, iteration: int) -> None:

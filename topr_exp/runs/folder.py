@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
+from topr_exp.models.adapter import FOLDER as ADAPTER
+from topr_exp.models.loading import check_folder, refuse_damage
 from topr_exp.runs import attempt
 from topr_exp.runs.console import results, warn
 from topr_exp.runs.measurements import Evaluations, Metrics
@@ -179,6 +183,37 @@ class RunFolder:
         self._progress = None
         self.save_state("done")
         write_text(self.path / "DONE", "")
+
+    # ---- its models
+
+    def model_of(self, iteration: int) -> Path:
+        """Where the model of an iteration is kept; the last one is the run's `model/`."""
+        return self.path / ("model" if iteration == self._config.iterations else f"iteration-{iteration}/model")
+
+    @main_process_only
+    def refuse_damaged_model(self) -> None:
+        """Raise TOPRError when the model of a finished run is not what it was."""
+        folder = self.path / "model"
+        try:
+            check_folder(folder, str(folder))
+        except TOPRError as error:
+            remedy = "restore it, or remove DONE beside it, and the same command trains it again"
+            raise TOPRError(f"{error}; {remedy}") from None
+        for part in (folder, folder / ADAPTER):
+            refuse_damage(part)
+
+    @main_process_only
+    def remove_leftovers(self, iteration: int) -> None:
+        """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept.
+
+        What a file system refuses to remove stays until the next call: NFS keeps files that are open.
+        """
+        self.refuse_if_taken_over()
+        shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+        keep = self._config.checkpoint.keep_iterations
+        for earlier in range(1, iteration):
+            if keep is not None and earlier not in keep:
+                shutil.rmtree(self.model_of(earlier), ignore_errors=True)
 
     # ---- how far it is
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.data.prompts import Prompter
-from topr_exp.data.questions import Questions, tokenize_prompts
+from topr_exp.data.questions import tokenize_prompts
 from topr_exp.models.policy import Policy
 from topr_exp.sampling import import_errors
-from topr_exp.sampling.rollouts import Rollouts, fingerprint
+from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import import_file
 from topr_exp.types import Problem, TOPRError
@@ -21,11 +21,11 @@ from topr_exp.types import Problem, TOPRError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Imported = tuple[Rollouts, Questions, Ragged | None]  # completions, what they answer, log μ where it came with them
 
-
-def load_imported(source: str, problems: list[Problem], prompter: Prompter, policy: Policy, store: Store) -> Imported:
-    """The completions of `source`, what they answer, and the log-probabilities that came with them (None: none did).
+def load_imported(
+    source: str, problems: list[Problem], prompter: Prompter, policy: Policy, store: Store
+) -> Completions:
+    """Load the completions of `source`, with their prompts and the log-probabilities that came with them.
 
     source: a file of JSON lines (imported on the way) or a table of the store, as kind/hash. A line answers one of
     `problems` by its `problem_id`, or brings its own by `question` and `gold`. Without `tokens` the text is tokenized
@@ -57,7 +57,7 @@ def load_imported(source: str, problems: list[Problem], prompter: Prompter, poli
     given = Ragged(columns["sampler_logp"]) if "sampler_logp" in columns.column_names else None
     # What is scored depends on the prompts and the tokenizer too; both are in the name that keys other tables.
     name = f"{table.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
-    return Rollouts(name, columns, questions.prompts, bounds, 0), questions, given
+    return Completions(Rollouts(name, columns, questions.prompts, bounds, 0), questions, given)
 
 
 def match_problems(columns: pa.Table, problems: list[Problem], source: str) -> tuple[list[Problem], NDArray[np.int32]]:

@@ -87,6 +87,15 @@ class Rollouts:
         return texts
 
 
+@dataclass(frozen=True)
+class Completions:
+    """Completions, the prompts that they answer, and log μ where it came with them."""
+
+    rollouts: Rollouts
+    questions: Questions
+    log_mu: Ragged | None = None
+
+
 def generate_rollouts(
     sampler: Sampler,
     policy: Policy,

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from topr_exp.composition.candidates import random_generator
-from topr_exp.composition.pool import Pool
+from topr_exp.composition.pool import CompletionPool
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.compose import ComposeConfig
 from topr_exp.config.schedule import ScheduleConfig
@@ -51,7 +51,7 @@ class Rounds:
     n: int  # completions a problem
     grader: Grader
     reference: Policy | None  # π_ref, where the loss needs its log-probabilities
-    build_training_set: Callable[[Pool], TrainingSet]  # of a round
+    build_training_set: Callable[[CompletionPool], TrainingSet]  # of a round
     compose: ComposeConfig
     seed: int
     iteration: int
@@ -119,7 +119,9 @@ class Rounds:
         columns = columns.append_column("problem", slots)
         rollouts = Rollouts("", columns, [self.train.prompts[i] for i in problems], [0, len(columns)], 0)
         verdicts = Verdicts("", columns)
-        training_set = self.build_training_set(Pool(rollouts, [self.train.problems[i] for i in problems], verdicts))
+        training_set = self.build_training_set(
+            CompletionPool(rollouts, [self.train.problems[i] for i in problems], verdicts)
+        )
         reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
         return Examples(training_set, rollouts, Ragged(columns["logp"]), reference)
 
