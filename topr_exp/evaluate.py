@@ -122,7 +122,7 @@ def untrusted(key: str, value: Any) -> ConfigError:
 
 
 def known(group: str, choice: str, args: Namespace) -> bool:
-    """Whether a group has a YAML of this name."""
+    """Check that a group has a YAML of this name."""
     from topr_exp.config.resolvers import CONF
 
     folders = [CONF, *([Path(args.config_dir)] if args.config_dir else [])]
@@ -171,7 +171,7 @@ def written_by(folder: Path) -> tuple[Path, dict[str, Any]] | None:
 
 
 def taken(group: str, key: str, value: Any) -> bool:
-    """Whether a setting beside a model is used."""
+    """Decide if a setting beside a model is used."""
     if (group, key) == ("data", "reward"):
         return bool(value == Reward.graded.name)
     return key in TAKEN[group] and ((group, key) != ("data", "grader") or value is None or value in GRADERS)
@@ -292,7 +292,7 @@ def evaluate_model(config: Config) -> None:
 
 
 def heading(config: Config, policy: Policy, count: int) -> str:
-    """What is evaluated, and on what."""
+    """Format the model, its size and the data of an evaluation."""
     asked = f"{count} {'solutions to verify' if config.task.verifies else 'problems'}"
     return (
         f"model   {config.model.path} ({policy.parameters / 1e6:,.2f} M parameters, {policy.place})\n"
@@ -309,7 +309,7 @@ def lender(config: Config) -> Store | None:
 
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
-    """Where the results go: the same for the same question to the same weights."""
+    """Name the folder of the results: the same for the same question to the same weights."""
     from topr_exp.config.settings import folder_name
 
     decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}

@@ -183,7 +183,7 @@ class Experiment:
         self.policy = load_policy(self.config.model, self.config.cluster.device.name, folder)
 
     def add_adapter(self, iteration: int) -> None:
-        """Where LoRA is asked for, have this iteration train an adapter on the base, from where the last one left it.
+        """With LoRA, train an adapter on the base in this iteration, from where the last one left it.
 
         What was just evaluated is the model with that adapter merged into its weights.
         """
@@ -196,7 +196,7 @@ class Experiment:
         self.policy.add_adapter(lora, self.config.seed, str(folder.resolve()) if folder is not None else name, before)
 
     def store(self, iteration: int) -> Store:
-        """Where what depends on an iteration's weights lies: all runs have the base's (0), only this run the others."""
+        """Choose the store for an iteration's weights: all runs share the base's (0), the others are this run's."""
         return self.shared if iteration == 0 else self.own
 
     def evaluate_iteration(self, iteration: int) -> dict[str, Any]:

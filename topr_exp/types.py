@@ -25,7 +25,7 @@ class ConfigError(TOPRError):
 
 
 def has_half_pair(text: str) -> bool:
-    """Whether a text holds half of a surrogate pair, which is no character: it can't be encoded."""
+    """Check for half of a surrogate pair, which is no character and can't be encoded."""
     return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -44,7 +44,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a loss sees of B sampled responses, padded on the right to T completion tokens.
+    """Input of a loss: B sampled responses, padded on the right to T completion tokens.
 
     Log-probabilities are float32 or float64 whatever the model's dtype, and 0 where `mask` is False.
     Only `logp` (and `vocab_kl`) carry gradients.

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Estimator(Enum):
-    """How ∇½Δ² is estimated from a response (AGRO, Section 6); δ_t is the token's term of Δ.
+    """Estimator of ∇½Δ² from a response (AGRO, Section 6); δ_t is the token's term of Δ.
 
     vanilla: Σ_t Σ_t' δ_t' ∇logπ_t. future_only: only t' ≥ t. exact_one_step: for t' > t the token KL of step t' in
     place of δ_t', for t' = t the gradient of the token KL. All three agree in expectation on-policy; off-policy the
@@ -49,7 +49,7 @@ class Estimator(Enum):
 
 
 class SquareBaseline(Enum):
-    """What is subtracted from (S_i − S̄_−i)² in on-policy AGRO.
+    """Baseline subtracted from (S_i − S̄_−i)² in on-policy AGRO.
 
     others_variance: n/(n−1) times the unbiased variance of the other responses, n ≥ 3; leaves the gradient unbiased.
     leave_one_out: the mean of the others' squares; biased, it shrinks the term by 1 − 1/(n−1)² (to 0 for n = 2).

@@ -1,4 +1,4 @@
-"""What every loss shares: the protocol that the trainer knows, shape checks, log-ratios and group statistics.
+"""Shared parts of every loss: the protocol that the trainer knows, shape checks, log-ratios, group statistics.
 
 A loss is a frozen dataclass. Its first field is `name`, the others are its hyper-parameters (types by annotation,
 ranges in `__post_init__`); their values stand in `conf/algo/<name>.yaml` and nowhere else. Calling it maps a batch to
@@ -32,7 +32,7 @@ NEEDS = {
 
 
 class Advantage(Enum):
-    """What a response is weighed by: R0 − c, or its reward against those of all n responses to the prompt.
+    """Weight of a response: R0 − c, or its reward against those of all n responses to the prompt.
 
     group: r − r̄; group_std: (r − r̄) / (std + 1e-4), std with n − 1; leave_one_out: r − r̄_−i.
     """
@@ -204,7 +204,7 @@ def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
 
 
 def positive_side(value: Tensor, batch: Batch) -> Tensor:
-    """Where R or A, [B], is above 0: what chooses limits by sign; at 0, without a gradient, where it is correct."""
+    """Mask R > 0 or A > 0, [B], which chooses limits by sign; at 0, without a gradient, take correctness."""
     return (value > 0) | ((value == 0) & batch.positive)
 
 
@@ -226,7 +226,7 @@ def check_mask_threshold(threshold: float | None) -> None:
 
 
 def off_policy(advantage: Tensor, batch: Batch, threshold: float | None) -> Tensor:
-    """Where A < 0 and the mean of −δ_t over the response is above the threshold, [B] bool; nowhere if that is None.
+    """Mask responses with A < 0 and a mean −δ_t above the threshold, [B] bool; none if that is None.
 
     DeepSeek-V3.2 (arXiv 2512.02556): a wrong answer that π hardly gives any more is left out.
     """

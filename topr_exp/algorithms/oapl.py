@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Anchor(Enum):
-    """What the log-ratio is taken to: μ, which sampled the responses (OAPL), or the reference model (A*-PO)."""
+    """Denominator of the log-ratio: μ, which sampled the responses (OAPL), or the reference model (A*-PO)."""
 
     mu = "mu"
     ref = "ref"

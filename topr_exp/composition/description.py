@@ -1,4 +1,4 @@
-"""What a composed training set is: counts, its own p, and histograms by level, difficulty and length."""
+"""Description of a training set: counts, its own p, and histograms by level, difficulty and length."""
 
 from __future__ import annotations
 

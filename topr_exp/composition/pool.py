@@ -1,4 +1,4 @@
-"""What a training set is composed from: graded completions, sampled ones and ones made elsewhere as one."""
+"""Graded completions that a training set is composed from, sampled and imported ones merged."""
 
 from __future__ import annotations
 

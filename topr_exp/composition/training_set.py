@@ -43,7 +43,7 @@ class TrainingSet:
         return np.argsort(rng.permutation(len(index))[group], kind="stable")
 
     def summary(self) -> dict[str, Any]:
-        """What is recorded of the set, JSON-ready; mean reward and share of imported ones where there are such."""
+        """Summarize the set, JSON-ready; with mean reward and share of imported ones where there are such."""
         more = {} if self.candidates.reward is None else {"mean_reward": float(self.reward[self.examples].mean())}
         if (imported := self.candidates.imported) is not None:
             more |= {"imported_share": float(imported[self.examples].mean())}

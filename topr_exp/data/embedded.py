@@ -1,4 +1,4 @@
-"""What the embedded problem generators share: the splits, arithmetic that can go wrong, drawing without repeats.
+"""Shared parts of the problem generators: the splits, arithmetic that can go wrong, drawing without repeats.
 
 A problem belongs to one split for good: a hash of its question decides, so splits are disjoint whatever the seeds.
 """

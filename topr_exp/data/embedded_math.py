@@ -29,7 +29,7 @@ def fraction(numerator: int, denominator: int) -> str:
 
 
 def in_lowest_terms(numerator: int, denominator: int) -> bool:
-    """Whether a fraction can't be reduced; results that could are not drawn, so no task needs that step."""
+    """Check that a fraction can't be reduced; results that could are not drawn, so no task needs that step."""
     return gcd(numerator, denominator) == 1
 
 

@@ -20,7 +20,7 @@ LARGEST_UNPARSABLE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What became of one split's problems."""
+    """Counts of one split's problems: loaded, left out, and why."""
 
     origin: str  # where they were read
     read: int
@@ -112,7 +112,7 @@ def _read(source: DataConfig, split: str, store: Store | None) -> tuple[list[Pro
 
 
 def _checked(source: DataConfig, split: str, store: Store | None) -> Iterator[Problem | NoAnswer]:
-    """What a source yields; TOPRError, with one line, where its code fails or yields something else."""
+    """Check what a source yields; TOPRError, with one line, where its code fails or yields something else."""
     where = f"data._target_={type(source).__module__}.{type(source).__qualname__}: problems({split!r})"
     try:
         for one in problems_of(source, split, store):

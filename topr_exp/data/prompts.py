@@ -1,4 +1,4 @@
-"""How a question becomes a prompt: template, worked examples, chat form, stop strings."""
+"""Prompts from questions: template, worked examples, chat form, stop strings."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Evaluation:
         return found if self.verdicts.votes_known else without_majorities(found)
 
     def places(self) -> dict[str, str]:
-        """Where the completions and their verdicts lie."""
+        """Locate the completions and their verdicts in the store."""
         names = {"rollouts": self.rollouts.name, "verdicts": self.verdicts.name}
         return {kind: str(self.store.place(name)) for kind, name in names.items()}
 

@@ -13,7 +13,7 @@ _TOKENS = re.compile(rf"\s*([0-9]{{1,{MAX_DIGITS}}}(?![0-9])|[-+*/()])", re.ASCI
 
 
 def value_and_numbers(text: str) -> tuple[Fraction, list[int]] | None:
-    """What a text of whole numbers, + - * / and parentheses comes to, and its numbers in order; None for any other.
+    """Evaluate a text of whole numbers, + - * / and parentheses; return its value and its numbers, else None.
 
     None too for a division by zero, for more than 200 characters or a number of more than 12 digits.
     """

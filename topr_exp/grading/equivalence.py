@@ -1,4 +1,4 @@
-"""Whether two answers are equal: as text, as exact rational numbers, or by our conventions for lists, names, chains.
+"""Equality of two answers: as text, as exact rational numbers, or by our conventions for lists, names, chains.
 
 The caller compares with `compare_quickly`, which never waits and leaves open (None) what only sympy can decide. The
 workers compare by the same conventions, with a rule for single expressions (`leaf`) that asks sympy.
@@ -134,7 +134,7 @@ def _all_same(pairs: Iterable[tuple[Node, Node]], leaf: LeafRule) -> Verdict3:
 
 
 def _same_unordered(gold: list[Node], answer: list[Node], leaf: LeafRule) -> Verdict3:
-    """Whether the items can be paired off so that each is equal to its partner."""
+    """Check that the items can be paired off so that each is equal to its partner."""
     open_gold: list[Node] = []
     for one in gold:  # equal as written: no comparison needed
         match = next((i for i, other in enumerate(answer) if other.tokens == one.tokens), None)
@@ -151,7 +151,7 @@ def _same_unordered(gold: list[Node], answer: list[Node], leaf: LeafRule) -> Ver
 
 
 def _pairable(allowed: list[list[bool]]) -> bool:
-    """Whether a perfect matching exists (Kuhn's augmenting paths)."""
+    """Check that a perfect matching exists (Kuhn's augmenting paths)."""
     partner: dict[int, int] = {}  # column -> row
 
     def place(row: int, tried: set[int]) -> bool:
@@ -211,7 +211,7 @@ _SIGNS = frozenset("+-*/^_!()[]{}|=<>,'&")
 
 
 def parseable(tokens: Tokens) -> bool:
-    r"""Whether the symbolic comparison may see these tokens: only numbers, letters, signs and listed commands.
+    r"""Check that these tokens are safe for sympy: only numbers, letters, signs and listed commands.
 
     A number with a subscript is a numeral in another base, which the parser would read in base ten, and it would join
     "3 3" to 33.

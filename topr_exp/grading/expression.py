@@ -83,7 +83,7 @@ class _ExpressionParser(TokenReader):
         return True
 
     def _mixed(self) -> bool:
-        """Whether the fraction ahead stands behind an integer and is one of integers."""
+        """Check that the fraction ahead stands behind an integer and is one of integers."""
         before = self.tokens[self.at - 1]
         return integer_like(before) and integer_like(self._peek(2)) and integer_like(self._peek(5))
 

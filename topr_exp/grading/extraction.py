@@ -62,7 +62,7 @@ def extract(completion: str, format: str) -> str | None:
 
 
 def tagged(completion: str) -> str | None:
-    """What the last closed <answer>...</answer> holds, without white space around it; None where that is nothing.
+    """Extract the last closed <answer>...</answer>, without white space around it; None where it is empty.
 
     What does not count in `extract` does not count here.
     """
@@ -155,7 +155,7 @@ def _bare_box(text: str, start: int) -> int | None:
 
 
 def _after_phrase(text: str, phrase: re.Pattern[str]) -> str | None:
-    """What the last completed phrase states: a box, a displayed formula or the rest of the sentence."""
+    """Extract what the last completed phrase states: a box, a displayed formula or the rest of the sentence."""
     end = len(text)
     for match in reversed(list(phrase.finditer(text))):
         window = text[match.end() : min(end, match.end() + MAX_STATEMENT)]

@@ -37,7 +37,7 @@ LARGEST_REWARD = 3.4e38  # training computes in float32
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one completion.
+    """Verdict on one completion.
 
     `answer` is the extracted text (None: invalid, or a user's own grader). `path` tells what decided: "string",
     "rational", "numeric", "symbolic", "timeout" or "died" (two workers overran their deadline or a limit: incorrect),
@@ -320,13 +320,13 @@ def _outcome(answer: str, equal: bool, path: str) -> Outcome:
 
 
 def version(name: str) -> str:
-    """What store keys know a grader by, so that a changed one grades again: its version, or your file's content."""
+    """Identify a grader in store keys, so that a changed one grades again: its version, or your file's content."""
     path = source_file(name)
     return GRADER_VERSION if path is None else f"{GRADER_VERSION} {file_digest(path)}"
 
 
 def source_file(name: str) -> Path | None:
-    """Where a function of your own is written; None for an answer format."""
+    """Find the file of a user's function; None for an answer format."""
     spec = None if name in FORMATS else importlib.util.find_spec(name.partition(":")[0])
     return Path(spec.origin) if spec is not None and spec.origin is not None and Path(spec.origin).is_file() else None
 

@@ -49,7 +49,7 @@ def task_of(task: str, options: str) -> Any:
 
 
 def countdown(answer: str, metadata: Mapping[str, Any]) -> bool:
-    """Whether arithmetic with each of the numbers once, and no other, comes to the target exactly."""
+    """Check that arithmetic with each number once, and no other, comes to the target exactly."""
     return _solves(answer, metadata["numbers"], metadata["target"])
 
 

@@ -95,12 +95,12 @@ def tokenize(text: str) -> Tokens:
 
 
 def number_like(token: str) -> bool:
-    """Whether a token is a literal number (ASCII digits, at most one decimal point)."""
+    """Match a literal number (ASCII digits, at most one decimal point)."""
     return token[0] in "0123456789." and token != "."
 
 
 def integer_like(token: str) -> bool:
-    """Whether a token is a literal integer without sign; str.isdigit alone admits Arabic and superscript digits."""
+    """Match a literal integer without sign; str.isdigit alone admits Arabic and superscript digits."""
     return token.isascii() and token.isdigit()
 
 

@@ -101,7 +101,7 @@ class _Sample:
         return value
 
     def _doubtful(self, value: complex) -> bool:
-        """Whether a value may be a rounded zero."""
+        """Check for a value that may be a rounded zero."""
         return abs(value) < 1e-9 * max(1.0, self.largest)
 
     def _power(self, base: complex, exponent: complex) -> complex:

@@ -1,4 +1,4 @@
-"""What the parsers of numbers (rational.py) and of expressions (expression.py) share: reading tokens one by one."""
+"""Token reader that the parsers of numbers (rational.py) and expressions (expression.py) share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""What kind of answer it is: one expression, a list, a tuple or interval, a union, a matrix, x = ..., or a < x < b.
+r"""Kinds of answers: one expression, a list, a tuple or interval, a union, a matrix, x = ..., or a < x < b.
 
 `parse` cuts canonical tokens at their top-level separators. Order, brackets and names are then compared by our
 conventions (docs/grading.md), and only single expressions have to be compared by value.
@@ -133,7 +133,7 @@ def _split(tokens: Tokens, separators: frozenset[str] | set[str]) -> tuple[list[
 
 
 def _enclosed(tokens: Tokens) -> bool:
-    """Whether the first bracket closes at the very end (by any bracket: [0,1) is one interval)."""
+    """Check that the first bracket closes at the very end (by any bracket: [0,1) is one interval)."""
     if len(tokens) < 2 or tokens[0] not in _OPEN or tokens[-1] not in _CLOSE:
         return False
     level = 0
@@ -265,7 +265,7 @@ def _chain(parts: list[Tokens], depth: int) -> Node:
 
 
 def _contradictable(part: Tokens, last: Tokens) -> bool:
-    r"""Whether the two parts of a chain have to be the same value as they are written.
+    r"""Check that both parts of a chain have to be the same value as they are written.
 
     Not where one holds letters (A = \pi r^2 = 25\pi), nor where the unit changes (1 hour = 60 minutes, 0.5 = 50\%).
     """

@@ -36,7 +36,7 @@ _POINTS = ((Rational(7, 11), Rational(5, 13)), (Rational(19, 17), Rational(3, 7)
 
 
 def equal(gold: str, answer: str) -> bool:
-    """Whether two answers that strings, rationals and sample values left undecided are equal."""
+    """Compare two answers that strings, rationals and sample values left undecided."""
     try:
         return same(parse(gold), parse(answer), _leaf) is True
     except TooComplex:
@@ -69,7 +69,7 @@ def _relations(expression: Any) -> list[Relational]:
 
 
 def same_relations(gold: list[Relational], answer: list[Relational]) -> bool:
-    """Whether two relations (or chains, in either direction) differ by constant factors only.
+    """Compare two relations (or chains, in either direction) up to constant factors.
 
     math-verify solves both and compares the solutions, so that x^2 = -1 and x^2 = -4, which have none, would be equal.
     """

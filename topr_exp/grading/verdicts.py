@@ -65,7 +65,7 @@ class Verdicts:
 
     @property
     def votes_known(self) -> bool:
-        """Whether incorrect completions can be told apart; a grader of the user's may give verdicts alone."""
+        """Check that incorrect completions can be told apart; a user's grader may give verdicts alone."""
         unnamed = (self.verdict == "incorrect") & (self.classes < 0)
         return "user" not in set(self.columns["path"].filter(unnamed).to_pylist())
 

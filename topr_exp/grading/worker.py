@@ -84,7 +84,7 @@ def _seal() -> None:
 
 
 def refused(event: str, arguments: tuple[Any, ...]) -> str | None:
-    """What a sealed worker does not do, where an audit event is that."""
+    """Name the action that a sealed worker refuses, if this audit event is one."""
     if event == "compile":
         name = arguments[1] if len(arguments) > 1 else None
         harmless = isinstance(name, str | bytes) and (name == LITERAL or os.path.exists(name))

@@ -54,7 +54,7 @@ def trained_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
 
 
 def is_frozen(model: Any) -> bool:
-    """Whether an adapter alone is trained."""
+    """True if only an adapter is trained."""
     return hasattr(model, "peft_config")
 
 
@@ -104,7 +104,7 @@ def merged(model: Any, name: str, weight: Tensor) -> Tensor:
 
 
 def delta(model: Any, name: str) -> Tensor | None:
-    """What the adapter adds to one of `base_weights`, in float32; None where it adds nothing."""
+    """Compute what the adapter adds to one of `base_weights`, in float32; None where it adds nothing."""
     module, _, kind = name.rpartition(".")
     layer = model.get_submodule(module)
     return layer.get_delta_weight(NAME).float() if kind == "weight" and hasattr(layer, "get_delta_weight") else None

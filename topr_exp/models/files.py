@@ -1,4 +1,4 @@
-"""What a model folder's files say without being loaded: how many tokens, how long a context, whether weights are whole.
+"""Facts about a model folder without loading it: vocabulary, context length, damaged weights.
 
 Only JSON and headers are read, so that mistakes are told before torch is loaded; what can't be read so is None.
 """
@@ -57,7 +57,7 @@ def count_tokens(folder: Path, changed: tuple[int, ...]) -> int | None:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with the weights of a model folder, as far as their headers tell; None for nothing."""
+    """Describe damage to the weights of a model folder, as far as their headers show; None for none."""
     for index in folder.glob("*.safetensors.index.json"):
         named = set(read_json(index).get("weight_map", {}).values())
         if missing := sorted(name for name in named if not (folder / name).is_file()):

@@ -23,7 +23,7 @@ def memory_for(work: str, way_out: str) -> Iterator[None]:
 
 
 def ran_out(error: RuntimeError) -> bool:
-    """Whether this is an allocation that failed, on a GPU or by torch's CPU allocator."""
+    """Recognize an allocation that failed, on a GPU or by torch's CPU allocator."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

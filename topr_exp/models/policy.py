@@ -54,7 +54,7 @@ class Policy:
 
     @property
     def computes(self) -> dict[str, str]:
-        """What else than the weights decides the numbers of a forward pass, for the store's keys."""
+        """Key of the numerics of a forward pass beside the weights, for the store."""
         weights = self.model.get_input_embeddings().weight.dtype
         rounded = {"base": str(weights).removeprefix("torch.")} if weights is not torch.float32 else {}
         return {"precision": self.precision, **rounded}
@@ -140,7 +140,7 @@ class Policy:
         return text
 
     def stopper(self, stop: Sequence[str]) -> Callable[[list[int]], bool]:
-        """Whether the tokens so far hold a stop string; decodes only as many as the longest one can span."""
+        """Make a check for stop strings; it decodes only as many tokens as the longest one can span."""
         window = max(len(marker.encode()) for marker in stop) + 4
 
         def stopped(tokens: list[int]) -> bool:
@@ -203,7 +203,7 @@ def save_model(model: Any, folder: Path, dtype: torch.dtype | None = None) -> No
 
 
 def stored(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """What is on disk of a model, tied weights once; unlike its `state_dict`, also while FSDP holds it unsharded."""
+    """Iterate over a model's weights as stored on disk, tied ones once; also while FSDP holds it unsharded."""
     for name, weight in adapter.base_weights(model).items():
         yield name, adapter.merged(model, name, weight)
     for prefix, module in model.named_modules():

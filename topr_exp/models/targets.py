@@ -1,4 +1,4 @@
-"""Whether a model has the layers that `model.lora.targets` names, from their names alone."""
+"""Check by names alone that a model has the layers of `model.lora.targets`."""
 
 from __future__ import annotations
 

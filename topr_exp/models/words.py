@@ -16,7 +16,7 @@ AS_STORED = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 @dataclass(frozen=True)
 class Words:
-    """What a prompt needs of a tokenizer."""
+    """Parts of a tokenizer that a prompt needs."""
 
     encode: Callable[[str], list[int]]  # without special tokens of its own
     decode: Callable[[Sequence[int]], str]  # with special tokens as text

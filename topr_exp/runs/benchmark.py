@@ -1,4 +1,4 @@
-"""What a model is asked, and how its answers are evaluated: shared by runs and by `python -m topr_exp.evaluate`."""
+"""Questions to a model and the evaluation of its answers, shared by runs and `python -m topr_exp.evaluate`."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def write(
 
 
 def front_matter(config: Config, summary: dict[str, Any], trained_on: TrainedOn) -> str:
-    """What the hub reads; the licence is left to the user, who knows that of the base.
+    """Compose the hub's metadata; the licence is left to the user, who knows that of the base.
 
     A data set of the hub is named only where its own problems were trained on, or tested on.
     """
@@ -105,7 +105,7 @@ Licence: to be filled in by whoever publishes it. That of the base model holds f
 
 
 def adapter(config: Config) -> str:
-    """That an adapter was trained, where it is and what this folder's weights are then."""
+    """Describe the adapter, its folder, and this folder's weights."""
     if config.model.lora is None:
         return ""
     return """

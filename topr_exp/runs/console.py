@@ -1,4 +1,4 @@
-"""What a run prints about itself: what will run at the start, a table at the end."""
+"""Console output of a run: its settings at the start, a table of results at the end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def warn(text: str) -> None:
 def header(
     config: Config, policy: Policy, sets: ProblemSets, train: Questions, test: Questions, trained_on: str = ""
 ) -> str:
-    """What will run: algorithm with its settings, data and source, model and size, where, and into which folder.
+    """Format the settings: algorithm, data and source, model and size, device, and folder.
 
     trained_on: the problems, where completions made elsewhere decide them.
     """
@@ -81,7 +81,7 @@ def problems(config: Config, sets: ProblemSets, train: Questions, test: Question
 
 
 def sampling(config: Config) -> str:
-    """How many completions are sampled, and how."""
+    """Format the number of completions and the sampler's settings."""
     sampler, data = config.sampler, config.data
     noun = "solution" if config.task.verifies else "problem"
     wanted = f"{data.n} completions a {noun} ({data.eval_n}"
@@ -110,7 +110,7 @@ def training(config: Config) -> str:
 
 
 def adapter(config: Config) -> str:
-    """What is trained instead of all weights, before the rest of the line."""
+    """Format the adapter's settings, before the rest of the line."""
     lora = config.model.lora
     if lora is None:
         return ""
@@ -197,7 +197,7 @@ def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
 
 
 def counted(name: str, report: SplitReport, questions: Questions) -> str:
-    """How many problems a split has and what was left out of it."""
+    """Format a split's number of problems and what was left out of it."""
     left_out = [
         f"{count} left out: {reason}"
         for count, reason in (

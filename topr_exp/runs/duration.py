@@ -50,7 +50,7 @@ def expected_time(configs: Sequence[Config]) -> str:
 
 
 def size(settings: dict[str, Any]) -> str:
-    """What runs that take about as long have in common. settings: nested, as config.json holds them."""
+    """Key of runs that take about as long. settings: nested, as config.json holds them."""
     found = {}
     for group, keys in SIZE.items():
         values = settings.get(group)

@@ -159,7 +159,7 @@ class RunFolder:
         return found
 
     def noted(self, what: str) -> dict[str, Any] | None:
-        """What inputs.json says of `files`, `models` or `looks`; None where it says nothing."""
+        """Read `files`, `models` or `looks` of inputs.json; None where it is silent."""
         found = (self.read("inputs.json", "files") or {}).get(what)
         return found if isinstance(found, dict) else None
 
@@ -187,7 +187,7 @@ class RunFolder:
     # ---- its models
 
     def model_of(self, iteration: int) -> Path:
-        """Where the model of an iteration is kept; the last one is the run's `model/`."""
+        """Path of the model of an iteration; the last one is the run's `model/`."""
         return self.path / ("model" if iteration == self._config.iterations else f"iteration-{iteration}/model")
 
     @main_process_only
@@ -291,7 +291,7 @@ class RunFolder:
 
     @main_process_only
     def save_rounds(self, iteration: int, trained: int, baseline: float) -> None:
-        """What an iteration of rounds trained on, from its metrics."""
+        """Summarize the training data of an iteration of rounds, from its metrics."""
         import numpy as np
 
         from topr_exp.composition.description import no_positives

@@ -61,7 +61,7 @@ def model_folders(config: Config) -> dict[str, Path]:
 
 
 def look(path: Path) -> Look:
-    """What a model's folder looks like without its files being read."""
+    """Sizes and times of a model folder's files, without reading them."""
     with disk_errors(f"read {path}"):
         statuses = {file.name: file.stat() for file in read_files(path)}
     return {name: [status.st_size, status.st_mtime_ns] for name, status in statuses.items()}

@@ -1,4 +1,4 @@
-"""What a run measures, as lines of JSON: `metrics.jsonl`, one an update, and `eval.jsonl`, one an evaluation."""
+"""Measurements of a run, as lines of JSON: `metrics.jsonl`, one an update, and `eval.jsonl`, one an evaluation."""
 
 from __future__ import annotations
 
@@ -127,5 +127,5 @@ def missing_updates(there: Iterable[tuple[int, int]], iterations: int, end: int 
 
 
 def evaluated(record: dict[str, Any]) -> tuple[Any, ...]:
-    """What an evaluation is of: the iteration, the update within it (None: its end), and whether a part of the test."""
+    """Key of an evaluation: the iteration, the update within it (None: its end), and whether a part of the test."""
     return record.get("iteration"), record.get("step"), record.get("subset", False)

@@ -46,7 +46,7 @@ def preview(config: Config) -> str:
 
 
 def tokenizer_folder(config: Config) -> Path | None:
-    """Where the model's tokenizer lies on this machine, from the hub or not; None where it does not."""
+    """Find the model's tokenizer on this machine, from the hub or not; None where it is absent."""
     if folder := model_folders(config).get("model.path"):
         return folder
     from huggingface_hub import try_to_load_from_cache

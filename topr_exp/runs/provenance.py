@@ -1,4 +1,4 @@
-"""Where a result comes from: versions, commit, hardware and seeds."""
+"""Provenance of a result: versions, commit, hardware and seeds."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def environment(config: Config) -> dict[str, Any]:
 
 
 def overrides(folder: Path) -> list[str]:
-    """What the user set: in a sweep as the sweep wrote it down for this run, else the command line's words."""
+    """Overrides of the user: as the sweep noted them for this run, else from the command line."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
         sweep = json.loads((folder.parent / "sweep.json").read_text(encoding="utf-8"))
         return list(next(run["overrides"] for run in sweep["runs"] if run["folder"] == folder.name))
@@ -63,7 +63,7 @@ def command_of(folder: Path, environment: dict[str, Any]) -> list[str]:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says of the source's own repository; None where there is none, as for an installed package."""
+    """Ask git about the source's repository; None where there is none, as for an installed package."""
     if not (ROOT / ".git").exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""What only reading the user's files tells, told before anything starts: each line of problems and of completions.
+"""Checks that need the user's files read, before anything starts: each line of problems and completions.
 
 Files are read once for all runs of a sweep that name them, and what they hold is kept no longer than that.
 """

@@ -51,12 +51,12 @@ class Lines:
 
 
 def is_update(record: Record) -> bool:
-    """Whether a record of metrics.jsonl says where in the training it belongs."""
+    """Check that a record of metrics.jsonl has its place in the training."""
     return all(type(record.get(n, 0 if n == "samples" else None)) is int for n in ("iteration", "step", "samples"))
 
 
 def is_evaluation(record: Record) -> bool:
-    """Whether a record of eval.jsonl says which model it is of."""
+    """Check that a record of eval.jsonl names its model."""
     return type(record.get("iteration")) is int and all(type(record.get(n, 0)) is int for n in ("step", "samples_seen"))
 
 

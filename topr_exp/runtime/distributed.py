@@ -103,7 +103,7 @@ def world_size() -> int:
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that writes and talks."""
+    """True on rank 0, which writes and prints."""
     return _rank == 0
 
 
@@ -119,7 +119,7 @@ def main_process_only(function: Callable[P, None]) -> Callable[P, None]:
 
 
 def all_gather(value: T) -> list[T]:
-    """What every process has for `value`, by rank; whatever pickle takes, tensors on the CPU only."""
+    """Gather `value` of every process, by rank; any picklable value, tensors on the CPU only."""
     if _size == 1:
         return [value]
     from torch import distributed
@@ -143,7 +143,7 @@ def all_reduce_sum_(values: Tensor) -> None:
 
 
 def broadcast(value: T) -> T:
-    """What process 0 has for `value`."""
+    """Broadcast `value` of rank 0."""
     if _size == 1:
         return value
     from torch import distributed

@@ -1,4 +1,4 @@
-"""How every command talks and ends: control characters escaped, an error as one line, an exit status, no traceback."""
+"""Output and exit of every command: control characters escaped, an error as one line, no traceback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
-    """What `command` returns; 2 for a mistake in the settings, 1 for another error, 128 + N where signal N stopped it.
+    """Run `command`; return its status, 2 for a mistake in the settings, 1 for another error, 128 + N after signal N.
 
     resumes: the same command continues where it was stopped, and the message after Ctrl-C says so. Such a command goes
     on where nobody reads its output any more (| head, a closed terminal); another one ends with status 1.
@@ -54,7 +54,7 @@ def print_warning(text: str) -> None:
 
 
 class Line(logging.Formatter):
-    """What is logged, on standard error; texts of files are in it, too."""
+    """Formatter of log records for standard error; escapes control characters of quoted files."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))

@@ -109,7 +109,7 @@ def agree_on_stop() -> None:
 
 
 def stop_requested() -> bool:
-    """Whether a signal asked the run to stop, as far as all its processes agreed on that."""
+    """True once all processes agree that a signal asked the run to stop."""
     return _agreed is not None
 
 

@@ -48,7 +48,7 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
 
 
 def is_shallow(value: Any, levels: int = DEEPEST) -> bool:
-    """Whether lists and objects lie at most so many levels within one another."""
+    """Check that lists and objects are nested at most so deep."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(is_shallow(each, levels - 1) for each in inside)
 

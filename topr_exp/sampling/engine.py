@@ -128,7 +128,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is under way, or never came."""
+        """True while an answer is outstanding."""
         return bool(self.open)
 
     def last_words(self) -> str:

@@ -177,7 +177,7 @@ def append_tokens(
 
 
 def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
-    """How many tokens to compute once for all prompts: what they all begin with, 0 where that is not worth a pass."""
+    """Count the tokens that all prompts begin with, to compute once; 0 where that is not worth a pass."""
     shortest = min(map(len, prompts)) - 1  # something is left of each, so that each has logits of its own
     first = prompts[0]
     length = next((i for i in range(shortest) if any(prompt[i] != first[i] for prompt in prompts)), shortest)

@@ -1,4 +1,4 @@
-"""What is said of completions made elsewhere that can't be trained on, before a run starts and when it reads them."""
+"""Errors of imported completions that can't be trained on, before a run starts and when it reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the sampler's log-probabilities are from μ's: what would go wrong if they stood in for log μ."""
+"""Distance of the sampler's log-probabilities from log μ: the error of using one for the other."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Sampler(Protocol):
         """
 
     def made_by(self) -> dict[str, str]:
-        """What drew the completions: program, versions, device. Kept with them; no part of their key."""
+        """Program, versions and device that drew the completions. Kept with them; no part of their key."""
 
     def rest(self) -> None:
         """Free what can be freed at once: the policy trains next, and is sampled from again afterwards."""

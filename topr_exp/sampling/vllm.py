@@ -305,7 +305,7 @@ def free_share(gpus: Sequence[str], *, stays: bool) -> float:
 
 
 def free_bytes(gpus: Sequence[str]) -> int:
-    """What is free of the fullest of these GPUs; 0 without GPUs."""
+    """Free memory of the fullest of these GPUs in bytes; 0 without GPUs."""
     return min((free for free, _ in memory_of(gpus)), default=0)
 
 
@@ -317,7 +317,7 @@ def memory_of(gpus: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def engine_share(free: int, total: int, stays: bool) -> float:
-    """What an engine may take of a GPU of so many bytes: all that is free but a margin, half of it if it stays.
+    """Bytes that an engine may take of a GPU: all that is free but a margin, half of it if it stays.
 
     The other half is for the gradient and the activations of a policy that trains meanwhile.
     """

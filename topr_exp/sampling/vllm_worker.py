@@ -212,7 +212,7 @@ def received(asked: dict[str, Any], link: Link) -> Any:
 
 
 class Refused(Exception):
-    """What a user can mend, in one line."""
+    """Error that a user can mend, in one line."""
 
 
 def one_line(error: BaseException) -> str:

@@ -176,7 +176,7 @@ def terminate(claim: Path) -> None:
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """Whether a process has a file open, as the owner of a claim has its claim: anybody can write a number into one."""
+    """Check that a process has a file open, as only the owner of a claim has it: anybody can write a pid into one."""
     if not PROC.is_dir():
         raise TOPRError(f"no {PROC} tells what process {pid} does; end it by `kill {pid}` if it is the run's")
     wanted = path.stat()
@@ -207,7 +207,7 @@ def logs(sweep: Sweep, name: str, lines: int, follow: bool) -> int:
 
 
 def log_of(sweep: Sweep, run: Run) -> Path:
-    """What a run printed; before it came so far as to print, what Submitit or Slurm said of its job."""
+    """Find a run's output; before it printed any, what Submitit or Slurm said of its job."""
     slurm = sweep.slurm_ids().get(run.number)
     of_job = sorted((sweep.folder / SUBMITIT).glob(f"*/{slurm}_*log.*")) if slurm else []
     for path in (sweep.path(run) / LOG, *of_job):

@@ -41,7 +41,7 @@ class Child:
         theirs.close()
 
     def ending(self) -> Any:
-        """How a process that is over ended: None when its work is done, else the exception, Killed if it sent none."""
+        """Describe the end of a process: None when its work is done, else the exception, Killed if it sent none."""
         with self._messages:
             try:
                 return self._messages.recv()

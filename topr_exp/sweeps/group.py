@@ -72,7 +72,7 @@ def check_launched(config: Config) -> None:
 
 @contextlib.contextmanager
 def rendezvous() -> Iterator[dict[str, str]]:
-    """Where processes of this machine find each other while the block runs, as the variables that torch reads.
+    """Set the variables by which torch finds the processes of this machine, while the block runs.
 
     As under torchrun, torch's store is in the process that starts the others, so that nobody can take its port.
     """
@@ -126,7 +126,7 @@ def supervise(children: Sequence[Child]) -> list[Any]:
 
 
 def ending_of_rank(process: Child, rank: int, size: int) -> Any:
-    """How a process of the run ended; a kill says which of them it was."""
+    """Describe the end of a process of the run; a kill names its rank."""
     ending = process.ending()
     if isinstance(ending, Killed):
         was = "was " if (process.process.exitcode or 0) < 0 else ""

@@ -33,7 +33,7 @@ from topr_exp.types import TOPRError
 
 
 def preview(plan: Plan) -> str:
-    """What would start (`dry_run=true`): every run's overrides, folder and state. Nothing is written."""
+    """List every run's overrides, folder and state (`dry_run=true`). Nothing is written."""
     rows = [(str(i), state_before(job.config), str(job.config.folder)) for i, job in enumerate(plan.jobs, 1)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = []
@@ -53,7 +53,7 @@ def on_one_line(override: str) -> str:
 
 
 def state_before(config: Config) -> str:
-    """Whether a run is new, resumable, running or done; TOPRError when it would be refused.
+    """Classify a run as new, resumable, running or done; TOPRError when it would be refused.
 
     (Its folder holds another experiment, or what it was begun with has changed.)
     """

@@ -29,7 +29,7 @@ class Entry:
 
     @property
     def active(self) -> bool:
-        """Whether it waits or runs, so that it may still finish without being started again."""
+        """True while it waits or runs, so that it may still finish without being started again."""
         return self.pending or self.state in AT_WORK
 
 
@@ -42,7 +42,7 @@ class Queue:
     notes: list[str] = field(default_factory=list)  # what could not be asked, and what follows
 
     def holds(self, name: str) -> bool:
-        """Whether a job is known to wait or run."""
+        """Check that a job is known to wait or run."""
         entry = self.entries.get(name)
         return entry is not None and entry.active
 

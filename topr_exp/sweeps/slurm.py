@@ -32,7 +32,7 @@ TIME_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near, or th
 
 
 class Task(SlurmLauncher):
-    """What Submitit pickles: one run of a sweep. `checkpoint` of the launcher queues it again as it is."""
+    """Callable that Submitit pickles: one run of a sweep. The launcher's `checkpoint` queues it again as it is."""
 
     def __call__(self, run: Run, folder: str) -> None:
         """The run, on its nodes; raises what the run raises, so that Slurm sees it failed.

@@ -89,7 +89,7 @@ def readable_status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> 
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process of the run is alive."""
+    """Check that a process of the run is alive."""
     with disk_errors(f"read {folder / attempt.CLAIM}"):
         return leases.living_owner(folder / attempt.CLAIM) is not None
 
@@ -132,7 +132,7 @@ def status_table(statuses: Sequence[Status]) -> str:
 
 
 def count_states(statuses: Sequence[Status]) -> str:
-    """How many runs are in each state."""
+    """Count the runs in each state."""
     number = Counter(each.state for each in statuses)
     order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE)
     parts = [f"{number[state]} {state}" for state in order if number[state]]
@@ -180,7 +180,7 @@ def report(sweep: Sweep, run: Run | None, message: str) -> None:
 
 
 def describe(each: Status, message: str = "") -> str:
-    """What became of a run, in one line."""
+    """Describe a run's state in one line."""
     text = f"run {each.run.number} {each.state} ({each.run.folder})"
     if each.state == DONE:
         return f"{text}: pass@1 {format_accuracy(each)}"

@@ -52,7 +52,7 @@ class Examples:
         return max(len(prompt) + len(tokens) for prompt, tokens in self.sequences(self.training_set.examples[example]))
 
     def batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch | PairBatch:
-        """What the loss gets for `rows`, whose tokens' log-probabilities are `logp` [B, T]."""
+        """Build the loss's input for `rows`, whose tokens' log-probabilities are `logp` [B, T]."""
         if self.training_set.unit != "pairs":
             return self._batch(rows, logp, mask, vocab_kl)
         half = len(rows) // 2

@@ -1,4 +1,4 @@
-"""Whether a composed training set can teach a loss anything at all: else a run would change nothing and end well."""
+"""Check that a training set can teach the loss anything: else a run would change nothing and end well."""
 
 from __future__ import annotations
 

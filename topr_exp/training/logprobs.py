@@ -51,7 +51,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """What the output layer says of every completion token, [B, T] float32 each, 0 at padding."""
+    """Scores of every completion token from the output layer, [B, T] float32 each, 0 at padding."""
 
     logp: Tensor  # log π(y_t | x, y_<t), with gradient
     entropy: Tensor | None  # of π(. | x, y_<t), in nats, detached

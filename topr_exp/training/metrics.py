@@ -1,4 +1,4 @@
-"""What is logged about an update: statistics of the log-ratio by sign, and the loss's own metrics averaged by sign."""
+"""Metrics of an update: statistics of the log-ratio by sign, and the loss's own metrics averaged by sign."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MetricAccumulator:
         self.paired = len(sides) == 2
 
     def of_all_processes(self) -> MetricAccumulator:
-        """What all processes of the run gathered, in the order of their ranks."""
+        """Gather metrics of all processes of the run, by rank."""
         if distributed.world_size() == 1:
             return self
         merged = MetricAccumulator()

@@ -1,4 +1,4 @@
-"""How a global batch is divided into micro-batches, and each of these among the processes of the run."""
+"""Division of a global batch into micro-batches, and of each among the processes of the run."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ BUFFER, ROUND = "buffer.arrow", "round.arrow"
 
 @dataclass
 class Rounds:
-    """What the rounds of an iteration have in common."""
+    """Shared parts of an iteration's rounds."""
 
     trainer: Trainer
     train: Questions
@@ -112,7 +112,7 @@ class Rounds:
         return bool(replay)
 
     def examples_of_round(self) -> Examples:
-        """What a round trains on, out of what it sampled or replayed."""
+        """Compose a round's training set out of what it sampled or replayed."""
         columns, problems = self.columns, self.columns["question"].to_numpy()[:: self.n].tolist()
         # A problem may come twice, new and replayed, so a group is identified by its place, not by its problem.
         slots = pa.array(np.repeat(np.arange(len(problems)), self.n), pa.int32())
@@ -166,7 +166,7 @@ class Rounds:
         return rng.permutation(others)[: self.schedule.prompts]
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
-        """What is logged of the completions that a round sampled, kept or not."""
+        """Summarize the completions that a round sampled, kept or not."""
         gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
         verdicts, correct = Verdicts("", columns), float(np.mean(columns["verdict"].to_numpy() == "correct"))
         found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns), "sampler_gap": gap}
@@ -188,7 +188,7 @@ class Rounds:
         return order[first : first + count - replayed], slots
 
     def shards(self, indices: np.ndarray) -> int:
-        """How many shards these problems are sampled in."""
+        """Count the shards that these problems are sampled in."""
         return -(-len(indices) // self.sampler.config.prompts_per_shard)
 
     def sample_prompts(self, indices: np.ndarray, number: int, first: int) -> pa.Table:

@@ -224,7 +224,7 @@ def smallest_compiled(weights: list[torch.nn.Parameter]) -> float:
 
 @torch.no_grad()
 def why_not_compiled(shapes: Iterable[torch.Size], device: torch.device) -> str | None:
-    """What is wrong with the compiled code for matrices of these shapes, found by trying; None if nothing is."""
+    """Try the compiled code for matrices of these shapes; describe what is wrong, None if nothing is."""
     try:
         return next((reason for shape in shapes if (reason := fault_of_compiled(shape, device))), None)
     except Exception as error:  # of many kinds: no Triton, no C compiler, an old driver or torch
@@ -232,7 +232,7 @@ def why_not_compiled(shapes: Iterable[torch.Size], device: torch.device) -> str 
 
 
 def fault_of_compiled(shape: torch.Size, device: torch.device) -> str | None:
-    """How the compiled functions differ from themselves, for a matrix of random numbers; None if they don't."""
+    """Compare compiled and plain functions on a random matrix; describe a difference, None for none."""
     draws = torch.Generator(device).manual_seed(0)
 
     def draw(*size: int) -> Tensor:
@@ -253,7 +253,7 @@ def fault_of_compiled(shape: torch.Size, device: torch.device) -> str | None:
 
 
 def local_part(value: Tensor) -> Tensor:
-    """What this process holds of a tensor."""
+    """Return this process's part of a tensor."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
@@ -263,7 +263,7 @@ def sharding_dimension(weight: DTensor) -> int:
 
 
 def follows_rows(name: str, value: Tensor, weight: Tensor) -> bool:
-    """Whether a tensor of an optimizer's state has an entry for each row of its weight, and is sharded as that is."""
+    """Check that an optimizer state has an entry for each row of its weight, and is sharded as that is."""
     return value.ndim > 0 and not (name == "exp_avg_sq_col" and weight.ndim == 2)
 
 

@@ -143,7 +143,7 @@ def _with_places(builder: _TreeBuilder, ends: list[tuple[_Segment, int]], starts
 
 
 def common_prefix(rows: Sequence[Ids]) -> int:
-    """How many tokens all rows begin with; of a single row, all of them."""
+    """Count the tokens that all rows begin with; of a single row, all of them."""
     length = min(map(len, rows))
     for row in rows[1:]:
         length = min(length, int(np.argmin(np.append(row[:length] == rows[0][:length], False))))

@@ -1,4 +1,4 @@
-"""How the model in training lies over the processes of a run: whole on each of them, or sharded.
+"""Layout of the model in training over the processes of a run: replicated or sharded.
 
 `ddp`: every process holds all weights; gradients are summed by torch's DistributedDataParallel.
 `fsdp`: every process holds a part of each weight, of its gradient and of the optimizer's state; torch's FSDP2 gathers

@@ -29,7 +29,7 @@ Reader = Callable[[str, Tensor, range], dict[str, Tensor]]  # (a weight's name, 
 
 
 def is_sharded(model: Any) -> bool:
-    """Whether this process holds only a part of each weight."""
+    """Check that this process holds only a part of each weight."""
     return any(isinstance(weight, DTensor) for weight in model.parameters())
 
 

@@ -192,7 +192,7 @@ class Trainer:
         return metrics
 
     def divisor(self, examples: Examples, chosen: NDArray[np.int64]) -> int:
-        """What the sum of the losses is divided by: a number of the global batch, the same for every process."""
+        """Divisor of the summed losses: a number of the global batch, the same for every process."""
         if self.config.reduction is Reduction.sequences:
             return len(chosen)
         return sum(len(completion) for _, completion in examples.sequences(examples.rows(chosen)))
@@ -220,7 +220,7 @@ class Trainer:
     def compute_signals(
         self, examples: Examples, chosen: NDArray[np.int64], parts: list[MicroBatch]
     ) -> dict[str, Tensor]:
-        """What the loss computes over the global batch with the current policy, without gradients, by position."""
+        """Compute the loss's signals over the global batch with the current policy, without gradients, by position."""
         assert self.signals is not None
         rows = examples.rows(chosen)
         lengths = [len(completion) for _, completion in examples.sequences(rows)]

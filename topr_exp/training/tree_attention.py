@@ -55,7 +55,7 @@ class Rows:
         return flat if self.places is None else Reindexed.apply(flat, self.places, self.sources, self.holes)
 
     def mask(self, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores: 0 where a query sees a key, −∞ elsewhere."""
+        """Additive attention mask: 0 where a query sees a key, −∞ elsewhere."""
         if self.visible is not None and dtype not in self.masks:
             self.masks[dtype] = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device).masked_fill(
                 ~self.visible, -torch.inf

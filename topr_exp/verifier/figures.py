@@ -1,4 +1,4 @@
-"""What a verifier is worth, from verdicts alone: its accuracy, and the answers that its approval selects.
+"""Figures of a verifier, from verdicts alone: its accuracy, and the answers that its approval selects.
 
 All are means over the P original problems, whose K solutions stand or fall together: the bootstrap resamples problems.
 """
@@ -27,7 +27,7 @@ BALANCED = "balanced_accuracy"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What each problem adds to the figures, [P] each: sums over its verifications, and its selections' scores."""
+    """Sums that each problem adds to the figures, [P] each, over its verifications and its selections' scores."""
 
     values: dict[str, NDArray[np.float64]]
     solutions: int  # K

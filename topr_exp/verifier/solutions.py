@@ -153,5 +153,5 @@ class Verification:
 
 
 def noted_before(path: Path) -> dict[str, Any]:
-    """What an earlier evaluation, or an earlier attempt, wrote."""
+    """Read what an earlier evaluation or attempt wrote."""
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

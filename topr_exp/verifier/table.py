@@ -1,4 +1,4 @@
-"""What a verifier's run or evaluation prints at its end."""
+"""Table printed at the end of a verifier's run or evaluation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def rows(verifiers: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def note(figures: dict[str, Any]) -> str:
-    """What the table is of."""
+    """Caption of the table."""
     return (
         f"[ ]: 95 %, bootstrap over {figures['problems']} problems; {figures['solutions']} solutions each, "
         f"{100 * figures['solved']['value']:.1f} % of them correct; {figures['verifications']} verifications a solution"
