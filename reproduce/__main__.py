@@ -162,7 +162,7 @@ def chosen(figures: Sequence[Figure], options: argparse.Namespace) -> list[Figur
         if name not in known:
             raise ConfigError(f"{name}: no such figure; allowed: {', '.join(known)}")
         if given and known[name].own_model:
-            raise ConfigError(f"{given}: {name} trains a model of its own; leave one of the two out")
+            raise ConfigError(f"{given}: {name} trains another model; leave one of the two out")
     if names:
         return [figure for figure in figures if figure.name in names]
     return [each for each in figures if (options.full or not each.only_full) and not (given and each.own_model)]

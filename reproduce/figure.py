@@ -50,7 +50,7 @@ class Figure:
 
     name: str  # of its files, and the command's word for it
     title: str
-    claim: str  # the paper's, in a sentence of ours; for a question beyond the papers: the question
+    claim: str  # the paper's, in our sentence; for a question beyond the papers: the question
     experiments: tuple[str, ...]  # whose runs it is made of
     draw: Callable[[Runs, Extra], Drawing]
     judge: Callable[[Runs, Extra], list[Claim]]  # for one model

@@ -71,7 +71,7 @@ def chosen(settings: dict[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def usual_values(algo: str) -> dict[str, Any]:
-    """What conf/algo says for an algorithm, by dotted key; for one of the user's own, what conf/config.yaml does."""
+    """What conf/algo says for an algorithm, by dotted key; for a user's, what conf/config.yaml does."""
     path = CONF / "algo" / f"{algo}.yaml"
     values = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
     assert isinstance(values, dict)

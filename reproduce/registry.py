@@ -115,7 +115,7 @@ FIGURES = (
         "The smaller the effective proportion of positives, the more weight hard problems get.",
         ("fig9",), iterations.draw_figure_9, iterations.judge_figure_9,
         extra=iterations.weights_by_difficulty,
-        note="Bands: from the lowest to the highest seed, each with completions of its own. No training is involved; "
+        note="Bands: from the lowest to the highest seed, each with its own completions. No training is involved; "
         "the table is that of the runs whose completions were counted.",
     ),
     Figure(

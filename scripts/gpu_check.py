@@ -3,10 +3,10 @@
     make gpu-check                                             (python -m scripts.gpu_check, by the Python in use)
     python -m scripts.gpu_check --size small                   minutes, also without a GPU: tries the check itself
     python -m scripts.gpu_check --size 100m                    the same with Llama 3's vocabulary and long prompts
-    python -m scripts.gpu_check --vllm ~/vllm/bin/python       where vLLM has an environment of its own
+    python -m scripts.gpu_check --vllm ~/vllm/bin/python       where vLLM has its own environment
     python -m scripts.gpu_check --steps update whole           some steps, again where they were done before
 
-Each step has a limit of its own and ends with a verdict: passed, failed, unfinished (at its limit) or skipped, and why.
+Each step has its own limit and ends with a verdict: passed, failed, unfinished (at its limit) or skipped, and why.
 Weights are random (an 8B Llama with a vocabulary of 128,256), so nothing is downloaded. None is begun that could go
 beyond the 45 minutes; the same command again goes on with those that have not passed. OUT/results.json has the figures
 and OUT/results.md the table for docs/performance.md, both written after each step.

@@ -1,4 +1,4 @@
-"""The measurements of gpu_check.py, each in a process of its own: STEP ANSWER.json [ARGUMENTS]."""
+"""The measurements of gpu_check.py, each in a separate process: STEP ANSWER.json [ARGUMENTS]."""
 
 from __future__ import annotations
 

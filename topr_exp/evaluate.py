@@ -203,7 +203,7 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
         groups.append("task")
     if not own:
         yield from named("data", run["data"]["name"], choice_of(run["data"]), args)
-    # A YAML of the user's may have the run's grader, too; that is known when all is composed.
+    # A user's YAML may have the run's grader, too; that is known when all is composed.
     own_yaml = args.config_dir or run["data"].get("_target_", SOURCES["gsm8k"]) not in SOURCES.values()
     has_grader = own_yaml or any(text.startswith("data.grader=") for text in overrides)
     for group in (*groups, "data") if same else groups:
@@ -215,7 +215,7 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
 
 
 def choice_of(data: dict[str, Any]) -> str:
-    """The choice of `data=` that has a run's problems under another name; the name itself where none of ours has."""
+    """The choice of `data=` that has a run's problems under another name; the name itself where no choice does."""
     choices = {target: choice for choice, target in SOURCES.items()}
     return str(data["format"] if "format" in data else choices.get(data["_target_"], data["name"]))
 

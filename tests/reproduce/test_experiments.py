@@ -147,7 +147,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fig10"]) == 2
     assert capsys.readouterr().err.startswith("error: fig10: no such figure; allowed: fig1, fig2")
     assert main(["table2", "model=tiny_noise"]) == 2
-    assert "model=tiny_noise: table2 trains a model of its own" in capsys.readouterr().err
+    assert "model=tiny_noise: table2 trains another model" in capsys.readouterr().err
     assert main(["--list", "model=tiny_noise", "seed=0"]) == 0
     assert not {"table2", "mu"} & {line.split()[0] for line in capsys.readouterr().out.splitlines()}
     for text in ("optim.epochs=2", "optim=paper", "sampler.temperature=0.7", "model.path=x"):

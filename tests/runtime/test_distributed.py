@@ -34,7 +34,7 @@ def test_each_process_sees_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyP
 def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     monkeypatch.setenv("SLURM_LOCALID", "0")
-    with pytest.raises(ConfigError, match="process 2 of this machine has no GPU of its own: torch sees 1"):
+    with pytest.raises(ConfigError, match="process 2 of this machine has no GPU to itself: torch sees 1"):
         distributed.take_gpu(1)  # two processes started in a shell of one GPU
 
 

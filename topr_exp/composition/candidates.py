@@ -58,7 +58,7 @@ def solved_between(candidates: Candidates, low: float, high: float) -> NDArray[n
 
 
 def random_generator(seed: int, iteration: int, purpose: str) -> np.random.Generator:
-    """A random generator of its own for each (seed, iteration, purpose), the same on every machine."""
+    """A random generator for each (seed, iteration, purpose), the same on every machine."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, iteration, zlib.crc32(purpose.encode())])))
 
 

@@ -26,7 +26,7 @@ CHAT_TEMPLATES = {
     AnswerFormat.final: '{question}\n\nWork it out step by step. End with "So the final answer is X."',
 }
 
-PLAIN_TEMPLATE, PLAIN_CHAT_TEMPLATE = "Question: {question}\nAnswer:", "{question}"  # for a grader of the user's own
+PLAIN_TEMPLATE, PLAIN_CHAT_TEMPLATE = "Question: {question}\nAnswer:", "{question}"  # for a user's grader
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def default_template(answer_format: AnswerFormat | None, chat: bool) -> str:
 
 
 def own_shots(answer_format: AnswerFormat | None) -> tuple[Shot, ...]:
-    """The project's worked examples, ending as the answer format asks; none for a grader of the user's own."""
+    """The project's worked examples, ending as the answer format asks; none for a user's grader."""
     if answer_format is None:
         return ()
     source: tuple[Exemplar, ...] = exemplars.GSM8K if answer_format is AnswerFormat.gsm8k else exemplars.MATH

@@ -1,6 +1,6 @@
 """Grades a stream of completions against their golds, in order.
 
-What text and arithmetic decide is decided here; what needs sympy, or a grader of the user's, runs in worker processes.
+What text and arithmetic decide is decided here; what needs sympy, or a user's grader, runs in worker processes.
 """
 
 from __future__ import annotations

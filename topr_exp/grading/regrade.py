@@ -20,7 +20,7 @@ from topr_exp.types import Problem, TOPRError
 def regrade_table(table: Table, store: Store, own: str | None = None) -> tuple[int, int]:
     """Grade again what was cut off in a table of verdicts; returns the number of such rows before and after.
 
-    own: the grader of the user's that may run; a key names one, but a store is not trusted with code. Raises TOPRError
+    own: the user's grader that may run; a key names one, but a store is not trusted with code. Raises TOPRError
     for any other grader, one that has changed, and completions that are not in the store.
     """
     cut_off = [Verdicts("", table.shard(index)).cut_off for index in range(table.shards)]

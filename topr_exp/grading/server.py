@@ -16,7 +16,7 @@ from typing import Any
 
 from topr_exp.grading import worker
 
-PACKAGE = "topr_exp."  # functions of its own, whose modules are prepared
+PACKAGE = "topr_exp."  # functions of the package, whose modules are prepared
 SYMBOLIC = "topr_exp.grading.symbolic:equal"
 CALLER_CHECK_SECONDS = 0.5  # a caller killed with -9 whose socket lives on in a forked child is noticed after this
 

@@ -138,7 +138,7 @@ def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], pr
     for index in np.unique(problem):
         (rows,) = np.nonzero(problem == index)
         classes[rows] = grader.classes([answers[row] for row in rows])
-        # A grader of the user's may give verdicts without answers: what it calls correct counts as one answer.
+        # A user's grader may give verdicts without answers: what it calls correct counts as one answer.
         unnamed = [row for row in rows if outcomes[row].verdict == "correct" and classes[row] < 0]
         classes[unnamed] = classes[rows].max(initial=-1) + 1
     columns = {

@@ -71,7 +71,7 @@ def _seal() -> None:
     """From here on this process compiles no source text, opens no file for writing and starts no process.
 
     latex2sympy2 and sympy have paths that would execute text (sympify, lambdify); none is reachable with the tokens
-    that we admit, and this makes sure of it. A grader of the user's may read text as a literal (ast.literal_eval, which
+    that we admit, and this makes sure of it. A user's grader may read text as a literal (ast.literal_eval, which
     makes a tree of it), not run it.
     """
     sys.dont_write_bytecode = True  # what a grader imports late

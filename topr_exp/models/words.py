@@ -18,7 +18,7 @@ AS_STORED = ("PreTrainedTokenizerFast", "TokenizersBackend")
 class Words:
     """Parts of a tokenizer that a prompt needs."""
 
-    encode: Callable[[str], list[int]]  # without special tokens of its own
+    encode: Callable[[str], list[int]]  # without special tokens
     decode: Callable[[Sequence[int]], str]  # with special tokens as text
     special: frozenset[int]
     bos: int | None

@@ -104,7 +104,7 @@ def own_files(data: DataConfig) -> Iterator[tuple[str, Path]]:
 
 
 def file_of_class(settings: object) -> Path | None:
-    """The file of a class of the user's own; None for one of the package."""
+    """The file of a user's class; None for one of the package."""
     module = type(settings).__module__
     spec = None if module.startswith("topr_exp.") else importlib.util.find_spec(module)
     return Path(spec.origin) if spec is not None and spec.origin else None

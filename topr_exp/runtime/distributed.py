@@ -76,7 +76,7 @@ def take_gpu(local_rank: int) -> None:
     if len(names) == 1 and os.environ.get("SLURM_LOCALID") == str(local_rank):
         return  # Slurm chose one for each task
     if local_rank >= len(names):
-        raise ConfigError(f"process {local_rank + 1} of this machine has no GPU of its own: torch sees {len(names)}")
+        raise ConfigError(f"process {local_rank + 1} of this machine has no GPU to itself: torch sees {len(names)}")
     os.environ["CUDA_VISIBLE_DEVICES"] = names[local_rank]
     if torch.cuda.device_count() != 1:  # without NVML torch has asked the driver, which looks at the variable once
         raise TOPRError(

@@ -1,4 +1,4 @@
-"""A vLLM engine in a process of its own, seen from the process that asks it."""
+"""A vLLM engine in a separate process, seen from the process that asks it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Engine:
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("wb") as output:
             try:
-                # A session of its own: Ctrl-C reaches this process alone, which then ends the engine and its workers.
+                # A new session: Ctrl-C reaches this process alone, which then ends the engine and its workers.
                 self.process = subprocess.Popen(
                     [python, str(WORKER), str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,

@@ -62,7 +62,7 @@ class PreallocatedLayer(DynamicLayer):
 class DecodingBatch:
     """A batch of sequences with their cache: takes tokens, returns the logits of the next ones.
 
-    The cache's columns are what all prompts begin with (where that is long enough to be worth a pass of its own), the
+    The cache's columns are what all prompts begin with (where that is long enough to be worth a separate pass), the
     rest of each prompt, padded on the left, and what was sampled. A mask hides the padding; positions leave it out.
     """
 
@@ -178,7 +178,7 @@ def append_tokens(
 
 def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
     """Count the tokens that all prompts begin with, to compute once; 0 where that is not worth a pass."""
-    shortest = min(map(len, prompts)) - 1  # something is left of each, so that each has logits of its own
+    shortest = min(map(len, prompts)) - 1  # something is left of each, so that each has its own logits
     first = prompts[0]
     length = next((i for i in range(shortest) if any(prompt[i] != first[i] for prompt in prompts)), shortest)
     return length if length >= WORTH_A_PASS and len(prompts) > 1 else 0

@@ -107,7 +107,7 @@ def generate_rollouts(
 ) -> Rollouts:
     """n completions of each prompt, from the store as far as they are there, else sampled and stored by shards.
 
-    A shard is a function of the key and its index: it has a random generator of its own.
+    A shard is a function of the key and its index: it has its own random generator.
     """
     config, prompts = sampler.config, questions.prompts
     size = config.prompts_per_shard

@@ -6,6 +6,6 @@ import hashlib
 
 
 def seed_of(*numbers: int) -> int:
-    """A 63-bit seed of its own for every tuple of numbers."""
+    """A 63-bit seed for every tuple of numbers."""
     text = " ".join(map(str, numbers))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1

@@ -91,7 +91,7 @@ def take_share(threads: int | None) -> None:
 
 
 def _run(work: Callable[..., None], arguments: tuple[Any, ...], messages: connection.Connection) -> None:
-    """Do the work and send how it ended: None, or an exception of ours with its message in one line."""
+    """Do the work and send how it ended: None, or an exception with its message in one line."""
     _stop_with_parent()
     open_console(goes_on=True)
     try:

@@ -63,7 +63,7 @@ def stop(children: Sequence[Child]) -> None:
 
 
 def run_one(run: Run, folder: Path, threads: int | None, share: int | None, slot: int) -> None:
-    """One run, in a process of its own, which writes its errors into the run's log too."""
+    """One run in a separate process, which writes its errors into the run's log too."""
     log = (folder / LOG).resolve()  # before the run enters the folder that its sweep was started in
     child.redirect_attempt(log)
     choose_gpus(slot, run.settings["cluster"]["processes"])

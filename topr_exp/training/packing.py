@@ -92,7 +92,7 @@ class _TreeBuilder:
 def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool) -> Tree:
     """Lay sequences out as a tree; completions are not empty.
 
-    share_prefix: what all prompts begin with is a segment of its own. share_prompts: so is the rest of a prompt that
+    share_prefix: what all prompts begin with is a separate segment. share_prompts: so is the rest of a prompt that
     several completions follow. With neither, each sequence is a segment: packed, nothing shared.
     """
     builder = _TreeBuilder()

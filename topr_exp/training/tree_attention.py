@@ -39,7 +39,7 @@ class Rows:
     sources: Tensor | None  # [R * S] the token at each place; any at a padded one
     holes: Tensor | None  # [padded] the padded places
     above: list[Tensor]  # of each level above, [R] the row that each segment hangs below
-    visible: Tensor | None  # [R or 1, 1, S, K] bool, K keys above and S of its own; None: plainly causal
+    visible: Tensor | None  # [R or 1, 1, S, K] bool, K keys above and S own keys; None: plainly causal
     masks: dict[torch.dtype, Tensor] = field(default_factory=dict)
 
     def pad(self, states: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Problems of the user's own: a file of JSON lines, or a folder with train.jsonl and test.jsonl."""
+"""The user's problems: a file of JSON lines, or a folder with train.jsonl and test.jsonl."""
 
 from __future__ import annotations
 
