@@ -1,3 +1,3 @@
-"""The leases are tested where they are used: by processes that fill a table of the store."""
+"""Locks are tested where they are used: by processes that fill a table of the store."""
 
 from tests.store.conftest import *  # noqa: F403

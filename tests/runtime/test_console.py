@@ -7,6 +7,7 @@ import os
 import pty
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from tests.conftest import ROOT, config_of, overrides
 from tests.sweep_tools import SLOW, command, environment, start, steps, wait_for
-from topr_exp.runtime import leases
+from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import printable
 from topr_exp.sweeps import __main__ as sweeps
 from topr_exp.types import TOPRError
@@ -105,20 +106,18 @@ def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path: Path) -
     sweep = shutil.copytree(ROOT / "tests/recorded/runs", tmp_path / "sweep")
     claim = next(sweep.glob("tis*")) / "run.claim"
     with subprocess.Popen(["sleep", "60"]) as other:
-        with leases.acquire(claim):  # type: ignore[union-attr]
-            named = json.loads(claim.read_text())
-        start = leases.process_start(other.pid)
-        claim.write_text(json.dumps({**named, "pid": other.pid, "start": start}))
-        done = command("topr_exp.sweeps", "cancel", sweep)
+        with locks.acquire(claim):  # type: ignore[union-attr]
+            claim.write_text(f"{socket.gethostname()}:{other.pid}")
+            done = command("topr_exp.sweeps", "cancel", sweep)
         assert other.poll() is None
         other.kill()
     assert done.returncode == 1
-    assert f"names process {named['host']}:{other.pid}, which is at work on something else" in done.stderr
+    assert f"names process {socket.gethostname()}:{other.pid}, which is at work on something else" in done.stderr
 
 
 def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweeps, "PROC", tmp_path / "none")
-    with leases.acquire(tmp_path / "run.claim"), pytest.raises(TOPRError, match="end it by `kill "):  # type: ignore
+    monkeypatch.setattr(locks, "PROC", tmp_path / "none")
+    with locks.acquire(tmp_path / "run.claim"), pytest.raises(TOPRError, match="end it by `kill "):  # type: ignore
         sweeps.terminate(tmp_path / "run.claim")

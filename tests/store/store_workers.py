@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.runtime import leases
 from topr_exp.store import Store, Table
 
 SHARDS = 12
@@ -25,8 +24,8 @@ def shard(index: int) -> pa.Table:
     return pa.table({"tokens": pa.array(rows, pa.list_(pa.int32())), "text": [f"{index}-{i}" for i in range(40)]})
 
 
-def open_table(root: Path, shards: int = SHARDS, stale: float = 60.0) -> Table:
-    return Store(root, stale=stale).table("rollouts", KEY, shards)
+def open_table(root: Path, shards: int = SHARDS) -> Table:
+    return Store(root).table("rollouts", KEY, shards)
 
 
 def hold(log: Path, index: int) -> Path:
@@ -34,7 +33,7 @@ def hold(log: Path, index: int) -> Path:
     return log.with_name(f"hold-{index}")
 
 
-def fill_slowly(root: Path, log: Path, seconds: float, stale: float, ready: Any, most: int = SHARDS) -> None:
+def fill_slowly(root: Path, log: Path, seconds: float, ready: Any, most: int = SHARDS) -> None:
     """A worker that takes its time for each shard, notes which it begins, and hangs in the one after `most`."""
     begun = 0
 
@@ -50,14 +49,7 @@ def fill_slowly(root: Path, log: Path, seconds: float, stale: float, ready: Any,
 
     if ready is not None:
         ready.wait()
-    open_table(root, stale=stale).fill(make)
-
-
-def fill_far_away(root: Path, log: Path, seconds: float, stale: float, ready: Any) -> None:
-    """The same as if on another host: nobody here can see whether its process lives."""
-    leases._scope = lambda: "another host"  # type: ignore[assignment]
-    leases.socket.gethostname = lambda: "far"  # type: ignore[attr-defined]
-    fill_slowly(root, log, seconds, stale, ready)
+    open_table(root).fill(make)
 
 
 def fill_until_killed(root: Path, step: int) -> None:

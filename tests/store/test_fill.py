@@ -109,6 +109,21 @@ def test_a_lent_table_is_taken_only_whole(tmp_path: Path) -> None:
     assert (lent.fill(shard), made.fill(shard)) == (0, 2)
 
 
+def test_a_shard_that_was_made_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
+    """By a process that was not kept out, on a file system without locks say."""
+    table = open_table(tmp_path, shards=1)
+
+    def overtaken(index: int) -> pa.Table:
+        (table.folder / "shard-00000.claim").unlink()
+        open_table(tmp_path, shards=1).fill(shard)
+        written.append(table.arrow_file(0).stat().st_ino)
+        return shard(index)
+
+    written: list[int] = []
+    assert table.fill(overtaken) == 0
+    assert written == [table.arrow_file(0).stat().st_ino]
+
+
 # ---- killed processes
 
 
@@ -144,7 +159,7 @@ def kill_at_random(root: Path, start: Callable[..., Any], times: int, slowest: f
     log = root / "log"
     for _ in range(times):
         before = len(logged(log))
-        process = start(fill_slowly, root, log, 0.03, 60.0, None, 1)
+        process = start(fill_slowly, root, log, 0.03, None, 1)
         wait_for(lambda before=before: len(logged(log)) > before)
         time.sleep(source.uniform(0, slowest))
         process.kill()
@@ -171,10 +186,10 @@ def test_a_dead_process_of_this_host_is_noticed_at_once(
     tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
 ) -> None:
     log = tmp_path / "log"
-    process = start(fill_slowly, tmp_path, log, 3600.0, 3600.0, None)
+    process = start(fill_slowly, tmp_path, log, 3600.0, None)
     wait_for(log.exists)
     process.kill()  # not joined: a zombie is dead too
-    table = open_table(tmp_path, stale=3600)
+    table = open_table(tmp_path)
     assert table.fill(shard) == SHARDS  # else it waits for an hour
     assert contents(table.folder) == undisturbed
 
@@ -187,7 +202,7 @@ def test_eight_processes_make_each_shard_once(
 ) -> None:
     log, ready = tmp_path / "log", PROCESSES.Barrier(8)
     hold(log, 0).touch()
-    workers = [start(fill_slowly, tmp_path, log, 0.05, 60.0, ready) for _ in range(8)]
+    workers = [start(fill_slowly, tmp_path, log, 0.05, ready) for _ in range(8)]
     wait_for(lambda: len(logged(log)) == SHARDS)  # others make the rest while one is held up
     hold(log, 0).unlink()
     for worker in workers:
@@ -217,7 +232,7 @@ def test_the_message_while_another_works(
         return True
 
     monkeypatch.setattr(logging.getLogger("topr_exp.store.table"), "filters", [let_go])
-    process = start(fill_slowly, tmp_path, log, 0.0, 60.0, None, 1)
+    process = start(fill_slowly, tmp_path, log, 0.0, None, 1)
     wait_for(log.exists)
     caplog.set_level(logging.INFO)
     made = open_table(tmp_path).fill(shard)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.store.store_workers import KEY, SHARDS, shard
-from topr_exp.runtime import leases
+from topr_exp.runtime import locks
 from topr_exp.store import Store, Table
 from topr_exp.store.__main__ import human_bytes, main
 from topr_exp.types import TOPRError
@@ -136,8 +136,8 @@ def test_prune(store: Store, rollouts: Table, capsys: pytest.CaptureFixture[str]
 
 
 def test_prune_keeps_what_a_process_works_on(store: Store, rollouts: Table, capsys: pytest.CaptureFixture[str]) -> None:
-    claim = leases.acquire(rollouts.folder / "shard-00003.claim")
-    assert isinstance(claim, leases.Lease)
+    claim = locks.acquire(rollouts.folder / "shard-00003.claim")
+    assert isinstance(claim, locks.Lock)
     with claim:
         assert command(store, "prune", "--kind", "rollouts", "--yes") == 0
         assert f":{os.getpid()} is at work on it" in capsys.readouterr().out

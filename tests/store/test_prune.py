@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.store.store_workers import KEY, shard
-from topr_exp.runtime import leases
+from topr_exp.runtime import locks
 from topr_exp.runtime.files import file_digest
 from topr_exp.store import Store, Table, catalog
 from topr_exp.store.__main__ import main
@@ -173,8 +173,8 @@ def test_what_was_made_from_a_table_goes_with_it(store: Store, command: Command)
 
 def test_nothing_goes_while_a_process_works_on_what_was_made_from_it(store: Store, command: Command) -> None:
     (verdicts,) = (store.root / "verdicts").iterdir()
-    claim = leases.acquire(verdicts / "shard-00000.claim")
-    assert isinstance(claim, leases.Lease)
+    claim = locks.acquire(verdicts / "shard-00000.claim")
+    assert isinstance(claim, locks.Lock)
     before = names(store)
     with claim:
         assert command("prune", "--kind", "rollouts", "--yes")[1].startswith("kept     rollouts/")

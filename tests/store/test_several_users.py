@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import become_ordinary
 from tests.store.store_workers import SHARDS, open_table, shard
+from topr_exp.runtime import locks
 from topr_exp.store import Store
 from topr_exp.store.__main__ import main
 from topr_exp.types import TOPRError
@@ -44,7 +45,7 @@ def test_a_shard_that_may_not_be_read(ordinary_user: Path) -> None:
     ("command", "words"),
     [
         ("list", "1 table, "),
-        ("describe", "at work  an unknown process, far:1"),
+        ("describe", f"at work  an unknown process, {os.uname().nodename}:{os.getpid()}"),
         ("verify", "sound    rollouts/"),
         ("prune --older-than 0", "kept     rollouts/"),
         ("export", "has no column problem_id"),
@@ -56,14 +57,15 @@ def test_reading_needs_no_right_to_write(
     """While two processes of others fill a table, of which one keeps its claim to itself."""
     table = open_table(ordinary_user)
     table.fill(shard)
-    for index in (3, 4):
-        claim = table.folder / f"shard-0000{index}.claim"
-        claim.write_text('{"host": "far", "pid": 1, "start": "9", "scope": "another host", "id": "abc"}')
-    claim.chmod(0)
+    claims = [table.folder / f"shard-0000{index}.claim" for index in (3, 4)]
+    held = [locks.acquire(claim) for claim in claims]
+    claims[1].chmod(0)
     become_ordinary(ordinary_user)
     more = {"describe": ["rollouts"], "export": ["rollouts", f"{ordinary_user.parent}/{os.getpid()}.jsonl"]}
     main(["--root", str(ordinary_user), *command.split(), *more.get(command, [])])
     assert words in "".join(capfd.readouterr())
+    for lock in held:
+        lock.__exit__(None, None, None)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("command", ["list", "verify", "prune --older-than 0", "describe rollouts"])

@@ -19,7 +19,7 @@ from topr_exp.config.compose_overrides import Composer, without_hydra
 from topr_exp.config.schema import plain
 from topr_exp.runs import attempt
 from topr_exp.runs.plan import Job, recompose
-from topr_exp.runtime import interrupts, leases
+from topr_exp.runtime import interrupts, locks
 from topr_exp.sweeps import queue
 from topr_exp.sweeps.queue import Entry, Queue, query
 from topr_exp.sweeps.status import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, UNREADABLE, count_states, status
@@ -120,16 +120,17 @@ def test_a_claim_that_is_held_means_running(tmp_path: Path) -> None:
 
 
 def test_a_run_of_another_user(ordinary_user: Path) -> None:
-    """On another host: seeing that it runs needs no right to write, and what may not be read is named."""
-    (ordinary_user / attempt.CLAIM).write_text(
-        '{"host": "far", "pid": 1, "start": "9", "scope": "another host", "id": "abc"}'
-    )
+    """Seeing that it runs, or doesn't, needs no right to write, and what may not be read is named."""
+    lock = attempt.lock_run_folder(ordinary_user)
     (ordinary_user / "state.json").write_text('{"status": "running", "stage": "training"}')
     hidden = ordinary_user / "hidden"
     hidden.mkdir()
     (hidden / "state.json").touch(0)
     become_ordinary(ordinary_user)
-    assert status(ordinary_user, RUN, None, Queue()).state == RUNNING
+    with lock:
+        assert status(ordinary_user, RUN, None, Queue()).state == RUNNING
+    assert (ordinary_user / attempt.CLAIM).exists()
+    assert status(ordinary_user, RUN, None, Queue()).state == STOPPED
     found = status(hidden, RUN, None, Queue())
     assert (found.state, found.error) == (UNREADABLE, "state.json can't be read (Permission denied)")
     assert count_states([found]) == "1 run: 1 unreadable"
@@ -138,17 +139,15 @@ def test_a_run_of_another_user(ordinary_user: Path) -> None:
 def test_the_owner_on_a_lost_node_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    claim = tmp_path / attempt.CLAIM
-    owner = {"host": "node7", "pid": 9, "start": "1", "scope": "elsewhere", "id": "x"}
-    claim.write_text(json.dumps(owner))
-
-    def pass_time(_: float) -> None:
-        old = claim.stat().st_mtime - leases.STALE_SECONDS
-        os.utime(claim, (old, old))
-
-    monkeypatch.setattr(attempt.time, "sleep", pass_time)
+    held = locks.acquire(tmp_path / attempt.CLAIM)
+    (tmp_path / attempt.CLAIM).write_text("node7:9")
+    monkeypatch.setattr(attempt.time, "sleep", lambda _: held.__exit__(None, None, None))  # its server frees the lock
     with attempt.lock_run_folder(tmp_path):
         assert "waiting for process node7:9" in capsys.readouterr().err
+        (tmp_path / attempt.CLAIM).write_text("node7:9")
+        monkeypatch.setattr(attempt, "LOST_NODE_SECONDS", -1.0)
+        with pytest.raises(TOPRError, match="is being run by process node7:9"):
+            attempt.lock_run_folder(tmp_path)
 
 
 # ---- the runs of a command line

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime import leases
+from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_text
 from topr_exp.runtime.jsonfiles import read_object
@@ -24,25 +24,26 @@ from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
 ERROR = "error.txt"
+LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 90
 
 
-def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> leases.Lease:
-    """Keep other processes out of a folder, after a dead one if need be.
+def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.Lock:
+    """Keep other processes out of a folder.
 
-    TOPRError when another process has it. An owner on another machine whose process ended without a word
-    (a lost node) is waited for until its claim has been silent for a minute.
+    TOPRError when another process has it. An owner on another machine is waited for as long as a file server keeps the
+    locks of a lost node.
     """
-    patience = time.monotonic() + 1.5 * leases.STALE_SECONDS
+    patience = time.monotonic() + LOST_NODE_SECONDS
     told = False
     while True:
         with disk_errors(f"write in {path}"):
-            lease = leases.acquire(path / name)
-        if isinstance(lease, leases.Lease):
-            return lease
-        if lease.is_here() or time.monotonic() > patience:
-            raise TOPRError(f"{path} is being {doing} by process {lease}; wait for it, or stop it and start again")
+            lock = locks.acquire(path / name)
+        if isinstance(lock, locks.Lock):
+            return lock
+        if lock.is_here() or time.monotonic() > patience:
+            raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
         if not told:
-            text = printable(f"waiting for process {lease}, which held {path} a moment ago")
+            text = printable(f"waiting for process {lock}, which held {path} a moment ago")
             print(text, file=sys.stderr, flush=True)
             told = True
         time.sleep(1.0)

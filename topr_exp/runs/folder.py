@@ -47,7 +47,7 @@ class RunFolder:
         self._damaged: set[str] = set()
         self._attempt: dict[str, Any] = {}
         self._progress: dict[str, Any] | None = None
-        self._lease = contextlib.ExitStack()
+        self._lock = contextlib.ExitStack()
 
     # ---- an attempt, from opening to its end
 
@@ -73,7 +73,7 @@ class RunFolder:
             self.save_state()
             held.enter_context(guarded(self.path, self.refuse_if_taken_over))
             self.evaluations.drop_damaged()
-            self._lease = held.pop_all()
+            self._lock = held.pop_all()
         progress.listener = self._save_progress
 
     def _describe(self) -> None:
@@ -112,7 +112,7 @@ class RunFolder:
     ) -> None:
         progress.listener = None
         self.metrics.close()
-        with self._lease:
+        with self._lock:
             if error is not None and not self._finished_before:
                 self.refuse_if_taken_over()
                 self._record_failure(error)

@@ -1,1 +1,1 @@
-"""What any program of several processes needs: signals, atomic files, leases, progress, exit statuses."""
+"""What any program of several processes needs: signals, atomic files, locks, progress, exit statuses."""

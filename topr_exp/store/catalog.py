@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime import leases
+from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors, unique_name
 from topr_exp.store.survey import KEY_FILE, refuse_unmarked, survey
 from topr_exp.store.table import Store, Table
@@ -65,8 +67,8 @@ class Entry:
     def makers(self) -> list[str]:
         """host:pid of the processes at work on it."""
         found = []
-        for path in sorted(self.folder.glob(f"*{leases.SUFFIX}")):
-            if owner := leases.living_owner(path):
+        for path in sorted(self.folder.glob(f"*{locks.SUFFIX}")):
+            if owner := locks.living_owner(path):
                 found.append(str(owner))
         return sorted(set(found))
 
@@ -78,7 +80,7 @@ def entries(store: Store, *, pruning: bool = False) -> list[Entry]:
     """
     with disk_errors(f"read {store.root}"):
         try:
-            found, now = survey(store.root), leases.filesystem_now(store.root)
+            found, now = survey(store.root), filesystem_now(store.root)
         except (FileNotFoundError, NotADirectoryError):
             raise TOPRError(f"{store.root} is no store: there is no such folder") from None
         if pruning:
@@ -88,6 +90,20 @@ def entries(store: Store, *, pruning: bool = False) -> list[Entry]:
         if found.unseen and not found.tables:
             raise TOPRError(f"this user may read no table of {store.root}")
         return [_entry(store, folder, error, now) for folder, error in found.tables.items()]
+
+
+def filesystem_now(folder: Path) -> float:
+    """The time on the file system's own clock (the server's, for NFS), in seconds: `folder` is touched for it.
+
+    By this host's clock for who may not touch the folder, and removes nothing from it either.
+    """
+    try:
+        os.utime(folder)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return time.time()
+    return os.stat(folder).st_mtime
 
 
 def _entry(store: Store, folder: Path, error: str, now: float) -> Entry:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from topr_exp.runtime import interrupts, leases
+from topr_exp.runtime import interrupts, locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors
 from topr_exp.store.shards import MISSING, Shards, stem
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = (0.02, 1.0)  # first and longest pause before a lease of somebody else is asked for again
+POLL_SECONDS = (0.02, 1.0)  # first and longest pause before a lock of somebody else is asked for again
 
 
 class Filling:
@@ -29,10 +29,9 @@ class Filling:
         make: Callable[[int], pa.Table],
         on_shard: Callable[[int, bool], None],
         on_wait: Callable[[str], None],
-        stale: float,
     ) -> None:
         self._shards, self._name, self._make, self._on_shard = shards, name, make, on_shard
-        self._wait, self._stale = _Wait(on_wait), stale
+        self._wait = _Wait(on_wait)
         self._pending = list(range(shards.shards))  # not known to be whole
 
     def run(self) -> int:
@@ -63,36 +62,36 @@ class Filling:
                 log.warning("%s is damaged (%s) and is made again", self._shards.arrow_file(index), fault)
         self._pending = pending
 
-    def _make_free_shards(self) -> tuple[set[int], tuple[leases.Owner, int] | None]:
+    def _make_free_shards(self) -> tuple[set[int], tuple[locks.Owner, int] | None]:
         """Make what nobody else makes; returns that, and another owner with a shard that it holds, if there is one."""
         finished, blocked = set(), None
         for index in self._pending:
             interrupts.stop_early()
-            path = self._shards.folder / f"{stem(index)}{leases.SUFFIX}"
+            path = self._shards.folder / f"{stem(index)}{locks.SUFFIX}"
             with disk_errors(f"write {path}"):
-                lease = leases.acquire(path, self._stale)
-            if isinstance(lease, leases.Owner):
-                blocked = blocked or (lease, index)
+                lock = locks.acquire(path)
+            if isinstance(lock, locks.Owner):
+                blocked = blocked or (lock, index)
                 continue
-            with lease:
-                if self._make_shard(index, lease):
+            with lock:
+                if self._make_shard(index):
                     finished.add(index)
                     self._on_shard(index, True)
         return finished, blocked
 
-    def _make_shard(self, index: int, lease: leases.Lease) -> bool:
-        """Make one shard; False when somebody else finished it or took the lease over."""
+    def _make_shard(self, index: int) -> bool:
+        """Make one shard; False when somebody else finished it."""
         shards = self._shards
         if shards.fault(index) is None:
-            # Finished after we found it missing and before we had the lease. Creating that made NFS forget what it
+            # Finished after we found it missing and before we had the lock. Creating that made NFS forget what it
             # had cached of the folder, so what we see now is true.
             return False
         with disk_errors(f"write in {shards.folder}"):
             for leftover in shards.folder.glob(f"{stem(index)}.*{TEMPORARY}"):
                 leftover.unlink(missing_ok=True)
         table = self._make(index)
-        if not lease.is_ours() or shards.fault(index) is None:
-            return False  # taken for dead meanwhile; the new owner writes, and what is whole stays as it is
+        if shards.fault(index) is None:
+            return False  # made by another process without locks: what is whole stays as it is
         before = shards.known_digest(index)
         written = shards.write_shard(index, table)
         if before not in (None, shards.known_digest(index)):
@@ -103,7 +102,7 @@ class Filling:
             )  # fmt: skip
         return written
 
-    def _describe_wait(self, owner: leases.Owner, index: int) -> str:
+    def _describe_wait(self, owner: locks.Owner, index: int) -> str:
         return f"waiting for {owner}, which makes shard {index} of {self._shards.shards} of {self._name}"
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime import leases
+from topr_exp.runtime import locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
 from topr_exp.store.filling import Filling
 from topr_exp.store.ragged import Ragged
@@ -31,12 +31,11 @@ log = logging.getLogger(__name__)
 class Store:
     """A folder of tables that runs share.
 
-    Every shard's checksum is computed once a process, when it is first opened (about 1 s/GB). `stale` is the number of
-    seconds after which a silent process of another host counts as dead.
+    Every shard's checksum is computed once a process, when it is first opened (about 1 s/GB).
     """
 
-    def __init__(self, root: Path | str, *, stale: float = leases.STALE_SECONDS) -> None:
-        self.root, self._stale = Path(root), stale
+    def __init__(self, root: Path | str) -> None:
+        self.root = Path(root)
 
     def table(self, kind: str, key: Mapping[str, Any], shards: int) -> Table:
         """The table of this kind and key, made or not; nothing is written before `fill`.
@@ -49,7 +48,7 @@ class Store:
         assert shards >= 1, shards
         key = json.loads(canonical(key))
         folder = self.root / kind / key_hash(key)
-        table = Table(folder, key, shards, self._stale)
+        table = Table(folder, key, shards)
         with disk_errors(f"read {folder}"):
             made = (folder / KEY_FILE).exists()
         if made:
@@ -59,7 +58,7 @@ class Store:
     def open(self, folder: Path) -> Table:
         """The table in a folder of this store, by what its key.json says."""
         key, shards = read_key(folder)
-        return Table(folder, key, shards, self._stale)
+        return Table(folder, key, shards)
 
     def place(self, name: str) -> Path:
         """The folder of a table that is called kind/hash."""
@@ -96,9 +95,9 @@ class BorrowingStore(Store):
 class Table(Shards):
     """One table of a store; see `Store.table`."""
 
-    def __init__(self, folder: Path, key: Mapping[str, Any], shards: int, stale: float) -> None:
+    def __init__(self, folder: Path, key: Mapping[str, Any], shards: int) -> None:
         super().__init__(folder, shards)
-        self.key, self._stale = key, stale
+        self.key = key
 
     @cached_property
     def name(self) -> str:
@@ -135,18 +134,18 @@ class Table(Shards):
         """
         if not (self.folder / KEY_FILE).exists():
             self._write_key()
-        made = Filling(self, self.name, make, on_shard, on_wait, self._stale).run()
+        made = Filling(self, self.name, make, on_shard, on_wait).run()
         self._tidy()
         return made
 
     def replace(self, index: int, table: pa.Table) -> None:
         """Put other rows in the place of a whole shard; TOPRError while another process is at work on it."""
-        path = self.folder / f"{stem(index)}{leases.SUFFIX}"
+        path = self.folder / f"{stem(index)}{locks.SUFFIX}"
         with disk_errors(f"write {path}"):
-            lease = leases.acquire(path, self._stale)
-        if isinstance(lease, leases.Owner):
-            raise TOPRError(f"{lease} makes shard {index} of {self.name}; give the command again later")
-        with lease:
+            lock = locks.acquire(path)
+        if isinstance(lock, locks.Owner):
+            raise TOPRError(f"{lock} makes shard {index} of {self.name}; give the command again later")
+        with lock:
             self.write_shard(index, table)
 
     def _write_key(self) -> None:
@@ -165,5 +164,6 @@ class Table(Shards):
             for path in self.folder.iterdir():
                 if path.name.endswith(TEMPORARY):
                     path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it
-                elif leases.SUFFIX in path.name:
-                    leases.remove_if_dead(path, self._stale)
+                elif path.name.endswith(locks.SUFFIX) and isinstance(lock := locks.acquire(path), locks.Lock):
+                    with lock:
+                        pass  # giving it back deletes its file

@@ -7,7 +7,6 @@ or on another machine that sees the folder, and while runs are active.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import pwd
 import signal
@@ -20,13 +19,12 @@ from pathlib import Path
 from topr_exp.config.cluster import SlurmCluster
 from topr_exp.runs import attempt
 from topr_exp.runs.console import say, warn
-from topr_exp.runtime import leases
+from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.sweeps.status import ACTIVE, RUNNING, Status, count_states, read_statuses, status_table
 from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SUBMITIT, Run, Sweep, lock_sweep
 from topr_exp.types import TOPRError
 
-PROC = Path("/proc")
 OUTPUTS = Path("outputs")  # output_dir unless it is set
 
 
@@ -160,31 +158,21 @@ def describe(each: Status) -> str:
 
 def terminate(claim: Path) -> None:
     """SIGTERM to the process that holds a claim; TOPRError for one on another machine, or one that is only named."""
-    process = leases.living_owner(claim)
+    process = locks.living_owner(claim)
     if process is None:
         return
     if not process.is_here():
         raise TOPRError(f"process {process} is on another machine; cancel there")
+    if not locks.PROC.is_dir():
+        raise TOPRError(f"nothing tells what process {process} does; end it by `kill {process.pid}` if it is the run's")
     try:
-        if not has_open(process.pid, claim):
+        if not process.has_open(claim):
             raise TOPRError(f"{claim} names process {process}, which is at work on something else: it is left alone")
         os.kill(process.pid, signal.SIGTERM)
     except (ProcessLookupError, FileNotFoundError):  # over by now
         return
     except PermissionError:
         raise TOPRError(f"process {process} belongs to another user") from None
-
-
-def has_open(pid: int, path: Path) -> bool:
-    """Check that a process has a file open, as only the owner of a claim has it: anybody can write a pid into one."""
-    if not PROC.is_dir():
-        raise TOPRError(f"no {PROC} tells what process {pid} does; end it by `kill {pid}` if it is the run's")
-    wanted = path.stat()
-    for descriptor in (PROC / f"{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed by now
-            if os.path.samestat(descriptor.stat(), wanted):
-                return True
-    return False
 
 
 def logs(sweep: Sweep, name: str, lines: int, follow: bool) -> int:

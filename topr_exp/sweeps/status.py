@@ -12,7 +12,7 @@ from pathlib import Path
 from topr_exp.runs import attempt
 from topr_exp.runs.console import say, warn
 from topr_exp.runs.records import Lines
-from topr_exp.runtime import leases
+from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import disk_errors
 from topr_exp.runtime.jsonfiles import MISSING, number, read_object
@@ -91,7 +91,7 @@ def readable_status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> 
 def is_running(folder: Path) -> bool:
     """Check that a process of the run is alive."""
     with disk_errors(f"read {folder / attempt.CLAIM}"):
-        return leases.living_owner(folder / attempt.CLAIM) is not None
+        return locks.living_owner(folder / attempt.CLAIM) is not None
 
 
 def newest_accuracy(folder: Path) -> tuple[float | None, float | None]:

@@ -1,0 +1,164 @@
+"""Locks: which process makes a shard or runs a run, so that twenty on a shared file system do no work twice.
+
+A lock is the kernel's (flock), on a file `*.claim` that names host and process for messages. It ends with its process,
+however that ends; given back, its file is deleted. Where a file system refuses locks, work goes on without.
+
+Correctness never rests on a lock: shards are functions of (key, index) that are renamed into place whole, and a run
+compares its attempt's number before it writes.
+
+Not filelock: a colleague who may only read can't ask it for a lock's holder, so that flock is needed beside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import socket
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+log = logging.getLogger(__name__)
+
+SUFFIX = ".claim"
+PROC = Path("/proc")
+REFUSED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+_held: set[int] = set()  # descriptors of the locks that this process holds
+_warned: set[int] = set()  # file systems that refuse locks
+
+
+def _close_held() -> None:
+    """A forked child that kept them open would keep the locks when its parent is killed."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_close_held)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a lock, as its file says."""
+
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}" if self.host else "an unknown process"
+
+    def is_here(self) -> bool:
+        """Return whether its process is on this machine."""
+        return self.host == socket.gethostname()
+
+    def has_open(self, path: Path) -> bool:
+        """Return whether its process has a file open, as a lock's holder must: anybody can write a number into one."""
+        wanted = path.stat()
+        for descriptor in (PROC / f"{self.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed by now
+                if os.path.samestat(descriptor.stat(), wanted):
+                    return True
+        return False
+
+
+class Lock:
+    """A lock that this process holds; leaving the `with` block gives it back."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+        _held.add(descriptor)
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._descriptor not in _held:  # in a forked child
+            return
+        with suppress(OSError):  # the folder may be gone (pruned); there is nothing left to give back then
+            if _is_at(self._path, self._descriptor):
+                self._path.unlink()
+        _held.discard(self._descriptor)
+        os.close(self._descriptor)
+
+
+def acquire(path: Path) -> Lock | Owner:
+    """Take the lock `path` for this process; the process that holds it if there is one.
+
+    Raises OSError when the folder is not there or can't be written.
+    """
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except PermissionError:
+            if not path.exists():
+                raise
+            if owner := living_owner(path):
+                return owner
+            path.unlink(missing_ok=True)  # left by another user's process that was killed
+            continue
+        with ExitStack() as opened:
+            opened.callback(os.close, descriptor)
+            taken = _try_lock(descriptor, fcntl.LOCK_EX)
+            if taken is False and not _try_lock(descriptor, fcntl.LOCK_SH):
+                return _read_owner(descriptor)
+            if taken is not False and _is_at(path, descriptor):
+                opened.callback(path.unlink, missing_ok=True)  # where the disk is full
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, f"{socket.gethostname()}:{os.getpid()}".encode())
+                opened.pop_all()
+                return Lock(path, descriptor)
+        time.sleep(0.001)  # its last holder deleted it, or an onlooker had it for a moment
+
+
+def living_owner(path: Path) -> Owner | None:
+    """Return the process that holds the lock `path`, if any, without the right to write."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:  # of a user who keeps it to themselves
+        return Owner("", 0)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):  # ESTALE: deleted on another host while we opened it
+            return None
+        raise
+    try:
+        owner, free = _read_owner(descriptor), _try_lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+    if free is None:  # where nobody can lock, only this machine's processes are known
+        try:
+            free = not (owner.is_here() and owner.has_open(path))
+        except OSError as error:
+            free = error.errno != errno.EACCES  # another user's process has that number
+    return None if free else owner
+
+
+def _try_lock(descriptor: int, kind: int) -> bool | None:
+    """Lock an open file unless another process has; None, and one warning, where its file system refuses locks."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        if (device := os.fstat(descriptor).st_dev) not in _warned:
+            _warned.add(device)
+            log.warning("the file system refuses locks (%s): processes may do the same work twice", error.strerror)
+        return None
+    return True
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Return whether an open file is still the one at `path`."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
+
+
+def _read_owner(descriptor: int) -> Owner:
+    host, _, pid = os.pread(descriptor, 300, 0).decode(errors="replace").rpartition(":")
+    return Owner(host, int(pid)) if pid.isdecimal() else Owner("", 0)
