@@ -258,8 +258,8 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.runs.benchmark import Benchmark
     from topr_exp.runs.console import say
     from topr_exp.runs.provenance import environment
-    from topr_exp.runtime import interrupts
     from topr_exp.runtime.files import disk_errors, write_json
+    from topr_exp.runtime.stop import StopFlag
     from topr_exp.sampling.sampler import open_sampler
     from topr_exp.store import Store
     from topr_exp.store.table import BorrowingStore
@@ -267,7 +267,8 @@ def evaluate_model(config: Config) -> None:
 
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
-    with interrupts.listening():
+    stop = StopFlag()
+    with stop.listening(), stop.immediate():
         benchmark = Benchmark(config, Store(config.store), test_only=True)
         weights = weights_fingerprint(model_folder(config.model.path, config.model.revision))
         asked = {name: value for name, value in config.experiment.items() if name in DECIDE}

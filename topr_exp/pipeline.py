@@ -39,9 +39,10 @@ from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
 from topr_exp.runs.threads import keep_threads
-from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import show_log
 from topr_exp.runtime.files import write_text
+from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.imported import load_imported
 from topr_exp.sampling.mismatch import describe_mismatch, mismatch
 from topr_exp.sampling.rollouts import Completions, generate_rollouts
@@ -65,11 +66,11 @@ def run(config: Config) -> dict[str, Any]:
     show_log(logging.WARNING)
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
-    device = config.cluster.device.name
+    device, stop = config.cluster.device.name, StopFlag()
     with (
-        interrupts.listening(),
+        stop.listening(),
         distributed.process_group(device),
-        RunFolder(config) as folder,
+        RunFolder(config, stop) as folder,
         Tracker(config, folder.path),
     ):
         refuse_changed_inputs(folder, config)
@@ -86,15 +87,15 @@ def run(config: Config) -> dict[str, Any]:
         rounds = config.schedule.prompts is not None
         trust = config.model.trust_remote_code
         with open_sampler(config.sampler, scratch, trust, beside_training=rounds) as sampler:
-            return Experiment(config, folder, sampler).run()
+            return Experiment(config, folder, sampler, stop).run()
 
 
 class Experiment:
     """The stages of a run, each left out where an earlier attempt finished it."""
 
-    def __init__(self, config: Config, folder: RunFolder, sampler: Sampler) -> None:
-        self.config, self.folder, self.sampler = config, folder, sampler
-        self.shared, self.own = Store(config.store), Store(folder.path / "store")
+    def __init__(self, config: Config, folder: RunFolder, sampler: Sampler, stop: StopFlag) -> None:
+        self.config, self.folder, self.sampler, self.stop = config, folder, sampler, stop
+        self.shared, self.own = Store(config.store, stop), Store(folder.path / "store", stop)
         self.showcase = Showcase(folder.path)
 
     def run(self) -> dict[str, Any]:
@@ -227,7 +228,7 @@ class Experiment:
                 place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
                 self.folder.evaluations.add({**place, **evaluation.figures()})
 
-        curve = Curve(self.folder, self.config.evaluation.every, evaluate_now)
+        curve = Curve(self.folder, self.config.evaluation.every, evaluate_now, self.stop)
         curve.reach(trainer.step, trainer.samples)
         return curve
 
@@ -377,8 +378,9 @@ class Experiment:
         whole = reference if "vocab_kl" in self.config.algo.needs else None
         folder = self.folder.path / "checkpoints" / str(iteration)
         parallel = self.config.cluster.parallel
-        layout = parallelize(self.policy, parallel.name if parallel is not None else None)
-        trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder, layout)
+        with self.stop.immediate():
+            layout = parallelize(self.policy, parallel.name if parallel is not None else None)
+            trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder, layout, self.stop)
         self.folder.metrics.rewind(iteration, trainer.step)
         return trainer
 

@@ -19,7 +19,7 @@ from topr_exp.config.settings import Config
 from topr_exp.evaluation.showcase import PER_VERDICT
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
-from topr_exp.runtime.interrupts import Interrupted
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.sampling.sampler import HFSampler
 from topr_exp.types import ConfigError
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.interrupts import Interrupted
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
 STOPPED = "error: stopped by SIGTERM; the same command goes on from there\n"

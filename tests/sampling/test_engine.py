@@ -9,7 +9,6 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -305,7 +304,6 @@ def test_a_process_leaves_shards_to_the_others(
     tmp_path: Path, policy: Any, questions: Questions, monkeypatch: pytest.MonkeyPatch, processes: int, threads: int
 ) -> None:
     monkeypatch.setattr("topr_exp.sampling.rollouts.distributed.world_size", lambda: processes)
-    monkeypatch.setattr("topr_exp.runtime.distributed.blackboard", lambda: SimpleNamespace(check=lambda names: False))
     lanes = Lanes(SIX_SHARDS)
     generate_rollouts(lanes, policy, questions, 3, 0, Store(tmp_path))
     assert lanes.most == threads

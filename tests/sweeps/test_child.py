@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import config_of
 from topr_exp.config.schema import plain
 from topr_exp.runs.plan import Job
-from topr_exp.runtime.interrupts import Interrupted
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps import child
 from topr_exp.sweeps.child import Child, Killed
 from topr_exp.sweeps.local import run_locally

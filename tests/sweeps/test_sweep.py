@@ -19,7 +19,8 @@ from topr_exp.config.compose_overrides import Composer, without_hydra
 from topr_exp.config.schema import plain
 from topr_exp.runs import attempt
 from topr_exp.runs.plan import Job, recompose
-from topr_exp.runtime import interrupts, locks
+from topr_exp.runtime import locks
+from topr_exp.runtime.stop import SIGNALS, Interrupted, StopFlag
 from topr_exp.sweeps import queue
 from topr_exp.sweeps.queue import Entry, Queue, query
 from topr_exp.sweeps.status import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, UNREADABLE, count_states, status
@@ -209,20 +210,20 @@ def test_more_settings_of_sbatch_are_pairs() -> None:
 
 def work(signals: list[int], *, save: bool) -> list[str]:
     """What a run does when these come, one after each piece of its work; with `save` it puts the answer off."""
-    done: list[str] = []
-    with interrupts.listening(), interrupts.deferred() if save else contextlib.nullcontext():
+    done, stop = list[str](), StopFlag()
+    with stop.listening(), contextlib.nullcontext() if save else stop.immediate():
         try:
             for number in signals:
                 os.kill(os.getpid(), number)
                 done.append("worked")
             done.append("saved")
-            interrupts.stop_if_requested()
-        except interrupts.Interrupted as stop:
-            done.append(str(stop).split(";")[0])
+            stop.check()
+        except Interrupted as stopped:
+            done.append(str(stopped).split(";")[0])
     return done
 
 
-@pytest.mark.parametrize("number", interrupts.SIGNALS)
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_is_answered_at_once_or_once_the_work_is_saved(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     if before is signal.SIG_IGN:

@@ -25,7 +25,6 @@ from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.compose import MAX_DRAWS, ComposeConfig, ComposeName, Duplicates, unit_of
 from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
-from topr_exp.runtime import interrupts
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
@@ -257,8 +256,7 @@ def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(tmp_path: Pat
     for every, ago, written in ((60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)):
         trainer.saving, trainer.saved = 100.0, time.monotonic() - ago
         journal.checkpoints = 0
-        with interrupts.listening():  # forgets what signals earlier tests sent
-            trainer.checkpoint(journal, 10, every)
+        trainer.checkpoint(journal, 10, every)
         assert journal.checkpoints == written
     assert trainer.saving < 100
 
@@ -327,8 +325,7 @@ def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(tmp_
         def before_checkpoint(self, step: int, steps: int) -> None:
             there.append((step, steps, [*trainer.folder.glob("step-*")]))
 
-    with interrupts.listening():
-        trainer.checkpoint(Told(), 9, 0)  # type: ignore[arg-type]
+    trainer.checkpoint(Told(), 9, 0)  # type: ignore[arg-type]
     assert there == [(2, 9, [])]
     assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
 

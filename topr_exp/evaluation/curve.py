@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from topr_exp.runtime import interrupts
+from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.training.trainer import Journal
 
 
 class Curve:
     """A journal that passes everything on, and evaluates after every `every`-th update."""
 
-    def __init__(self, journal: Journal, every: int | None, evaluate: Callable[[int, int], None]) -> None:
-        self.journal, self.every, self.evaluate = journal, every, evaluate
+    def __init__(
+        self, journal: Journal, every: int | None, evaluate: Callable[[int, int], None], stop: StopFlag
+    ) -> None:
+        self.journal, self.every, self.evaluate, self.stop = journal, every, evaluate, stop
 
     def log(self, record: dict[str, float]) -> None:
         self.journal.log(record)
@@ -24,8 +26,6 @@ class Curve:
 
     def reach(self, step: int, samples: int) -> None:
         """Evaluate if it is time; a run that is asked to stop saves instead, and evaluates when it goes on."""
-        if self.every is not None and step > 0 and step % self.every == 0:
-            interrupts.agree_on_stop()
-            if not interrupts.stop_requested():
-                with contextlib.suppress(interrupts.BrokenOff):
-                    self.evaluate(step, samples)
+        if self.every is not None and step > 0 and step % self.every == 0 and not self.stop.share():
+            with contextlib.suppress(Interrupted):  # the training loop saves, then raises it again
+                self.evaluate(step, samples)

@@ -14,7 +14,7 @@ from topr_exp.config.data import Grading
 from topr_exp.grading import Grader
 from topr_exp.grading.grader import version
 from topr_exp.grading.pool import CUT_OFF
-from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
@@ -102,7 +102,7 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
                 start, end = rollouts.shard_rows(shard)
                 progress.update(end - start, 0, "from the store")
 
-        with interrupts.breakable():
+        with store.stop.leaving_together():
             table.fill(make, report, on_wait=progress.message)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():

@@ -19,10 +19,11 @@ from topr_exp.runs import attempt
 from topr_exp.runs.console import results, warn
 from topr_exp.runs.measurements import Evaluations, Metrics
 from topr_exp.runs.provenance import environment
-from topr_exp.runtime import distributed, interrupts, progress
+from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import disk_errors, guarded, write_json, write_text, write_whole
 from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.types import TOPRError
 
 STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
@@ -36,8 +37,8 @@ class RunFolder:
     What a finished run left may be read by many.
     """
 
-    def __init__(self, config: Config) -> None:
-        self.path, self._config = config.folder, config
+    def __init__(self, config: Config, stop: StopFlag | None = None) -> None:
+        self.path, self._config, self._stop = config.folder, config, stop or StopFlag()
         self.metrics, self.evaluations = Metrics(self.path), Evaluations(self.path)
         self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
         self.counts: dict[str, int] = {}
@@ -119,7 +120,7 @@ class RunFolder:
 
     def _record_failure(self, error: BaseException) -> None:
         """Write down why the attempt ended; any process of the run may be the one that knows."""
-        stopped = isinstance(error, (interrupts.Interrupted, KeyboardInterrupt))
+        stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
         reason = distributed.root_cause(error)
         known = not distributed.is_main_process() or (self.path / attempt.ERROR).exists()
         if not stopped and not (isinstance(reason, distributed.PeerGone) and known):
@@ -219,13 +220,17 @@ class RunFolder:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time the block under `name`; the seconds of earlier, killed attempts are kept."""
+        """Time the block under `name`; the seconds of earlier, killed attempts are kept.
+
+        A stop signal ends every stage at once but training, whose loops save first.
+        """
         assert name in STAGES, name
-        interrupts.stop_if_requested()
+        self._stop.check()
         self.stage_name, self._began, self._progress = name, time.monotonic(), None
         self.save_state()
         try:
-            yield
+            with self._stop.immediate() if name != "training" else contextlib.nullcontext():
+                yield
         finally:
             self.lap()
         self.save_state()

@@ -153,13 +153,6 @@ def broadcast(value: T) -> T:
     return values[0]  # type: ignore[return-value]
 
 
-def blackboard() -> Any:
-    """Names and texts that the processes of a run read and write without waiting for each other (torch's store)."""
-    from torch.distributed import distributed_c10d
-
-    return distributed_c10d._get_default_store()
-
-
 def barrier() -> None:
     """Go on once every process got here: what process 0 wrote before is there for all."""
     all_gather(None)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from topr_exp.runtime.interrupts import Interrupted
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from topr_exp.config.sampler import SamplerConfig
 from topr_exp.data.questions import Questions
 from topr_exp.models.policy import Policy
-from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
@@ -116,7 +116,7 @@ def generate_rollouts(
     with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
         shards = ShardSampling(sampler, policy, questions, n, seed, progress)
         threads = min(sampler.lanes, -(-table.shards // distributed.world_size()))  # other processes want some too
-        with interrupts.breakable():
+        with store.stop.leaving_together():
             run_in_lanes(sampler, threads, lambda: table.fill(shards.make, shards.report, on_wait=shards.wait))
     bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
     return Rollouts(table.name, table.read(), prompts, bounds, shards.sampled)

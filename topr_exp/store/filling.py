@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from topr_exp.runtime import interrupts, locks
+from topr_exp.runtime import locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors
+from topr_exp.runtime.stop import StopFlag
 from topr_exp.store.shards import MISSING, Shards, stem
 
 if TYPE_CHECKING:
@@ -29,9 +30,10 @@ class Filling:
         make: Callable[[int], pa.Table],
         on_shard: Callable[[int, bool], None],
         on_wait: Callable[[str], None],
+        stop: StopFlag,
     ) -> None:
         self._shards, self._name, self._make, self._on_shard = shards, name, make, on_shard
-        self._wait = _Wait(on_wait)
+        self._wait, self._stop = _Wait(on_wait), stop
         self._pending = list(range(shards.shards))  # not known to be whole
 
     def run(self) -> int:
@@ -66,7 +68,7 @@ class Filling:
         """Make what nobody else makes; returns that, and another owner with a shard that it holds, if there is one."""
         finished, blocked = set(), None
         for index in self._pending:
-            interrupts.stop_early()
+            self._stop.check()
             path = self._shards.folder / f"{stem(index)}{locks.SUFFIX}"
             with disk_errors(f"write {path}"):
                 lock = locks.acquire(path)

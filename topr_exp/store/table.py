@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
+from topr_exp.runtime.stop import StopFlag
 from topr_exp.store.filling import Filling
 from topr_exp.store.ragged import Ragged
 from topr_exp.store.shards import Shards, stem
@@ -31,11 +32,11 @@ log = logging.getLogger(__name__)
 class Store:
     """A folder of tables that runs share.
 
-    Every shard's checksum is computed once a process, when it is first opened (about 1 s/GB).
+    Every shard's checksum is computed once a process, when it is first opened (about 1 s/GB). stop: ends `fill`.
     """
 
-    def __init__(self, root: Path | str) -> None:
-        self.root = Path(root)
+    def __init__(self, root: Path | str, stop: StopFlag | None = None) -> None:
+        self.root, self.stop = Path(root), stop or StopFlag()
 
     def table(self, kind: str, key: Mapping[str, Any], shards: int) -> Table:
         """The table of this kind and key, made or not; nothing is written before `fill`.
@@ -48,7 +49,7 @@ class Store:
         assert shards >= 1, shards
         key = json.loads(canonical(key))
         folder = self.root / kind / key_hash(key)
-        table = Table(folder, key, shards)
+        table = Table(folder, key, shards, self.stop)
         with disk_errors(f"read {folder}"):
             made = (folder / KEY_FILE).exists()
         if made:
@@ -58,7 +59,7 @@ class Store:
     def open(self, folder: Path) -> Table:
         """The table in a folder of this store, by what its key.json says."""
         key, shards = read_key(folder)
-        return Table(folder, key, shards)
+        return Table(folder, key, shards, self.stop)
 
     def place(self, name: str) -> Path:
         """The folder of a table that is called kind/hash."""
@@ -76,8 +77,8 @@ class Store:
 class BorrowingStore(Store):
     """A store that takes from another one the tables that are whole there, instead of making them once more."""
 
-    def __init__(self, root: Path | str, lender: Store | None) -> None:
-        super().__init__(root)
+    def __init__(self, root: Path | str, lender: Store | None, stop: StopFlag | None = None) -> None:
+        super().__init__(root, stop)
         self.lender, self.lent = lender, set[str]()
 
     def table(self, kind: str, key: Mapping[str, Any], shards: int) -> Table:
@@ -95,9 +96,9 @@ class BorrowingStore(Store):
 class Table(Shards):
     """One table of a store; see `Store.table`."""
 
-    def __init__(self, folder: Path, key: Mapping[str, Any], shards: int) -> None:
+    def __init__(self, folder: Path, key: Mapping[str, Any], shards: int, stop: StopFlag) -> None:
         super().__init__(folder, shards)
-        self.key = key
+        self.key, self._stop = key, stop
 
     @cached_property
     def name(self) -> str:
@@ -134,7 +135,7 @@ class Table(Shards):
         """
         if not (self.folder / KEY_FILE).exists():
             self._write_key()
-        made = Filling(self, self.name, make, on_shard, on_wait).run()
+        made = Filling(self, self.name, make, on_shard, on_wait, self._stop).run()
         self._tidy()
         return made
 

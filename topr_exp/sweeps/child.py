@@ -19,7 +19,7 @@ from typing import Any
 from topr_exp.runs import attempt
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import open_console
-from topr_exp.runtime.interrupts import Interrupted
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
 WARM = "topr_exp.sweeps.warm"  # what the fork server imports

@@ -17,7 +17,8 @@ from typing import Any
 from topr_exp.config.cluster import check_parts
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
-from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime import distributed
+from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import child
 from topr_exp.sweeps.child import Child, Killed
 from topr_exp.types import ConfigError, TOPRError
@@ -39,23 +40,24 @@ def run_processes(config: Config, log: Path | None = None) -> None:
 
         run(config)
         return
-    with interrupts.listening(), interrupts.deferred(), rendezvous() as place:
-        endings = supervise(start_all(config, place, log))
-    raise_first(config, endings)
+    stop = StopFlag()
+    with stop.listening(), rendezvous() as place:
+        endings = supervise(start_all(config, place, log), stop)
+    raise_first(config, endings, stop)
 
 
-def raise_first(config: Config, endings: list[Any]) -> None:
+def raise_first(config: Config, endings: list[Any], stop: StopFlag) -> None:
     """Raise what ended a run, if anything did: the error that came before the others, or the signal."""
     failed = [ending for ending in endings if isinstance(ending, Exception)]
     # One that says that another is gone explains nothing; a kill explains all that came after it.
     failed.sort(key=lambda one: (isinstance(one, distributed.PeerGone), not isinstance(one, Killed)))
-    if failed and not (interrupts.stop_requested() and isinstance(failed[0], Killed | distributed.PeerGone)):
+    if failed and not (stop.requested() and isinstance(failed[0], Killed | distributed.PeerGone)):
         if isinstance(failed[0], Killed):
             attempt.record_error(config.folder, failed[0])  # the others wrote down their own
         raise failed[0]
-    interrupts.stop_if_requested()  # names the signal that this process got, if it got one
+    stop.check()  # names the signal that this process got, if it got one
     for ending in endings:
-        if isinstance(ending, interrupts.Interrupted):
+        if isinstance(ending, Interrupted):
             raise ending
 
 
@@ -94,7 +96,7 @@ def start_all(config: Config, place: dict[str, str], log: Path | None) -> list[C
     ]
 
 
-def supervise(children: Sequence[Child]) -> list[Any]:
+def supervise(children: Sequence[Child], stop: StopFlag) -> list[Any]:
     """Wait for all processes; how each ended, by rank: None when it is done, else an exception.
 
     Once one failed the others get a few seconds, since they may wait for it for ever. Once one was told to stop, all
@@ -109,10 +111,8 @@ def supervise(children: Sequence[Child]) -> list[Any]:
                 endings[each] = ending_of_rank(each, children.index(each), len(children))
                 if isinstance(endings[each], Exception):
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-            stop = interrupts.stop_requested() or any(
-                isinstance(one, interrupts.Interrupted) for one in endings.values()
-            )
-            if stop and not told:
+            stopping = stop.requested() or any(isinstance(one, Interrupted) for one in endings.values())
+            if stopping and not told:
                 told = True
                 for each in working:
                     each.process.terminate()

@@ -14,8 +14,8 @@ from topr_exp.runs.duration import expected_time
 from topr_exp.runs.folder import RunFolder, refuse_other_experiment
 from topr_exp.runs.inputs import refuse_changed_inputs
 from topr_exp.runs.plan import Plan
-from topr_exp.runtime import interrupts
 from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.local import run_locally
 from topr_exp.sweeps.status import (
@@ -91,9 +91,9 @@ def run_unfinished(sweep: Sweep, runs: Sequence[Run], cluster: ClusterConfig, la
     if todo and not queue.answered:
         raise TOPRError(f"{'; '.join(queue.notes)}: some runs may be queued already; try again when Slurm answers")
     say(f"sweep {sweep.folder}: {count_states(before)}; {len(todo)} to start")
-    code = 0
+    code, flag = 0, StopFlag()
     try:
-        with interrupts.listening():
+        with flag.listening(), flag.immediate():
             if isinstance(cluster, SlurmCluster):
                 if todo:
                     say(slurm.submit(sweep, todo, cluster, launcher))
@@ -102,7 +102,7 @@ def run_unfinished(sweep: Sweep, runs: Sequence[Run], cluster: ClusterConfig, la
                 wait_for_slurm(sweep, unfinished)
             elif isinstance(cluster, LocalCluster) and todo:
                 run_locally(sweep, todo, cluster.jobs, cluster.threads, partial(report, sweep))
-    except interrupts.Interrupted as stop:
+    except Interrupted as stop:
         code = 128 + stop.signal
         warn(f"stopped by {stop.signal.name}; jobs in Slurm go on" if cluster.name == "slurm" else str(stop))
     return show_results(sweep, runs, code, new=bool(todo))

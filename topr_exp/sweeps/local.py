@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime import distributed
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps import child, group
 from topr_exp.sweeps.child import Child
 from topr_exp.sweeps.sweep import LOG, Run, Sweep
@@ -40,7 +41,7 @@ def run_locally(
                 run, slot = working.pop(each)
                 slots.append(slot)
                 report(run, str(each.ending() or ""))
-    except (interrupts.Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt):
         stop(list(working))
         raise
 
@@ -50,10 +51,9 @@ def stop(children: Sequence[Child]) -> None:
     for each in children:
         each.process.terminate()
     try:
-        with interrupts.deferred():
-            for each in children:
-                each.process.join()
-    except (interrupts.Interrupted, KeyboardInterrupt):
+        for each in children:
+            each.process.join()
+    except (Interrupted, KeyboardInterrupt):
         for each in children:
             each.process.kill()
         raise
@@ -71,7 +71,7 @@ def run_one(run: Run, folder: Path, threads: int | None, share: int | None, slot
     child.take_share(share)
     try:
         group.run_processes(run.enter(), log)
-    except interrupts.Interrupted as stopped:
+    except Interrupted as stopped:
         print(f"{stopped}", file=sys.stderr)
         raise
     except Exception:

@@ -23,7 +23,7 @@ from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLaunche
 
 from topr_exp.config.cluster import SlurmCluster
 from topr_exp.runs import attempt
-from topr_exp.runtime import interrupts
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps import child, group, queue
 from topr_exp.sweeps.sweep import LOG, SUBMITIT, Run, Submission, Sweep
 from topr_exp.types import ConfigError, TOPRError
@@ -47,7 +47,7 @@ class Task(SlurmLauncher):
         child.take_share(int(cpus) if cpus else None)
         try:
             group.run_processes(run.enter())
-        except interrupts.Interrupted as stop:
+        except Interrupted as stop:
             print(f"{stop}", file=sys.stderr, flush=True)
             if not is_main:
                 return  # as done: a task that fails would end the first, which has the job queued again

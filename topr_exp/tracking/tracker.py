@@ -23,7 +23,7 @@ from topr_exp.config.settings import Config
 from topr_exp.runs.console import say, warn
 from topr_exp.runs.provenance import overrides
 from topr_exp.runtime import distributed
-from topr_exp.runtime.interrupts import Interrupted
+from topr_exp.runtime.stop import Interrupted
 
 FINISH_SECONDS = 30.0  # most that the end of a run waits for the last points to be sent
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed

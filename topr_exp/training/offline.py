@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from topr_exp.runtime import interrupts
 from topr_exp.runtime.progress import Progress
 from topr_exp.training.examples import Examples
 from topr_exp.training.trainer import Journal, Trainer
@@ -29,7 +28,7 @@ def train_offline(
     steps = per_epoch * trainer.config.epochs
     order = None
     progress = Progress("training", steps, "updates", done=trainer.step, rate_unit="tokens")
-    with progress, interrupts.deferred():
+    with progress:
         while trainer.step < steps:
             epoch, position = divmod(trainer.step, per_epoch)
             if order is None or position == 0:

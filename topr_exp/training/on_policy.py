@@ -26,7 +26,7 @@ from topr_exp.data.questions import Questions
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
-from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.mismatch import mismatch
 from topr_exp.sampling.rollouts import Rollouts, completions_table, token_count
@@ -77,7 +77,7 @@ class Rounds:
             self.restore_buffer()
         steps = self.schedule.rounds * self.schedule.updates
         progress = Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens")
-        with progress, interrupts.deferred():
+        with progress:
             while self.trainer.step < steps:
                 number, begun = divmod(self.trainer.step, self.schedule.updates)
                 replayed = self.restore_round() if begun else self.sample_round(number)

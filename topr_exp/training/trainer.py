@@ -24,7 +24,8 @@ from topr_exp.config.optim import OptimConfig, Reduction
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.memory import memory_for, ran_out, release_gpu_memory
 from topr_exp.models.policy import Policy, save_policy
-from topr_exp.runtime import distributed, interrupts
+from topr_exp.runtime import distributed
+from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples
 from topr_exp.training.logprobs import TokenScores, collate
@@ -54,9 +55,10 @@ class Trainer:
         config: OptimConfig,
         folder: Path,
         layout: SingleProcess,
+        stop: StopFlag | None = None,
     ) -> None:
         self.policy, self.loss, self.reference, self.config, self.folder = policy, loss, reference, config, folder
-        self.layout = layout
+        self.layout, self.stop = layout, stop or StopFlag()
         self.signals: Callable[[Batch], dict[str, Tensor]] | None = getattr(loss, "signals", None)
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
@@ -98,14 +100,14 @@ class Trainer:
         Where saving takes long, as it does with a large model, it is done less often, so that it takes at most a
         twentieth of the run; not so if `every` is 0.
         """
-        interrupts.agree_on_stop()
+        stopping = self.stop.share()
         wait = every and max(every, 20 * self.saving)
         due = distributed.broadcast(self.step < steps and time.monotonic() - self.saved >= wait)
-        if interrupts.stop_requested() or due:
+        if stopping or due:
             began = time.monotonic()
             journal.before_checkpoint(self.step, steps)
             self.save(extra() if extra is not None else {})
-            interrupts.stop_if_requested()
+            self.stop.check()
             self.saved = time.monotonic()
             self.saving = self.saved - began
 
