@@ -35,7 +35,7 @@ def test_a_complete_table_of_somebody_else_is_only_read(ordinary_user: Path) -> 
 def test_a_shard_that_may_not_be_read(ordinary_user: Path) -> None:
     table = open_table(ordinary_user)
     table.fill(shard)
-    table.arrow_file(2).chmod(0)
+    table.shard_file(2).chmod(0)
     become_ordinary(ordinary_user)
     with pytest.raises(TOPRError, match=r"^cannot read .*shard-00002.arrow: no permission$"):
         Store(ordinary_user).open(table.folder).missing()
