@@ -269,13 +269,13 @@ def evaluate_model(config: Config) -> None:
         torch.set_num_threads(config.cluster.threads)
     stop = StopFlag()
     with stop.listening(), stop.immediate():
-        benchmark = Benchmark(config, Store(config.store), test_only=True)
+        benchmark = Benchmark(config, Store(config.store, stop), test_only=True)
         weights = weights_fingerprint(model_folder(config.model.path, config.model.revision))
         asked = {name: value for name, value in config.experiment.items() if name in DECIDE}
         folder = folder_of(config, asked, weights)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-        store = BorrowingStore(config.store, lender(config))
+        store = BorrowingStore(config.store, lender(config), stop)
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
             if config.task.verifies:  # before the verifier is loaded: a GPU may have no room for both
                 benchmark.generate_solutions(sampler, store)

@@ -61,13 +61,13 @@ def test_what_was_cut_off_is_graded_again_and_the_rest_stays(
     assert whole[0]["verdict"].to_pylist()[0] == "correct"
     damage(table, 0, 0)
     damage(table, table.shards - 1, 1)
-    kept = table.arrow_file(1).stat().st_mtime_ns if not imported else None
+    kept = table.shard_file(1).stat().st_mtime_ns if not imported else None
     again = store.open(table.folder)
     assert grade_rollouts(rollouts(store, imported, tmp_path), PROBLEMS, Grading("gsm8k"), store).cut_off == 2
     assert main(command) == 0
     assert capsys.readouterr().out == f"2 of 2 cut-off completions of {table.name} are decided now\n"
     assert [again.shard(shard).equals(one) for shard, one in enumerate(whole)] == [True] * len(whole)
-    assert kept is None or table.arrow_file(1).stat().st_mtime_ns == kept
+    assert kept is None or table.shard_file(1).stat().st_mtime_ns == kept
     assert main([*command, table.name]) == 0
     assert "no completion was cut off, of 1 tables" in capsys.readouterr().out
 

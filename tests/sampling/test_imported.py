@@ -42,7 +42,7 @@ def test_what_one_run_sampled_trains_another_alike_after_export_and_import(tmp_p
     sampled = run(config_of(*overrides(tmp_path)))
     store = Store(tmp_path / "store")
     tables = [store.open(folder) for folder in (tmp_path / "store" / "rollouts").iterdir()]
-    (table,) = [table for table in tables if table.rows() == 64]  # the other holds the base evaluation
+    (table,) = [table for table in tables if table.bounds()[-1] == 64]  # the other holds the base evaluation
     export_file(table, tmp_path / "out.jsonl")
     again = run(config_of(*overrides(tmp_path, f"data.completions={tmp_path / 'out.jsonl'}")))
     assert again["n_train"] == sampled["n_train"]

@@ -1,11 +1,13 @@
-"""What the store tests run in processes of their own; imports little, so that these start fast."""
+"""Processes that fill a table, and their builders; imports little, so that they start fast."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from topr_exp.store import Store, Table
 
 SHARDS = 12
 KEY = {"weights": "ab12", "temperature": 1.0}
+# A server that has the imports done and forks: processes start in milliseconds, and pytest's own is not forked.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["pyarrow", "numpy.random", "pandas", "pytest", "topr_exp.store"])
 
 
 def shard(index: int) -> pa.Table:
@@ -26,6 +31,22 @@ def shard(index: int) -> pa.Table:
 
 def open_table(root: Path, shards: int = SHARDS) -> Table:
     return Store(root).table("rollouts", KEY, shards)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def wait_for(happened: Callable[[], bool], seconds: float = 300) -> None:
+    limit = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < limit, "did not happen"
+        time.sleep(0.005)
+
+
+def logged(log: Path) -> list[int]:
+    """The shards that workers began, in their order."""
+    return [int(line.split()[0]) for line in log.read_text().splitlines()] if log.exists() else []
 
 
 def hold(log: Path, index: int) -> Path:
@@ -60,8 +81,9 @@ def fill_until_killed(root: Path, step: int) -> None:
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal seen
-        watched = event in ("open", "os.rename", "os.remove", "os.utime", "os.mkdir")
-        if watched and any(str(table.folder) in str(argument) for argument in arguments):
+        watched = event in ("open", "os.rename", "os.remove", "os.utime", "os.mkdir", "fcntl.flock")
+        named = event == "fcntl.flock" or any(str(table.folder) in str(argument) for argument in arguments)
+        if watched and named:
             seen += 1
             if seen == step:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -146,29 +145,16 @@ def test_a_malformed_line_is_named(tmp_path: Path, text: str, message: str) -> N
     assert not (tmp_path / "store").exists()
 
 
-def test_line_numbers_go_on_over_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completions, "ROWS_PER_SHARD", 2)
-    path = tmp_path / "a.jsonl"
-    path.write_bytes((line() + "\n").encode() * 5 + b'{"completion": "\xff"}\n')
-    with pytest.raises(TOPRError, match=r"a\.jsonl:6: not JSON: 'utf-8' codec can't decode byte 0xff"):
-        import_file(Store(tmp_path / "store"), path)
-
-
 def test_files_that_cannot_be_imported(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
+    (tmp_path / "bytes.jsonl").write_bytes((line() + "\n").encode() * 5 + b'{"completion": "\xff"}\n')
+    with pytest.raises(TOPRError, match=r"bytes\.jsonl:6: not JSON: 'utf-8' codec can't decode byte 0xff"):
+        import_file(store, tmp_path / "bytes.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(TOPRError, match=r"empty\.jsonl holds no completions"):
         import_file(store, tmp_path / "empty.jsonl")
     with pytest.raises(TOPRError, match=r"^cannot read .*gone\.jsonl: No such file or directory$"):
         import_file(store, tmp_path / "gone.jsonl")
-
-
-def test_a_file_that_changes_during_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.jsonl", [{"problem_id": "1", "completion": "x"}])
-    scan = completions.scan_file(path)
-    write(path, [{"problem_id": "1", "completion": "y"}])
-    with pytest.raises(TOPRError, match="changed while it was imported"):
-        completions.read_shard(scan, 0)
 
 
 def test_rollouts_sampled_here_go_out_and_come_back(tmp_path: Path) -> None:
@@ -191,17 +177,6 @@ def test_rollouts_sampled_here_go_out_and_come_back(tmp_path: Path) -> None:
     back = import_file(store, tmp_path / "out.jsonl")[0].read()
     for name in ("problem_id", "tokens", "text", "finish", "sampler_logp"):
         assert back[name].to_pylist() == rollouts[name].to_pylist(), name
-
-
-def test_an_export_is_flushed_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"problem_id": "1", "completion": "x"}]
-    table, _, _ = import_file(Store(tmp_path / "store"), write(tmp_path / "a.jsonl", rows))
-    calls = list[str]()
-    for name in ("fsync", "replace", "rename"):
-        real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *all, name=name, real=real: (calls.append(name), real(*all))[1])
-    export_file(table, tmp_path / "out.jsonl")
-    assert calls == ["fsync", "replace", "fsync"]  # of the file, then of its folder
 
 
 def test_what_cannot_be_exported(tmp_path: Path) -> None:

@@ -15,8 +15,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.store.store_workers import KEY, SHARDS, fill_slowly, fill_until_killed, hold, open_table, shard
-from tests.store.watching import PROCESSES, contents, logged, wait_for
+from tests.store.store_workers import (
+    PROCESSES,
+    SHARDS,
+    contents,
+    fill_slowly,
+    fill_until_killed,
+    hold,
+    logged,
+    open_table,
+    shard,
+    wait_for,
+)  # fmt: skip
 from topr_exp.store import Store
 from topr_exp.store.table import BorrowingStore
 from topr_exp.types import TOPRError
@@ -34,10 +44,10 @@ def test_fill_makes_what_is_missing_and_reads_back(tmp_path: Path) -> None:
     assert table.complete()
     assert table.read().equals(pa.concat_tables([shard(index) for index in range(SHARDS)]))
     assert table.read(["text"]).column_names == ["text"]
-    assert table.rows() == table.read().num_rows == 40 * SHARDS
+    assert table.bounds()[-1] == table.read().num_rows == 40 * SHARDS
     assert table.shard(3).equals(shard(3))
 
-    table.arrow_file(5).unlink()
+    table.shard_file(5).unlink()
     again = open_table(tmp_path)
     seen.clear()
     assert again.missing() == [5]
@@ -54,7 +64,7 @@ def test_bytes_do_not_depend_on_chunks_or_slices(tmp_path: Path) -> None:
     for index, table in enumerate([whole, pieces, padded]):
         target = Store(tmp_path / str(index)).table("rollouts", {}, 1)
         target.fill(lambda _, table=table: table)
-        found.append(target.arrow_file(0).read_bytes())
+        found.append(target.shard_file(0).read_bytes())
     assert found[0] == found[1] == found[2]
 
 
@@ -64,11 +74,6 @@ def test_reading_what_is_not_there(tmp_path: Path) -> None:
         table.read()
     with pytest.raises(IndexError):
         table.shard(SHARDS)
-
-
-def test_order_of_the_key_does_not_matter(tmp_path: Path) -> None:
-    open_table(tmp_path).fill(shard)
-    assert Store(tmp_path).table("rollouts", dict(reversed(KEY.items())), SHARDS).complete()
 
 
 def test_an_exception_in_make_frees_the_shard(tmp_path: Path) -> None:
@@ -116,12 +121,12 @@ def test_a_shard_that_was_made_meanwhile_stays_as_it_is(tmp_path: Path) -> None:
     def overtaken(index: int) -> pa.Table:
         (table.folder / "shard-00000.claim").unlink()
         open_table(tmp_path, shards=1).fill(shard)
-        written.append(table.arrow_file(0).stat().st_ino)
+        written.append(table.shard_file(0).stat().st_ino)
         return shard(index)
 
     written: list[int] = []
     assert table.fill(overtaken) == 0
-    assert written == [table.arrow_file(0).stat().st_ino]
+    assert written == [table.shard_file(0).stat().st_ino]
 
 
 # ---- killed processes
@@ -148,49 +153,21 @@ def test_killed_at_every_step(tmp_path: Path, start: Callable[..., Any], monkeyp
             break
         assert process.exitcode == -signal.SIGKILL
         assert not waits, "waited for a dead process"
-    assert step > 15, "the operations were not seen"
-
-
-def kill_at_random(root: Path, start: Callable[..., Any], times: int, slowest: float) -> None:
-    """Each worker is killed in its first shard, while it writes that, or in its second, in which it hangs."""
-    assert times < SHARDS
-    source = random.Random(0)
-    table = open_table(root)
-    log = root / "log"
-    for _ in range(times):
-        before = len(logged(log))
-        process = start(fill_slowly, root, log, 0.03, None, 1)
-        wait_for(lambda before=before: len(logged(log)) > before)
-        time.sleep(source.uniform(0, slowest))
-        process.kill()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
-    assert table.fill(shard) >= SHARDS - times
+    assert step > 10, "the operations were not seen"
 
 
 def test_killed_ten_times_at_random(tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]) -> None:
-    kill_at_random(tmp_path, start, 10, 0.06)
-    assert contents(open_table(tmp_path).folder) == undisturbed
-
-
-@pytest.mark.slow
-def test_killed_two_hundred_times_at_random(
-    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
-) -> None:
-    for round_ in range(20):
-        kill_at_random(tmp_path / str(round_), start, 10, 0.06)
-        assert contents(open_table(tmp_path / str(round_)).folder) == undisturbed
-
-
-def test_a_dead_process_of_this_host_is_noticed_at_once(
-    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
-) -> None:
-    log = tmp_path / "log"
-    process = start(fill_slowly, tmp_path, log, 3600.0, None)
-    wait_for(log.exists)
-    process.kill()  # not joined: a zombie is dead too
-    table = open_table(tmp_path)
-    assert table.fill(shard) == SHARDS  # else it waits for an hour
+    """Each worker is killed in its first shard, while it writes that, or in its second, in which it hangs."""
+    source, table, log = random.Random(0), open_table(tmp_path), tmp_path / "log"
+    for _ in range(10):
+        before = len(logged(log))
+        process = start(fill_slowly, tmp_path, log, 0.03, None, 1)
+        wait_for(lambda before=before: len(logged(log)) > before)
+        time.sleep(source.uniform(0, 0.06))
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    assert table.fill(shard) >= SHARDS - 10
     assert contents(table.folder) == undisturbed
 
 

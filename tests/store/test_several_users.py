@@ -35,7 +35,7 @@ def test_a_complete_table_of_somebody_else_is_only_read(ordinary_user: Path) -> 
 def test_a_shard_that_may_not_be_read(ordinary_user: Path) -> None:
     table = open_table(ordinary_user)
     table.fill(shard)
-    table.arrow_file(2).chmod(0)
+    table.shard_file(2).chmod(0)
     become_ordinary(ordinary_user)
     with pytest.raises(TOPRError, match=r"^cannot read .*shard-00002.arrow: no permission$"):
         Store(ordinary_user).open(table.folder).missing()
@@ -45,7 +45,7 @@ def test_a_shard_that_may_not_be_read(ordinary_user: Path) -> None:
     ("command", "words"),
     [
         ("list", "1 table, "),
-        ("describe", f"at work  an unknown process, {os.uname().nodename}:{os.getpid()}"),
+        ("describe", "at work  an unknown process, {this}"),
         ("verify", "sound    rollouts/"),
         ("prune --older-than 0", "kept     rollouts/"),
         ("export", "has no column problem_id"),
@@ -63,7 +63,7 @@ def test_reading_needs_no_right_to_write(
     become_ordinary(ordinary_user)
     more = {"describe": ["rollouts"], "export": ["rollouts", f"{ordinary_user.parent}/{os.getpid()}.jsonl"]}
     main(["--root", str(ordinary_user), *command.split(), *more.get(command, [])])
-    assert words in "".join(capfd.readouterr())
+    assert words.format(this=f"{os.uname().nodename}:{os.getpid()}") in "".join(capfd.readouterr())
     for lock in held:
         lock.__exit__(None, None, None)  # type: ignore[union-attr]
 

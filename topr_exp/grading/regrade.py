@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import numpy as np
 
 from topr_exp.config.data import GRADERS
@@ -41,16 +39,14 @@ def regrade_shards(table: Table, cut_off: list[int], grader: Grader, store: Stor
     import pyarrow as pa
 
     made = find(store, table.key["rollouts"].partition(" ")[0])
-    if made.table is None:
-        raise TOPRError(made.error)
-    completions = made.table.read()
+    completions = made.read()
     if "problem" in completions.column_names:
         problem = completions["problem"].to_numpy()
     else:  # imported: numbered in the order in which they are answered
         named = {name for name in completions["problem_id"].to_pylist() if name is not None}
         _, problem = match_problems(completions, [Problem(name, "", "") for name in named], made.name)
     problems = [Problem(str(index), "", gold) for index, gold in enumerate(table.key["golds"])]
-    starts = list(accumulate((table.shard_sizes(shard)[0] for shard in range(table.shards)), initial=0))
+    starts = table.bounds()
     left = 0
     for shard, before in enumerate(cut_off):
         if before:

@@ -50,13 +50,8 @@ def unique_name() -> str:
     return os.urandom(6).hex()
 
 
-def digest(data: memoryview | bytes) -> str:
-    """BLAKE2b of bytes in memory, 32 hexadecimal digits."""
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
-
-
 def file_digest(path: Path) -> str:
-    """The same of a file, read in small pieces: memory stays constant and nothing is mapped."""
+    """BLAKE2b of a file, 32 hexadecimal digits."""
     return _hash_file(path, hashlib.blake2b(digest_size=DIGEST_BYTES))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,7 @@ def load_imported(
     columns = columns.append_column("problem", pa.array(index, pa.int32()))
     columns = columns.append_column("sample", pa.array(index_in_group(index), pa.int32()))
     check_tokens(Ragged(columns["tokens"]), policy.vocabulary, source)
-    bounds = list(accumulate((table.shard_sizes(shard)[0] for shard in range(table.shards)), initial=0))
+    bounds = table.bounds()
     given = Ragged(columns["sampler_logp"]) if "sampler_logp" in columns.column_names else None
     # What is scored depends on the prompts and the tokenizer too; both are in the name that keys other tables.
     name = f"{table.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"

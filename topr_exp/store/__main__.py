@@ -17,8 +17,7 @@ from topr_exp.runtime.exit_status import exit_status, print_warning, show_log
 from topr_exp.runtime.files import CHECKSUMS, find_damage
 from topr_exp.runtime.jsonfiles import read_lines
 from topr_exp.store import catalog
-from topr_exp.store.shards import MISSING
-from topr_exp.store.table import Store
+from topr_exp.store.table import MISSING, Store, Table
 from topr_exp.types import TOPRError
 
 FOR_EVER = "can't be made again  "
@@ -76,44 +75,43 @@ def days(text: str) -> float:
 
 
 def list_tables(store: Store, options: argparse.Namespace) -> int:
-    found = catalog.entries(store)
+    found = catalog.tables(store)
     if not found:
         print(f"{store.root} holds no tables")
         return 0
     lines = [("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY")]
-    for entry in found:
-        size, unused = human_bytes(entry.bytes()), f"{entry.days_unused:.0f} d"
-        if entry.table is None:
-            lines.append((entry.name, "?", "?", size, unused, FOR_EVER * entry.imported + entry.error))
-            continue
-        table = entry.table
-        done = sum(table.checksum_file(index).exists() for index in range(table.shards))
-        shards = f"{table.shards}" if done == table.shards else f"{done} of {table.shards}"
-        key = FOR_EVER * entry.imported + short(table.key)
-        lines.append((entry.name, f"{table.rows():,}", shards, size, unused, key))
+    for table in found:
+        rows, shards, lacking = f"{table.bounds()[-1]:,}", f"{table.shards}", len(absent(table))
+        if lacking:
+            shards = f"{table.shards - lacking} of {table.shards}"
+        if table.error:
+            rows = shards = "?"
+        told = FOR_EVER * table.imported + (table.error or short(table.key))
+        lines.append(
+            (table.name, rows, shards, human_bytes(catalog.size(table)), f"{catalog.days_unused(table):.0f} d", told)
+        )
     print_columns(lines, right={1, 2, 3, 4})
-    total = human_bytes(sum(entry.bytes() for entry in found))
+    total = human_bytes(sum(map(catalog.size, found)))
     print(f"{len(found)} {'table' if len(found) == 1 else 'tables'}, {total} in {store.root}")
     return 0
 
 
 def describe(store: Store, options: argparse.Namespace) -> int:
-    entry = catalog.find(store, options.key)
-    if entry.table is None:
-        raise TOPRError(entry.error)
-    table = entry.table
-    missing = [index for index in range(table.shards) if not table.checksum_file(index).exists()]
-    done = f"{table.shards - len(missing)} of {table.shards} shards"
+    table = catalog.find(store, options.key)
+    missing = absent(table)
+    made = [index for index in range(table.shards) if index not in missing]
+    columns = [f"{column.name} {column.type}" for index in made[:1] for column in table.shard(index).schema]
+    rows = f"{table.bounds()[-1]:,} in {len(made)} of {table.shards} shards, {human_bytes(catalog.size(table))}"
     lines = [
-        ("table", entry.name),
-        ("folder", str(entry.folder)),
-        ("rows", f"{table.rows():,} in {done}, {human_bytes(entry.bytes())}"),
-        ("unused", f"{entry.days_unused:.1f} days"),
-        ("columns", ", ".join(f"{name} {kind}" for name, kind in entry.columns()) or "none yet"),
+        ("table", table.name),
+        ("folder", str(table.folder)),
+        ("rows", rows),
+        ("unused", f"{catalog.days_unused(table):.1f} days"),
+        ("columns", ", ".join(columns) or "none yet"),
     ]
     if missing:
         lines.append(("missing", "shards " + ", ".join(map(str, missing))))
-    if makers := entry.makers():
+    if makers := catalog.makers(table):
         lines.append(("at work", ", ".join(makers)))
     print_columns(lines)
     print("key")
@@ -121,35 +119,40 @@ def describe(store: Store, options: argparse.Namespace) -> int:
     return 0
 
 
+def absent(table: Table) -> list[int]:
+    """The shards without a file, whole or not."""
+    return [index for index in range(table.shards) if not table.shard_file(index).exists()]
+
+
 def verify(store: Store, options: argparse.Namespace) -> int:
     if options.key and Path(options.key).is_dir():
         return verify_folder(Path(options.key))
-    bad = sum(map(verify_table, [catalog.find(store, options.key)] if options.key else catalog.entries(store)))
+    found = catalog.tables(store)
+    bad = sum(map(verify_table, [catalog.find(store, options.key, found)] if options.key else found))
     if bad:
         print(f"{bad} damaged; the next run that needs a damaged shard makes it again")
     return 1 if bad else 0
 
 
-def verify_table(entry: catalog.Entry) -> int:
+def verify_table(table: Table) -> int:
     """Compute the checksums of a table, print what was found, return how many are wrong."""
-    if entry.table is None:
-        print(f"DAMAGED  {entry.error}")
+    if table.error:
+        print(f"DAMAGED  {table.error}")
         return 1
-    table = entry.table
     faults = {index: table.fault(index, always=True) for index in range(table.shards)}
     damaged = {index: fault for index, fault in faults.items() if fault not in (None, MISSING)}
     for index, fault in damaged.items():
-        print(f"DAMAGED  {table.arrow_file(index)}: {fault}")
+        print(f"DAMAGED  {table.shard_file(index)}: {fault}")
     whole = sum(fault is None for fault in faults.values())
     if not damaged:
-        print(f"sound    {entry.name}: {whole} of {table.shards} shards made, all checksums right")
+        print(f"sound    {table.name}: {whole} of {table.shards} shards made, all checksums right")
     return len(damaged)
 
 
 def verify_folder(folder: Path) -> int:
     """The same of all below a folder: models and checkpoints, tables, and whether JSON can be read."""
     stores = {path.parents[2] for path in folder.rglob("*/*/key.json")}
-    bad = sum(verify_table(entry) for root in sorted(stores) for entry in catalog.entries(Store(root)))
+    bad = sum(verify_table(table) for root in sorted(stores) for table in catalog.tables(Store(root)))
     carried = {path.parent for path in folder.rglob(CHECKSUMS)}
     carried |= {path.parent / "model" for path in folder.rglob("DONE")}  # of a finished run
     for each in sorted(carried):
@@ -181,23 +184,24 @@ def is_json(path: Path) -> bool:
 def regrade(store: Store, options: argparse.Namespace) -> int:
     from topr_exp.grading.regrade import regrade_table
 
-    found = [catalog.find(store, options.key)] if options.key else catalog.entries(store)
-    verdicts = [entry for entry in found if entry.kind == "verdicts" and not entry.imported]
+    found = catalog.tables(store)
+    found = [catalog.find(store, options.key, found)] if options.key else found
+    verdicts = [table for table in found if table.kind == "verdicts" and not table.imported]
     if options.key and not verdicts:
         raise TOPRError(f"{found[0].name} holds no verdicts")
     bad = total = 0
-    for entry in verdicts:
+    for table in verdicts:
         try:
-            if entry.table is None:
-                raise TOPRError(entry.error)
-            cut_off, still = regrade_table(entry.table, store, options.grader)
+            if table.error:
+                raise TOPRError(table.error)
+            cut_off, still = regrade_table(table, store, options.grader)
         except TOPRError as error:
-            print(f"NOT GRADED  {entry.name}: {error}")
+            print(f"NOT GRADED  {table.name}: {error}")
             bad += 1
             continue
         total += cut_off
         if cut_off:
-            print(f"{cut_off - still} of {cut_off} cut-off completions of {entry.name} are decided now")
+            print(f"{cut_off - still} of {cut_off} cut-off completions of {table.name} are decided now")
     if not bad and not total:
         print(f"no completion was cut off, of {len(verdicts)} tables of verdicts in {store.root}")
     return 1 if bad else 0
@@ -206,17 +210,16 @@ def regrade(store: Store, options: argparse.Namespace) -> int:
 def prune(store: Store, options: argparse.Namespace) -> int:
     if options.kind is None and options.older_than is None and options.key is None:
         options.refuse("say what to remove: --kind, --older-than or --key")
-    entries = catalog.entries(store, pruning=True)
-    found = [catalog.find(store, options.key, entries)] if options.key else entries
-    chosen = [entry for entry in found if fits(entry, options)]
+    known = catalog.tables(store, pruning=True)
+    found = [catalog.find(store, options.key, known)] if options.key else known
     removed, freed = set[str](), 0
-    for entry in chosen:
-        part = [one for one in [entry, *catalog.hanging(entry.name, entries)] if one.name not in removed]
-        if makers := sorted({maker for one in part for maker in one.makers()}):
-            print(f"kept     {entry.name}: {', '.join(makers)} is at work on it or on what was made from it")
+    for table in [table for table in found if fits(table, options)]:
+        part = [one for one in [table, *catalog.hanging(table.name, known)] if one.name not in removed]
+        if makers := sorted({maker for one in part for maker in catalog.makers(one)}):
+            print(f"kept     {table.name}: {', '.join(makers)} is at work on it or on what was made from it")
             continue
         for one in part:
-            size = one.bytes()
+            size = catalog.size(one)
             if options.yes:
                 catalog.remove(one)
             verb = "removed " if options.yes else "would go"
@@ -230,28 +233,23 @@ def prune(store: Store, options: argparse.Namespace) -> int:
     return 0
 
 
-def fits(entry: catalog.Entry, options: argparse.Namespace) -> bool:
+def fits(table: Table, options: argparse.Namespace) -> bool:
     """Whether `prune` was asked for a table; TOPRError for a damaged one that --key doesn't name in full."""
-    if entry.table is None and options.key != entry.name:
+    if table.error and options.key != table.name:
         if options.key is not None:
-            raise TOPRError(f"{entry.error}: prune --key {entry.name}")
+            raise TOPRError(f"{table.error}: prune --key {table.name}")
         return False
-    asked_for = options.kind is not None or options.key is not None or not entry.imported
-    return (
-        asked_for
-        and options.kind in (None, entry.kind)
-        and (options.older_than is None or entry.days_unused >= options.older_than)
-    )
+    asked_for = options.kind is not None or options.key is not None or not table.imported
+    young = options.older_than is not None and catalog.days_unused(table) < options.older_than
+    return asked_for and options.kind in (None, table.kind) and not young
 
 
 def export(store: Store, options: argparse.Namespace) -> int:
     from topr_exp.store.completions import export_file
 
-    entry = catalog.find(store, options.key)
-    if entry.table is None:
-        raise TOPRError(entry.error)
-    rows = export_file(entry.table, options.file)
-    print(f"{rows:,} completions of {entry.name} in {options.file}, {human_bytes(options.file.stat().st_size)}")
+    table = catalog.find(store, options.key)
+    rows = export_file(table, options.file)
+    print(f"{rows:,} completions of {table.name} in {options.file}, {human_bytes(options.file.stat().st_size)}")
     return 0
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime import locks
@@ -25,62 +22,14 @@ REMOVED = ".removed-"  # begins the name of a folder that is being deleted
 DAY = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One table's folder; `table` is None where key.json can't be read, and `error` says why."""
-
-    folder: Path
-    table: Table | None
-    error: str
-    days_unused: float  # since a run last asked for this table (`fill` touches key.json), by the file system's clock
-
-    @property
-    def name(self) -> str:
-        """kind/hash"""
-        return f"{self.folder.parent.name}/{self.folder.name}"
-
-    @property
-    def kind(self) -> str:
-        return self.folder.parent.name
-
-    @property
-    def imported(self) -> bool:
-        """Whether it holds what was made elsewhere, which no run can make again."""
-        return self.kind == "imported" or (self.table is not None and "content" in self.table.key)
-
-    def bytes(self) -> int:
-        """Of all files in the folder and below."""
-        total = 0
-        for parent, _, names in os.walk(self.folder):
-            for name in names:
-                with suppress(FileNotFoundError):  # a temporary of a process at work
-                    total += os.lstat(os.path.join(parent, name)).st_size
-        return total
-
-    def columns(self) -> list[tuple[str, str]]:
-        """Names and types, from the first shard that is there; none before one is."""
-        assert self.table is not None
-        made = (index for index in range(self.table.shards) if self.table.checksum_file(index).exists())
-        first = next(made, None)
-        return [] if first is None else [(each.name, str(each.type)) for each in self.table.shard(first).schema]
-
-    def makers(self) -> list[str]:
-        """host:pid of the processes at work on it."""
-        found = []
-        for path in sorted(self.folder.glob(f"*{locks.SUFFIX}")):
-            if owner := locks.living_owner(path):
-                found.append(str(owner))
-        return sorted(set(found))
-
-
-def entries(store: Store, *, pruning: bool = False) -> list[Entry]:
-    """All tables, by kind and name; TOPRError when there is no store, or none that this user may read.
+def tables(store: Store, *, pruning: bool = False) -> list[Table]:
+    """All tables, by kind and name, damaged ones too; TOPRError when there is no store, or none that may be read.
 
     pruning: refuse a folder that holds more than a store's tables.
     """
     with disk_errors(f"read {store.root}"):
         try:
-            found, now = survey(store.root), filesystem_now(store.root)
+            found = survey(store.root)
         except (FileNotFoundError, NotADirectoryError):
             raise TOPRError(f"{store.root} is no store: there is no such folder") from None
         if pruning:
@@ -89,45 +38,53 @@ def entries(store: Store, *, pruning: bool = False) -> list[Entry]:
             log.warning("cannot read %s: no permission; what is in it is left out", path)
         if found.unseen and not found.tables:
             raise TOPRError(f"this user may read no table of {store.root}")
-        return [_entry(store, folder, error, now) for folder, error in found.tables.items()]
+        return [Table(folder, {}, 0, error) if error else store.open(folder) for folder, error in found.tables.items()]
 
 
-def filesystem_now(folder: Path) -> float:
-    """The time on the file system's own clock (the server's, for NFS), in seconds: `folder` is touched for it.
+def find(store: Store, text: str, among: list[Table] | None = None) -> Table:
+    """The one table whose kind/hash or hash begins with `text`; TOPRError when none or several do.
 
-    By this host's clock for who may not touch the folder, and removes nothing from it either.
+    among: these tables, damaged ones too; without, a damaged one is an error.
     """
-    try:
-        os.utime(folder)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise
-        return time.time()
-    return os.stat(folder).st_mtime
-
-
-def _entry(store: Store, folder: Path, error: str, now: float) -> Entry:
-    key_file = folder / KEY_FILE
-    used = (key_file if key_file.exists() else folder).stat().st_mtime
-    return Entry(folder, None if error else store.open(folder), error, max(0.0, now - used) / DAY)
-
-
-def find(store: Store, text: str, among: list[Entry] | None = None) -> Entry:
-    """The one table whose kind/hash or hash begins with `text`; TOPRError when none or several do."""
-    known = entries(store) if among is None else among
-    matching = [entry for entry in known if entry.name.startswith(text) or entry.folder.name.startswith(text)]
-    exact = [entry for entry in matching if text in (entry.name, entry.folder.name)]
-    if len(exact or matching) == 1:
-        return (exact or matching)[0]
+    known = tables(store) if among is None else among
+    matching = [table for table in known if table.name.startswith(text) or table.folder.name.startswith(text)]
+    matching = [table for table in matching if text in (table.name, table.folder.name)] or matching
     if not matching:
         raise TOPRError(f"no table in {store.root} is called {text}; `list` shows what there is")
-    raise TOPRError(f"{text} could be {', '.join(entry.name for entry in matching)}")
+    if len(matching) > 1:
+        raise TOPRError(f"{text} could be {', '.join(table.name for table in matching)}")
+    if among is None and matching[0].error:
+        raise TOPRError(matching[0].error)
+    return matching[0]
 
 
-def hanging(name: str, entries: Iterable[Entry]) -> list[Entry]:
+def days_unused(table: Table) -> float:
+    """Days since a run last asked for a table, which touches its key.json."""
+    key_file = table.folder / KEY_FILE
+    used = (key_file if key_file.exists() else table.folder).stat().st_mtime
+    return max(0.0, time.time() - used) / DAY
+
+
+def size(table: Table) -> int:
+    """Bytes of all files in a table's folder and below."""
+    total = 0
+    for parent, _, names in os.walk(table.folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # a temporary of a process at work
+                total += os.lstat(os.path.join(parent, name)).st_size
+    return total
+
+
+def makers(table: Table) -> list[str]:
+    """host:pid of the processes at work on a table."""
+    owners = map(locks.living_owner, table.folder.glob(f"*{locks.SUFFIX}"))
+    return sorted({str(owner) for owner in owners if owner})
+
+
+def hanging(name: str, known: Iterable[Table]) -> list[Table]:
     """The tables that were made from this one (the verdicts on its completions, their log-probabilities)."""
-    found = [entry for entry in entries if entry.table is not None and name in parents(entry.table.key)]
-    return found + [below for entry in found for below in hanging(entry.name, entries)]
+    found = [table for table in known if name in parents(table.key)]
+    return found + [below for table in found for below in hanging(table.name, known)]
 
 
 def parents(key: Mapping[str, Any]) -> set[str]:
@@ -135,11 +92,11 @@ def parents(key: Mapping[str, Any]) -> set[str]:
     return {value.split(" ", 1)[0] for value in key.values() if isinstance(value, str)}
 
 
-def remove(entry: Entry) -> None:
+def remove(table: Table) -> None:
     """Delete a table. It vanishes at once, by a rename, so that no run sees half of it."""
-    grave = entry.folder.with_name(f"{REMOVED}{unique_name()}")
-    with disk_errors(f"remove {entry.folder}"):
-        entry.folder.rename(grave)
+    grave = table.folder.with_name(f"{REMOVED}{unique_name()}")
+    with disk_errors(f"remove {table.folder}"):
+        table.folder.rename(grave)
         shutil.rmtree(grave)
 
 

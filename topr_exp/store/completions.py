@@ -16,15 +16,14 @@ Columns of the table: problem_id, question, gold, text, finish (each null where 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from topr_exp.runtime.files import DIGEST_BYTES, digest, disk_errors, whole_file
+from topr_exp.runtime.files import DIGEST_BYTES, disk_errors, whole_file
 from topr_exp.store.table import Store, Table
 from topr_exp.types import TOPRError
 
@@ -43,13 +42,11 @@ MAX_TOKEN = 2**31 - 1
 
 @dataclass
 class Scan:
-    """What one pass over a file found."""
+    """Findings of one pass over a file."""
 
-    path: Path
     digest: str = ""  # of the whole file
     rows: int = 0
     lists: frozenset[str] = frozenset()  # which of LISTS the lines have
-    blocks: list[tuple[int, int, str]] = field(default_factory=list)  # of each shard: first byte, first line, digest
     passed_over: Counter[str] = field(default_factory=Counter)  # members that nothing reads: number of lines
 
 
@@ -58,72 +55,70 @@ def import_file(store: Store, path: Path, kind: str = "imported") -> tuple[Table
 
     Nothing is written when a line is malformed: TOPRError "file:line: what is wrong".
     """
+    shards, rows = list["pa.Table"](), list[dict[str, Any]]()
+
+    def keep(row: dict[str, Any]) -> None:
+        if len(rows) == ROWS_PER_SHARD:
+            shards.append(as_table(rows))
+            rows.clear()
+        rows.append(row)
+
     with disk_errors(f"read {path}"):
-        scan = scan_file(path)
+        scan = scan_file(path, keep)
+    shards.append(as_table(rows))
     key = {"content": scan.digest, "rows": scan.rows, "rows_per_shard": ROWS_PER_SHARD}
-    table = store.table(kind, key, len(scan.blocks))
-    return table, scan, table.fill(lambda index: read_shard(scan, index))
+    table = store.table(kind, key, len(shards))
+    return table, scan, table.fill(shards.__getitem__)
 
 
 def scan_file(path: Path, see: Callable[[dict[str, Any]], None] = lambda row: None) -> Scan:
-    """Check every line and find where the shards begin; `see` is shown each line's object and may refuse it."""
-    scan, whole = Scan(path), hashlib.blake2b(digest_size=DIGEST_BYTES)
+    """Check every line; `see` is shown each line's object and may refuse it. Empty lines are passed over."""
+    scan, whole = Scan(), hashlib.blake2b(digest_size=DIGEST_BYTES)
     with open(path, "rb") as file:
-        for lines in iter(lambda: list(itertools.islice(file, ROWS_PER_SHARD)), []):
-            start, first = file.tell() - sum(map(len, lines)), len(scan.blocks) * ROWS_PER_SHARD + 1
-            for number, row in parse_lines(path, lines, first):
-                present = frozenset(name for name in LISTS if name in row)
-                if scan.rows == 0:
-                    scan.lists = present
-                elif present != scan.lists:
-                    name = min(present ^ scan.lists)
-                    differs = "lacks" if name in scan.lists else "has"
-                    raise TOPRError(f"{path}:{number}: {differs} {name}, unlike the lines before; all lines or none")
-                scan.passed_over.update(set(row) - {*TEXTS, *LISTS})
-                see(row)
-                scan.rows += 1
-            block = b"".join(lines)
-            whole.update(block)
-            scan.blocks.append((start, first, digest(block)))
+        for number, line in enumerate(file, start=1):
+            whole.update(line)
+            if not line.strip():
+                continue
+            row = parse_line(f"{path}:{number}", line)
+            present = frozenset(name for name in LISTS if name in row)
+            if scan.rows == 0:
+                scan.lists = present
+            elif present != scan.lists:
+                name = min(present ^ scan.lists)
+                differs = "lacks" if name in scan.lists else "has"
+                raise TOPRError(f"{path}:{number}: {differs} {name}, unlike the lines before; all lines or none")
+            scan.passed_over.update(set(row) - {*TEXTS, *LISTS})
+            see(row)
+            scan.rows += 1
     if not scan.rows:
         raise TOPRError(f"{path} holds no completions")
     scan.digest = whole.hexdigest()
     return scan
 
 
-def read_shard(scan: Scan, index: int) -> pa.Table:
-    """The lines of one shard as columns; TOPRError when the file is no longer the one that was scanned."""
+def as_table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Checked lines as columns."""
     import pyarrow as pa
 
-    start, first, expected = scan.blocks[index]
-    with disk_errors(f"read {scan.path}"), open(scan.path, "rb") as file:
-        file.seek(start)
-        lines = list(itertools.islice(file, ROWS_PER_SHARD))
-    if digest(b"".join(lines)) != expected:
-        raise TOPRError(f"{scan.path} changed while it was imported")
-    rows = [row for _, row in parse_lines(scan.path, lines, first)]
     columns = {COLUMNS.get(name, name): pa.array([row.get(name) for row in rows], pa.string()) for name in TEXTS}
     types = {"tokens": pa.list_(pa.int32()), "logprobs": pa.list_(pa.float32())}
-    for name in (name for name in LISTS if name in scan.lists):
+    for name in (name for name in LISTS if name in rows[0]):
         columns[COLUMNS.get(name, name)] = pa.array([row[name] for row in rows], types[name])
     return pa.table(columns)
 
 
-def parse_lines(path: Path, lines: list[bytes], first: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbers and checked objects of some lines; empty lines are passed over."""
-    for number, line in enumerate(lines, start=first):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line.rstrip())
-            check(row)
-        except _Malformed as error:
-            raise TOPRError(f"{path}:{number}: {error}") from None
-        except json.JSONDecodeError as error:
-            raise TOPRError(f"{path}:{number}: not JSON: {error.msg} (column {error.colno})") from None
-        except (ValueError, RecursionError) as error:  # no UTF-8, a number of over 4300 digits, nested too deep
-            raise TOPRError(f"{path}:{number}: not JSON: {error}") from None
-        yield number, row
+def parse_line(where: str, line: bytes) -> dict[str, Any]:
+    """The checked object of a line; TOPRError that begins with `where`."""
+    try:
+        row: dict[str, Any] = json.loads(line.rstrip())
+        check(row)
+    except _Malformed as error:
+        raise TOPRError(f"{where}: {error}") from None
+    except json.JSONDecodeError as error:
+        raise TOPRError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # no UTF-8, a number of over 4300 digits, nested too deep
+        raise TOPRError(f"{where}: not JSON: {error}") from None
+    return row
 
 
 class _Malformed(Exception):

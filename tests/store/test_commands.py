@@ -1,0 +1,252 @@
+"""`python -m topr_exp.store`: what it prints, what it removes and never touches, and how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.store.conftest import Command
+from tests.store.store_workers import KEY, SHARDS, shard
+from topr_exp.runtime import locks
+from topr_exp.runtime.files import file_digest
+from topr_exp.store import Store, Table, catalog
+from topr_exp.store.__main__ import human_bytes
+from topr_exp.store.survey import MARKER
+
+
+def names(store: Store) -> set[str]:
+    return {table.name for table in catalog.tables(store)}
+
+
+def files(folder: Path) -> dict[Path, str]:
+    return {path: file_digest(path) if path.is_file() else "" for path in folder.rglob("*")}
+
+
+def import_old(store: Store, kind: str = "imported") -> Table:
+    table = store.table(kind, {"content": "abc"}, 1)
+    table.fill(shard)
+    os.utime(table.folder / "key.json", (0, 0))
+    return table
+
+
+# ---- list, describe, verify
+
+
+def test_list_and_describe(table: Table, command: Command) -> None:
+    half = Store(table.folder.parents[1]).table("verdicts", {"rollouts": table.name}, 4)
+    with pytest.raises(ZeroDivisionError):
+        half.fill(lambda index: shard(index // (2 - index)))
+    status, out, _ = command("list")
+    lines = out.splitlines()
+    assert (status, lines[0].split()) == (0, ["TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY"])
+    assert lines[1].split()[:3] == [table.name, "480", "12"]
+    assert lines[1].endswith("0 d  temperature=1.0 weights=ab12")
+    assert half.name in lines[2]
+    assert " 80  2 of 4 " in lines[2]
+    assert lines[3].startswith("2 tables, ")
+
+    status, text, _ = command("describe", table.folder.name[:5])
+    assert (status, json.loads(text.partition("\nkey\n")[2])) == (0, KEY)
+    assert "rows     480 in 12 of 12 shards" in text
+    assert "columns  tokens list<" in text
+    assert "missing  shards 2, 3" in command("describe", "verdicts")[1]
+
+
+def test_verify(table: Table, command: Command) -> None:
+    status, out, _ = command("verify")
+    assert (status, out) == (0, f"sound    {table.name}: 12 of 12 shards made, all checksums right\n")
+    (table.folder / "key.json").write_text("{")
+    for asked in ("verify", "list"):
+        status, out, _ = command(asked)
+        assert (status, "key.json is damaged" in out) == (int(asked == "verify"), True)
+    (table.folder.parents[2] / "notes.json").write_text("[" * 100_000)
+    status, out, _ = command("verify", str(table.folder.parents[2]))
+    assert (status, "notes.json: no JSON" in out) == (1, True)
+
+
+def test_mistakes(tmp_path: Path, command: Command) -> None:
+    store = Store(tmp_path / "store")
+    assert command("list") == (1, "", f"error: {store.root} is no store: there is no such folder\n")
+    store.root.mkdir()
+    assert command("list") == (0, f"{store.root} holds no tables\n", "")
+    assert f"error: no table in {store.root} is called rollouts" in command("describe", "rollouts")[2]
+    for key in ({"a": 1}, {"a": 2}):
+        store.table("rollouts", key, 1).fill(shard)
+    status, _, err = command("describe", "rollouts")
+    assert (status, "rollouts could be rollouts/" in err) == (1, True)
+    for asked in (["remove"], ["prune"], ["prune", "--older-than", "-1"]):
+        with pytest.raises(SystemExit, match="2"):
+            command(*asked)
+
+
+def test_help_is_fast_and_needs_no_arrow() -> None:
+    code = (
+        "import sys, topr_exp.store.__main__ as m; m.parser(); print({'pyarrow', 'numpy', 'torch'} & set(sys.modules))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert out.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(("count", "text"), [(999, "999 B"), (1000, "1.0 kB"), (2.4e9, "2.4 GB"), (3e12, "3.0 TB")])
+def test_human_bytes(count: float, text: str) -> None:
+    assert human_bytes(count) == text
+
+
+# ---- import and export
+
+
+def test_import_and_export(tmp_path: Path, command: Command) -> None:
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"problem_id": "1", "completion": "x", "tokens": [1], "score": 3}\n')
+    status, out, err = command("import", str(source), "--kind", "solver")
+    assert (status, err) == (0, "warning: nothing reads the member score (1 lines)\n")
+    assert (out[:7], out.partition(":")[2]) == ("solver/", " 1 completions, tokens\n")
+    assert "(was there already)" in command("import", str(source), "--kind", "solver")[1]
+    status, out, _ = command("export", "solver", str(target))
+    assert (status, out.startswith("1 completions of solver/")) == (0, True)
+    assert target.read_text() == '{"problem_id": "1", "completion": "x", "tokens": [1]}\n'
+    source.write_text("{}\n")
+    assert command("import", str(source)) == (1, "", f"error: {source}:1: completion is missing\n")
+    assert command("import", str(target), "--kind", "../x")[0] == 1
+
+
+# ---- prune: what goes
+
+
+def test_prune_by_age_and_key(store: Store, command: Command) -> None:
+    old, other = store.table("rollouts", {"weights": "old"}, 1), store.table("verdicts", {"weights": "old"}, 1)
+    for table in (old, other):
+        table.fill(shard)
+        os.utime(table.folder / "key.json", (time.time() - 30 * 86_400,) * 2)
+    status, out, _ = command("prune", "--older-than", "29", "--kind", "rollouts")
+    assert (status, out.count("would go"), f"would go {old.name}" in out) == (0, 1, True)
+    assert "1 table, " in out
+    assert "add --yes" in out
+    assert old.complete()
+    assert "removed 0 tables" in command("prune", "--older-than", "31", "--yes")[1]
+    old.fill(shard)  # a run that uses it makes it young again
+    assert f"removed  {other.name}" in command("prune", "--older-than", "29", "--yes")[1]
+    assert (old.complete(), other.folder.exists(), len(names(store))) == (True, False, 5)
+    (store.root / "verdicts" / ".removed-0123456789ab").mkdir()  # of a killed `prune`
+    assert command("prune", "--key", old.folder.name, "--yes")[0] == 0
+    assert not old.folder.exists()
+    assert not list(store.root.glob("*/.removed*"))
+
+
+def test_what_was_made_from_a_table_goes_with_it(store: Store, command: Command) -> None:
+    (rollouts,) = [name for name in names(store) if name.startswith("rollouts/")]
+    (verdicts,) = [name for name in names(store) if name.startswith("verdicts/")]
+    other = store.table("rollouts", {"weights": "other"}, 1)
+    other.fill(shard)
+    store.table("votes", {"verdicts": f"{verdicts} as read by y"}, 1).fill(shard)  # made from what was made from it
+    *lines, last = command("prune", "--key", rollouts)[1].splitlines()
+    assert (len(lines), last.startswith("5 tables, "), len(names(store))) == (5, True, 6)
+    command("prune", "--key", rollouts, "--yes")
+    assert names(store) == {other.name}
+
+
+def test_nothing_goes_while_a_process_works_on_what_was_made_from_it(store: Store, command: Command) -> None:
+    (verdicts,) = (store.root / "verdicts").iterdir()
+    before = names(store)
+    with locks.acquire(verdicts / "shard-00000.claim"):  # type: ignore[union-attr]
+        out = command("prune", "--kind", "rollouts", "--yes")[1]
+        assert out.startswith("kept     rollouts/")
+        assert f":{os.getpid()} is at work on it" in out
+        assert f":{os.getpid()}" in command("describe", "verdicts")[1].partition("at work")[2]
+    assert names(store) == before
+
+
+def test_sizes_are_those_of_all_that_goes(store: Store, command: Command) -> None:
+    (verdicts,) = (store.root / "verdicts").iterdir()
+    (verdicts / "deep" / "er").mkdir(parents=True)
+    (verdicts / "deep" / "er" / "x").write_bytes(bytes(5_000_000))
+    assert "  5.0 MB" in command("list")[1]
+    assert "  5.0 MB" in command("prune", "--kind", "verdicts")[1]
+
+
+# ---- prune: what never goes
+
+
+@pytest.mark.parametrize("place", [".", "runs", "home", "documents"])
+def test_a_folder_that_is_no_store_is_refused(store: Store, tmp_path: Path, command: Command, place: str) -> None:
+    """One component too short, the runs' folder, a home folder, documents two levels deep."""
+    for path in ("home/photos/me.jpg", "home/.ssh/key", "documents/a/b/thesis.txt"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("mine")
+    before = files(tmp_path)
+    for asked in (["--older-than", "0"], ["--kind", "runs"], ["--kind", "a"], ["--key", "a/b"], ["--key", "runs/one"]):
+        status, out, err = command("prune", *asked, "--yes", root=tmp_path / place)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+        assert "which is no table of a store; nothing is removed" in err
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("entry", ["notes.txt", "Old/x", "rollouts/notes", "rollouts/0123456789abcdef/mine.txt"])
+def test_what_others_put_into_a_store_is_named(store: Store, command: Command, entry: str) -> None:
+    mine = store.root / entry
+    mine.parent.mkdir(parents=True, exist_ok=True)
+    mine.write_text("mine")
+    before = files(store.root)
+    status, _, err = command("prune", "--older-than", "0", "--yes")
+    assert (status, files(store.root)) == (1, before)
+    named = mine if entry in ("notes.txt", "rollouts/notes") else mine.parent
+    assert f"{store.root} holds {named}, which is no table" in err
+
+
+def test_hidden_entries_are_ignored_and_stay(store: Store, command: Command) -> None:
+    hidden = [store.root / ".git" / ".removed-0123456789ab" / "x", store.root / "rollouts" / ".snapshot" / "x"]
+    for path in hidden:
+        path.parent.mkdir(parents=True)
+        path.write_text("")
+    assert command("prune", "--older-than", "0", "--yes")[0] == 0
+    assert not names(store)
+    assert all(path.exists() for path in hidden)
+
+
+def test_a_store_is_marked_when_it_is_used(store: Store, tmp_path: Path, command: Command) -> None:
+    """A folder that holds other things never is."""
+    (store.root / MARKER).unlink()
+    status, out, err = command("prune", "--older-than", "0", "--yes")
+    assert (status, out, len(names(store))) == (1, "", 4)
+    assert err.startswith(f"error: {store.root} has no file {MARKER}, which marks a store; the next run that uses")
+    store.table("rollouts", {"weights": "w"}, 1).fill(shard)
+    assert command("prune", "--older-than", "0")[0] == 0
+    Store(tmp_path / "runs").table("rollouts", KEY, SHARDS).fill(shard)
+    assert not (tmp_path / "runs" / MARKER).exists()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "another table's", "missing"])
+def test_a_damaged_table_goes_only_by_its_full_name(store: Store, command: Command, damage: str) -> None:
+    table, other = import_old(store), store.table("rollouts", {"weights": "w"}, 1)
+    key_file = table.folder / "key.json"
+    if damage == "missing":
+        key_file.unlink()
+    else:
+        key_file.write_text((other.folder / "key.json").read_text()[: 9 if damage == "truncated" else None])
+    (line,) = [line for line in command("list")[1].split("\n") if line.startswith(table.name)]
+    assert "can't be made again  " in line
+    assert "to make it again" not in line
+    os.utime(table.folder, (0, 0))
+    assert command("prune", "--older-than", "1", "--kind", "imported", "--yes")[1].startswith("removed 0 tables")
+    status, _, err = command("prune", "--key", "imported", "--yes")
+    assert (status, table.folder.exists()) == (1, True)
+    assert err.endswith(f": prune --key {table.name}\n")
+    assert command("prune", "--key", table.name, "--yes")[1].startswith(f"removed  {table.name}")
+    assert not table.folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["imported", "solver"])
+def test_imports_go_only_when_they_are_asked_for(store: Store, command: Command, kind: str) -> None:
+    """No run can make them again."""
+    table = import_old(store, kind)
+    assert any(line.startswith(table.name) and "can't be made again" in line for line in command("list")[1].split("\n"))
+    assert command("prune", "--older-than", "90", "--yes")[1] == "removed 0 tables, 0 B\n"
+    out = command("prune", "--older-than", "90", "--kind", kind)[1]
+    assert (f"{table.name}  " in out, "can't be made again" in out) == (True, True)
+    assert command("prune", "--key", kind, "--yes")[1].startswith(f"removed  {table.name}")

@@ -1,0 +1,215 @@
+"""Damaged shards and disks that refuse: named in one line, nothing finished lost, no temporaries left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.store.conftest import Command
+from tests.store.store_workers import SHARDS, open_table, shard
+from topr_exp.store import Store, Table
+from topr_exp.store.shards import find_fault, read_seal, write_shard
+from topr_exp.types import TOPRError
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_a_flip_of_any_byte_and_any_truncation_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    path = tmp_path / "shard-00000.arrow"
+    table = shard(0).slice(0, rows).replace_schema_metadata({"made_by": "x"})
+    write_shard(path, table)
+    data = path.read_bytes()
+    assert (find_fault(path), read_seal(path)[0]) == (None, rows)
+    assert pa.ipc.open_file(path).read_all().equals(table, check_metadata=True)  # for other programs a usual Arrow file
+    for position in range(len(data)):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1 << position % 8]) + data[position + 1 :])
+        assert find_fault(path) == "its checksum is wrong", position
+        path.write_bytes(data[:position])
+        assert find_fault(path) == "its checksum is wrong", position
+        read_seal(path)
+    path.write_bytes(data + b"x")
+    assert find_fault(path) is not None
+
+
+@pytest.mark.parametrize("damage", [0, 600, -40, -5, "cut", "empty"], ids=str)
+def test_a_damaged_shard_is_named_and_made_again(
+    table: Table, command: Command, damage: int | str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rot does not show in the modification time: `verify` reads everything."""
+    path = table.shard_file(4)
+    good, status = path.read_bytes(), path.stat()
+    if isinstance(damage, int):
+        flip(path, damage)
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        path.write_bytes(good[:-100] if damage == "cut" else b"")
+    done, out, _ = command("verify", table.name)
+    assert (done, out.splitlines()[0]) == (1, f"DAMAGED  {path}: its checksum is wrong")
+    again = open_table(path.parents[2])
+    with pytest.raises(TOPRError, match=r"shard-00004.arrow is damaged \(its checksum is wrong\); the next run makes"):
+        again.read()
+    assert (again.missing(), command("list")[0], command("describe", table.name)[0]) == ([4], 0, 0)
+    made: list[int] = []
+    caplog.clear()
+    assert again.fill(lambda index: made.append(index) or shard(index)) == 1
+    assert (made, path.read_bytes()) == ([4], good)
+    assert [str(path) in message for message in caplog.messages] == [True]
+    assert again.complete()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_shard_that_is_not_what_it_was_before_it_was_damaged_is_told(
+    table: Table, caplog: pytest.LogCaptureFixture, same: bool
+) -> None:
+    flip(table.shard_file(4), 600)
+    assert table.fill(lambda index: shard(index if same else index + 1)) == 1
+    told = [one for one in caplog.messages if "is not what it was before it was damaged" in one]
+    assert len(told) == (0 if same else 1)
+    assert all(f"prune --key {table.name} --yes" in one for one in told)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int32())])
+def test_a_file_whose_checksum_is_right_may_still_be_no_table(tmp_path: Path, command: Command, kind: Any) -> None:
+    """Written by another program: to read such offsets ends the process."""
+    offsets = pa.py_buffer(np.array([0, 2**30, 2], np.int32))
+    buffers = [None, offsets] if kind != pa.string() else [None, offsets, pa.py_buffer(b"ab")]
+    children = [] if kind == pa.string() else [pa.array([1, 2], pa.int32())]
+    column = pa.Array.from_buffers(kind, 2, buffers, children=children)
+    table = Store(tmp_path / "store").table("rollouts", {}, 1)
+    write = lambda _: pa.table({"problem_id": ["1", "2"], "text": ["a", "b"], "tokens": column})
+    table._write_key()
+    write_shard(table.shard_file(0), write(0))
+    assert f"DAMAGED  {table.shard_file(0)}: it is no valid table: " in command("verify")[1]
+    done, _, err = command("export", "rollouts", str(tmp_path / "x"))
+    assert (done, (tmp_path / "x").exists()) == (1, False)
+    assert err.startswith(f"error: {table.shard_file(0)} is damaged (it is no valid table: ")
+
+
+def test_checksums_are_computed_once_a_process(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    from topr_exp.store import table as module
+
+    read: list[Path] = []
+    monkeypatch.setattr(module, "find_fault", lambda path: read.append(path) or find_fault(path))
+    monkeypatch.setattr(module, "_verified", {})
+    for _ in range(3):
+        table.read()
+    assert sorted(read) == [table.shard_file(index) for index in range(SHARDS)]
+
+
+def fill_with_error(table: Table, message: str, kept: int) -> None:
+    """A fill that the disk stops says so in one line, keeps what was finished and leaves nothing else."""
+    with pytest.raises(TOPRError) as error:
+        table.fill(shard)
+    assert "\n" not in str(error.value)
+    assert message in str(error.value)
+    assert len(table.missing()) == SHARDS - kept
+    assert {path.suffix for path in table.folder.iterdir()} <= {".json", ".arrow"}
+
+
+def test_file_size_limit(tmp_path: Path) -> None:
+    """A real limit (ulimit -f), lifted again: the third shard is larger than it allows."""
+    table = open_table(tmp_path)
+    small = shard(0).slice(0, 1)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limit[1]))
+    try:
+        with pytest.raises(TOPRError, match=r"write .*shard-00002.arrow: the file would be larger than .*; 2 of 12"):
+            table.fill(lambda index: shard(index) if index == 2 else small)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert {path.suffix for path in table.folder.iterdir()} == {".json", ".arrow"}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 96 KiB."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=96k", "none", str(tmp_path)], capture_output=True, check=False, timeout=60
+    )
+    if mounted.returncode != 0:
+        pytest.skip("may not mount a small file system")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True, timeout=60)
+
+
+def test_full_disk(small_disk: Path) -> None:
+    table = open_table(small_disk)
+    with pytest.raises(TOPRError, match=r"cannot write .*: the disk is full; \d+ of 12 shards are kept and the same"):
+        table.fill(shard)
+    assert 1 < len(table.missing()) < SHARDS
+    assert not list(table.folder.glob("*.tmp"))
+    subprocess.run(["mount", "-o", "remount,size=10m", str(small_disk)], check=True, timeout=60)
+    assert table.fill(shard) > 0
+    assert table.complete()
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_disk_that_refuses_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
+    """Each fsync (file, then folder) and rename of two shards."""
+    table, count, real = open_table(tmp_path), 0, getattr(os, call)
+    table._write_key()
+
+    def fail(*arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(*arguments)
+
+    monkeypatch.setattr(os, call, fail)
+    fill_with_error(table, "the disk is full", kept=number // 2 if call == "fsync" else number - 1)
+    assert table.fill(shard) > 0
+    assert table.complete()
+
+
+def test_a_shard_is_flushed_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, calls = open_table(tmp_path, shards=1), list[str]()
+    table._write_key()
+    for name in ("fsync", "replace"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *all, name=name, real=real: (calls.append(name), real(*all))[1])
+    table.fill(shard)
+    assert calls == ["fsync", "replace", "fsync"]  # of the file, then of its folder
+
+
+def test_full_disk_for_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "write", fail)
+    fill_with_error(open_table(tmp_path), "the disk quota is used up", kept=0)
+
+
+def test_a_signal_leaves_a_table_that_goes_on(tmp_path: Path) -> None:
+    """Ctrl-C in the middle of a shard: the claim is given back at once."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start without it
+    table = open_table(tmp_path)
+
+    def interrupted(index: int) -> Any:
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return shard(index)
+
+    with pytest.raises(KeyboardInterrupt):
+        table.fill(interrupted)
+    assert not list(table.folder.glob("*.claim"))
+    assert table.missing() == list(range(2, SHARDS))
