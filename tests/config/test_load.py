@@ -272,27 +272,6 @@ def test_line_breaks_as_the_message_says_and_latex() -> None:
     assert config_of(f'data.template="{latex}"').data.template == latex
 
 
-def test_run_folders_are_short_safe_and_of_the_settings_alone(tmp_path: Path) -> None:
-    first = config_of()
-    assert (
-        first.folder
-        == config_of("algo=topr", "cluster.threads=1", "tracking=none", "checkpoint.every_seconds=9").folder
-    )
-    long = config_of(f"data.template='{'x/.. ' * 200}{{question}}'", f"output_dir={tmp_path}")
-    others = [
-        long,
-        config_of("seed=1"),
-        config_of("baseline=0"),
-        config_of("sampler.seed=1"),
-        config_of("optim.lr=1e-5"),
-    ]
-    names = {config.folder.name for config in [first, *others]}
-    assert len(names) == 6
-    for name in names:
-        assert len(name) < 120
-        assert all(ch.isalnum() or ch in "._-" for ch in name)
-
-
 def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp_path: Path) -> None:
     """What `tiny` sets holds on, but the run is not called tiny; as soon as a name or a model is given, that holds."""
     own = shutil.copytree(SHIPPED / "tiny", tmp_path / "runs" / "my_run" / "iteration-2" / "model")
@@ -310,30 +289,6 @@ def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp
     assert config_of("model.path=tiny").folder == config_of().folder
     for more in ("model=tiny", "model.name=tiny"):
         assert config_of(more, "model.path=tiny_noise").model.name == "tiny"
-    # The names of runs, which decide whether a run is found again, are those of earlier versions.
-    assert config_of().folder.name == "topr_gsm8k_tiny_s0_b17cb00905"
-    assert config_of("model=tiny", "model.path=tiny_noise").folder.name == "topr_gsm8k_tiny_s0_6d7b8bbf7e"
-    assert config_of("model.name=x", "model.path=tiny_noise").folder.name == "topr_gsm8k_x_s0_1262e3e436"
-
-
-def test_a_run_that_was_begun_under_the_old_name_keeps_it(tmp_path: Path) -> None:
-    place = f"output_dir={tmp_path}"
-    old = config_of("model=tiny", "model.path=tiny_noise", place).folder
-    old.mkdir(parents=True)
-    assert config_of("model.path=tiny_noise", place).folder == old
-
-
-def test_a_copy_of_a_data_yaml_from_before_there_were_classes(tmp_path: Path) -> None:
-    """It names none, and says all that there was to say; its runs keep their names."""
-    (tmp_path / "data").mkdir()
-    common = (ROOT / "conf/problems.yaml").read_text().splitlines()
-    own = [line for line in (ROOT / "conf/data/gsm8k.yaml").read_text().splitlines() if line[:1] not in "_d#"]
-    keys = {line.split(":")[0] for line in own}
-    lines = [*(line for line in common if line.split(":")[0] not in keys), *own]
-    (tmp_path / "data" / "old.yaml").write_text("\n".join(lines) + "\n")
-    config = config_of("--config-dir", str(tmp_path), "data=old", "model=llama3_8b")
-    assert config.folder == config_of("data=gsm8k", "model=llama3_8b").folder
-    assert "_target_" not in config.experiment["data"]
 
 
 def test_a_loss_of_the_users_own_needs_no_change_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from topr_exp.config.line_breaks import check_line_breaks
 from topr_exp.config.section import FINITE, Count, CountOrAll, Section, Seed, at_least
 from topr_exp.types import Problem
 
-# Classes by the choice of `data=` that names them; without `_target_` it is the first.
+# Classes by the choice of `data=` that names them.
 SOURCES = {
     "gsm8k": "topr_exp.data.sources.benchmarks.Benchmarks",
     "jsonl": "topr_exp.data.sources.jsonl.JsonLines",
@@ -74,7 +74,7 @@ class NoAnswer(NamedTuple):
     what: str = "answer"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataConfig(Section, ABC):
     """Which problems, how they are asked, how often, and what an answer is worth.
 
@@ -86,20 +86,18 @@ class DataConfig(Section, ABC):
     seed: Seed  # draws the part of a larger set that train_problems asks for, and problems that are generated
     train_problems: CountOrAll  # None takes all that there are
     test_problems: CountOrAll
-    test_split: Split  # validation: choices are made by it, so that the test set decides nothing
-    completions: str | None  # made elsewhere, trained on instead of sampling: a file of JSON lines or a store's table
+    test_split: Split = Split.test  # validation: choices are made by it, so that the test set decides nothing
+    completions: str | None = None  # trained on instead of sampling: a file of JSON lines or a store's table
     n: Count  # samples a training problem
     eval_n: Count  # samples a test problem
     grader: str | None
-    reward: Reward | None  # None: what the algorithm's paper uses
-    threshold: Annotated[float, FINITE]  # a number of a grader of the user's is correct from here on
+    reward: Reward | None = None  # None: what the algorithm's paper uses
+    threshold: Annotated[float, FINITE] = Grading.threshold  # numbers of a user's grader are correct from here on
     shots: Annotated[int, at_least(0)]
-    fewshot_file: str | None
-    template: str | None  # with {question}, and the names of further fields; None takes the one of asked_as
-    chat: bool
-    stop: list[str] | None  # None: the next question's beginning where there are shots
-
-    ADDED: ClassVar[Mapping[str, Any]] = {"_target_": SOURCES["gsm8k"], "threshold": Grading.threshold}
+    fewshot_file: str | None = None
+    template: str | None = None  # with {question}, and the names of further fields; None takes the one of asked_as
+    chat: bool = False
+    stop: list[str] | None = None  # None: the next question's beginning where there are shots
 
     # ---- what a source says
 

@@ -12,8 +12,8 @@ class EvaluationConfig(Section):
     """Evaluation samples with the sampler's settings and this seed, the same for every run that is compared."""
 
     seed: Seed
-    every: OptionalCount  # updates between two evaluations while training; None: only before and after
-    problems: OptionalCount  # test problems (the first ones) that these use; None: all
+    every: OptionalCount = None  # updates between two evaluations while training; None: only before and after
+    problems: OptionalCount = None  # test problems (the first ones) that these use; None: all
 
     def check(self) -> None:
         if self.problems is not None and self.every is None:

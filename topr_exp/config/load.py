@@ -75,8 +75,8 @@ def schema_of(group: str, composed: DictConfig) -> Any:
     name, target = (OmegaConf.select(composed, f"{group}.{key}") for key in ("name", "_target_"))
     if group in CHOICES:
         return CHOICES[group].get(str(name))
-    if group == "data" or target is not None:
-        return class_of(group, target or SOURCES["gsm8k"])
+    if target is not None:
+        return class_of(group, target)
     return hints_of(Config).get(group)
 
 
@@ -157,10 +157,10 @@ def class_of(group: str, target: Any) -> Any:
 
 
 def build_source(values: Any) -> Any:
-    """The source of problems that `data._target_` names, with its fields checked; the benchmarks where nothing does."""
+    """The source of problems that `data._target_` names, with its fields checked."""
     if not isinstance(values, dict):
         return build(DataConfig, values, "data.", unknown_key)
-    target = values.get("_target_", SOURCES["gsm8k"])
+    target = values.get("_target_")
     schema = class_of("data", target)
     if not (isinstance(schema, type) and issubclass(schema, DataConfig) and not inspect.isabstract(schema)):
         what = "not a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"

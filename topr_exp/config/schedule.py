@@ -11,10 +11,10 @@ from topr_exp.config.section import Section
 class ScheduleConfig(Section):
     """How often new completions are sampled from the policy in training."""
 
-    prompts: int | None  # problems that are sampled at a time; None: all at once, then one pass over the set
-    updates: int | None  # optimizer steps before sampling again
-    rounds: int | None  # how many times that is done
-    replay: float  # probability that a problem's completions come from an earlier round instead
+    prompts: int | None = None  # problems that are sampled at a time; None: all at once, then one pass over the set
+    updates: int | None = None  # optimizer steps before sampling again
+    rounds: int | None = None  # how many times that is done
+    replay: float = 0.0  # probability that a problem's completions come from an earlier round instead
 
     def check(self) -> None:
         if self.prompts is None:

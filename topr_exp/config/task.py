@@ -22,12 +22,12 @@ class TaskName(Enum):
 class TaskConfig(Section):
     """What the model does with the problems; all but `name` are a verifier's."""
 
-    name: TaskName
-    solver: str | None  # path of the model that writes the solutions: shipped, a folder or a name on the hub
-    solutions: int | None  # solutions a training problem
-    test_solutions: int | None  # solutions a test problem: the K of weighted self-consistency
-    template: str | None  # the verifier's prompt, with {question} and {solution}
-    chat: bool | None  # whether it goes through the verifier's chat template
+    name: TaskName = TaskName.solve
+    solver: str | None = None  # path of the model that writes the solutions: shipped, a folder or a name on the hub
+    solutions: int | None = None  # solutions a training problem
+    test_solutions: int | None = None  # solutions a test problem: the K of weighted self-consistency
+    template: str | None = None  # the verifier's prompt, with {question} and {solution}
+    chat: bool | None = None  # whether it goes through the verifier's chat template
 
     def check(self) -> None:
         settings = ("solver", "solutions", "test_solutions", "template", "chat")

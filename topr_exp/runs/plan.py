@@ -85,7 +85,7 @@ def refuse_source(job: Job) -> None:
 def named_after_path(config: Config, overrides: list[str]) -> Config:
     """The settings with the model named after `model.path` where that alone was given: it is not the YAML's model."""
     given = {text.lstrip("+").split("=", 1)[0] for text in overrides}
-    if "model.path" not in given or {"model", "model.name"} & given or config.folder.exists():  # begun before this was
+    if "model.path" not in given or {"model", "model.name"} & given:
         return config
     parts = Path(os.path.abspath(Path(config.model.path).expanduser())).parts
     while parts[-1] == "model" or parts[-1].startswith("iteration-"):  # of a run, which has the name
