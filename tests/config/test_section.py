@@ -20,6 +20,8 @@ RANGES = {
     "data.threshold": "a finite number",
     "compose.mix": "in (0, 1)",
     "compose.max_draws": "1 or more",
+    "schedule.prompts": OPTIONAL, "schedule.updates": OPTIONAL, "schedule.rounds": OPTIONAL,
+    "schedule.replay": "in [0, 1)", "task.solutions": OPTIONAL, "task.test_solutions": OPTIONAL,
     "seed": NATURAL, "baseline": "a finite number", "effective_positive": "in [0, 1]", "iterations": POSITIVE,
     "data.seed": NATURAL, "data.train_problems": ALL, "data.test_problems": ALL, "data.n": POSITIVE,
     "data.eval_n": POSITIVE, "data.shots": NATURAL,

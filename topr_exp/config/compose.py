@@ -52,35 +52,13 @@ class ComposeConfig(Section):
             raise ValueError(f"positive_share must be in (0, 1); got {self.positive_share:g}")
         if self.name is ComposeName.proportion and self.positive_share is None:
             raise ValueError("positive_share must be in (0, 1) for compose=proportion; got null")
-        if self.name is not ComposeName.proportion and self.positive_share is not None:
-            raise ValueError(
-                f"positive_share={self.positive_share:g} means nothing for compose={self.name.name}; "
-                "use compose=proportion"
-            )
 
-    def check_unit(self, unit: Unit, algorithm: str) -> None:
-        """Refuse (ValueError) what would break up the pairs or whole groups that `algorithm` trains on."""
-        if unit != "examples" and self.name is not ComposeName.uniform:
-            raise ValueError(
-                f"name={self.name.name} picks single completions, but algo={algorithm} trains on {unit}; "
-                "use compose=uniform"
-            )
-        if unit != "examples" and self.mix is not None:
-            raise ValueError(
-                f"mix={self.mix:g} picks single completions, but algo={algorithm} trains on {unit}; leave it out"
-            )
-        if unit == "groups" and (some := next(self.left_out(), None)):
-            given, instead = some
-            raise ValueError(
-                f"{given} would break up the groups that algo={algorithm} trains on; use compose.{instead}"
-            )
-
-    def left_out(self) -> Iterator[tuple[str, str]]:
-        """The settings that leave out single completions, each as it is given, and what keeps all."""
+    def left_out(self) -> Iterator[tuple[str, object]]:
+        """The settings that leave out single completions."""
         if self.drop_truncated:
-            yield "drop_truncated=true", "drop_truncated=false"
+            yield "drop_truncated", True
         if self.duplicates is Duplicates.drop:
-            yield "duplicates=drop", "duplicates=keep"
+            yield "duplicates", "drop"
 
 
 def unit_of(needs: frozenset[str]) -> Unit:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from topr_exp.algorithms.base import Advantage
 from topr_exp.config.compose import MAX_DRAWS, ComposeName, unit_of
-from topr_exp.config.data import AnswerFormat, Reward
+from topr_exp.config.data import AnswerFormat, Grading, Reward
+from topr_exp.config.model import Precision
 from topr_exp.config.optim import Reduction
 from topr_exp.config.schema import show
 
@@ -25,12 +27,32 @@ def check(config: Config) -> None:
     weighting(config)
     unit(config)
     reduction(config)
-    reference(config)
     imported(config)
     rounds(config)
     on_policy(config)
     warmup(config)
     config.cluster.check_batch(config.optim.batch_size)
+
+
+def unread(config: Config) -> list[str]:
+    """The settings that nothing reads beside the others: no mistake, but perhaps not what was meant."""
+    verifies, rounds = config.task.verifies, config.schedule.prompts is not None
+    reads = {
+        "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
+        "model.float32_head": config.model.dtype is not Precision.float32,
+        "data.fewshot_file": config.data.shots > 0,
+        "data.threshold": config.data.grader_name not in AnswerFormat.__members__,
+        "compose.positive_share": config.compose.name is ComposeName.proportion,
+        "compose.mix": config.data.completions is not None,
+        "compose.max_draws": rounds and config.compose.pass_rate is not None,
+        "evaluation.problems": config.evaluation.every is not None,
+        **{f"tracking.{key}": config.tracking.name == "wandb" for key in ("project", "entity", "group", "job_type")},
+        **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
+        **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
+    }
+    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": MAX_DRAWS}
+    values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
+    return [key for key, value in values.items() if value not in (None, neutral.get(key, False))]
 
 
 def name(config: Config) -> None:
@@ -104,12 +126,17 @@ def weighting(config: Config) -> None:
 
 def unit(config: Config) -> None:
     """What would break up the pairs or groups that the algorithm trains on."""
-    algo, n = config.algo, config.data.n
+    algo, n, compose = config.algo, config.data.n, config.compose
     kind = unit_of(algo.needs)
-    try:
-        config.compose.check_unit(kind, algo.name)
-    except ValueError as error:
-        raise ValueError(f"compose.{error}") from None
+    given = [*compose.left_out()] if kind == "groups" else []
+    if kind != "examples":
+        given += [("mix", compose.mix)] if compose.mix is not None else []
+        given += [("name", compose.name.name)] if compose.name is not ComposeName.uniform else []
+    if given:
+        key, value = given[-1]
+        raise ValueError(
+            f"compose.{key}={show(value)} picks single completions, but algo={algo.name} trains on {kind}; leave it out"
+        )
     if {"groups", "group_rewards"} & algo.needs and n < 2:
         raise ValueError(f"data.n must be 2 or more for algo={algo.name}, which compares; got {n}")
     if kind == "groups" and config.optim.batch_size % n:
@@ -133,24 +160,12 @@ def reduction(config: Config) -> None:
         )
 
 
-def reference(config: Config) -> None:
-    if config.model.reference is not None and not {"ref_logp", "vocab_kl"} & config.algo.needs:
-        raise ValueError(
-            f"model.reference={config.model.reference} is not read by algo={config.algo.name}, whose loss has no "
-            "reference; leave it out"
-        )
-
-
 def imported(config: Config) -> None:
     """Completions that were made elsewhere take the place of sampling."""
     source, in_rounds = config.data.completions, config.schedule.prompts is not None
     if config.mu.name == "sampler" and (source is not None or in_rounds):
         raise ValueError(
             "mu must be scored where data.completions is set (those bring their own) and on-policy; got sampler"
-        )
-    if source is None and config.compose.mix is not None:
-        raise ValueError(
-            f"compose.mix={config.compose.mix:g} is a share of completions made elsewhere; set data.completions"
         )
     if source is None:
         return
@@ -174,11 +189,6 @@ def imported(config: Config) -> None:
 def rounds(config: Config) -> None:
     """A round's few completions may not have what an offline set has, and all of them are to be trained on."""
     schedule, data, compose = config.schedule, config.data, config.compose
-    if compose.max_draws != MAX_DRAWS and (schedule.prompts is None or compose.pass_rate is None):
-        raise ValueError(
-            f"compose.max_draws={compose.max_draws} is read with schedule=on_policy and compose.pass_rate only; leave "
-            "it out"
-        )
     if schedule.prompts is None:
         return
     assert schedule.updates is not None
@@ -198,10 +208,10 @@ def rounds(config: Config) -> None:
             f"compose={compose.name.name} may find nothing in a round's few completions; compose must be "
             "uniform where schedule.prompts is set"
         )
-    if fewer := [given for given, _ in compose.left_out()]:
+    for key, value in compose.left_out():
         raise ValueError(
-            f"compose.{fewer[0]} may leave nothing of a round's few completions; leave it out where schedule.prompts "
-            "is set"
+            f"compose.{key}={show(value)} may leave nothing of a round's few completions; leave it out where "
+            "schedule.prompts is set"
         )
     sampled = schedule.prompts * data.n
     if compose.n_examples is None and schedule.updates * config.optim.batch_size < sampled:

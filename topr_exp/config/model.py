@@ -72,9 +72,5 @@ class ModelConfig(Section):
     def check(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
-        if self.float32_head and self.dtype is Precision.float32:
-            raise ValueError(
-                "float32_head must be false where dtype is float32, and the output layer with it; got true"
-            )
         if not self.path:
             raise ValueError("path must be a shipped model, a folder or a name on the hub; got nothing")

@@ -74,19 +74,14 @@ def convert(key: str, value: Any, hint: Any) -> Any:
 
 def fits(value: Any, option: Any) -> bool:
     """Whether a value may stand where the type `option` is asked for."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if option is float:  # what YAML calls infinity is text on Hydra's command line
-        return value == ".inf" or (number and not math.isnan(value))
-    if option is int:
-        return number and isinstance(value, int)
-    if option is str:
-        return isinstance(value, str)
-    if typing.get_origin(option) is list:
-        return isinstance(value, list)
-    if is_enum(option):
-        return isinstance(value, str) and value in option.__members__
-    checked = option in (bool, type(None)) or dataclasses.is_dataclass(option)
-    return option is Any or (checked and isinstance(value, option))
+    kind = typing.get_origin(option) or option
+    if kind is Any:
+        return True
+    if is_enum(kind):
+        return isinstance(value, str) and value in kind.__members__
+    if kind is float:  # what YAML calls infinity is text on Hydra's command line
+        return value == ".inf" or (type(value) in (int, float) and not math.isnan(value))
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def converted(key: str, value: Any, option: Any) -> Any:

@@ -17,8 +17,10 @@ from omegaconf import OmegaConf
 from topr_exp.config.arguments import parse
 from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose_overrides import Composer, dotted
+from topr_exp.config.constraints import unread
 from topr_exp.config.load import build_section, load, unknown_key
 from topr_exp.config.settings import Config
+from topr_exp.runs.console import warn
 from topr_exp.runs.preflight import check_files
 from topr_exp.types import ConfigError
 
@@ -58,6 +60,9 @@ def plan(args: Namespace, trains: bool = True) -> Plan:
             jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
             refuse_source(jobs[-1])
             check_files(jobs[-1].config, trains)
+    for key in unread(jobs[0].config):
+        if all(key in unread(job.config) for job in jobs):
+            warn(f"set and not read: {key}")
     if sweep:
         check_sweep(jobs)
     return Plan(jobs, sweep, launcher)
