@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.arguments import parse
 from topr_exp.config.data import GRADERS, SOURCES, Reward
+from topr_exp.config.groups import TaskName
 from topr_exp.config.identity import NOT_IDENTITY
-from topr_exp.config.settings import TaskName
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import VERDICTS, ConfigError
 

@@ -18,8 +18,8 @@ from omegaconf.errors import OmegaConfBaseException
 import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config import cluster, sampler
-from topr_exp.config.constraints import check
 from topr_exp.config.data import SOURCES, DataConfig, Reward
+from topr_exp.config.rules import check_rules
 from topr_exp.config.schema import build, convert, first_line, hints_of, options_of
 from topr_exp.config.settings import Config
 from topr_exp.types import ConfigError
@@ -87,7 +87,7 @@ def load(composed: DictConfig) -> Config:
             sections[key] = value
     config: Config = build(Config, sections, "", unknown_key)
     try:
-        check(config)
+        check_rules(config)
     except ValueError as error:
         raise ConfigError(first_line(error)) from None
     return config

@@ -19,23 +19,23 @@ LONGEST_NAME = 255  # bytes: what Linux and its file systems take
 TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
 
 
-def check(config: Config) -> None:
+def check_rules(config: Config) -> None:
     """Apply all rules, the simplest first."""
-    name(config)
-    output_dir(config)
-    rewards(config)
-    weighting(config)
-    unit(config)
-    reduction(config)
-    imported(config)
-    rounds(config)
-    on_policy(config)
-    warmup(config)
+    check_name(config)
+    check_output_dir(config)
+    check_rewards(config)
+    check_weighting(config)
+    check_unit(config)
+    check_reduction(config)
+    check_imported(config)
+    check_rounds(config)
+    check_on_policy(config)
+    check_warmup(config)
     config.cluster.check_batch(config.optim.batch_size)
 
 
 def unread(config: Config) -> list[str]:
-    """The settings that nothing reads beside the others: no mistake, but perhaps not what was meant."""
+    """List the settings that are set and that nothing reads: harmless, but perhaps a slip."""
     verifies, rounds = config.task.verifies, config.schedule.prompts is not None
     reads = {
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
@@ -55,7 +55,7 @@ def unread(config: Config) -> list[str]:
     return [key for key, value in values.items() if value not in (None, neutral.get(key, False))]
 
 
-def name(config: Config) -> None:
+def check_name(config: Config) -> None:
     safe = all(ch.isalnum() or ch in "._-" for ch in config.name) and config.name[:1].isalnum()
     if not safe or len(config.name.encode()) > 100:
         raise ValueError(
@@ -66,7 +66,7 @@ def name(config: Config) -> None:
         raise ValueError(f"name={config.name}: that folder of output_dir has another use; take another name")
 
 
-def output_dir(config: Config) -> None:
+def check_output_dir(config: Config) -> None:
     for part in config.output_dir.split("/"):
         if (size := len(part.encode())) > LONGEST_NAME:
             raise ValueError(
@@ -74,8 +74,8 @@ def output_dir(config: Config) -> None:
             )
 
 
-def rewards(config: Config) -> None:
-    """Numbers come from a grader that gives them."""
+def check_rewards(config: Config) -> None:
+    """Require a grader that returns numbers where they are the rewards."""
     data = config.data
     if data.reward is not Reward.graded:
         return
@@ -88,8 +88,8 @@ def rewards(config: Config) -> None:
         )
 
 
-def weighting(config: Config) -> None:
-    """The baseline and the effective proportion, of which each sets the other."""
+def check_weighting(config: Config) -> None:
+    """`baseline` and `effective_positive` determine each other (Eq. 12): allow one, where the loss reads it."""
     baseline, effective = config.baseline, config.effective_positive
     if baseline is not None and config.reward is not Reward.graded and not -1 <= baseline <= 1:
         raise ValueError(f"baseline must be in [-1, 1]; got {baseline:g}")
@@ -124,8 +124,8 @@ def weighting(config: Config) -> None:
         )
 
 
-def unit(config: Config) -> None:
-    """What would break up the pairs or groups that the algorithm trains on."""
+def check_unit(config: Config) -> None:
+    """Keep the pairs or groups that the algorithm trains on whole."""
     algo, n, compose = config.algo, config.data.n, config.compose
     kind = unit_of(algo.needs)
     given = [*compose.left_out()] if kind == "groups" else []
@@ -146,8 +146,8 @@ def unit(config: Config) -> None:
         )
 
 
-def reduction(config: Config) -> None:
-    """Division by the number of tokens: of single responses, and not after a division by each one's own."""
+def check_reduction(config: Config) -> None:
+    """Divide by the number of tokens once, and of single responses only."""
     if config.optim.reduction is not Reduction.tokens:
         return
     name = config.algo.name
@@ -160,8 +160,8 @@ def reduction(config: Config) -> None:
         )
 
 
-def imported(config: Config) -> None:
-    """Completions that were made elsewhere take the place of sampling."""
+def check_imported(config: Config) -> None:
+    """Allow imported completions only where sampled ones are trained on once."""
     source, in_rounds = config.data.completions, config.schedule.prompts is not None
     if config.mu.name == "sampler" and (source is not None or in_rounds):
         raise ValueError(
@@ -186,8 +186,8 @@ def imported(config: Config) -> None:
         )
 
 
-def rounds(config: Config) -> None:
-    """A round's few completions may not have what an offline set has, and all of them are to be trained on."""
+def check_rounds(config: Config) -> None:
+    """Require of a round only what its few completions have, and train on all of them."""
     schedule, data, compose = config.schedule, config.data, config.compose
     if schedule.prompts is None:
         return
@@ -222,8 +222,8 @@ def rounds(config: Config) -> None:
         )
 
 
-def on_policy(config: Config) -> None:
-    """An algorithm that is right on-policy only trains on nothing else."""
+def check_on_policy(config: Config) -> None:
+    """Train losses that are right on-policy only on-policy."""
     schedule, sampler = config.schedule, config.sampler
     if "on_policy" not in config.algo.needs:
         return
@@ -240,8 +240,8 @@ def on_policy(config: Config) -> None:
         )
 
 
-def warmup(config: Config) -> None:
-    """It ends within an iteration, as far as the settings tell how many updates that has; training knows for sure."""
+def check_warmup(config: Config) -> None:
+    """Keep warm-up shorter than an iteration, where the number of updates is known; training checks it again."""
     steps, most = config.optim.warmup_steps, most_updates(config)
     if most is not None and steps >= most:
         raise ValueError(f"optim.warmup_steps must be below {most}, the most updates of an iteration; got {steps}")
