@@ -124,9 +124,9 @@ def write_results(found: Sequence[Need], request: Request, began: float) -> None
 
 def check_overrides(overrides: Sequence[str]) -> None:
     """Refuse settings that records don't hold: runs that differ in them would pass for the same run."""
-    from reproduce.records import KEYS, VARIED_LATER
+    from reproduce.records import KEYS, KEYS_OF_LOSSES
 
-    known = (*KEYS, *VARIED_LATER)
+    known = (*KEYS, *KEYS_OF_LOSSES)
     groups = {"algo", "data", "model", "compose", "schedule"}  # what these choose is known
     elsewhere = (
         "cluster",

@@ -34,8 +34,8 @@ KEYS = (
     "optim.batch_size", "iterations", "schedule.prompts", "schedule.updates", "schedule.rounds", "schedule.replay",
     "evaluation.every", "evaluation.problems",
 )  # fmt: skip
-# The same, but left out where they are what conf/algo has, since runs were recorded before any experiment varied them.
-VARIED_LATER = (
+# Settings of losses and of tasks: left out where they are what conf/algo has, since most runs vary none of them.
+KEYS_OF_LOSSES = (
     "algo.advantage", "algo.length_normalize", "algo.eps_low", "algo.eps_high", "algo.cap", "algo.tau", "algo.tau_pos",
     "algo.tau_neg", "algo.c1_pos", "algo.c2_pos", "algo.c1_neg", "algo.c2_neg", "algo.off_policy_mask",
     "optim.reduction", "data.turns",
@@ -62,11 +62,11 @@ def identity_of(config: Config) -> str:
 
 
 def chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    """The values of KEYS by dotted key, null ones left out, and those of VARIED_LATER that are not the usual ones."""
+    """The values of KEYS by dotted key, null ones left out, and those of KEYS_OF_LOSSES that are not the usual ones."""
     flat = dict(flatten(settings))
     found = {key: flat[key] for key in KEYS if flat.get(key) is not None}
     usual = usual_values(str(flat["algo.name"]))
-    return found | {key: flat[key] for key in VARIED_LATER if key in flat and flat[key] != usual.get(key)}
+    return found | {key: flat[key] for key in KEYS_OF_LOSSES if key in flat and flat[key] != usual.get(key)}
 
 
 @functools.cache
@@ -100,10 +100,9 @@ def extract(folder: Path) -> Record:
         record["curve"] = {"step": [each["optimizer_step"] for each in run.curve]} | {
             name: [rounded(each.get(name)) for each in run.curve] for name in SHARES
         }
-    if "length" in run.curve[0]:  # older runs don't have it
-        record["lengths"] = {"step": [each["optimizer_step"] for each in run.curve]} | {
-            name: [rounded(each[name]) for each in run.curve] for name in LENGTHS
-        }
+    record["lengths"] = {"step": [each["optimizer_step"] for each in run.curve]} | {
+        name: [rounded(each[name]) for each in run.curve] for name in LENGTHS
+    }
     record["metrics"] = metrics(run)
     return record
 

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import config_of
+from topr_exp.config.arguments import parse
 from topr_exp.config.settings import Config
+from topr_exp.runs.plan import plan
+from topr_exp.sweeps.sweep import Sweep
 
 
 def make_run(
@@ -19,7 +22,7 @@ def make_run(
     config = config_of(f"output_dir={output_dir}", *overrides)
     folder = config.folder
     folder.mkdir(parents=True)
-    write_json(folder / "config.json", {"experiment": config.experiment, "resolved": config_json(config)})
+    write_json(folder / "config.json", {"identity": config.identity, "resolved": config_json(config)})
     write_json(folder / "environment.json", {"time": f"2026-01-01T00:00:0{rng}+0000", "command": ["topr", *overrides]})
     write_json(folder / "state.json", {"status": "done" if done else "running", "stage": "training"})
     chance = random.Random(rng)
@@ -30,6 +33,17 @@ def make_run(
         write_json(folder / "summary.json", summary(config, base, final))
         (folder / "DONE").touch()
     return config, folder
+
+
+def make_sweep_of_two(folder: Path) -> Path:
+    """A sweep of a finished run and one that was killed."""
+    given = ["-m", "algo=topr,tis", f"output_dir={folder.parent}", f"name={folder.name}"]
+    for algo in ("topr", "tis"):
+        make_run(folder.parent, f"algo={algo}", f"name={folder.name}", steps=2, done=algo == "topr")
+    sweep = Sweep(folder, [])
+    sweep.add(plan(parse(given)).jobs, given)
+    sweep.save()
+    return folder
 
 
 def config_json(config: Config) -> Any:
@@ -136,7 +150,7 @@ def make_sweep(output_dir: Path, count: int, steps: int = 20) -> Path:
         resolved = json.loads(json.dumps(stored["resolved"]))
         resolved["algo"]["name"], resolved["effective_positive"], resolved["seed"] = algo, share, seed
         resolved["algo"]["a_pos"] = 1.0 if algo == "topr" else 0.0
-        write_json(folder / "config.json", {"experiment": resolved, "resolved": resolved})
+        write_json(folder / "config.json", {"identity": resolved, "resolved": resolved})
         (folder / "metrics.jsonl").write_text(metrics)
         accuracy = (
             0.3 + 0.5 * share * (1.2 - share) + 0.05 * chance.random() - (0.2 if algo == "tis" and share < 0.1 else 0)

@@ -229,8 +229,8 @@ def test_updates_that_were_logged_after_the_last_checkpoint_are_logged_once(tmp_
 def test_a_folder_that_holds_another_experiment_is_refused(outputs: Path) -> None:
     config = config_of(*overrides(outputs, "name=other"))
     config.folder.mkdir(parents=True)
-    stored = config.experiment | {"seed": 99}
-    (config.folder / "config.json").write_text(json.dumps({"experiment": stored}))
+    stored = config.identity | {"seed": 99}
+    (config.folder / "config.json").write_text(json.dumps({"identity": stored}))
     with pytest.raises(TOPRError, match=r"holds another experiment \(seed: 99 -> 0\)"):
         run(config)
 

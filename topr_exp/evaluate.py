@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.arguments import parse
 from topr_exp.config.data import GRADERS, SOURCES, Reward
-from topr_exp.config.sampler import SCHEMAS, VLLMConfig
-from topr_exp.config.task import TaskName
+from topr_exp.config.groups import TaskName
+from topr_exp.config.identity import NOT_IDENTITY
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import VERDICTS, ConfigError
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from topr_exp.models.policy import Policy
     from topr_exp.store import Store
 
+ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
 READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
 # All that is taken from the settings beside a model: what decides the question, and where an engine computes. Whoever
@@ -42,7 +43,7 @@ TAKEN = {
     },
     "task": {"solver", "solutions", "test_solutions", "template", "chat"},
     "sampler": {
-        "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard", *VLLMConfig.PLACE - {"python"},
+        "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard", *ENGINE - {"python"},
     },
     "evaluation": {"seed"},
 }  # fmt: skip
@@ -194,7 +195,7 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
     if not any(text.startswith("sampler=") for text in overrides):
         yield from named("sampler", sampler, sampler, args)
     elif f"sampler={sampler}" not in overrides:
-        dropped = set(SCHEMAS[sampler].PLACE)
+        dropped = set(ENGINE)
     # A name that no YAML has was given on the command line, beside the settings of a YAML; those follow below.
     yield from named("model", run["model"]["name"], OTHER_FOLDERS, args)
     groups = ["sampler", "evaluation", "model"]
@@ -204,7 +205,7 @@ def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
     if not own:
         yield from named("data", run["data"]["name"], choice_of(run["data"]), args)
     # A user's YAML may have the run's grader, too; that is known when all is composed.
-    own_yaml = args.config_dir or run["data"].get("_target_", SOURCES["gsm8k"]) not in SOURCES.values()
+    own_yaml = args.config_dir or run["data"]["_target_"] not in SOURCES.values()
     has_grader = own_yaml or any(text.startswith("data.grader=") for text in overrides)
     for group in (*groups, "data") if same else groups:
         for key, value in run[group].items():
@@ -271,7 +272,7 @@ def evaluate_model(config: Config) -> None:
     with stop.listening(), stop.immediate():
         benchmark = Benchmark(config, Store(config.store, stop), test_only=True)
         weights = weights_fingerprint(model_folder(config.model.path, config.model.revision))
-        asked = {name: value for name, value in config.experiment.items() if name in DECIDE}
+        asked = {name: value for name, value in config.identity.items() if name in DECIDE}
         folder = folder_of(config, asked, weights)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -311,11 +312,11 @@ def lender(config: Config) -> Store | None:
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
     """Name the folder of the results: the same for the same question to the same weights."""
-    from topr_exp.config.settings import folder_name
+    from topr_exp.config.identity import hashed, safe
 
     decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}
-    parts = ("eval", config.model.name, config.data.name)
-    return Path(config.output_dir) / config.name / folder_name(parts, decides)
+    name = "_".join(["eval", safe(config.model.name)[:24], safe(config.data.name)[:24]])
+    return Path(config.output_dir) / config.name / hashed(name, decides)
 
 
 def table(figures: dict[str, Any]) -> str:

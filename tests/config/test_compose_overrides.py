@@ -103,12 +103,6 @@ def test_a_number_of_a_yaml_has_lost_its_words_and_is_refused(yaml: str, message
     assert str(refused.value).startswith(message)
 
 
-@pytest.mark.parametrize("swept", ["data.nn=1,2", "optim.lr.x=1,2"])
-def test_a_swept_key_that_nothing_reads_is_named(swept: str) -> None:
-    with pytest.raises(ConfigError, match=f"^nothing reads {swept.split('=')[0]}"):
-        runs("-m", swept)
-
-
 def test_a_yaml_of_the_users_hides_ours_in_the_run_and_in_what_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,28 +1,18 @@
-"""What groups of settings declare: ranges, and which keys are no part of a run's name."""
+"""Ranges of settings."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import json
 import math
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from tests.conftest import config_of
-from topr_exp.config.load import build_section, load, unknown_key
-from topr_exp.config.optim import OptimConfig
-from topr_exp.config.schema import build, plain
-from topr_exp.config.section import Section, above, at_least, deciding, ranges, within
+from topr_exp.config.load import build_section
+from topr_exp.config.section import Section, above, at_least, ranges, within
 from topr_exp.config.settings import Config
-from topr_exp.runs.folder import RunFolder, refuse_other_experiment
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.types import ConfigError
 
 CHOICES = {"cluster": "slurm", "sampler": "vllm"}
 POSITIVE, NATURAL, OPTIONAL, ALL = "1 or more", "0 or more", "null or 1 or more", "null (all) or 1 or more"
@@ -30,6 +20,8 @@ RANGES = {
     "data.threshold": "a finite number",
     "compose.mix": "in (0, 1)",
     "compose.max_draws": "1 or more",
+    "schedule.prompts": OPTIONAL, "schedule.updates": OPTIONAL, "schedule.rounds": OPTIONAL,
+    "schedule.replay": "in [0, 1)", "task.solutions": OPTIONAL, "task.test_solutions": OPTIONAL,
     "seed": NATURAL, "baseline": "a finite number", "effective_positive": "in [0, 1]", "iterations": POSITIVE,
     "data.seed": NATURAL, "data.train_problems": ALL, "data.test_problems": ALL, "data.n": POSITIVE,
     "data.eval_n": POSITIVE, "data.shots": NATURAL,
@@ -89,103 +81,6 @@ def test_each_place_has_ranges_of_its_own(key: str, value: int) -> None:
 def test_ranges_end_where_they_say(range_: Any, inside: list[float], outside: list[float]) -> None:
     assert all(range_.holds(value) for value in inside)
     assert not any(range_.holds(value) for value in outside)
-
-
-# ---- keys that are added: a run from before has its name, and goes on
-
-
-@dataclass(frozen=True)
-class LaterOptim(OptimConfig):
-    average: str
-
-    ADDED: ClassVar[Mapping[str, Any]] = {"average": "mean"}
-
-
-@dataclass(frozen=True)
-class Curriculum(Section):
-    name: str
-    levels: int | None
-
-
-@dataclass(frozen=True)
-class LaterConfig(Config):
-    curriculum: Curriculum
-
-    ADDED: ClassVar[Mapping[str, Any]] = {"curriculum": Curriculum("none", None)}  # beside those of the base
-
-
-def test_a_key_that_is_added_to_a_group_changes_no_name_at_its_default(config: Config) -> None:
-    same, other = (
-        dataclasses.replace(config, optim=LaterOptim(**vars(config.optim), average=average))
-        for average in ("mean", "sum")
-    )
-    assert json.dumps(same.experiment) == json.dumps(config.experiment)
-    assert same.folder == config.folder
-    assert other.experiment["optim"]["average"] == "sum"
-    assert other.folder != config.folder
-    assert plain(same)["optim"]["average"] == "mean"  # what a run did is written down in full
-
-
-def test_stored_settings_without_an_added_key_have_its_default(config: Config) -> None:
-    stored = plain(config)
-    assert build(LaterOptim, stored["optim"], "optim.", unknown_key).average == "mean"
-    with pytest.raises(ConfigError, match=r"^optim\.lr is not set$"):
-        build(LaterOptim, {key: value for key, value in stored["optim"].items() if key != "lr"}, "optim.", unknown_key)
-    del stored["task"]  # as runs were stored before there was a choice
-    assert load(OmegaConf.create(stored)) == config
-
-
-def test_a_group_that_is_added_changes_no_name_at_its_default(config: Config) -> None:
-    sections = {field.name: getattr(config, field.name) for field in dataclasses.fields(Config)}
-    same, other = (LaterConfig(**sections, curriculum=Curriculum(*given)) for given in (("none", None), ("none", 3)))
-    assert same.folder == config.folder
-    assert other.folder != config.folder
-    assert deciding(other)["curriculum"] == {"name": "none", "levels": 3}
-    assert "task" not in same.experiment
-
-
-LOSS = """
-from dataclasses import dataclass
-from typing import ClassVar
-
-@dataclass(frozen=True)
-class Mine:
-    name: str
-    scale: float
-"""
-PROTOCOL = """
-    needs: ClassVar[frozenset] = frozenset()
-    uses_baseline: ClassVar[bool] = True
-
-    def __call__(self, batch): ...
-"""
-
-
-def test_a_run_goes_on_after_its_loss_got_a_new_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "algo").mkdir()
-    (tmp_path / "algo" / "mine.yaml").write_text("_target_: growing.Mine\nname: mine\nscale: 2.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    def settings(loss: str, *more: str) -> Config:
-        (tmp_path / "growing.py").write_text(loss + PROTOCOL)
-        importlib.invalidate_caches()
-        sys.modules.pop("growing", None)
-        found: Config = config_of("--config-dir", str(tmp_path), "algo=mine", f"output_dir={tmp_path}", *more)
-        return found
-
-    before = settings(LOSS)
-    with RunFolder(before):
-        pass
-    later = LOSS + "    advantage: str\n    ADDED: ClassVar[dict] = {'advantage': 'none'}\n"
-    same = settings(later)  # with the YAML of before, too
-    assert (same.algo.advantage, same.folder) == ("none", before.folder)
-    assert settings(later, "+algo.advantage=none").folder == before.folder
-    with RunFolder(same) as folder:
-        assert folder.read("state.json")["attempt"]["number"] == 2
-    other = settings(later, "+algo.advantage=rank")
-    assert other.folder != before.folder
-    with pytest.raises(TOPRError, match=r"holds another experiment \(algo.advantage: None -> rank\)"):
-        refuse_other_experiment(other, json.loads((before.folder / "config.json").read_text()))
 
 
 def test_the_name_of_a_place_decides_its_settings() -> None:

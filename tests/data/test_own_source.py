@@ -61,7 +61,7 @@ def test_the_commands_find_it(project: Path) -> None:
         done = subprocess.run([sys.executable, "-m", "topr_exp", *words], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
         assert "Question: Mia has " in done.stdout
-        assert done.stdout.count("_coins_tiny_s") == (4 if "-m data" in line else 1)
+        assert done.stdout.count("_coins_tiny_lr1e-4_s") == (4 if "-m data" in line else 1)
     with pytest.raises(ConfigError) as caught:
         config_of(*settings("data.largest=5"))
     assert str(caught.value) in DOC
@@ -77,7 +77,7 @@ def test_a_run_with_it_and_an_evaluation_of_what_it_trained(project: Path, capsy
     noted = json.loads((config.folder / "inputs.json").read_text())["files"]
     assert noted.keys() == {"data._target_ (coins.py)", "data.grader (coins.py)"}
     stored = json.loads((config.folder / "config.json").read_text())
-    assert stored["experiment"]["data"]["_target_"] == stored["resolved"]["data"]["_target_"] == "coins.Coins"
+    assert stored["identity"]["data"]["_target_"] == stored["resolved"]["data"]["_target_"] == "coins.Coins"
 
     assert evaluate(["--config-dir", "conf", f"model={config.folder}", "output_dir=out2", "cluster.threads=1"]) == 0
     (path,) = Path("out2").glob("*/*/eval.json")

@@ -117,7 +117,6 @@ def test_chat_prompts_are_turns() -> None:
         ({"source": ""}, "source must be"),
         ({"seed": -1}, "seed must be"),
         ({"template": "no place"}, "template must hold"),
-        ({"fewshot_file": "x"}, "fewshot_file=x is not read"),
         ({"answer_format": AnswerFormat.math}, "answer_format must be gsm8k where format is gsm8k; got math"),
         ({"stop": [""]}, "stop must not hold an empty string"),
     ],

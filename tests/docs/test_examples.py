@@ -14,7 +14,7 @@ from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.runs.plan import plan
 
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FOLDER = re.compile(r"\b[a-z]\w*_s\d_[0-9a-f]{10}\b")  # of a run
+FOLDER = re.compile(r"\b[a-z][\w.-]*_s\d_[0-9a-f]{10}\b")  # of a run
 # The overrides of a sweep: of the command itself, or in the remark behind one that shows a sweep.
 SWEEP = re.compile(r"(?:topr_exp -m |sweeps status \S+ +# )((?:.*\\\n)*.*)")
 

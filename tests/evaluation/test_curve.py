@@ -21,7 +21,6 @@ from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sampling.sampler import HFSampler
-from topr_exp.types import ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -137,16 +136,3 @@ def test_a_signal_within_an_evaluation_saves_and_changes_nothing(
     run(stopped)
     assert len(asked) == 3 + 6
     assert result(stopped.folder) == result(undisturbed.folder)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("evaluation.every=0", "evaluation.every must be null or 1 or more; got 0"),
-        ("evaluation.problems=9", "evaluation.problems=9 is not read where every is null; set evaluation.every too"),
-    ],
-)
-def test_mistakes(override: str, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        config_of(override)
-    assert str(error.value) == message

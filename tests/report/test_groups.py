@@ -17,7 +17,6 @@ import pytest
 from tests.conftest import config_of
 from tests.run_folders import make_run, make_sweep
 from topr_exp.config.schema import plain
-from topr_exp.config.section import deciding
 from topr_exp.evaluation.intervals import t_half_width
 from topr_exp.report.curves import band, read_curves, thin
 from topr_exp.report.estimates import estimate
@@ -69,7 +68,7 @@ def test_runs_are_repetitions_unless_they_differ_in_what_decides_their_result() 
     """Every single setting of a run: seeds aside, and what is measured on the way, it makes another group just where
     it makes another run."""
     config = config_of("model=tiny")
-    settings, decides = plain(config), dict(flatten(deciding(config)))
+    settings, decides = plain(config), dict(flatten(config.identity))
     told_apart, pooled = [], []
     for key, value in flatten(settings):
         other = json.loads(json.dumps(settings))
@@ -78,7 +77,7 @@ def test_runs_are_repetitions_unless_they_differ_in_what_decides_their_result() 
         found = group_runs([Run(Path(name), name, config=each) for name, each in (("a", settings), ("b", other))])
         (told_apart if len(found.groups) == 2 else pooled).append(key)
     on_the_way = {"evaluation.every", "evaluation.problems"}
-    assert {*pooled} & {*decides} - on_the_way - {"name"} == {"seed", "sampler.seed", "data.seed"}
+    assert {*pooled} & {*decides} - on_the_way == {"seed", "sampler.seed", "data.seed"}
     assert {"algo.b_neg", "optim.lr", "sampler.temperature", "evaluation.seed", "data.eval_n"} <= {*told_apart}
     assert {"cluster.jobs", "output_dir", "optim.micro_batch_size"} <= {*pooled}
 

@@ -55,7 +55,7 @@ def test_an_unfinished_run_shows_how_far_it_got(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "summary.json", "state.json"])
-@pytest.mark.parametrize("content", [None, "", "{", "[]", "null", '{"experiment": 3}', "\x00\xff"])
+@pytest.mark.parametrize("content", [None, "", "{", "[]", "null", '{"identity": 3}', "\x00\xff"])
 def test_damaged_files_are_notes(tmp_path: Path, name: str, content: str | None) -> None:
     _, folder = make_run(tmp_path)
     (folder / name).unlink()

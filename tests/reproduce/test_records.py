@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from reproduce.records import BINS, KEYS, VARIED_LATER, extract, identity_of, metrics, trimmed
+from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, extract, identity_of, metrics, trimmed
 from tests.conftest import config_of
 from topr_exp.config.settings import Config
 from topr_exp.report.runs import Run
@@ -100,12 +100,10 @@ def test_lengths_are_those_of_the_evaluations_and_kept_only_where_they_are_asked
         (["model=tiny_long", "data.turns=4"], {"data.turns": 4}),
     ],
 )  # fmt: skip
-def test_what_is_varied_since_runs_were_recorded_tells_runs_apart_where_it_is_not_as_usual(
-    words: list[str], told: dict[str, Any]
-) -> None:
+def test_settings_of_losses_tell_runs_apart_where_they_are_not_as_usual(words: list[str], told: dict[str, Any]) -> None:
     settings = json.loads(identity_of(config_of(*words)))
-    assert {key: settings[key] for key in VARIED_LATER if key in settings} == told
-    assert settings.keys() - set(VARIED_LATER) <= set(KEYS)
+    assert {key: settings[key] for key in KEYS_OF_LOSSES if key in settings} == told
+    assert settings.keys() - set(KEYS_OF_LOSSES) <= set(KEYS)
 
 
 def test_metrics_are_means_over_parts_of_the_run(finished: Config) -> None:

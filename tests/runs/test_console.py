@@ -33,7 +33,7 @@ def shown(*overrides: str) -> dict[str, str]:
 def test_every_row_of_a_plain_run() -> None:
     rows = shown("algo=topr", "baseline=-0.3", "data=gsm8k", "sampler.top_k=5", "sampler.top_p=0.9")
     folder = rows.pop("folder")
-    assert folder.startswith("out/n/topr_gsm8k_tiny_c-0.3_s0_")
+    assert folder.startswith("out/n/topr_gsm8k_tiny_lr1e-4_c-0.3_s0_")
     assert rows == {
         "algorithm": f"{TOPR}, baseline c = -0.3, rewards 1 and -1",
         "data": f"gsm8k from embedded, 5 train problems{LEFT_OUT}; 3 test problems",

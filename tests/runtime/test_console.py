@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
+from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import SLOW, command, environment, start, steps, wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import printable
@@ -72,7 +72,7 @@ def grade(completion, gold):
     [
         ["topr_exp", "-m", "experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader=own:grade"],
         ["topr_exp.evaluate", "model=tiny", "data.grader=own:grade", "data.test_problems=4", "data.eval_n=2"],
-        ["topr_exp.report", str(ROOT / "tests/recorded/runs"), "--out", "report"],
+        ["topr_exp.report", "sweep", "--out", "report"],
         ["topr_exp.grade", "--format", "own:grade", "--in", "pairs.jsonl"],
     ],
     ids=lambda words: words[0],
@@ -81,6 +81,7 @@ def test_files_of_the_current_folder_take_no_library_s_place(tmp_path: Path, wor
     (tmp_path / "hydra_plugins").mkdir()
     for name in NAMES:
         (tmp_path / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
+    make_sweep_of_two(tmp_path / "sweep")
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "pairs.jsonl").write_text('{"completion": "3", "gold": "3"}\n')
     done = subprocess.run(
@@ -92,7 +93,7 @@ def test_files_of_the_current_folder_take_no_library_s_place(tmp_path: Path, wor
 
 def test_control_characters_are_shown_escaped(tmp_path: Path) -> None:
     assert printable("a\x1b[2J\rb\n\x9b\udcff") == "a\\x1b[2J\\rb\n\\x9b\\udcff"
-    sweep = shutil.copytree(ROOT / "tests/recorded/runs", tmp_path / "sweep")
+    sweep = make_sweep_of_two(tmp_path / "sweep")
     stopped = next(sweep.glob("tis*"))
     for name in ("error.txt", "log.txt"):
         (stopped / name).write_bytes(b"bad\x1b]0;title\x07\nline\xff\n")
@@ -103,7 +104,7 @@ def test_control_characters_are_shown_escaped(tmp_path: Path) -> None:
 
 
 def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path: Path) -> None:
-    sweep = shutil.copytree(ROOT / "tests/recorded/runs", tmp_path / "sweep")
+    sweep = make_sweep_of_two(tmp_path / "sweep")
     claim = next(sweep.glob("tis*")) / "run.claim"
     with subprocess.Popen(["sleep", "60"]) as other:
         with locks.acquire(claim):  # type: ignore[union-attr]

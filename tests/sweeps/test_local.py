@@ -157,7 +157,7 @@ def test_a_folder_of_another_experiment_is_refused_with_the_difference(sweep: Pa
     path = sweep / run["folder"] / "config.json"
     stored = path.read_text()
     changed = json.loads(stored)
-    changed["experiment"]["optim"]["lr"] = 0.5
+    changed["identity"]["optim"]["lr"] = 0.5
     try:
         path.write_text(json.dumps(changed))
         arguments = [text for text in run["overrides"] if not text.startswith("output_dir")]

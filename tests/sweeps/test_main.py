@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.run_folders import make_sweep_of_two
 from topr_exp.sweeps import launch
 from topr_exp.sweeps.__main__ import main
 
@@ -21,7 +20,7 @@ def test_status_without_a_folder_lists_the_sweeps(
     assert main(["status"]) == 1
     assert capsys.readouterr().err.startswith("error: there is no sweep in outputs; ")
     for name in ("new", "old"):
-        shutil.copytree(ROOT / "tests/recorded/runs", tmp_path / "outputs" / name)
+        make_sweep_of_two(tmp_path / "outputs" / name)
     (tmp_path / "outputs/single").mkdir()  # runs that were started without -m
     (tmp_path / "outputs/damaged").mkdir()
     (tmp_path / "outputs/damaged/sweep.json").write_text("{")
@@ -38,7 +37,7 @@ def test_status_without_a_folder_lists_the_sweeps(
 def test_resuming_another_users_sweep_says_whose_settings_run(
     owner: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(ROOT / "tests/recorded/runs", tmp_path / "sweep")
+    make_sweep_of_two(tmp_path / "sweep")
     monkeypatch.setattr(launch, "run_unfinished", lambda *given: 0)
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + owner)

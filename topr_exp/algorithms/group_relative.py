@@ -7,7 +7,7 @@ are against μ. None is divided by length by default.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -60,11 +60,10 @@ class GRPO:
     eps_high: float
     normalize_std: bool
     length_normalize: bool
-    off_policy_mask: float | None
+    off_policy_mask: float | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
     uses_baseline: ClassVar[bool] = False
-    ADDED: ClassVar[Mapping[str, object]] = {"off_policy_mask": None}
 
     def __post_init__(self) -> None:
         check_clip_range(self.eps_low, self.eps_high)

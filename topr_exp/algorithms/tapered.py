@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from topr_exp.algorithms.base import (
     Advantage,
@@ -65,9 +64,7 @@ class Tapered:
     b_neg: float
     ratio: Ratio
     length_normalize: bool
-    advantage: Advantage
-
-    ADDED: ClassVar[Mapping[str, object]] = {"advantage": Advantage.reward}
+    advantage: Advantage = Advantage.reward
 
     @property
     def needs(self) -> frozenset[str]:

@@ -54,7 +54,7 @@ class GSPO:
     name: str
     eps_low: float
     eps_high: float
-    off_policy_mask: float | None
+    off_policy_mask: float | None = None
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
     uses_baseline: ClassVar[bool] = False

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 from topr_exp.config.section import Count, CountOrAll, Section, within
 
@@ -27,26 +27,19 @@ class Duplicates(Enum):
     drop = "drop"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ComposeConfig(Section):
     """Which of the sampled completions are trained on."""
 
-    name: ComposeName
-    n_examples: CountOrAll  # N: completions (for DPO pairs) of the set; null takes all there are
-    positive_share: float | None  # p, exact; for proportion only
+    name: ComposeName = ComposeName.uniform
+    n_examples: CountOrAll = None  # N: completions (for DPO pairs) of the set; null takes all there are
+    positive_share: float | None = None  # p, exact; for proportion only
     pairs_per_problem: Count  # for DPO: at most this many pairs of a problem
-    drop_truncated: bool  # leave out completions that the token limit cut off
-    pass_rate: list[float] | None  # [low, high]: problems of which such a share of all completions is correct
-    duplicates: Duplicates
-    mix: Annotated[float | None, within("(0, 1)")]  # share of imported completions, the others are sampled
-    max_draws: Count  # in rounds with pass_rate: at most so often schedule.prompts problems are drawn to fill a round
-
-    ADDED: ClassVar[Mapping[str, Any]] = {
-        "pass_rate": None,
-        "duplicates": Duplicates.keep,
-        "mix": None,
-        "max_draws": MAX_DRAWS,
-    }
+    drop_truncated: bool = False  # leave out completions that the token limit cut off
+    pass_rate: list[float] | None = None  # [low, high]: problems of which such a share of all completions is correct
+    duplicates: Duplicates = Duplicates.keep
+    mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions, the others are sampled
+    max_draws: Count = MAX_DRAWS  # with pass_rate: draw schedule.prompts problems at most so often to fill a round
 
     def check(self) -> None:
         if self.mix is not None and self.name not in (ComposeName.uniform, ComposeName.positives):
@@ -59,35 +52,13 @@ class ComposeConfig(Section):
             raise ValueError(f"positive_share must be in (0, 1); got {self.positive_share:g}")
         if self.name is ComposeName.proportion and self.positive_share is None:
             raise ValueError("positive_share must be in (0, 1) for compose=proportion; got null")
-        if self.name is not ComposeName.proportion and self.positive_share is not None:
-            raise ValueError(
-                f"positive_share={self.positive_share:g} means nothing for compose={self.name.name}; "
-                "use compose=proportion"
-            )
 
-    def check_unit(self, unit: Unit, algorithm: str) -> None:
-        """Refuse (ValueError) what would break up the pairs or whole groups that `algorithm` trains on."""
-        if unit != "examples" and self.name is not ComposeName.uniform:
-            raise ValueError(
-                f"name={self.name.name} picks single completions, but algo={algorithm} trains on {unit}; "
-                "use compose=uniform"
-            )
-        if unit != "examples" and self.mix is not None:
-            raise ValueError(
-                f"mix={self.mix:g} picks single completions, but algo={algorithm} trains on {unit}; leave it out"
-            )
-        if unit == "groups" and (some := next(self.left_out(), None)):
-            given, instead = some
-            raise ValueError(
-                f"{given} would break up the groups that algo={algorithm} trains on; use compose.{instead}"
-            )
-
-    def left_out(self) -> Iterator[tuple[str, str]]:
-        """The settings that leave out single completions, each as it is given, and what keeps all."""
+    def left_out(self) -> Iterator[tuple[str, object]]:
+        """The settings that leave out single completions."""
         if self.drop_truncated:
-            yield "drop_truncated=true", "drop_truncated=false"
+            yield "drop_truncated", True
         if self.duplicates is Duplicates.drop:
-            yield "duplicates=drop", "duplicates=keep"
+            yield "duplicates", "drop"
 
 
 def unit_of(needs: frozenset[str]) -> Unit:

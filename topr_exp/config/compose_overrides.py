@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import re
 from argparse import Namespace
@@ -21,11 +22,12 @@ from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 from omegaconf import OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from topr_exp.config.load import is_text, unknown_key
 from topr_exp.config.resolvers import CONF  # and with it what the YAMLs compute
-from topr_exp.config.schema import first_line
+from topr_exp.config.schema import first_line, hints_of
+from topr_exp.config.settings import Config
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
 OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
 # First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
 ELEMENT = re.compile(
@@ -105,9 +108,9 @@ class Composer:
 
         With it the classes are known, and so which overrides are of texts: from now on those have their own words.
         """
-        base, given = self.compose_fixed(), self.overrides
+        base, given = self.compose(self.fixed()), self.overrides
         self.overrides = [self.in_words(override, base) for override in given]
-        return base if self.overrides == given else self.compose_fixed()
+        return base if self.overrides == given else self.compose(self.fixed())
 
     def help(self) -> str:
         """Answer --help; Hydra's own copies its whole registry a hundred times on the way."""
@@ -122,21 +125,6 @@ class Composer:
         quoted = quote_numbers(str(override.input_line))
         another = quoted != override.input_line and is_text(override.key_or_group, base)
         return self.parse(quoted) if another else override
-
-    def compose_fixed(self) -> DictConfig:
-        fixed = self.fixed()
-        try:
-            return self.compose(fixed)
-        except ConfigError:
-            # With algo swept, algo.beta=0.1 may be a key that only the swept ones have: each run will say.
-            groups = {text: text.lstrip("+~").split("=", 1)[0].split(".")[0] for text in fixed if "." in text}
-            others = self.groups - {"cluster", "hydra"}  # what says where runs compute stays
-            base = self.compose([text for text in fixed if groups.get(text) not in others])
-            swept = {override.key_or_group for override in self.overrides if override.is_sweep_override()}
-            swept |= set(base.hydra.sweeper.params or {})
-            if not swept & set(groups.values()):
-                raise
-            return base
 
     def fixed(self) -> list[str]:
         """The overrides that are not swept."""
@@ -158,7 +146,9 @@ class Composer:
             if tuple(rest) not in composed:
                 composed[tuple(rest)] = without_hydra(base if rest == fixed else self.compose(rest))
             job = copy.deepcopy(composed[tuple(rest)])
-            self.call(partial(self.set_values, job, values, overrides), overrides)
+            for override in values:
+                step = partial(OmegaConf.update, job, override.key_or_group, override.value(), force_add=True)
+                self.call(step, overrides)
             yield overrides, job
 
     def expand(self, base: DictConfig) -> list[list[str]]:
@@ -189,18 +179,17 @@ class Composer:
         plain = override.type is OverrideType.CHANGE and override.package is None and not key.startswith("hydra")
         return plain and not any(source.is_group(key) for source in self.loader.get_sources())
 
-    def set_values(self, job: DictConfig, values: list[Override], overrides: list[str]) -> None:
-        """Set values of a composed config in place."""
-        for override in values:
-            try:
-                OmegaConf.update(job, override.key_or_group, override.value(), merge=True)
-            except (ConfigAttributeError, ConfigKeyError):
-                raise unknown_key(override.key_or_group, self.candidates(override.key_or_group, overrides)) from None
-
     def compose(self, overrides: list[str]) -> DictConfig:
         """One config, with the `hydra` node."""
-        step = partial(self.loader.load_configuration, self.name, overrides=overrides, run_mode=RunMode.RUN)
+        forced = list(map(self.forced, overrides))
+        step = partial(self.loader.load_configuration, self.name, overrides=forced, run_mode=RunMode.RUN)
         return self.call(step, overrides)
+
+    def forced(self, text: str) -> str:
+        """An override as Hydra takes it whether or not the YAMLs have its key: `load` says which keys there are."""
+        section, dot, _ = text.lstrip("+").partition("=")[0].partition(".")
+        add = "++" if dot and section in SECTIONS else ""
+        return text if section == "hydra" else add + text.lstrip("+")
 
     def call(self, step: Callable[[], Any], overrides: list[str]) -> Any:
         """The result of a step of Hydra's; its errors become one line."""
@@ -224,28 +213,10 @@ class Composer:
             allowed = f"{group}={choice}: no such choice; allowed: {', '.join(self.loader.get_group_options(group))}"
             other = f"; for another one {OTHER_MODEL}" if group == "model" else ""
             return ConfigError(allowed + other)
-        if twice := re.search(
-            r"Multiple values for (\S+?)\. |Could not append to config\. An item is already at '(.+?)'", text
-        ):
-            key = twice.group(1) or twice.group(2)
-            return ConfigError(f"{key} is set already; write {key}=VALUE without +")
         if unknown := re.search(r"Could not (?:override|append to|delete) '([^'@=]+)", text):
             full = re.search(r"full_key: (\S+)", text)
-            return unknown_key(
-                full.group(1) if full else unknown.group(1), self.candidates(unknown.group(1), overrides)
-            )
+            return unknown_key((full or unknown).group(1))
         return ConfigError(first_line(error.__cause__ or error))
-
-    def candidates(self, refused: str, overrides: list[str]) -> list[str]:
-        """Keys that the user may have meant: those of the config without the override that Hydra refused."""
-        rest = [text for text in overrides if text.lstrip("+~").split("=", 1)[0].split("@", 1)[0] != refused]
-        if len(rest) == len(overrides):
-            return []
-        try:
-            values: Any = OmegaConf.to_container(self.compose(rest))
-            return list(dotted(values))
-        except ConfigError:
-            return []
 
 
 def quote_numbers(override: str) -> str:

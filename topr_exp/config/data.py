@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from topr_exp.config.line_breaks import check_line_breaks
 from topr_exp.config.section import FINITE, Count, CountOrAll, Section, Seed, at_least
 from topr_exp.types import Problem
 
-# Classes by the choice of `data=` that names them; without `_target_` it is the first.
+# Classes by the choice of `data=` that names them.
 SOURCES = {
     "gsm8k": "topr_exp.data.sources.benchmarks.Benchmarks",
     "jsonl": "topr_exp.data.sources.jsonl.JsonLines",
     "ledger": "topr_exp.data.sources.ledger.Ledger",
     "reasoning_gym": "topr_exp.data.sources.reasoning_gym.ReasoningGym",
 }
+
+
+# A backslash and an n where a line break was meant: a shell's plain quotes and YAML's single ones keep the two. LaTeX
+# has commands that begin so.
+LATEX = (
+    "abla|atural|cong|e|earrow|eg|eq|ewline|exists|geq|gtr|i|leq|less|mid|obreak|oindent|ot|otin|parallel|prec|sim|"
+    "subseteq|succ|supseteq|u|warrow"
+)
+MEANT = re.compile(rf"\\n(?!(?:{LATEX})(?![a-zA-Z]))")
 
 
 class AnswerFormat(Enum):
@@ -67,6 +76,19 @@ class Grading:
     threshold: float = 1.0  # from which on a number without a verdict is correct
 
 
+def check_line_breaks(field: str, example: str, *texts: str | None) -> None:
+    """Raise ValueError where a text holds what stands for a line break in other languages.
+
+    field: what the message begins with. example: how bash is given one.
+    """
+    for text in texts:
+        if text is not None and MEANT.search(text):
+            raise ValueError(
+                f"{field} holds a backslash and an n, which make no line break; in bash write one as in "
+                f"$'{example}', in a YAML file in double quotes; got {text}"
+            )
+
+
 class NoAnswer(NamedTuple):
     """In the place of a problem whose gold answer can't be read: it is left out and counted."""
 
@@ -74,7 +96,7 @@ class NoAnswer(NamedTuple):
     what: str = "answer"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataConfig(Section, ABC):
     """Which problems, how they are asked, how often, and what an answer is worth.
 
@@ -86,20 +108,18 @@ class DataConfig(Section, ABC):
     seed: Seed  # draws the part of a larger set that train_problems asks for, and problems that are generated
     train_problems: CountOrAll  # None takes all that there are
     test_problems: CountOrAll
-    test_split: Split  # validation: choices are made by it, so that the test set decides nothing
-    completions: str | None  # made elsewhere, trained on instead of sampling: a file of JSON lines or a store's table
+    test_split: Split = Split.test  # validation: choices are made by it, so that the test set decides nothing
+    completions: str | None = None  # trained on instead of sampling: a file of JSON lines or a store's table
     n: Count  # samples a training problem
     eval_n: Count  # samples a test problem
     grader: str | None
-    reward: Reward | None  # None: what the algorithm's paper uses
-    threshold: Annotated[float, FINITE]  # a number of a grader of the user's is correct from here on
+    reward: Reward | None = None  # None: what the algorithm's paper uses
+    threshold: Annotated[float, FINITE] = Grading.threshold  # numbers of a user's grader are correct from here on
     shots: Annotated[int, at_least(0)]
-    fewshot_file: str | None
-    template: str | None  # with {question}, and the names of further fields; None takes the one of asked_as
-    chat: bool
-    stop: list[str] | None  # None: the next question's beginning where there are shots
-
-    ADDED: ClassVar[Mapping[str, Any]] = {"_target_": SOURCES["gsm8k"], "threshold": Grading.threshold}
+    fewshot_file: str | None = None
+    template: str | None = None  # with {question}, and the names of further fields; None takes the one of asked_as
+    chat: bool = False
+    stop: list[str] | None = None  # None: the next question's beginning where there are shots
 
     # ---- what a source says
 
@@ -174,8 +194,6 @@ class DataConfig(Section, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_sizes()
-        if self.fewshot_file is not None and self.shots == 0:
-            raise ValueError(f"fewshot_file={self.fewshot_file} is not read where shots is 0")
         if self.template is not None and self.template.count("{question}") != 1:
             raise ValueError(f"template must hold {{question}} once; got {self.template!r}")
         if self.stop is not None and "" in self.stop:
@@ -183,11 +201,6 @@ class DataConfig(Section, ABC):
         check_line_breaks("template", r'data.template="Q: {question}\nA:"', self.template)
         check_line_breaks("stop", r'data.stop=["\nQ:"]', *(self.stop or ()))
         assert self.grader_name  # refuses null where that stands for nothing
-        if self.threshold != Grading.threshold and self.grader_name in AnswerFormat.__members__:
-            raise ValueError(
-                f"threshold={self.threshold:g} is for the numbers of a grader of your own; grader={self.grader_name} "
-                "gives none"
-            )
 
     def check_sizes(self) -> None:
         for name in ("train_problems", "test_problems"):

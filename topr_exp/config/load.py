@@ -18,11 +18,10 @@ from omegaconf.errors import OmegaConfBaseException
 import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config import cluster, sampler
-from topr_exp.config.constraints import check
 from topr_exp.config.data import SOURCES, DataConfig, Reward
-from topr_exp.config.schema import build, convert, first_line, hints_of, inner_schema, options_of
+from topr_exp.config.rules import check_rules
+from topr_exp.config.schema import build, convert, first_line, hints_of, options_of
 from topr_exp.config.settings import Config
-from topr_exp.config.tracking import TrackingConfig
 from topr_exp.types import ConfigError
 
 # Groups whose choices have different settings, by the choice's name.
@@ -30,36 +29,23 @@ CHOICES: dict[str, dict[str, Any]] = {"cluster": cluster.SCHEMAS, "sampler": sam
 
 
 def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
-    """The error for a key that nothing reads, with the nearest of `known` or of all that something reads."""
+    """The error for a key that nothing reads, with the nearest of all keys; known: those that stand beside it."""
     sources = {choice: class_of("data", target) for choice, target in SOURCES.items()}
-    for group, schemas in (*CHOICES.items(), ("tracking", {"wandb": TrackingConfig}), ("data", sources)):
-        for choice, schema in schemas.items():
-            if key in keys_of(group, schema):
-                return ConfigError(f"nothing reads {key} here; {group}={choice} does")
-    names = [*known, *known_keys()]
-    if key in names:  # a choice of the user's own without a key that came later
-        return ConfigError(f"{key}: the YAML that was chosen has no such key; write +{key}=...")
-    if (schema := schema_at(key.rpartition(".")[0])) is not None and key.rpartition(".")[2] in hints_of(schema):
-        outer, fields = key.rpartition(".")[0], ": ..., ".join(hints_of(schema))
-        return ConfigError(f"{key}: {outer} is null here; give all of it, '{outer}={{{fields}: ...}}'")
-    own = [name for name in names if name.startswith("algo.") and name not in ("algo.name", "algo._target_")]
-    if key.startswith("algo.") and own and not difflib.get_close_matches(key, own, n=1, cutoff=0.8):
-        return ConfigError(f"nothing reads {key} here; the algorithm has {', '.join(own)}")
+    groups = {**CHOICES, "data": sources}
+    readers = {f"{group}.{field.name}": f"{group}={choice}" for group, schemas in groups.items()
+               for choice, schema in schemas.items() for field in dataclasses.fields(schema)}  # fmt: skip
+    if key in readers:
+        return ConfigError(f"nothing reads {key} here; {readers[key]} does")
+    sections = {group: schema for group, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema)}
+    names = [*known, *hints_of(Config), *readers]
+    names += [f"{group}.{field.name}" for group, schema in sections.items() for field in dataclasses.fields(schema)]
     last = {"learning_rate": "lr"}.get(key.rpartition(".")[2], key.rpartition(".")[2])
-    if same := [name for name in names if name != key and name.rpartition(".")[2] == last]:
-        return ConfigError(f"nothing reads {key}; did you mean {same[0]}?")
-    # Keys of the same depth first: "algorithm" is nearer to "algo" than to "algo.ratio".
+    # Keys of the same depth: "algorithm" is nearer to "algo" than to "algo.ratio".
     level = [name for name in names if name.count(".") == key.count(".")]
-    near = difflib.get_close_matches(key, level, n=1, cutoff=0.5) or difflib.get_close_matches(key, names, n=1)
-    return ConfigError(f"nothing reads {key}" + (f"; did you mean {near[0]}?" if near else ""))
-
-
-def schema_at(key: str) -> Any:
-    """The dataclass of a group within a group (model.lora); None for any other key."""
-    group, _, name = key.partition(".")
-    schema = hints_of(Config).get(group)
-    hint = hints_of(schema).get(name) if isinstance(schema, type) and dataclasses.is_dataclass(schema) else None
-    return inner_schema(hint) if hint is not None else None
+    same = [name for name in names if name.rpartition(".")[2] == last]
+    near = same or difflib.get_close_matches(key, level, cutoff=0.75 if "." in key else 0.6)
+    hint = f"; did you mean {near[0]}?" if near else f" here; allowed: {', '.join(known)}" if known else ""
+    return ConfigError(f"nothing reads {key}{hint}")
 
 
 def is_text(key: str, composed: DictConfig) -> bool:
@@ -75,22 +61,9 @@ def schema_of(group: str, composed: DictConfig) -> Any:
     name, target = (OmegaConf.select(composed, f"{group}.{key}") for key in ("name", "_target_"))
     if group in CHOICES:
         return CHOICES[group].get(str(name))
-    if group == "data" or target is not None:
-        return class_of(group, target or SOURCES["gsm8k"])
+    if target is not None:
+        return class_of(group, target)
     return hints_of(Config).get(group)
-
-
-def known_keys() -> list[str]:
-    """Every dotted key of the schema, the algorithm's own apart."""
-    keys = []
-    for name, schema in hints_of(Config).items():
-        keys += [name, *(keys_of(name, schema) if dataclasses.is_dataclass(schema) else ())]
-    return keys
-
-
-def keys_of(group: str, schema: Any) -> list[str]:
-    """The dotted keys of a group whose settings are the dataclass `schema`."""
-    return [f"{group}.{field.name}" for field in dataclasses.fields(schema)]
 
 
 def load(composed: DictConfig) -> Config:
@@ -114,7 +87,7 @@ def load(composed: DictConfig) -> Config:
             sections[key] = value
     config: Config = build(Config, sections, "", unknown_key)
     try:
-        check(config)
+        check_rules(config)
     except ValueError as error:
         raise ConfigError(first_line(error)) from None
     return config
@@ -157,10 +130,10 @@ def class_of(group: str, target: Any) -> Any:
 
 
 def build_source(values: Any) -> Any:
-    """The source of problems that `data._target_` names, with its fields checked; the benchmarks where nothing does."""
+    """The source of problems that `data._target_` names, with its fields checked."""
     if not isinstance(values, dict):
         return build(DataConfig, values, "data.", unknown_key)
-    target = values.get("_target_", SOURCES["gsm8k"])
+    target = values.get("_target_")
     schema = class_of("data", target)
     if not (isinstance(schema, type) and issubclass(schema, DataConfig) and not inspect.isabstract(schema)):
         what = "not a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from topr_exp.config.section import Count, Section, above
 
@@ -54,32 +53,24 @@ class LoRA(Section):
         return [name for name in listed if name and name != ALL_LINEAR]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig(Section):
     """The model that samples and is trained."""
 
     name: str  # a label: nothing follows from it
-    size: Size | None  # for ${size:...}; None in runs from before it was a setting
-    learning_rates: str | None  # the entry of conf/learning_rates.json for `experiment=...`; None: there is none
+    size: Size  # for ${size:...}
+    learning_rates: str | None = None  # the entry of conf/learning_rates.json for `experiment=...`; None: there is none
     path: str  # a shipped model (tiny), a folder or a name on the hub
-    revision: str | None  # of a model on the hub: a branch, tag or commit; None takes the newest
+    revision: str | None = None  # of a model on the hub: a branch, tag or commit; None takes the newest
     dtype: Precision
     attention: Attention
-    reference: str | None  # path of π_ref, for losses that have one; None is `path`
-    trust_remote_code: bool  # True lets a model folder run code of its own
+    reference: str | None = None  # path of π_ref, for losses that have one; None is `path`
+    trust_remote_code: bool = False  # True lets a model folder run code of its own
     float32_head: bool  # scores and trains with the output layer in float32, where dtype is less precise
-
-    lora: LoRA | None  # trains small matrices beside the weights, which stay as they are, in `dtype`
-
-    PLACE: ClassVar[frozenset[str]] = frozenset({"size", "learning_rates"})  # what they choose decides, not they
-    ADDED: ClassVar[Mapping[str, Any]] = {"float32_head": False, "lora": None, "size": None, "learning_rates": None}
+    lora: LoRA | None = None  # trains small matrices beside the weights, which stay as they are, in `dtype`
 
     def check(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
-        if self.float32_head and self.dtype is Precision.float32:
-            raise ValueError(
-                "float32_head must be false where dtype is float32, and the output layer with it; got true"
-            )
         if not self.path:
             raise ValueError("path must be a shipped model, a folder or a name on the hub; got nothing")

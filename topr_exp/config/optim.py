@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from topr_exp.config.section import Count, Range, Section, above, at_least
 
@@ -33,7 +32,7 @@ class Schedule(Enum):
     cosine = "cosine"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OptimConfig(Section):
     """One update: which optimizer, how many examples, how far."""
 
@@ -45,21 +44,13 @@ class OptimConfig(Section):
     batch_size: Count  # examples an update, over all devices
     micro_batch_size: Count  # examples a forward pass with gradients, a device
     # Layers keep their inputs only and compute the rest again in the backward pass; None: where there is no room else.
-    gradient_checkpointing: bool | None
+    gradient_checkpointing: bool | None = None
     score_batch_size: Count  # examples a forward pass without gradients
     epochs: Count
-    skip_nonfinite: bool  # leave out an update whose loss or gradient is not finite, instead of stopping
-    reduction: Reduction
-    warmup_steps: Annotated[int, at_least(0)]  # updates of an iteration before the rate is lr
-    schedule: Schedule
-
-    # Fields that say how much fits into memory, no more: no part of a run's name, so that one that ran out goes on.
-    PLACE: ClassVar[frozenset[str]] = frozenset({"micro_batch_size", "gradient_checkpointing", "score_batch_size"})
-    ADDED: ClassVar[Mapping[str, Any]] = {
-        "reduction": Reduction.sequences,
-        "warmup_steps": 0,
-        "schedule": Schedule.constant,
-    }
+    skip_nonfinite: bool = False  # leave out an update whose loss or gradient is not finite, instead of stopping
+    reduction: Reduction = Reduction.sequences
+    warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration before the rate is lr
+    schedule: Schedule = Schedule.constant
 
     def check(self) -> None:
         if self.name is Optimizer.adafactor and self.betas is not None:

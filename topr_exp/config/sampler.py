@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
+from topr_exp.config.identity import identity
 from topr_exp.config.section import Count, OptionalCount, Section, Seed, above, at_least, within
 
 Share = Annotated[float, within("(0, 1]")]
 OptionalShare = Annotated[float | None, within("(0, 1]")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SamplerConfig(Section):
     """How completions are drawn from a model; everything here but `prompts_per_shard` decides the distribution."""
 
@@ -27,8 +28,8 @@ class SamplerConfig(Section):
 
     def distribution(self, vocabulary: int) -> dict[str, Any]:
         """What decides the distribution of a completion, by which it is stored; top_k at most the vocabulary."""
-        names = ("name", "temperature", "top_p", "top_k", "max_new_tokens")
-        return {**{name: getattr(self, name) for name in names}, "top_k": min(self.top_k, vocabulary)}
+        decides = identity(dataclasses.replace(self, top_k=min(self.top_k, vocabulary)), "sampler.")
+        return {key: value for key, value in decides.items() if key not in ("seed", "prompts_per_shard")}
 
 
 class Transfer(Enum):
@@ -38,26 +39,20 @@ class Transfer(Enum):
     memory = "memory"  # from their process, on the same GPU without leaving it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VLLMConfig(SamplerConfig):
     """vLLM engines in processes of their own."""
 
-    python: str | None  # of an environment that has vLLM; None: the one that runs this
+    python: str | None = None  # of an environment that has vLLM; None: the one that runs this
     tensor_parallel: Count  # GPUs an engine
-    gpu_memory_utilization: OptionalShare  # of a GPU that an engine takes, weights included; None: what is free
+    gpu_memory_utilization: OptionalShare = None  # of a GPU that an engine takes, weights included; None: what is free
     cpu_cache_gib: Annotated[float, above(0)]  # keys and values of an engine on the CPU
     eager: bool  # no CUDA graphs: starts sooner, samples more slowly
     sleep: bool  # on-policy: the engine gives its GPU memory back while the policy trains
     timeout_min: Annotated[float, above(0)]  # minutes that an engine may take for a shard, and to start
 
-    shards_at_once: OptionalCount  # of an engine; None: 2 on a GPU, else 1
+    shards_at_once: OptionalCount = None  # of an engine; None: 2 on a GPU, else 1
     transfer: Transfer
-
-    PLACE: ClassVar[frozenset[str]] = frozenset({
-        "python", "tensor_parallel", "gpu_memory_utilization", "cpu_cache_gib", "eager", "sleep", "timeout_min",
-        "shards_at_once", "transfer",
-    })  # fmt: skip
-    ADDED: ClassVar[Mapping[str, Any]] = {"timeout_min": 120.0, "shards_at_once": None, "transfer": Transfer.file}
 
     def check(self) -> None:
         if self.transfer is Transfer.memory and self.tensor_parallel > 1:

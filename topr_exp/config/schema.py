@@ -18,12 +18,11 @@ def build(schema: Any, values: Any, prefix: str, unknown: Callable[[str, list[st
     """An instance of the dataclass `schema` from `values`, each checked against its annotation.
 
     Raises ConfigError with one line: the key (with `prefix`), what was given, what is allowed. `unknown` makes that
-    error for a key that is no field, from the key and those of the fields. A key that is missing has the value that
-    `ADDED` of the class (config.section) gives it.
+    error for a key that is no field, from the key and those of the fields.
     """
     if not isinstance(values, dict):
         raise ConfigError(f"{prefix.rstrip('.')}={values}: expected a group of settings, such as {prefix}name=...")
-    hints, added = hints_of(schema), added_to(schema)
+    hints = hints_of(schema)
     fields = {field.name: field for field in dataclasses.fields(schema) if field.init}
     for key in values:
         if key not in fields:
@@ -33,8 +32,6 @@ def build(schema: Any, values: Any, prefix: str, unknown: Callable[[str, list[st
             values = {**values, key: build(inner, value, f"{prefix}{key}.", unknown)}
     checked = {key: convert(f"{prefix}{key}", value, hints[key]) for key, value in values.items()}
     for name, field in fields.items():
-        if name not in checked and name in added:
-            checked[name] = added[name]
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in checked:
             raise ConfigError(f"{prefix}{name} is not set")
@@ -49,11 +46,6 @@ def hints_of(schema: Any) -> dict[str, Any]:
     """The types of a dataclass's fields by name, without what else their annotations hold."""
     hints = typing.get_type_hints(schema)
     return {field.name: hints[field.name] for field in dataclasses.fields(schema)}
-
-
-def added_to(schema: type) -> dict[str, Any]:
-    """The keys that were added to a class or its bases, with the values that mean "as before" (config.section)."""
-    return {key: value for base in reversed(schema.__mro__) for key, value in vars(base).get("ADDED", {}).items()}
 
 
 def inner_schema(hint: Any) -> Any:
@@ -82,19 +74,14 @@ def convert(key: str, value: Any, hint: Any) -> Any:
 
 def fits(value: Any, option: Any) -> bool:
     """Whether a value may stand where the type `option` is asked for."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if option is float:  # what YAML calls infinity is text on Hydra's command line
-        return value == ".inf" or (number and not math.isnan(value))
-    if option is int:
-        return number and isinstance(value, int)
-    if option is str:
-        return isinstance(value, str)
-    if typing.get_origin(option) is list:
-        return isinstance(value, list)
-    if is_enum(option):
-        return isinstance(value, str) and value in option.__members__
-    checked = option in (bool, type(None)) or dataclasses.is_dataclass(option)
-    return option is Any or (checked and isinstance(value, option))
+    kind = typing.get_origin(option) or option
+    if kind is Any:
+        return True
+    if is_enum(kind):
+        return isinstance(value, str) and value in kind.__members__
+    if kind is float:  # what YAML calls infinity is text on Hydra's command line
+        return value == ".inf" or (type(value) in (int, float) and not math.isnan(value))
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def converted(key: str, value: Any, option: Any) -> Any:
@@ -128,9 +115,7 @@ def plain(value: Any) -> Any:
         return value.name
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if hasattr(type(value), "needs") or hasattr(type(value), "problems"):  # a loss or a source of problems
-            values = {"_target_": f"{type(value).__module__}.{type(value).__qualname__}", **values}
-        return values
+        return {"_target_": target, **values} if (target := class_path(value)) else values
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -138,6 +123,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return ".inf" if value > 0 else "-.inf"
     return value
+
+
+def class_path(value: Any) -> str | None:
+    """The `_target_` of a loss or a source of problems; None for any other settings."""
+    kind = type(value)
+    chosen = hasattr(kind, "needs") or callable(getattr(kind, "problems", None))
+    return f"{kind.__module__}.{kind.__qualname__}" if chosen else None
 
 
 def show(value: Any) -> str:

@@ -6,26 +6,20 @@ The values stand in the YAMLs, the names, types and ranges in the dataclasses of
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
-from topr_exp.config.checkpoint import CheckpointConfig
 from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose import ComposeConfig
 from topr_exp.config.data import DataConfig, Grading, Reward
-from topr_exp.config.evaluation import EvaluationConfig
+from topr_exp.config.groups import CheckpointConfig, EvaluationConfig, ScheduleConfig, TaskConfig, TrackingConfig
+from topr_exp.config.identity import identity, run_name
 from topr_exp.config.model import ModelConfig
 from topr_exp.config.optim import OptimConfig
 from topr_exp.config.sampler import SamplerConfig
-from topr_exp.config.schedule import ScheduleConfig
-from topr_exp.config.section import FINITE, Count, Section, Seed, deciding, within
-from topr_exp.config.task import TaskConfig, TaskName
-from topr_exp.config.tracking import TrackingConfig
+from topr_exp.config.section import FINITE, Count, Section, Seed, within
 
 
 class Mu(Enum):
@@ -35,19 +29,22 @@ class Mu(Enum):
     sampler = "sampler"
 
 
-@dataclass(frozen=True)
+SOLVE = TaskConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config(Section):
     """One run, checked."""
 
     name: str
     seed: Seed
-    baseline: Annotated[float | None, FINITE]
-    effective_positive: Annotated[float | None, within("[0, 1]")]
-    iterations: Count
-    mu: Mu
+    baseline: Annotated[float | None, FINITE] = None
+    effective_positive: Annotated[float | None, within("[0, 1]")] = None
+    iterations: Count = 1
+    mu: Mu = Mu.scored
     dry_run: bool
     output_dir: str
-    task: TaskConfig
+    task: TaskConfig = SOLVE
     algo: Any  # a loss of topr_exp.algorithms, or a user's
     data: DataConfig
     model: ModelConfig
@@ -59,9 +56,6 @@ class Config(Section):
     checkpoint: CheckpointConfig
     cluster: ClusterConfig
     tracking: TrackingConfig
-
-    PLACE: ClassVar[frozenset[str]] = frozenset({"dry_run", "output_dir", "cluster", "tracking", "checkpoint"})
-    ADDED: ClassVar[Mapping[str, Any]] = {"task": TaskConfig(TaskName.solve, None, None, None, None, None)}
 
     @property
     def reward(self) -> Reward:
@@ -94,30 +88,16 @@ class Config(Section):
         return Grading(self.grader_name, self.reward is Reward.graded, self.data.threshold)
 
     @property
-    def experiment(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """What decides the result, as plain values: it makes the run's name, and a stored run is compared in it."""
-        values: dict[str, Any] = deciding(self)
-        return values
+        return identity(self)
 
     @property
     def folder(self) -> Path:
         """The run's folder: the same for the same experiment, however it is started."""
-        parts = [self.algo.name, self.data.name, self.model.name]
-        if self.baseline is not None:
-            parts.append(f"c{self.baseline:g}")
-        if self.effective_positive is not None:
-            parts.append(f"pe{self.effective_positive:g}")
-        parts.append(f"s{self.seed}")
-        return Path(self.output_dir) / self.name / folder_name(parts, self.experiment)
+        return Path(self.output_dir) / self.name / run_name(self)
 
     @property
     def store(self) -> Path:
         """The folder of the store that all runs share."""
         return Path(self.output_dir) / "store"
-
-
-def folder_name(parts: Sequence[str], decides: Any) -> str:
-    """A folder's name, short and safe: the parts for the eye, and a hash of all that decides what is in the folder."""
-    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:10]
-    safe = "_".join("".join(ch if ch.isalnum() or ch in ".-" else "-" for ch in part)[:24] for part in parts)
-    return f"{safe}_{digest}"

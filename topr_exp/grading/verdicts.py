@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
+from topr_exp.config.identity import identity
 from topr_exp.grading import Grader
 from topr_exp.grading.grader import version
 from topr_exp.grading.pool import CUT_OFF
@@ -76,18 +77,13 @@ def open_grader(grading: Grading) -> Grader:
 
 
 def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Grading, store: Store) -> Verdicts:
-    """Grade every completion against its problem's gold answer, or read the verdicts from the store.
-
-    Rewards and a threshold are in the key where they are asked for: what was graded without them keeps its name.
-    """
+    """Grade every completion against its problem's gold answer, or read the verdicts from the store."""
     key: dict[str, Any] = {
         "rollouts": rollouts.name,
-        "grader": grading.grader,
+        **identity(grading),
         "golds": [problem.answer for problem in problems],
         "version": version(grading.grader),
     }
-    key |= {"graded": True} if grading.graded else {}
-    key |= {"threshold": grading.threshold} if grading.threshold != Grading.threshold else {}
     table = store.table("verdicts", key, rollouts.shards)
     with open_grader(grading) as grader, Progress("grading", rollouts.rows, "completions") as progress:
 

@@ -7,20 +7,13 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from topr_exp.config.model import ModelConfig
-from topr_exp.config.optim import OptimConfig
-from topr_exp.config.sampler import VLLMConfig
+from topr_exp.config.identity import NOT_IDENTITY
 from topr_exp.report.curves import number
 from topr_exp.report.paired import gold_answers
 from topr_exp.report.runs import Run
 from topr_exp.types import VERDICTS, TOPRError
 
-# Where a run computes and reports: no part of its result.
-IGNORED = (
-    "dry_run", "output_dir", "cluster", "tracking", "checkpoint", "name",
-    *(f"sampler.{key}" for key in VLLMConfig.PLACE), *(f"optim.{key}" for key in OptimConfig.PLACE),
-    *(f"model.{key}" for key in ModelConfig.PLACE), "evaluation.every", "evaluation.problems",
-)  # fmt: skip
+IGNORED = (*NOT_IDENTITY, "evaluation.every", "evaluation.problems")  # no part of a result
 SEEDS = ("seed", "sampler.seed", "data.seed")  # runs that differ in these alone are repetitions
 TEST = "data.test"  # no setting: numbers the test problems, where those of some runs are known to differ
 FIRST = (

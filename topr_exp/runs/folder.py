@@ -61,7 +61,7 @@ class RunFolder:
     def _open(self) -> None:
         with disk_errors(f"write in {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-        refuse_other_experiment(self._config, self.read("config.json", "experiment"))
+        refuse_other_experiment(self._config, self.read("config.json", "identity"))
         if self.done and self.results() is not None:
             return
         with contextlib.ExitStack() as held:
@@ -84,9 +84,9 @@ class RunFolder:
         config = self._config
         if self.read("environment.json", "versions") is None:
             write_json(self.path / "environment.json", environment(config))
-        if self.read("config.json", "experiment") is None:
+        if self.read("config.json", "identity") is None:
             write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
-            write_json(self.path / "config.json", {"experiment": config.experiment, "resolved": plain(config)})
+            write_json(self.path / "config.json", {"identity": config.identity, "resolved": plain(config)})
 
     def _restore(self) -> None:
         """Count on from the attempt before."""
@@ -318,8 +318,8 @@ class RunFolder:
 
 def refuse_other_experiment(config: Config, stored: Any) -> None:
     """Raise TOPRError, with the differences, when the run's config.json, as stored, is of another experiment."""
-    before = stored.get("experiment") if isinstance(stored, dict) else None
-    if before is not None and (differences := differing(before, config.experiment)):
+    before = stored.get("identity") if isinstance(stored, dict) else None
+    if before is not None and (differences := differing(before, config.identity)):
         raise TOPRError(f"{config.folder} holds another experiment ({'; '.join(differences[:4])}); set another name")
 
 

@@ -18,7 +18,9 @@ from topr_exp.config.arguments import parse
 from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose_overrides import Composer, dotted
 from topr_exp.config.load import build_section, load, unknown_key
+from topr_exp.config.rules import unread
 from topr_exp.config.settings import Config
+from topr_exp.runs.console import warn
 from topr_exp.runs.preflight import check_files
 from topr_exp.types import ConfigError
 
@@ -58,6 +60,9 @@ def plan(args: Namespace, trains: bool = True) -> Plan:
             jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
             refuse_source(jobs[-1])
             check_files(jobs[-1].config, trains)
+    for key in unread(jobs[0].config):
+        if all(key in unread(job.config) for job in jobs):
+            warn(f"set and not read: {key}")
     if sweep:
         check_sweep(jobs)
     return Plan(jobs, sweep, launcher)
@@ -85,7 +90,7 @@ def refuse_source(job: Job) -> None:
 def named_after_path(config: Config, overrides: list[str]) -> Config:
     """The settings with the model named after `model.path` where that alone was given: it is not the YAML's model."""
     given = {text.lstrip("+").split("=", 1)[0] for text in overrides}
-    if "model.path" not in given or {"model", "model.name"} & given or config.folder.exists():  # begun before this was
+    if "model.path" not in given or {"model", "model.name"} & given:
         return config
     parts = Path(os.path.abspath(Path(config.model.path).expanduser())).parts
     while parts[-1] == "model" or parts[-1].startswith("iteration-"):  # of a run, which has the name

@@ -21,7 +21,7 @@ from topr_exp.composition.candidates import random_generator
 from topr_exp.composition.pool import CompletionPool
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.compose import ComposeConfig
-from topr_exp.config.schedule import ScheduleConfig
+from topr_exp.config.groups import ScheduleConfig
 from topr_exp.data.questions import Questions
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
-from topr_exp.config.task import TaskConfig
+from topr_exp.config.groups import TaskConfig
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter
 from topr_exp.data.questions import tokenize_prompts

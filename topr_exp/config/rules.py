@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from topr_exp.algorithms.base import Advantage
 from topr_exp.config.compose import MAX_DRAWS, ComposeName, unit_of
-from topr_exp.config.data import AnswerFormat, Reward
+from topr_exp.config.data import AnswerFormat, Grading, Reward
+from topr_exp.config.model import Precision
 from topr_exp.config.optim import Reduction
 from topr_exp.config.schema import show
 
@@ -17,23 +19,43 @@ LONGEST_NAME = 255  # bytes: what Linux and its file systems take
 TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
 
 
-def check(config: Config) -> None:
+def check_rules(config: Config) -> None:
     """Apply all rules, the simplest first."""
-    name(config)
-    output_dir(config)
-    rewards(config)
-    weighting(config)
-    unit(config)
-    reduction(config)
-    reference(config)
-    imported(config)
-    rounds(config)
-    on_policy(config)
-    warmup(config)
+    check_name(config)
+    check_output_dir(config)
+    check_rewards(config)
+    check_weighting(config)
+    check_unit(config)
+    check_reduction(config)
+    check_imported(config)
+    check_rounds(config)
+    check_on_policy(config)
+    check_warmup(config)
     config.cluster.check_batch(config.optim.batch_size)
 
 
-def name(config: Config) -> None:
+def unread(config: Config) -> list[str]:
+    """List the settings that are set and that nothing reads: harmless, but perhaps a slip."""
+    verifies, rounds = config.task.verifies, config.schedule.prompts is not None
+    reads = {
+        "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
+        "model.float32_head": config.model.dtype is not Precision.float32,
+        "data.fewshot_file": config.data.shots > 0,
+        "data.threshold": config.data.grader_name not in AnswerFormat.__members__,
+        "compose.positive_share": config.compose.name is ComposeName.proportion,
+        "compose.mix": config.data.completions is not None,
+        "compose.max_draws": rounds and config.compose.pass_rate is not None,
+        "evaluation.problems": config.evaluation.every is not None,
+        **{f"tracking.{key}": config.tracking.name == "wandb" for key in ("project", "entity", "group", "job_type")},
+        **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
+        **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
+    }
+    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": MAX_DRAWS}
+    values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
+    return [key for key, value in values.items() if value not in (None, neutral.get(key, False))]
+
+
+def check_name(config: Config) -> None:
     safe = all(ch.isalnum() or ch in "._-" for ch in config.name) and config.name[:1].isalnum()
     if not safe or len(config.name.encode()) > 100:
         raise ValueError(
@@ -44,7 +66,7 @@ def name(config: Config) -> None:
         raise ValueError(f"name={config.name}: that folder of output_dir has another use; take another name")
 
 
-def output_dir(config: Config) -> None:
+def check_output_dir(config: Config) -> None:
     for part in config.output_dir.split("/"):
         if (size := len(part.encode())) > LONGEST_NAME:
             raise ValueError(
@@ -52,8 +74,8 @@ def output_dir(config: Config) -> None:
             )
 
 
-def rewards(config: Config) -> None:
-    """Numbers come from a grader that gives them."""
+def check_rewards(config: Config) -> None:
+    """Require a grader that returns numbers where they are the rewards."""
     data = config.data
     if data.reward is not Reward.graded:
         return
@@ -66,8 +88,8 @@ def rewards(config: Config) -> None:
         )
 
 
-def weighting(config: Config) -> None:
-    """The baseline and the effective proportion, of which each sets the other."""
+def check_weighting(config: Config) -> None:
+    """`baseline` and `effective_positive` determine each other (Eq. 12): allow one, where the loss reads it."""
     baseline, effective = config.baseline, config.effective_positive
     if baseline is not None and config.reward is not Reward.graded and not -1 <= baseline <= 1:
         raise ValueError(f"baseline must be in [-1, 1]; got {baseline:g}")
@@ -102,14 +124,19 @@ def weighting(config: Config) -> None:
         )
 
 
-def unit(config: Config) -> None:
-    """What would break up the pairs or groups that the algorithm trains on."""
-    algo, n = config.algo, config.data.n
+def check_unit(config: Config) -> None:
+    """Keep the pairs or groups that the algorithm trains on whole."""
+    algo, n, compose = config.algo, config.data.n, config.compose
     kind = unit_of(algo.needs)
-    try:
-        config.compose.check_unit(kind, algo.name)
-    except ValueError as error:
-        raise ValueError(f"compose.{error}") from None
+    given = [*compose.left_out()] if kind == "groups" else []
+    if kind != "examples":
+        given += [("mix", compose.mix)] if compose.mix is not None else []
+        given += [("name", compose.name.name)] if compose.name is not ComposeName.uniform else []
+    if given:
+        key, value = given[-1]
+        raise ValueError(
+            f"compose.{key}={show(value)} picks single completions, but algo={algo.name} trains on {kind}; leave it out"
+        )
     if {"groups", "group_rewards"} & algo.needs and n < 2:
         raise ValueError(f"data.n must be 2 or more for algo={algo.name}, which compares; got {n}")
     if kind == "groups" and config.optim.batch_size % n:
@@ -119,8 +146,8 @@ def unit(config: Config) -> None:
         )
 
 
-def reduction(config: Config) -> None:
-    """Division by the number of tokens: of single responses, and not after a division by each one's own."""
+def check_reduction(config: Config) -> None:
+    """Divide by the number of tokens once, and of single responses only."""
     if config.optim.reduction is not Reduction.tokens:
         return
     name = config.algo.name
@@ -133,24 +160,12 @@ def reduction(config: Config) -> None:
         )
 
 
-def reference(config: Config) -> None:
-    if config.model.reference is not None and not {"ref_logp", "vocab_kl"} & config.algo.needs:
-        raise ValueError(
-            f"model.reference={config.model.reference} is not read by algo={config.algo.name}, whose loss has no "
-            "reference; leave it out"
-        )
-
-
-def imported(config: Config) -> None:
-    """Completions that were made elsewhere take the place of sampling."""
+def check_imported(config: Config) -> None:
+    """Allow imported completions only where sampled ones are trained on once."""
     source, in_rounds = config.data.completions, config.schedule.prompts is not None
     if config.mu.name == "sampler" and (source is not None or in_rounds):
         raise ValueError(
             "mu must be scored where data.completions is set (those bring their own) and on-policy; got sampler"
-        )
-    if source is None and config.compose.mix is not None:
-        raise ValueError(
-            f"compose.mix={config.compose.mix:g} is a share of completions made elsewhere; set data.completions"
         )
     if source is None:
         return
@@ -171,14 +186,9 @@ def imported(config: Config) -> None:
         )
 
 
-def rounds(config: Config) -> None:
-    """A round's few completions may not have what an offline set has, and all of them are to be trained on."""
+def check_rounds(config: Config) -> None:
+    """Require of a round only what its few completions have, and train on all of them."""
     schedule, data, compose = config.schedule, config.data, config.compose
-    if compose.max_draws != MAX_DRAWS and (schedule.prompts is None or compose.pass_rate is None):
-        raise ValueError(
-            f"compose.max_draws={compose.max_draws} is read with schedule=on_policy and compose.pass_rate only; leave "
-            "it out"
-        )
     if schedule.prompts is None:
         return
     assert schedule.updates is not None
@@ -198,10 +208,10 @@ def rounds(config: Config) -> None:
             f"compose={compose.name.name} may find nothing in a round's few completions; compose must be "
             "uniform where schedule.prompts is set"
         )
-    if fewer := [given for given, _ in compose.left_out()]:
+    for key, value in compose.left_out():
         raise ValueError(
-            f"compose.{fewer[0]} may leave nothing of a round's few completions; leave it out where schedule.prompts "
-            "is set"
+            f"compose.{key}={show(value)} may leave nothing of a round's few completions; leave it out where "
+            "schedule.prompts is set"
         )
     sampled = schedule.prompts * data.n
     if compose.n_examples is None and schedule.updates * config.optim.batch_size < sampled:
@@ -212,8 +222,8 @@ def rounds(config: Config) -> None:
         )
 
 
-def on_policy(config: Config) -> None:
-    """An algorithm that is right on-policy only trains on nothing else."""
+def check_on_policy(config: Config) -> None:
+    """Train losses that are right on-policy only on-policy."""
     schedule, sampler = config.schedule, config.sampler
     if "on_policy" not in config.algo.needs:
         return
@@ -230,8 +240,8 @@ def on_policy(config: Config) -> None:
         )
 
 
-def warmup(config: Config) -> None:
-    """It ends within an iteration, as far as the settings tell how many updates that has; training knows for sure."""
+def check_warmup(config: Config) -> None:
+    """Keep warm-up shorter than an iteration, where the number of updates is known; training checks it again."""
     steps, most = config.optim.warmup_steps, most_updates(config)
     if most is not None and steps >= most:
         raise ValueError(f"optim.warmup_steps must be below {most}, the most updates of an iteration; got {steps}")

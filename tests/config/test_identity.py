@@ -1,0 +1,158 @@
+"""The identity of a run: a key for every input that decides its result, and a name for its folder."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import config_of
+from topr_exp.config.identity import NOT_IDENTITY, hashed
+from topr_exp.config.load import build_section
+from topr_exp.config.optim import OptimConfig
+from topr_exp.config.section import Section
+from topr_exp.config.settings import Config
+from topr_exp.runs.folder import RunFolder, refuse_other_experiment
+from topr_exp.types import TOPRError
+
+VLLM, LORA = "model=llama3_8b", "model.lora={rank: 16, alpha: 32, targets: all-linear}"
+NAMES = {
+    (): "topr_gsm8k_tiny_lr1e-4_s0_f023ec4a4b",
+    ("optim.lr=1e-3", LORA, "seed=3"): "topr_gsm8k_tiny_lr1e-3_lora16_s3_c38fbe57bd",
+    (VLLM, "baseline=-0.3", "algo.advantage=reward"): "topr_gsm8k_llama3-8b_lr5e-7_c-0.3_s0_c7e9dd7dc2",
+    ("model=tiny_verifier",): "topr_gsm8k_tiny-verifier_lr1e-4_verifier_solver-tiny_solutions8_no-chat_s0_f403cc1513",
+    ("algo=rloo", "mu=scored", "compose.pass_rate=[0.1,0.9]"):
+        "rloo_gsm8k_tiny_lr1e-4_pass_rate0.1-0.9_prompts2_updates1_rounds200_s0_50bc118111",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "name"), NAMES.items(), ids=map(str, NAMES))
+def test_names_never_change(words: tuple[str, ...], name: str) -> None:
+    """Users' folders outlive a release: a key that was added takes no neutral default where one of these changes."""
+    assert config_of(*words).folder.name == name
+
+
+def test_names_are_short_and_safe_whatever_the_settings_hold() -> None:
+    for text in ("x/.. " * 200, "é" * 300):
+        config = config_of(f"data.template='{text}{{question}}'", "data.stop=[]", LORA)
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, name=text), iterations=10**12)
+        assert re.fullmatch(r"[\w.-]{1,80}_[0-9a-f]{10}", config.folder.name, re.ASCII)
+
+
+@pytest.mark.parametrize("words", [(VLLM, LORA), ("model=tiny_verifier",), ("algo=grpo", "cluster=slurm")])
+def test_every_setting_is_part_of_the_identity_but_those_of_one_list(words: tuple[str, ...]) -> None:
+    config = config_of(*words)
+    keys = [key for key, _, _ in leaves(config)]
+    for key, section, name in leaves(config):
+        changed = copy.deepcopy(config)
+        target = changed if section is config else getattr(changed, key.split(".")[0])
+        target = target.lora if key.count(".") == 2 else target
+        object.__setattr__(target, name, f"not {getattr(section, name)}")
+        place = {key, key.split(".")[0]} & NOT_IDENTITY
+        assert (changed.identity == config.identity) == bool(place), key
+        assert (hashed("", changed.identity) == hashed("", config.identity)) == bool(place), key
+    if words[0] == VLLM:
+        assert {key for key in NOT_IDENTITY if "." in key} <= {*keys}
+
+
+def leaves(section: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
+    """The dotted key of each setting, the group that holds it, and its name there."""
+    found = []
+    for field in dataclasses.fields(section):
+        value, key = getattr(section, field.name), f"{prefix}{field.name}"
+        found += leaves(value, f"{key}.") if dataclasses.is_dataclass(value) else [(key, section, field.name)]
+    return found
+
+
+@dataclass(frozen=True)
+class Curriculum(Section):
+    kind: str = "none"
+    levels: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterOptim(OptimConfig):
+    average: str = "mean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaterConfig(Config):
+    curriculum: Curriculum = dataclasses.field(default=Curriculum())
+
+
+@pytest.mark.parametrize(
+    ("average", "curriculum", "added"),
+    [
+        ("mean", Curriculum(), None),
+        ("sum", Curriculum(), ("optim", {"average": "sum"})),
+        ("mean", Curriculum(levels=3), ("curriculum", {"levels": 3})),
+    ],
+)
+def test_a_made_up_key_or_group_changes_no_folder_at_its_neutral_value(
+    average: str, curriculum: Curriculum, added: tuple[str, dict[str, Any]] | None
+) -> None:
+    before = config_of()
+    later = LaterConfig(
+        **{**vars(before), "optim": LaterOptim(**vars(before.optim), average=average), "curriculum": curriculum}
+    )
+    expected = copy.deepcopy(before.identity)
+    if added is not None:
+        expected.setdefault(added[0], {}).update(added[1])
+    assert later.identity == expected
+    assert (later.folder == before.folder) == (added is None)
+
+
+def test_a_yaml_without_an_added_key_takes_its_neutral_value() -> None:
+    values = {key: value for key, value in vars(config_of().optim).items() if key not in ("reduction", "schedule")}
+    values["name"] = "adamw"
+    assert build_section("optim", values) == config_of().optim
+
+
+LOSS = """
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class Mine:
+    name: str
+    scale: float
+    FIELD
+    needs = frozenset()
+    uses_baseline = True
+
+    def __call__(self, batch): ...
+"""
+
+
+def test_a_run_goes_on_after_its_loss_got_a_new_field(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "algo").mkdir()
+    (tmp_path / "algo" / "mine.yaml").write_text("_target_: growing.Mine\nname: mine\nscale: 2.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def settings(field: str, *more: str) -> Config:
+        (tmp_path / "growing.py").write_text(LOSS.replace("FIELD", field))
+        importlib.invalidate_caches()
+        sys.modules.pop("growing", None)
+        found: Config = config_of("--config-dir", str(tmp_path), "algo=mine", f"output_dir={tmp_path}", *more)
+        return found
+
+    before, later = settings(""), "advantage: str = 'none'"
+    assert before.identity["algo"]["_target_"] == "growing.Mine"
+    with RunFolder(before):
+        pass
+    same = settings(later)  # with the YAML of before, too
+    assert (same.algo.advantage, same.folder) == ("none", before.folder)
+    assert settings(later, "+algo.advantage=none").folder == before.folder
+    with RunFolder(same) as folder:
+        assert folder.read("state.json")["attempt"]["number"] == 2
+    other = settings(later, "+algo.advantage=rank")
+    assert other.folder != before.folder
+    with pytest.raises(TOPRError, match=r"holds another experiment \(algo.advantage: None -> rank\)"):
+        refuse_other_experiment(other, json.loads((before.folder / "config.json").read_text()))

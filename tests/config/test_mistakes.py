@@ -1,0 +1,217 @@
+"""A wrong setting is one line that names the key, what was given and what is allowed; a harmless one is a warning."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT, config_of
+from topr_exp.config.arguments import parse
+from topr_exp.runs.plan import plan
+from topr_exp.types import ConfigError
+
+SHORT = {
+    "VERIFIER": "task=verifier task.solver=tiny",
+    "OWN": f"data.path={ROOT / 'tests/data/own.jsonl'} data.test_share=0.25",
+}
+TABLE = """
+basline=-0.3 | nothing reads basline; did you mean baseline?
+algo=sft effective_positive=0.1 | effective_positive=0.1 means nothing for algo=sft, where a constant
+algo.bpos=1 | nothing reads algo.bpos; did you mean algo.b_pos?
+algorithm=topr | nothing reads algorithm; did you mean algo?
++optim.learning_rate=1 | nothing reads optim.learning_rate
+algo=toper | algo=toper: no such choice; allowed: agro,
+model=tiny2 | model=tiny2: no such choice; allowed: deepseek_r1_8b, llama3_8b, tiny
+baseline=low | baseline=low: expected a number or null
+seed=1.5 | seed=1.5: expected a whole number
+dry_run=perhaps | dry_run=perhaps: expected true or false
+optim.name=sgd | optim.name=sgd: expected one of adamw, adafactor
+optim.betas=3 | optim.betas=3: expected a list, as in [1, 2] or null
+optim=7 | optim=7: no such choice; allowed: paper, tiny
+baseline=-3 | baseline must be in [-1, 1]; got -3
+baseline=nan | baseline=nan: expected a number or null
+algo.a_pos=-1 | algo.a_pos must be at least 0 and finite; got -1
+algo.a_neg=2 | algo.b_neg must be at least a_neg = 2.0; got 1.0
+optim.lr=0 | optim.lr must be above 0; got 0
+baseline=0.1 effective_positive=0.2 | baseline=0.1 and effective_positive=0.2 exclude each other
+algo=dpo baseline=0.1 | baseline=0.1 means nothing for algo=dpo
+algo=dpo effective_positive=0.1 | effective_positive=0.1 means nothing for algo=dpo
+algo=grpo baseline=0 | baseline=0 means nothing for algo=grpo
+algo.advantage=group baseline=0.1 | baseline=0.1 means nothing for algo=topr with algo.advantage=group,
+algo.advantage=group_std effective_positive=0.2 | effective_positive=0.2 means nothing for algo=topr with
+algo.advantage=leave_one_out data.n=1 | data.n must be 2 or more for algo=topr
+algo.advantage=mean | algo.advantage=mean: expected one of reward, group, group_std, leave_one_out
+algo=dpo optim.reduction=tokens | optim.reduction must be sequences for algo=dpo, which trains on pairs;
+optim.reduction=tokens | optim.reduction=tokens divides by the number of tokens, and so does algo.length_nor
+optim.schedule=step | optim.schedule=step: expected one of constant, linear, cosine
+optim.warmup_steps=250 | optim.warmup_steps must be below 250, the most updates of an iteration; got 250
+algo=rloo schedule.rounds=6 optim.warmup_steps=9 | optim.warmup_steps must be below 6, the most updates
+algo=grpo data.n=1 | data.n must be 2 or more for algo=grpo
+algo=agro optim.batch_size=24 | optim.batch_size must be a multiple of data.n=16 for algo=agro
+algo=agro_on_policy schedule=offline | algo=agro_on_policy is right on-policy only
+algo=dpo compose=positives | compose.name=positives picks single completions, but algo=dpo trains on pairs
+compose=positives effective_positive=0.5 | effective_positive=0.5 can't be reached with compose=positives
+algo.eps_low=0.1 | nothing reads algo.eps_low here; allowed: algo.name, algo.a_pos,
+~baseline | ~baseline: no key can be left out
+lr=1e-4 | nothing reads lr; did you mean optim.lr?
+model=meta-llama/Llama-3.2-1B | model=meta-llama/Llama-3.2-1B: no such choice; allowed: deepseek_r1_8b,
+-m experiment=fig7,fig8 | experiment=fig7,fig8: each has a sweep of its own
+-m hydra.sweeper.params={seed:1} | hydra.sweeper.params={seed:1}: that is for YAML files
+-m seed=range(3,0) | seed=range(3,0): there is no such value
+-m optim.lr=interval(1e-5,1e-3) | optim.lr=interval(1e-5,1e-3): no list of values
+-m algo=glob(x*) | algo=glob(x*): there is no such value
+cluster=slurm cluster.mem_gb=16GB | cluster.mem_gb=16GB: expected a whole number
+name=.. | name must be 1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit; got ..
+name=store | name=store: that folder of output_dir has another use
+algo=agro_on_policy optim.batch_size=32 sampler.top_k=2 | algo=agro_on_policy is right on-policy only
+sampler.max_new_tokens=100000 | sampler.max_new_tokens must be below 2048
+model.revision=main | model.revision=main: tiny is a folder, which has none
+model.name= | model.name must not be empty
+data.chat=true | data.chat=true: the model's tokenizer has no chat template
+algo= | algo=: no such choice; allowed: agro,
+=3 | =3: expected KEY=VALUE
+--config-name nope | --config-name nope: no such file
+algo._target_=foo.Bar | algo._target_=foo.Bar: ModuleNotFoundError: No module named 'foo'
+data.grader=foo:bar | grader foo:bar cannot be loaded (ModuleNotFoundError
+data.completions=none.jsonl | data.completions=none.jsonl: neither a file nor a table of outputs/store
+model.path=/nonexistent | model.path=/nonexistent: no such folder; shipped models are tiny,
+task=verifier task.solver=/nonexistent | task.solver=/nonexistent: no such folder
+data.shots=8 data.fewshot_file=/none | data.fewshot_file=/none: no such file
+data.reward=zero_one effective_positive=0.5 | effective_positive=0.5 is of rewards 1 and -1 (Eq. 12)
+data.reward=graded data.grader=a:b effective_positive=0.5 | effective_positive=0.5 is of rewards 1 and -1 (Eq. 12), and
+data.reward=graded | data.reward=graded needs a grader of your own that returns numbers (data.grader=pa
+data.reward=graded data.grader=a:b task=verifier model=tiny_verifier | data.reward=graded: a verd
+data.reward=graded data.grader=a:b baseline=.inf | baseline must be a finite number; got inf
+data.reward=pm1 data.grader=a:b baseline=1.5 | baseline must be in [-1, 1]; got 1.5
+schedule=on_policy optim.batch_size=16 | optim.batch_size must be 32 or more
+schedule=on_policy algo=dpo | algo=dpo trains on pairs of a correct and an incorrect completion
+compose.mix=0.5 data.completions=x algo=dpo | compose.mix=0.5 picks single completions, but algo=dpo
+compose.mix=0.5 data.completions=x iterations=2 | data.completions=x is trained on instead of sampling, or beside it
+compose.duplicates=drop schedule=on_policy | compose.duplicates=drop may leave nothing of a round's few
+schedule=on_policy compose=positives | compose=positives may find nothing in a round's few completions
+data.source=/not/there | data.source=/not/there: no such folder; allowed: embedded, hub or a folder
+data.shots=9 | data.shots=9: the gsm8k examples hold 8
+name=../x | name must be 1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit; got ../x
+seed=0,1 | seed=0,1: several values are a sweep; add -m
+-m seed=0,1 baseline=0.1,2 | baseline must be in [-1, 1]; got 2
+task=verifier | task.solver must be a model for task=verifier
+task=verify | task=verify: no such choice; allowed: solve, verifier
+VERIFIER task.solutions=many | task.solutions=many: expected a whole number or null
+VERIFIER 'task.template='"'"'{question}'"'"'' | task.template must hold {question} and {solution} once each; got
+VERIFIER 'task.template='"'"'{solution}'"'"'' | task.template must hold {question} and {solution} once each; got
+VERIFIER task.template=null | task.template must hold {question} and {solution} once each; got None
+VERIFIER task.chat=null | task.chat must be set for task=verifier; got null
+VERIFIER data.completions=x.jsonl | data.completions=x.jsonl holds answers to the problems, which task=v
+nonsense | nonsense: expected KEY=VALUE
+algo._target_=os.system | algo._target_=os.system:
+algo._target_=topr_exp.types.Batch | algo._target_=topr_exp.types.Batch: not a loss
+data._target_=foo.Bar | data._target_=foo.Bar: ModuleNotFoundError: No module named 'foo'
+data._target_=7 | data._target_ must name a class, as in package.module.Class; got 7
+data._target_=topr_exp.types.Batch | data._target_=topr_exp.types.Batch: not a source of problems (a data
+data._target_=topr_exp.config.data.DataConfig | DataConfig: not a source of problems (a dataclass below
+data.path=x | nothing reads data.path here; data=jsonl does
+data=jsonl | data.path must be FILE.jsonl or a folder with train.jsonl and test.jsonl; got null
+data=jsonl OWN data.source=hub | nothing reads data.source here; data=gsm8k does
+data=jsonl OWN data.grader=null | data.grader must be gsm8k, math, final or package.module:function
+data=jsonl OWN data.correct=right | data.correct must hold {answer}; got 'right'
+data=jsonl data.path=/none | data.path=/none: no such file or folder
+hydra/launcher=basic | hydra/launcher=basic: cluster=local and cluster=slurm set it; leave it out
+hydra.launcher._target_=a.SlurmLauncher | hydra/launcher is a.SlurmLauncher: it must be basic for cluster=loc
+hydra.launcher=x | hydra/launcher is x: it must be basic for cluster=local
+hydra.sweeper=null | hydra/sweeper is None: it must be basic for cluster=local
+hydra/job_logging=none_at_all | hydra/job_logging=none_at_all: no such choice; allowed:
+model.size=null | model.size=null: expected tiny or large, in the model's YAML
+-m data.nn=1,2 | nothing reads data.nn
+-m optim.lr.x=1,2 | optim.lr={'x': 1}: expected a number
+model.lora.rank=8 | model.lora.alpha is not set
+model.lora.rnk=8 | nothing reads model.lora.rnk
+cluster.partition=x | nothing reads cluster.partition here; cluster=slurm does
+seed.x=1 | nothing reads seed.x
+learning_rates.lss=x | nothing reads learning_rates.lss
+VERIFIER task.solutions=0 | task.solutions must be null or 1 or more; got 0
+VERIFIER task.test_solutions=null | task.test_solutions must be set for task=verifier; got null
+schedule=on_policy schedule.updates=null | schedule.updates must be 1 or more where prompts is set; got null
+evaluation.every=0 | evaluation.every must be null or 1 or more; got 0
+compose=proportion compose.positive_share=1.5 | compose.positive_share must be in (0, 1); got 1.5
+compose=proportion compose.positive_share=0 | compose.positive_share must be in (0, 1); got 0
+compose=proportion compose.positive_share=null | compose.positive_share must be in (0, 1) for compose=proportion; got n
+compose.pass_rate=[0.9,0.1] | compose.pass_rate must be [low, high] with 0 <= low <= high <= 1; got [0.9, 0.1]
+compose.pass_rate=[0.1,1.1] | compose.pass_rate must be [low, high] with 0 <= low <= high <= 1; got [0.1, 1.1]
+compose.pass_rate=[0.1] | compose.pass_rate must be [low, high] with 0 <= low <= high <= 1; got [0.1]
+compose.mix=0.5 compose=anna_karenina | compose.mix=0.5 goes with compose=uniform or positives; got anna_karenina
+algo=agro compose.drop_truncated=true | compose.drop_truncated=true picks single completions, but algo=agro trains on g
+algo=agro compose.duplicates=drop | compose.duplicates=drop picks single completions, but algo=agro trains on groups
+algo=agro compose=positives | compose.name=positives picks single completions, but algo=agro trains on groups
+"""
+LONG, N = 300 * "a", r"\n"
+ODD = [
+    ([f'data.template="Q: {{question}}{N}A:"'], "data.template holds a backslash and an n, which make no line break"),
+    ([f'data.template="{{question}}{N}nu:"'], f"""write one as in $'data.template="Q: {{question}}{N}A:"', in"""),
+    ([f'data.stop=["Q:", "{N}"]'], f"""one as in $'data.stop=["{N}Q:"]', in a YAML file in double quotes; got {N}"""),
+    (["task=verifier", "task.solver=tiny", f'task.template="{{question}}{N}{{solution}}"'],
+     "task.template holds a backslash and an n"),
+    ([f"output_dir=/tmp/{LONG}/b"], f"output_dir: {20 * 'a'}... has 300 bytes; a folder's name must be at most 255"),
+    (["data=jsonl", f"data.path={LONG}"], f"data.path={LONG}: File name too long"),
+    ([f"model.path={LONG}"], f"model.path={LONG}: File name too long"),
+    ([f"name='{34 * '語'}'"], "name must be 1 to 100 letters, digits"),
+    (["data.template='\udcff{question}'"], r"data.template='\udcff{question}': expected UTF-8; half of a surrogate"),
+    (["data.stop=['\udcff']"], r"data.stop[0]='\udcff': expected UTF-8"),
+]  # fmt: skip
+
+
+def mistakes() -> list[tuple[list[str], str]]:
+    rows = [line.split(" | ") for line in TABLE.strip().splitlines()]
+    words = [[word for text in shlex.split(given) for word in SHORT.get(text, text).split(" ")] if "OWN" in given
+             or "VERIFIER" in given else shlex.split(given) for given, _ in rows]  # fmt: skip
+    return [*zip(words, (message for _, message in rows), strict=True), *ODD]
+
+
+@pytest.mark.parametrize(("words", "message"), mistakes(), ids=lambda value: str(value)[:60])
+def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plan(parse(words))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "model.reference=tiny_noise", "model.float32_head=true", "data.threshold=0.5",
+        "compose.positive_share=0.5", "compose.mix=0.5", "compose.max_draws=3", "compose.max_draws=3 algo=rloo",
+        "evaluation.problems=9", "task.solver=tiny", "task.chat=true", "schedule.updates=2", "schedule.replay=0.5",
+        "tracking.project=x",
+    ],
+)  # fmt: skip
+def test_what_is_set_and_not_read_is_told_once(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    plan(parse(["-m", "seed=0,1", *words.split()]))
+    assert capsys.readouterr().err == f"warning: set and not read: {words.split('=')[0]}\n"
+
+
+def test_what_some_run_of_a_sweep_reads_is_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    plan(parse(["-m", "algo=topr,kl_pg", "model.reference=tiny_noise"]))
+    plan(parse(["data.threshold=1", "model.reference=null", "algo.advantage=reward", "compose.max_draws=10"]))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_plus_before_a_key_that_there_is_changes_nothing() -> None:
+    assert (
+        config_of("+seed=1", "+algo=tis", "+optim.lr=1e-3").folder
+        == config_of("seed=1", "algo=tis", "optim.lr=1e-3").folder
+    )
+
+
+def test_line_breaks_as_the_message_says_and_latex() -> None:
+    assert config_of('data.template="Q: {question}\nA:"').data.template == "Q: {question}\nA:"
+    assert config_of('data.stop=["\nQ:"]').data.stop == ["\nQ:"]
+    latex = r"With $x \neq 0$ and $\nu \notin N$: {question}"
+    assert config_of(f'data.template="{latex}"').data.template == latex
+
+
+def test_checking_settings_loads_nothing_heavy() -> None:
+    heavy = "{'numpy', 'torch', 'transformers', 'pyarrow'}"
+    code = f"import sys, topr_exp.config.load; sys.exit(bool({heavy} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
