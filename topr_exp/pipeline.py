@@ -72,7 +72,7 @@ def run(config: Config) -> dict[str, Any]:
         interrupts.listening(),
         distributed.process_group(device),
         RunFolder(config) as folder,
-        Tracker(config, folder.path),
+        Tracker(config, folder),
     ):
         refuse_changed_inputs(folder, config)
         if folder.done:
