@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import config_of, overrides
-from tests.run_folders import add_metrics, evaluation, make_run, update, write_lines
+from tests.run_folders import add_metrics, completion, evaluation, make_run, update, write_lines
 from tests.tracking.conftest import history, inspect, offline_folders
 from topr_exp.pipeline import run
 from topr_exp.runs.folder import RunFolder
@@ -199,22 +199,19 @@ NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[31m {{7*7
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    from topr_exp.store import Store
-
     config = config_of(f"output_dir={tmp_path}", "tracking=wandb")
-    store = Store(tmp_path / "store")
-    rollouts, verdicts = store.table("rollouts", {"r": 1}, 1), store.table("verdicts", {"golds": [NASTY]}, 1)
-    texts = [NASTY, "x" * 10_000, "ok"]
-    rollouts.fill(lambda _: pa.table({"problem": pa.array([0] * 3, pa.int32()), "sample": range(3), "text": texts}))
-    verdicts.fill(lambda _: pa.table({"verdict": ["invalid", "invalid", "correct"], "answer": [None, None, NASTY]}))
     with attempt(config) as folder:
-        folder.evaluations.add(evaluation(0, 0.2, rollouts=str(rollouts.folder), verdicts=str(verdicts.folder)))
+        entries = [
+            completion(0, "invalid", NASTY),
+            completion(1, "correct", "ok"),
+            completion(2, "correct", "", set="train"),
+        ]
+        write_lines(folder.path / "completions.jsonl", [*entries, completion(3, "correct", "later", iteration=1)])
+        folder.evaluations.add(evaluation(0, 0.2))
     (offline,) = offline_folders(config.folder)
     (table,) = [json.loads(path.read_text()) for path in offline.glob("files/media/table/*.json")]
     column = table["columns"].index("completion")
-    assert [row[column] for row in table["data"]] == ["ok", NASTY, "x" * 4000 + " …"]
+    assert [row[column] for row in table["data"]] == [NASTY, "ok"]
     (row,) = [row["item"] for row in history(inspect(config.folder)) if "eval/pass_at_1" in row["item"]]
     assert row["completions._type"] == "table-file"
     assert not list(offline.rglob("*.html"))

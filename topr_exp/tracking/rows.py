@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runs.records import Record
-from topr_exp.store import Store
-from topr_exp.types import VERDICTS, TOPRError
+from topr_exp.runtime.jsonfiles import read_lines
 
 AXES = ("iteration", "step", "optimizer_step", "samples", "samples_seen")
-PER_VERDICT = 8
-LONGEST = 4000  # characters of a completion
 COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")
 
 
@@ -50,25 +47,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def sample_rows(record: Record) -> Iterator[tuple[Any, ...]]:
-    """Yield rows of COLUMNS, the first completions of each verdict; none where the store's tables are gone.
-
-    record: an evaluation of eval.jsonl, whose `rollouts` and `verdicts` are folders of the store.
-    """
-    import pyarrow as pa
-
-    try:
-        rollouts, verdicts = (Path(record[name]) for name in ("rollouts", "verdicts"))
-        completions = Store(rollouts.parent.parent).open(rollouts).read(["problem", "sample", "text"])
-        graded = Store(verdicts.parent.parent).open(verdicts)
-        marks = graded.read(["verdict", "answer"])
-    except (KeyError, TOPRError):
-        return
-    golds = graded.key["golds"]
-    names = marks["verdict"].to_pylist()
-    for verdict in VERDICTS:
-        chosen = pa.array([row for row, name in enumerate(names) if name == verdict][:PER_VERDICT], pa.int64())
-        for one, mark in zip(completions.take(chosen).to_pylist(), marks.take(chosen).to_pylist(), strict=True):
-            problem = one["problem"]
-            text = one["text"] if len(one["text"]) <= LONGEST else one["text"][:LONGEST] + " …"
-            yield (record["iteration"], verdict, problem, one["sample"], text, mark["answer"], golds[problem])
+def sample_rows(folder: Path, iteration: int) -> list[list[Any]]:
+    """Read rows of COLUMNS from a run's completions.jsonl: those of the evaluation after an iteration."""
+    entries = [entry for entry in read_lines(folder / "completions.jsonl")[0] if entry.get("set") == "test"]
+    return [[entry.get(name) for name in COLUMNS] for entry in entries if entry.get("iteration") == iteration]

@@ -117,7 +117,7 @@ class WandbWriter(Writer):
     def log(self, step: int, kind: str, record: Record) -> None:
         import wandb
 
-        rows = list(sample_rows(record)) if kind == "eval" else []
+        rows = sample_rows(self.folder, record["iteration"]) if kind == "eval" else []
         table = {"completions": wandb.Table(columns=list(COLUMNS), data=rows)} if rows else {}
         self.run.log({**numbers(kind, record), **table}, step=step)
 
@@ -168,7 +168,7 @@ class TensorBoardWriter(Writer):
         for name, value in numbers(kind, record).items():
             if name not in AXES and value is not None:
                 self.run.add_scalar(name, value, record["optimizer_step"])
-        rows = sample_rows(record) if kind == "eval" else ()
+        rows = sample_rows(self.folder, record["iteration"]) if kind == "eval" else []
         shown = ["\n".join(f"{name}: {value}" for name, value in zip(COLUMNS, row, strict=True)) for row in rows]
         if shown:
             self.run.add_text("completions", indented("\n\n".join(shown)), record["optimizer_step"])
