@@ -55,21 +55,25 @@ def config_json(config: Config) -> Any:
 def add_metrics(folder: Path, steps: range, chance: random.Random, iteration: int = 1) -> None:
     with (folder / "metrics.jsonl").open("a") as file:
         for step in steps:
-            record = {
-                "iteration": iteration,
-                "step": step,
-                "samples": 32 * step,
-                "loss": math.exp(-step / 50) + 0.1 * chance.random(),
-                "positive_share": 0.2,
-                "log_ratio_pos": 0.01 * step,
-                "log_ratio_neg": -0.03 * step * chance.random(),
-                "kl_mu": 0.001 * step,
-                "clipped_high_neg": 0.5,
-                "grad_norm": 1.0 + chance.random(),
-                "lr": 1e-4,
-                "tokens_per_second": 1000.0,
-            }
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(update(step, chance, iteration)) + "\n")
+
+
+def update(step: int, chance: random.Random, iteration: int = 1) -> dict[str, Any]:
+    """The record of an update."""
+    return {
+        "iteration": iteration,
+        "step": step,
+        "samples": 32 * step,
+        "loss": math.exp(-step / 50) + 0.1 * chance.random(),
+        "positive_share": 0.2,
+        "log_ratio_pos": 0.01 * step,
+        "log_ratio_neg": -0.03 * step * chance.random(),
+        "kl_mu": 0.001 * step,
+        "clipped_high_neg": 0.5,
+        "grad_norm": 1.0 + chance.random(),
+        "lr": 1e-4,
+        "tokens_per_second": 1000.0,
+    }
 
 
 def evaluation(iteration: int, accuracy: float, **more: Any) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def run(config: Config) -> dict[str, Any]:
         stop.listening(),
         distributed.process_group(device),
         RunFolder(config, stop) as folder,
-        Tracker(config, folder.path),
+        Tracker(config, folder),
     ):
         refuse_changed_inputs(folder, config)
         if folder.done:

@@ -13,18 +13,8 @@ import pytest
 from tests.conftest import config_of, overrides
 from topr_exp.pipeline import run
 from topr_exp.runs.records import on_one_axis
-from topr_exp.tracking.follower import allowed, flat
-from topr_exp.tracking.wandb_run import leaves
+from topr_exp.tracking.rows import leaves, numbers
 from topr_exp.tracking.workspace import main
-
-
-@pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE", "NETRC"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
 
 
 def saved(tmp_path: Path, *arguments: str) -> dict[str, Any]:
@@ -69,9 +59,9 @@ def test_it_asks_for_what_a_run_sends(tmp_path: Path) -> None:
         for name in ("metrics.jsonl", "eval.jsonl")
     )
     updates, tests = on_one_axis(metrics, evaluations)
-    sent = {name for record in updates for name in flat("train", record)}
-    sent |= {name for record in tests for name in flat("curve" if record.get("subset") else "eval", record)}
-    known = sent | {allowed(name) for name, _ in leaves(summary)}
+    sent = {name for record in updates for name in numbers("train", record)}
+    sent |= {name for record in tests for name in numbers("curve" if record.get("subset") else "eval", record)}
+    known = sent | {name for name, _ in leaves(summary)}
     found = list(texts(saved(tmp_path)["spec"]))
     asked = {text for text in found if re.match(r"(train|curve|eval|final|base)/", text)}
     asked |= {
@@ -90,7 +80,6 @@ def test_without_an_account_it_says_what_to_do(capsys: pytest.CaptureFixture[str
 
 def test_a_refusal_of_wandb_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     assert main(["--entity", "me"]) == 1
     error = capsys.readouterr().err.splitlines()
     assert error[-1].startswith("error: W&B did not take the workspace (")

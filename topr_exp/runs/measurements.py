@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import disk_errors, write_text
 from topr_exp.runtime.jsonfiles import read_lines
 
+Listener = Callable[[dict[str, Any]], None]
 SHOWN = 10  # most updates that a warning names
 
 
@@ -23,6 +24,7 @@ class Metrics:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "metrics.jsonl"
+        self.listener: Listener | None = None  # called with each new record
         self._file: IO[str] | None = None
 
     @main_process_only
@@ -48,6 +50,8 @@ class Metrics:
             known = {name: value if math.isfinite(value) else None for name, value in record.items()}
             self._file.write(json.dumps(known) + "\n")
             self._file.flush()
+        if self.listener is not None:
+            self.listener(known)
 
     @main_process_only
     def make_durable(self) -> None:
@@ -75,6 +79,7 @@ class Evaluations:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "eval.jsonl"
+        self.listener: Listener | None = None  # called with each new record
 
     @main_process_only
     def drop_damaged(self) -> None:
@@ -93,6 +98,8 @@ class Evaluations:
         place = keys.index(evaluated(record)) if evaluated(record) in keys else len(records)
         records[place : place + 1] = [record]  # a resumed run must not change the order
         write_lines(self.path, records)
+        if self.listener is not None:
+            self.listener(record)
 
     def on_all_problems(self) -> list[dict[str, Any]]:
         """The records on the whole test set, one an iteration."""

@@ -1,131 +1,101 @@
-"""The run's side of tracking: starts the process that copies the run folder, and waits for it a bounded time.
+"""Forward a run's records to a tracker from a thread, so that no network, disk or client slows or ends the run.
 
-The client of W&B or TensorBoard runs in a process of its own (`mirror`) that reads the files which the run writes in
-any case. Whatever happens to it or to the network can therefore neither stop nor slow a run, nor lose a point: the next
-attempt sends what is missing.
+The run's files hold every record: each attempt begins by forwarding what the tracker does not have.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shlex
-import signal
-import subprocess
-import sys
+import queue
 import threading
-from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from topr_exp.config.settings import Config
 from topr_exp.runs.console import say, warn
-from topr_exp.runs.provenance import overrides
+from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.records import Record, is_update, on_one_axis
 from topr_exp.runtime import distributed
+from topr_exp.runtime.jsonfiles import read_lines
 from topr_exp.runtime.stop import Interrupted
+from topr_exp.tracking.writers import TensorBoardWriter, WandbWriter, Writer
 
-FINISH_SECONDS = 30.0  # most that the end of a run waits for the last points to be sent
+FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed
 TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard"}
 
 
 class Tracker:
-    """Follows a run folder for the time of a `with` block; does nothing where tracking=none or the run is done."""
+    """Forwards what a run records during a `with` block; a no-op for tracking=none and for finished runs."""
 
-    def __init__(self, config: Config, folder: Path) -> None:
-        self.config, self.folder = config, folder
-        self.home = folder / config.tracking.name  # of what the client writes
-        self._process: subprocess.Popen[str] | None = None
-        self._listener: threading.Thread | None = None
-        self._events: dict[str, Any] = {}  # of the mirror, by name
+    def __init__(self, config: Config, folder: RunFolder) -> None:
+        self.name, self._folder = config.tracking.name, folder
+        board = self.name == "tensorboard"
+        self._writer: Writer = TensorBoardWriter(folder.path) if board else WandbWriter(config, folder.path, self._warn)
+        self._queue: queue.SimpleQueue[tuple[list[Record], list[Record]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._forward, name="tracker", daemon=True)
+        self._ends: dict[int, Record] = {}  # iteration -> its last update
+        self._exit_code, self._preempted, self._warned = 0, False, False
 
     def __enter__(self) -> Tracker:
-        if (
-            distributed.is_main_process()
-            and self.config.tracking.name != "none"
-            and not (self.folder / "DONE").exists()
-        ):
-            try:
-                self._start()
-            except OSError as error:
-                self._warn(f"its process did not start ({error})")
+        if distributed.is_main_process() and self.name != "none" and not self._folder.done:
+            metrics, evaluations = self._folder.metrics, self._folder.evaluations
+            self._thread.start()
+            self._put(read_lines(metrics.path)[0], read_lines(evaluations.path)[0])
+            metrics.listener = lambda record: self._put([record], [])
+            evaluations.listener = lambda record: self._put([], [record])
         return self
 
-    def _start(self) -> None:
-        self.home.mkdir(exist_ok=True)
-        with (self.home / "client.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "topr_exp.tracking.mirror"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,  # an interrupt from the keyboard is the run's; it ends the mirror in order
-            )
-        request = {"folder": str(self.folder), "pid": os.getpid(), "overrides": overrides(self.folder)}
-        self._send({**request, "tracking": vars(self.config.tracking)})
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+    def _put(self, metrics: list[Record], evaluations: list[Record]) -> None:
+        if self._thread.is_alive():
+            self._queue.put((metrics, evaluations))
 
-    def _send(self, message: dict[str, Any]) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it is gone: `_close` finds out why
-            self._process.stdin.write(json.dumps(message) + "\n")
-            self._process.stdin.flush()
+    def _forward(self) -> None:
+        """Write what arrives until the run ends; runs in the thread."""
+        try:
+            self._writer.open()
+            while (records := self._queue.get()) is not None:
+                self._write(*records)
+            self._writer.finish(self._exit_code, preempted=self._preempted)
+        except (Exception, SystemExit) as error:  # W&B's client exits where its process failed
+            self._warn(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": "))
+        finally:
+            with contextlib.suppress(Exception, SystemExit):
+                self._writer.release()
 
-    def _listen(self) -> None:
-        """Note what the mirror reports; its one warning is passed on at once."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                self._events[event.pop("event")] = event
-                if "warning" in event:
-                    self._warn(event["warning"])
+    def _write(self, metrics: list[Record], evaluations: list[Record]) -> None:
+        """Write records in order, without those that the tracker has.
+
+        After s updates an update, an evaluation on a part of the test set and one on all of it have the steps 3s,
+        3s + 1 and 3s + 2, so that the last step says what the tracker has.
+        """
+        updates, tests = on_one_axis([*self._ends.values(), *metrics], evaluations)
+        rows = [(3 * record["optimizer_step"], "train", record) for record in updates]
+        for record in tests:
+            kind = "curve" if record.get("subset", False) else "eval"
+            rows.append((3 * record["optimizer_step"] + ("", "curve", "eval").index(kind), kind, record))
+        for step, kind, record in sorted(rows, key=lambda row: row[0]):
+            if step > self._writer.sent:
+                self._writer.log(step, kind, record)
+                self._writer.sent = step
+        self._ends |= {record["iteration"]: record for record in filter(is_update, metrics)}
 
     def _warn(self, text: str) -> None:
-        if "warned" not in self._events:
-            self._events["warned"] = True
-            warn(f"{TITLES[self.config.tracking.name]}: {text}; the run goes on, and its files are complete")
+        if not self._warned:
+            self._warned = True
+            warn(f"{TITLES[self.name]}: {text}; the run goes on, and its files are complete")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is None:
+        if self._thread.ident is None:
             return
-        stopped = isinstance(error, (Interrupted, KeyboardInterrupt))
-        self._send({"exit_code": 0 if error is None else 1, "preempted": stopped})
-        self._close(FINISH_SECONDS if error is None else STOP_SECONDS)
-        opened = self._events.get("opened", {})
-        if self.config.tracking.name == "tensorboard" and opened:
-            say(f"TensorBoard: tensorboard --logdir {shlex.quote(str(self.folder.parent))}")
-        elif opened.get("mode") == "offline":
-            say(f"W&B, offline: wandb sync {shlex.quote(opened['path'])}")
-        elif opened.get("url"):
-            say(f"W&B: {opened['url']}")
-
-    def _close(self, seconds: float) -> None:
-        """Wait for the mirror's end; kill it, with W&B's own process, when it takes longer."""
-        assert self._process is not None
-        assert self._listener is not None
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        self._exit_code, self._preempted = int(error is not None), isinstance(error, (Interrupted, KeyboardInterrupt))
+        self._queue.put(None)
+        seconds = FINISH_SECONDS if error is None else STOP_SECONDS
+        self._thread.join(seconds)
+        if self._thread.is_alive():
             self._warn(f"it did not finish within {seconds:.0f} s of the run's end and was ended")
-            with contextlib.suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        else:
-            if code != 0 and "warned" not in self._events:
-                self._listener.join(1.0)
-                self._warn(f"its client ended with code {code} (see {self.home / 'client.log'})")
-        self._listener.join(1.0)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(OSError):  # of what could not be told any more
-            self._process.stdin.close()
-        if not self._listener.is_alive():
-            self._process.stdout.close()
+            self._writer.kill()
+            self._thread.join(1.0)
+        if self._writer.shown:
+            say(self._writer.shown)

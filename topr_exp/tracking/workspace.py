@@ -69,19 +69,17 @@ def save(workspace: Any, path: Path) -> None:
 
 def create(entity: str, project: str, group: str | None) -> str:
     """Create the workspace in W&B; returns its address. TOPRError when W&B refuses or can't be reached."""
-    from topr_exp.tracking.wandb_run import logged_in
+    import wandb
 
-    if not logged_in():
-        raise TOPRError("nobody is logged in to W&B: `wandb login`, or --save FILE for the specification alone")
     try:
-        import wandb
-
-        workspace = build(entity or str(wandb.Api().default_entity), project, group)
-        workspace.save()
+        if wandb.login(prompt=False):
+            workspace = build(entity or str(wandb.Api().default_entity), project, group)
+            workspace.save()
+            return str(workspace.url)
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise TOPRError(f"W&B did not take the workspace ({type(error).__name__}: {reason})") from error
-    return str(workspace.url)
+    raise TOPRError("nobody is logged in to W&B: `wandb login`, or --save FILE for the specification alone")
 
 
 def build(entity: str, project: str, group: str | None) -> Any:

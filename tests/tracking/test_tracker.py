@@ -1,0 +1,285 @@
+"""The tracker beside a run: what it is given, and that nothing which happens to it reaches the run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from topr_exp.runtime.interrupts import Interrupted
+
+from tests.conftest import config_of, overrides
+from tests.run_folders import add_metrics, completion, evaluation, make_run, update, write_lines
+from tests.tracking.conftest import history, inspect, offline_folders
+from topr_exp.pipeline import run
+from topr_exp.runs.folder import RunFolder
+from topr_exp.runtime import distributed
+from topr_exp.tracking import tracker as tracker_module
+from topr_exp.tracking.tracker import Tracker
+from topr_exp.tracking.writers import indented, run_id
+from topr_exp.types import ConfigError
+
+needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="no tensorboard")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a run waits half a minute for the client: a machine at work on other things needs more."""
+    monkeypatch.setattr(tracker_module, "FINISH_SECONDS", 240.0)
+    monkeypatch.setattr("logging.raiseExceptions", True)  # restored afterwards
+
+
+@contextmanager
+def attempt(config: Any, *, opened: bool = False) -> Iterator[RunFolder]:
+    """An attempt at a run; opened: begins once the client is at work."""
+    with RunFolder(config) as folder, Tracker(config, folder) as tracker:
+        while opened and not tracker._writer.shown:
+            assert tracker._thread.is_alive()
+            time.sleep(0.05)
+        yield folder
+
+
+def train(folder: RunFolder, first: int, last: int, iteration: int = 1) -> None:
+    """Go on from a checkpoint before update `first`."""
+    folder.metrics.rewind(iteration, first - 1)
+    for step in range(first, last + 1):
+        folder.log(update(step, random.Random(step), iteration))
+
+
+class Client:
+    """In place of the module wandb: keeps what it is given; `broken` replaces functions."""
+
+    def __init__(self, *, online: bool = True, step: int = 0, **broken: Any) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.calls: list[tuple[str, Any]] = []
+        settings = SimpleNamespace(mode="online" if online else "offline", sync_dir="there")
+        self.run = SimpleNamespace(settings=settings, resumed=step > 0, step=step, url="https://there", summary={})
+        for name in ("define_metric", "mark_preempting", "finish"):
+            setattr(self.run, name, lambda *a, name=name, **k: self.calls.append((name, k)))
+        self.run.log = lambda row, step: self.rows.append({**row, "_step": step})
+        self.Settings = self.Table = lambda **k: k
+        self.setup = lambda *a: SimpleNamespace(settings=SimpleNamespace(mode="online"))
+        self.login, self.teardown = lambda prompt: online, lambda **k: None
+        for name, function in broken.items():
+            setattr(self.run if name in ("log", "finish") else self, name, function)
+
+    def init(self, **given: Any) -> Any:
+        self.calls.append(("init", given))
+        return self.run
+
+
+def test_an_online_run_is_sent_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B has 8 updates of the 12 in the files; the attempt goes on from a checkpoint at 10."""
+    config, path = make_run(tmp_path, "tracking=wandb", "tracking.entity=us", steps=12, done=False)
+    client = Client(step=3 * 8 + 1)
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    with attempt(config) as folder:
+        folder.evaluations.add(evaluation(0, 0.2))  # which every attempt records again
+        train(folder, 11, 14)
+        folder.evaluations.add(evaluation(1, 0.5, subset=True))
+        folder.evaluations.add(evaluation(1, 0.5))
+        train(folder, 1, 2, iteration=2)
+    steps = [3 * step for step in range(9, 15)]
+    assert [row["_step"] for row in client.rows] == [*steps, 3 * 14 + 1, 3 * 14 + 2, 3 * 15, 3 * 16]
+    assert [row["samples"] for row in client.rows[-2:]] == [32 * 15, 32 * 16]
+    given = client.calls[0][1]
+    assert (given["id"], given["resume"], given["mode"]) == (run_id(path), "allow", None)
+    assert (given["entity"], given["project"], given["group"]) == ("us", "topr_exp", "runs")
+    assert client.calls[-1] == ("finish", {"exit_code": 0})
+
+
+@pytest.mark.parametrize("error", [Interrupted(signal.SIGTERM), ValueError("no")], ids=["preempted", "failed"])
+def test_the_end_of_an_attempt_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    client = Client(online=False)
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    with pytest.raises(type(error)), attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb")):
+        raise error
+    assert client.calls[0][1]["mode"] == "offline"  # nobody is logged in
+    assert client.calls[-1] == ("finish", {"exit_code": 1})
+    assert ("mark_preempting" in dict(client.calls)) == isinstance(error, Interrupted)
+
+
+def raising(error: BaseException) -> Any:
+    def call(*a: Any, **k: Any) -> Any:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "expected"),
+    [
+        ("Settings", None, "not callable"),
+        ("init", RuntimeError("refused"), "refused"),
+        ("log", OSError(28, "no space"), "no space"),
+        ("finish", SystemExit(2), "SystemExit: 2"),
+        ("login", "hangs", "did not finish"),
+        ("init", "hangs", "did not finish"),
+        ("log", "hangs", "did not finish"),
+        ("finish", "hangs", "did not finish"),
+    ],
+)
+def test_whatever_the_client_does_the_run_goes_on_at_its_pace_with_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, fault: Any,
+    expected: str,
+) -> None:  # fmt: skip
+    released = threading.Event()
+    broken = (lambda *a, **k: released.wait(600)) if fault == "hangs" else raising(fault) if fault else None
+    monkeypatch.setitem(sys.modules, "wandb", Client(**{name: broken}))
+    monkeypatch.setattr(tracker_module, "FINISH_SECONDS", 1.0 if fault == "hangs" else 240.0)
+    with attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb")) as folder:
+        began = time.monotonic()
+        train(folder, 1, 200)
+        assert time.monotonic() - began < 1.0  # 5 ms an update
+        ended = time.monotonic()
+    assert time.monotonic() - ended < 30
+    released.set()
+    for thread in [thread for thread in threading.enumerate() if thread.name == "tracker"]:
+        thread.join()
+    (warning,) = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+    assert warning.startswith("warning: W&B: ")
+    assert expected in warning
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_clients_process_may_die_or_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    monkeypatch.setattr(tracker_module, "FINISH_SECONDS", 3.0)
+    with attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb"), opened=True) as folder:
+        import wandb
+
+        process = wandb.setup()._connection._proc._process
+        train(folder, 1, 5)
+        process.send_signal(number)
+        train(folder, 6, 200)
+    assert process.wait(5) == -signal.SIGKILL
+    assert capsys.readouterr().err.count("warning: W&B: ") == 1
+    assert "WANDB_SERVICE" not in os.environ  # released: nothing waits for it when the interpreter exits
+
+
+def test_an_account_without_a_network_means_offline_and_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    config = config_of(f"output_dir={tmp_path}", "tracking=wandb")
+    with attempt(config) as folder:
+        train(folder, 1, 3)
+    captured = capsys.readouterr()
+    assert captured.err.count("warning: W&B: going on offline (") == captured.err.count("W&B") == 1
+    assert "wandb sync" in captured.out
+    rows = history(inspect(config.folder))
+    assert [row["item"]["optimizer_step"] for row in rows] == [1, 2, 3]
+
+
+def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = threading.active_count()
+    for arguments, rank in ((["tracking=none"], 0), (["tracking=wandb", "seed=1"], 0), (["tracking=wandb"], 1)):
+        monkeypatch.setattr(distributed, "_rank", rank)
+        config, path = make_run(tmp_path / str(rank), *arguments, steps=1, done=rank == 0)
+        with Tracker(config, RunFolder(config)):
+            assert threading.active_count() == before
+        assert not (path / "wandb").exists()
+
+
+NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[31m {{7*7}}\n```"
+
+
+def test_hostile_text_stays_text(tmp_path: Path) -> None:
+    config = config_of(f"output_dir={tmp_path}", "tracking=wandb")
+    with attempt(config) as folder:
+        entries = [
+            completion(0, "invalid", NASTY),
+            completion(1, "correct", "ok"),
+            completion(2, "correct", "", set="train"),
+        ]
+        write_lines(folder.path / "completions.jsonl", [*entries, completion(3, "correct", "later", iteration=1)])
+        folder.evaluations.add(evaluation(0, 0.2))
+    (offline,) = offline_folders(config.folder)
+    (table,) = [json.loads(path.read_text()) for path in offline.glob("files/media/table/*.json")]
+    column = table["columns"].index("completion")
+    assert [row[column] for row in table["data"]] == [NASTY, "ok"]
+    (row,) = [row["item"] for row in history(inspect(config.folder)) if "eval/pass_at_1" in row["item"]]
+    assert row["completions._type"] == "table-file"
+    assert not list(offline.rglob("*.html"))
+    assert all(line.startswith("    ") for line in indented(NASTY).splitlines())  # for TensorBoard, which renders
+
+
+def test_a_folder_that_is_made_again_is_another_run(tmp_path: Path) -> None:
+    (_, one), (_, other) = make_run(tmp_path / "a"), make_run(tmp_path / "b", rng=1)
+    assert run_id(one) != run_id(other)
+    assert len(run_id(one)) <= 64
+
+
+# ---- TensorBoard
+
+
+def points(folder: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """Steps and values by name, as TensorBoard's own reader finds them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    found.Reload()
+    scalars = {name: found.Scalars(name) for name in found.Tags()["scalars"]}
+    return {name: ([one.step for one in each], [one.value for one in each]) for name, each in scalars.items()}
+
+
+def losses(folder: Path) -> tuple[list[int], Any]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["step"] for line in lines], pytest.approx([line["loss"] for line in lines])
+
+
+@needs_tensorboard
+def test_a_run_arrives_in_tensorboard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = config_of(*overrides(tmp_path, "tracking=tensorboard"))
+    summary = run(config)
+    captured = capsys.readouterr()
+    assert "warning" not in captured.err
+    assert captured.out.splitlines()[-1] == f"TensorBoard: tensorboard --logdir {tmp_path / 'runs'}"
+    found = points(config.folder)
+    assert found["train/loss"] == losses(config.folder)
+    ends = [summary[name]["pass@1"] for name in ("base", "final")]
+    assert found["eval/pass_at_1"] == ([0, len(found["train/loss"][0])], pytest.approx(ends))
+    run(config)
+    assert points(config.folder) == found
+
+
+@needs_tensorboard
+def test_a_resumed_run_doubles_and_loses_no_point_in_tensorboard(tmp_path: Path) -> None:
+    config = config_of(f"output_dir={tmp_path}", "tracking=tensorboard")
+    with attempt(config) as folder:
+        train(folder, 1, 12)
+    path = config.folder
+    assert points(path)["train/loss"][0] == list(range(1, 13))
+    write_lines(path / "metrics.jsonl", [])
+    add_metrics(path, range(1, 9), random.Random(0))  # as another machine's arithmetic would have it
+    with attempt(config) as folder:
+        train(folder, 7, 10)
+        folder.evaluations.add(evaluation(1, 0.5))
+    found = points(path)
+    assert found["train/loss"][0] == losses(path)[0] == list(range(1, 11))
+    assert found["eval/pass_at_1"] == ([10], pytest.approx([0.5]))
+
+
+def test_tensorboard_has_to_be_installed_and_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    from topr_exp.runs import preflight
+
+    found = lambda name: None if name == "tensorboard" else object()
+    monkeypatch.setattr(preflight.importlib.util, "find_spec", found)
+    with pytest.raises(ConfigError, match=r"^tracking=tensorboard: the package tensorboard is not installed \(pip"):
+        config_of("tracking=tensorboard", "dry_run=true")
+    with pytest.raises(ConfigError, match=r"nothing reads tracking\.project here; tracking=wandb does"):
+        config_of("tracking=tensorboard", "tracking.project=x")

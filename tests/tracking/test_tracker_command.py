@@ -1,0 +1,103 @@
+"""`tracking=wandb` as a user starts it, with the real client and no network; W&B's own reader reads what it wrote."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, config_of, overrides
+from tests.sweep_tools import slow
+from tests.tracking.conftest import cut_off, history, inspect, offline_folders
+
+# Waits for the client on a busy machine too.
+PATIENT = """
+import sys
+from topr_exp.__main__ import main
+from topr_exp.tracking import tracker
+tracker.FINISH_SECONDS = 240.0
+sys.exit(main())
+"""
+CHOSEN = ["name=sweep", "tracking=wandb", "tracking.model_artifact=true", "baseline=-0.3"]
+LONG = ["optim.epochs=3", "evaluation.every=4", "checkpoint.every_seconds=1000"]  # 12 updates, no checkpoint
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run that was killed at update 5 and given again, and what the second command printed."""
+    tmp_path = tmp_path_factory.mktemp("run")
+    environment = cut_off(home=tmp_path)
+    given = overrides(tmp_path, *CHOSEN, *LONG, *slow("Slow"))
+    folder, command = config_of(*given).folder, [sys.executable, "-c", PATIENT, *given]
+    first = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < 5:
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    assert "Traceback" not in done.stderr
+    return folder, done.stdout
+
+
+def test_one_offline_run_is_left_under_one_id(resumed: tuple[Path, str]) -> None:
+    folder, printed = resumed
+    (offline,) = offline_folders(folder)
+    assert printed.splitlines()[-1] == f"W&B, offline: wandb sync {offline}"
+    assert (folder / "DONE").exists()
+    (exit_,) = (record["exit"] for record in inspect(folder) if record["type"] == "exit")
+    assert exit_.get("exit_code", 0) == 0
+
+
+def test_settings_arrive(resumed: tuple[Path, str]) -> None:
+    records = inspect(resumed[0])
+    (started,) = (record["run"] for record in records if record["type"] == "run")
+    assert (started["run_group"], started["job_type"]) == ("sweep", "train")
+    assert started["tags"] == ["topr", "gsm8k", "embedded", "tiny"]
+    config = started["config"]["update"]
+    assert (config["baseline"], config["algo"]["a_pos"]) == (-0.3, 1)
+    assert "baseline=-0.3" in config["overrides"]
+    assert "versions" in config["environment"]
+    axes = {record["metric"].get("glob_name"): record["metric"] for record in records if record["type"] == "metric"}
+    assert {axes[f"{kind}/*"]["step_metric"] for kind in ("train", "curve", "eval")} == {"optimizer_step"}
+
+
+def test_every_record_arrives_once_and_in_order(resumed: tuple[Path, str]) -> None:
+    folder, _ = resumed
+    rows = [row["item"] for row in history(inspect(folder))]
+    updates = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in updates] == list(range(1, 13))
+    for name, key in (("optimizer_step", "step"), ("samples", "samples"), ("train/loss", "loss")):
+        assert [row[name] for row in rows if "train/loss" in row] == pytest.approx([line[key] for line in updates])
+    tests = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
+    for kind, steps in (("curve", [0, 4, 8, 12]), ("eval", [0, 12])):
+        found = [row for row in rows if f"{kind}/pass_at_1" in row]
+        assert [row["optimizer_step"] for row in found] == steps
+        values = {line.get("step", 12 * line["iteration"]): line["pass@1"] for line in tests
+                  if line.get("subset", False) == (kind == "curve")}  # fmt: skip
+        assert [row[f"{kind}/pass_at_1"] for row in found] == pytest.approx([values[step] for step in steps])
+    assert [row["_step"] for row in rows] == sorted({row["_step"] for row in rows})
+
+
+def test_summary_weights_and_completions_arrive(resumed: tuple[Path, str]) -> None:
+    folder, _ = resumed
+    records, summary = inspect(folder), json.loads((folder / "summary.json").read_text())
+    last: dict[str, Any] = {}
+    for record in records:
+        last |= record.get("summary", {}).get("update", {}) if record["type"] == "summary" else {}
+    assert last["final/pass_at_1"] == pytest.approx(summary["final"]["pass@1"])
+    assert last["seconds/training"] == summary["seconds"]["training"]
+    weights = next(record["artifact"] for record in records if record.get("artifact", {}).get("type") == "model")
+    assert {"config.json", "model.safetensors"} <= {entry["path"] for entry in weights["manifest"]["contents"]}
+    paths = offline_folders(folder)[0].glob("files/media/table/*.json")
+    tables = [json.loads(path.read_text()) for path in paths]
+    assert len(tables) == 2
+    assert {row[tables[0]["columns"].index("verdict")] for table in tables for row in table["data"]} >= {"incorrect"}

@@ -1,0 +1,183 @@
+"""Write a run's records by the clients of W&B and TensorBoard. Any call may block or raise: `Tracker` bounds that."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from topr_exp.config.settings import Config
+from topr_exp.runs.provenance import overrides
+from topr_exp.runs.records import Record
+from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.tracking.rows import AXES, COLUMNS, leaves, numbers, sample_rows
+
+UPLOAD_SECONDS = 25.0  # for W&B's client to upload the rest at the end
+
+
+class Writer:
+    """One run in a tracker; all methods but `kill` are called from one thread, in this order."""
+
+    sent = -1  # the last step that the tracker has
+    shown = ""  # a line for the user: where to find the run
+    run: Any = None  # of the client
+
+    def open(self) -> None:
+        """Start the run, or go on with it; sets `sent` and `shown`."""
+
+    def log(self, step: int, kind: str, record: Record) -> None:
+        """Write a record; kind: train, curve (an evaluation on a part of the test set) or eval (on all of it)."""
+
+    def finish(self, exit_code: int, *, preempted: bool) -> None:
+        """Write the end of the run."""
+
+    def release(self) -> None:
+        """Free what the client holds, also after an error."""
+
+    def kill(self) -> None:
+        """Make a call that hangs fail, as far as that can be done from another thread."""
+
+
+class WandbWriter(Writer):
+    """A W&B run with an id that all attempts share.
+
+    Online W&B says by its last step what it has. Offline each attempt writes all records into a new folder.
+    """
+
+    def __init__(self, config: Config, folder: Path, warn: Callable[[str], None]) -> None:
+        self.tracking, self.folder, self.warn = config.tracking, folder, warn
+
+    def open(self) -> None:
+        import wandb
+
+        logging.raiseExceptions = False  # else its debug log prints a traceback a line when the disk is full
+        wandb.setup(wandb.Settings(silent=True))
+        earlier = list((self.folder / "wandb").glob("offline-run-*"))
+        run = self.run = self._start()
+        if run.settings.mode == "offline":
+            for folder in earlier:  # superseded by the new one
+                shutil.rmtree(folder, ignore_errors=True)
+            self.shown = f"W&B, offline: wandb sync {shlex.quote(str(run.settings.sync_dir))}"
+        elif run.url:
+            self.shown = f"W&B: {run.url}"
+        if run.resumed:
+            self.sent = int(run.step) - 1
+        for kind in ("train", "curve", "eval"):
+            run.define_metric(f"{kind}/*", step_metric="optimizer_step")
+        for axis in ("optimizer_step", "samples"):
+            run.define_metric(axis, hidden=True)
+
+    def _start(self) -> Any:
+        """Start online where somebody is logged in and W&B answers, else offline; obey WANDB_MODE."""
+        import wandb
+
+        if wandb.setup().settings.mode != "online":
+            return self._init()
+        try:
+            if wandb.login(prompt=False):
+                return self._init()
+        except Exception as error:
+            self.warn(f"going on offline ({' '.join(str(error).split())[:200]})")
+            wandb.teardown()  # the failed attempt holds the id
+        return self._init("offline")
+
+    def _init(self, mode: Literal["offline"] | None = None) -> Any:
+        import wandb
+
+        resolved = read_object(self.folder / "config.json")[0]["resolved"]
+        environment = read_object(self.folder / "environment.json")[0]
+        tags = [resolved["algo"]["name"], resolved["data"]["name"], resolved["data"].get("source", "")]
+        return wandb.init(
+            project=self.tracking.project,
+            entity=self.tracking.entity,
+            group=self.tracking.group,
+            job_type=self.tracking.job_type,
+            name=self.folder.name,
+            id=run_id(self.folder),
+            resume="allow",
+            dir=str(self.folder),
+            mode=mode,
+            tags=[tag[:64] for tag in [*tags, resolved["model"]["name"]] if tag],
+            config={**resolved, "overrides": overrides(self.folder), "environment": environment},
+            settings=wandb.Settings(
+                silent=True,
+                console="off",
+                disable_git=True,
+                disable_code=True,
+                finish_timeout=UPLOAD_SECONDS,
+                finish_timeout_raises=True,
+            ),
+        )
+
+    def log(self, step: int, kind: str, record: Record) -> None:
+        import wandb
+
+        rows = sample_rows(self.folder, record["iteration"]) if kind == "eval" else []
+        table = {"completions": wandb.Table(columns=list(COLUMNS), data=rows)} if rows else {}
+        self.run.log({**numbers(kind, record), **table}, step=step)
+
+    def finish(self, exit_code: int, *, preempted: bool) -> None:
+        if (self.folder / "DONE").exists():
+            self.run.summary.update(dict(leaves(read_object(self.folder / "summary.json")[0])))
+            if self.tracking.model_artifact:
+                self.run.log_model(str(self.folder / "model"), name=f"model-{self.run.id}")
+        if preempted:
+            self.run.mark_preempting()
+        self.run.finish(exit_code=exit_code)
+
+    def release(self) -> None:
+        import wandb
+
+        wandb.teardown(exit_code=1)  # which else waits for its process when the interpreter exits
+
+    def kill(self) -> None:
+        import wandb
+
+        with contextlib.suppress(AttributeError):  # not started yet
+            wandb.setup()._connection._proc._process.kill()  # there is no public way; the constraints pin the version
+
+
+def run_id(folder: Path) -> str:
+    """The W&B id: equal for every attempt at a run, another one when the folder was removed and made again."""
+    made = (folder / "environment.json").read_bytes()
+    return f"{folder.name[:48]}-{hashlib.sha256(made).hexdigest()[:8]}"
+
+
+class TensorBoardWriter(Writer):
+    """An event file in the run's folder, written again by each attempt from the run's records."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        target = self.folder / "tensorboard"
+        for old in target.glob("events.out.tfevents.*"):
+            old.unlink()
+        self.run = SummaryWriter(str(target), purge_step=0)  # a TensorBoard that read the old file forgets it
+        self.run.add_text("settings", indented((self.folder / "config.yaml").read_text(encoding="utf-8")), 0)
+        self.shown = f"TensorBoard: tensorboard --logdir {shlex.quote(str(self.folder.parent))}"
+
+    def log(self, step: int, kind: str, record: Record) -> None:
+        for name, value in numbers(kind, record).items():
+            if name not in AXES and value is not None:
+                self.run.add_scalar(name, value, record["optimizer_step"])
+        rows = sample_rows(self.folder, record["iteration"]) if kind == "eval" else []
+        shown = ["\n".join(f"{name}: {value}" for name, value in zip(COLUMNS, row, strict=True)) for row in rows]
+        if shown:
+            self.run.add_text("completions", indented("\n\n".join(shown)), record["optimizer_step"])
+
+    def release(self) -> None:
+        if self.run is not None:
+            self.run.close()
+
+
+def indented(text: str) -> str:
+    """Text that TensorBoard, which renders Markdown, shows as it is; no text can end an indented block."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
