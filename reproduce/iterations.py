@@ -12,8 +12,8 @@ from reproduce import draw
 from reproduce.claims import Claim, Row, above, judged, where
 from reproduce.draw import INSIDE, grid, panel
 from reproduce.figure import Extra, name_of, of_model
+from topr_exp.difficulty import EFFECTIVE_POSITIVE, difficulty_of_run
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.problem_weights import EFFECTIVE_POSITIVE, difficulty_of_run
 from topr_exp.report.selection import Runs, of_problems
 from topr_exp.runs.records import Record
 

@@ -60,10 +60,10 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
 
     TOPRError where there are none, or where one does not have the figure.
     """
-    from topr_exp.report.paired import record
-    from topr_exp.report.runs import read_runs
+    from topr_exp.report.results import record
+    from topr_exp.report.runs import find_runs
 
-    everything = read_runs(folders)
+    everything = find_runs(folders)
     runs = [run for run in everything if run.status == "done"]
     if not runs:
         raise TOPRError(f"none of the {len(everything)} runs there is finished")
@@ -91,7 +91,7 @@ def by_test(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     It is of the settings of data, with a number where these are the same and the problems are not.
     """
     from topr_exp.report.groups import TEST, flatten, ignored, rank, tell, telling
-    from topr_exp.report.paired import gold_answers
+    from topr_exp.report.results import gold_answers
 
     tests: dict[str, list[Run]] = {}
     for run in runs:
@@ -108,7 +108,7 @@ def by_test(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
 def groups_of(runs: list[Run], figure: str) -> tuple[dict[tuple[str, ...], Runs], list[str]]:
     """The runs by the values of the settings that tell groups apart, and lines on what else these differ in."""
     from topr_exp.report.groups import group_runs, tell
-    from topr_exp.report.paired import record
+    from topr_exp.report.results import record
     from topr_exp.report.selection import Runs
 
     comparison = group_runs(runs)

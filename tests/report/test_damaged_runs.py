@@ -82,7 +82,7 @@ def test_a_damaged_run_is_a_line_and_costs_no_other_anything(
     Sweep(intact.parent, [], [Run(number, each, [], {}, "") for number, each in enumerate(names, 1)]).save()
     assert read_run(intact).notes == []
     if name in OTHERS:  # figures show nothing of them
-        monkeypatch.setattr(write, "write_figures", lambda *_: [])
+        monkeypatch.setattr(write, "plots", lambda *_: [])
     capsys.readouterr()
 
     assert report.main([str(intact.parent), "--out", str(tmp_path / "out")]) == 0

@@ -8,9 +8,7 @@ import pytest
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from topr_exp.evaluation.intervals import t_95, t_half_width
-from topr_exp.report.curves import band
 from topr_exp.report.estimates import as_printed, estimate, majority_name, reward_name
-from topr_exp.report.plots import curves_of
 from topr_exp.report.runs import Run
 
 BASE = evaluation(30, 40, 20, ends=(25, 36))
@@ -74,28 +72,6 @@ def test_a_run_that_is_not_finished_is_not_averaged_with_those_that_are() -> Non
     so_far = estimate(made[2:], "pass@1")
     assert so_far is not None
     assert so_far.value == pytest.approx(0.1)
-
-
-def test_each_point_of_a_curve_has_its_own_figures() -> None:
-    run = made_run("x", BASE, BASE, curve={0: (30, 20), 10: (45, 12), 20: (41, 3), 35: (60, 1)})
-    for name, expected in (("pass@1", [0.3, 0.45, 0.41, 0.6]), ("invalid", [0.2, 0.12, 0.03, 0.01])):
-        curves = curves_of(run, "test")
-        assert curves.steps.tolist() == [0, 10, 20, 35]
-        assert curves.values[name].tolist() == pytest.approx(expected)
-
-
-def test_a_band_has_at_each_place_the_interval_of_the_values_there() -> None:
-    """It has only places that all curves were measured at."""
-    first, second, third = [0.3, 0.5, 0.4], [0.2, 0.6, 0.5], [0.35, 0.4, 0.45]
-    x = np.array([0.0, 10.0, 20.0])
-    curves = [(x, np.array(first)), (x, np.array(second)), (x[[0, 2]], np.array(third)[[0, 2]])]
-    found = band(curves, share=True)
-    assert found is not None
-    assert found.x.tolist() == [0, 20]
-    for place, i in enumerate((0, 2)):
-        expected = by_hand.interval([first[i], second[i], third[i]])
-        shown = (found.mean[place], found.low[place], found.high[place])
-        assert shown == pytest.approx((expected[0], max(0.0, expected[1]), expected[2]), abs=1e-3)
 
 
 def test_the_headline_vote_is_the_one_with_most_completions() -> None:

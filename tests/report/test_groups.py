@@ -1,29 +1,23 @@
-"""Grouping by what differs, curves and their intervals, tables."""
+"""Grouping by what differs."""
 
 from __future__ import annotations
 
 import csv
 import functools
-import io
 import json
 import math
 import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.conftest import config_of
 from tests.run_folders import make_run, make_sweep
 from topr_exp.config.schema import plain
-from topr_exp.evaluation.intervals import t_half_width
-from topr_exp.report.curves import band, read_curves, thin
-from topr_exp.report.estimates import estimate
 from topr_exp.report.facts import facts
 from topr_exp.report.groups import axes, different_bases, flatten, group_runs
-from topr_exp.report.runs import Run, read_runs
-from topr_exp.report.tables import groups_csv, groups_tex, runs_csv, tex
+from topr_exp.report.runs import Run, find_runs
 from topr_exp.report.write import write_report
 
 
@@ -127,7 +121,7 @@ def test_the_same_run_twice_is_counted_once(tmp_path: Path) -> None:
     tables = write_report([tmp_path]).parent / "tables"
     (row,) = csv.DictReader((tables / "groups.csv").open(encoding="utf-8"))
     assert (row["runs"], row["final_pass@1_interval_over"]) == ("2", "2 seeds")
-    runs = read_runs([tmp_path])
+    runs = find_runs([tmp_path])
     assert len(facts(runs, group_runs(runs))["counted once"].split(" and ")) == 2
 
 
@@ -161,113 +155,7 @@ def test_runs_that_began_from_different_bases_are_told() -> None:
 
 
 def test_axes_are_numbers_that_differ(tmp_path: Path) -> None:
-    runs = read_runs([make_sweep(tmp_path, 20)])
+    runs = find_runs([make_sweep(tmp_path, 20)])
     found = axes(runs, group_runs(runs))
     assert list(found) == ["effective_positive", "algo.a_pos"]
     assert sorted(set(found["effective_positive"])) == [0.05, 0.2, 0.5, 0.8, 1.0]
-
-
-def test_thinning_keeps_means_and_ends() -> None:
-    updates = [
-        {"iteration": 1, "step": i, "optimizer_step": i, "samples": 8 * i, "loss": float(i)} for i in range(1, 1001)
-    ]
-    found = thin(read_curves(updates, "samples"), points=100)
-    assert len(found.steps) == 63
-    assert found.steps[-1] == 1000
-    assert found.samples[-1] == 8000
-    np.testing.assert_allclose(found.values["loss"][:-1], np.arange(1, 993).reshape(62, 16).mean(1))
-    fewer = thin(read_curves(updates[:900], "samples"), points=100)
-    assert {*fewer.steps[:-1]} < {*found.steps}, "runs of other lengths have places in common"
-    few = thin(read_curves(updates[:7], "samples"), points=100)
-    np.testing.assert_allclose(few.values["loss"], np.arange(1, 8))
-
-
-def test_thinning_passes_over_what_is_missing_or_not_finite() -> None:
-    updates = [
-        {"iteration": 1, "step": i, "optimizer_step": i, "samples": i, "loss": value}
-        for i, value in enumerate([1.0, math.nan, None, "x", 3.0, math.inf], 1)
-    ]
-    found = thin(read_curves(updates, "samples"), points=2)
-    np.testing.assert_allclose(found.values["loss"], [1.0, 3.0])
-    assert thin(read_curves([], "samples")).values == {}
-
-
-def test_the_interval_over_repetitions_is_students() -> None:
-    values = np.array([0.1, 0.2, 0.6])
-    assert t_half_width(values) == pytest.approx(4.303 * values.std(ddof=1) / math.sqrt(3))
-    assert np.isnan(t_half_width(np.array([[0.5, 0.1]]))).all()  # of a single one nothing is known
-
-
-def test_coverage_of_the_interval_over_repetitions() -> None:
-    rng = np.random.default_rng(0)
-    draws = rng.normal(size=(4, 20_000))
-    covered = np.abs(draws.mean(0)) <= t_half_width(draws)
-    assert 0.945 < covered.mean() < 0.955
-
-
-def test_a_band_ends_with_its_shortest_curve() -> None:
-    x = np.arange(5.0)
-    found = band([(x, x), (x[:3], x[:3] + 2), (np.zeros(0), np.zeros(0))])
-    assert found is not None
-    assert found.curves == 2
-    np.testing.assert_allclose(found.mean, [1, 2, 3])
-    assert band([]) is None
-
-
-def test_a_band_is_students_interval_within_what_a_share_can_be() -> None:
-    x, curves = np.arange(2.0), [np.array([0.1, 0.98]), np.array([0.2, 0.9]), np.array([0.9, 0.99])]
-    found = band([(x, y) for y in curves])
-    assert found is not None
-    np.testing.assert_allclose(found.high - found.mean, t_half_width(np.array(curves)))
-    shares = band([(x, y) for y in curves], share=True)
-    assert shares is not None
-    assert (shares.low >= 0).all()
-    assert (shares.high <= 1).all()
-    two = band([(x, y) for y in curves[:2]])
-    assert two is not None
-    np.testing.assert_allclose([two.low, two.high], [[0.1, 0.9], [0.2, 0.98]])
-
-
-def test_what_all_runs_share_has_its_interval_over_problems(tmp_path: Path) -> None:
-    runs = read_runs([make_sweep(tmp_path, 4)])
-    base, final = estimate(runs, "pass@1", "base"), estimate(runs, "pass@1")
-    assert base is not None
-    assert final is not None
-    assert (base.seeds, final.seeds) == (1, 4)
-    assert base.low < base.value
-
-
-def test_a_single_run_has_its_interval_over_problems(tmp_path: Path) -> None:
-    make_run(tmp_path)
-    (run,) = read_runs([tmp_path])
-    found = estimate([run], "pass@1")
-    assert found is not None
-    assert found.seeds == 1
-    assert found.low == pytest.approx(0.9 * found.value)
-    share = estimate([run], "invalid")
-    assert share is not None
-    assert math.isnan(share.low)
-
-
-def test_tables_hold_every_run_and_group(tmp_path: Path) -> None:
-    runs = read_runs([make_sweep(tmp_path, 20)])
-    found = group_runs(runs)
-    rows = list(csv.DictReader(io.StringIO(runs_csv(runs, found))))
-    assert len(rows) == 20
-    assert float(rows[0]["final_pass@1"]) == runs[0].figure("final", "pass@1")
-    groups = list(csv.DictReader(io.StringIO(groups_csv(runs, found))))
-    assert len(groups) == 10
-    assert {row["runs"] for row in groups} == {"2"}
-    assert {row["final_pass@1_interval_over"] for row in groups} == {"2 seeds"}
-    lines = groups_tex(runs, found).splitlines()
-    assert sum(line.endswith(r"\\") for line in lines) == 11
-    assert len({line.count("&") for line in lines if line.endswith(r"\\")}) == 1
-
-
-def test_latex_and_spreadsheets_get_text_as_text() -> None:
-    assert tex(r"a_b & 5% {x} \input{y} ~^#$") == (
-        r"a\_b \& 5\% \{x\} \textbackslash{}input\{y\} \textasciitilde{}\textasciicircum{}\#\$"
-    )
-    runs = [run_with("=HYPERLINK(1)", lr="=1+1"), run_with("b", lr="x")]
-    for row in csv.reader(io.StringIO(runs_csv(runs, group_runs(runs)))):
-        assert not any(cell.startswith("=") for cell in row)

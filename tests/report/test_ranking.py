@@ -13,9 +13,9 @@ from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report import ranking as module
 from topr_exp.report.groups import group_runs
 from topr_exp.report.page import best_first
-from topr_exp.report.ranking import listed, ranking
+from topr_exp.report.ranking import Row, listed, ranking
 from topr_exp.report.results import packed
-from topr_exp.report.runs import Run, read_runs
+from topr_exp.report.runs import Run, find_runs
 from topr_exp.types import TOPRError
 
 N, PROBLEMS = 8, 40
@@ -38,7 +38,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     for algo in LEVELS:
         for seed in range(3):
             make_run(tmp_path, f"algo={algo}", f"seed={seed}")
-    found = read_runs([tmp_path])
+    found = find_runs([tmp_path])
     for run in found:
         algo, seed = run.config["algo"]["name"], run.config["seed"]
         for part in ("base", "final"):
@@ -52,7 +52,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return found
 
 
-def ranked(runs: list[Run]) -> dict[str, Any]:
+def ranked(runs: list[Run]) -> tuple[str, list[Row]]:
     comparison = group_runs(runs)
     return ranking(best_first(runs, comparison), runs, comparison)
 
@@ -63,24 +63,17 @@ def paired(first: str, second: str) -> str:
 
 
 def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs: list[Run]) -> None:
-    found = ranked(runs)
-    assert [row["label"] for row in found["rows"]] == ["topr", "tis", "sft"]
-    assert [row["runs"] for row in found["rows"]] == [3, 3, 3]
-    assert [row["minus"] for row in found["rows"]] == ["", paired("tis", "topr"), paired("sft", "topr")]
-    assert {row["over"] for row in found["rows"]} == {"", "3 seeds, problems"}
-    sentence = found["sentence"]
-    assert sentence.startswith(
-        f"topr ended best: {found['rows'][0]['mean']} % pass@1 (3 runs). Not told apart from it: "
+    sentence, rows = ranked(runs)
+    assert [(row["group"], row["runs"]) for row in rows] == [("topr", 3), ("tis", 3), ("sft", 3)]
+    assert [row.get("minus topr") for row in rows] == [None, paired("tis", "topr"), paired("sft", "topr")]
+    assert [row.get("over") for row in rows] == [None, "3 seeds, problems", "3 seeds, problems"]
+    assert sentence == (
+        f"topr ended best: {rows[0]['pass@1 %']} % pass@1 (3 runs). Not told apart from it: tis. "
+        "The others ended below it, each beyond its own 95 % interval."
     )
-    assert sentence.endswith(
-        "Not told apart from it: tis. The others ended below it, each beyond its own 95 % interval."
-    )
-
-
-def test_one_seed_says_nothing_of_others(runs: list[Run]) -> None:
-    found = ranked([run for run in runs if run.config["seed"] == 0])
-    assert {row["over"] for row in found["rows"]} == {"", "problems"}
-    assert found["sentence"].endswith("Where one seed is compared, nothing is said of other seeds.")
+    sentence, rows = ranked([run for run in runs if run.config["seed"] == 0])
+    assert [row.get("over") for row in rows] == [None, "problems", "problems"]
+    assert sentence.endswith("Where one seed is compared, nothing is said of other seeds.")
 
 
 def test_without_verdicts_nothing_is_compared(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,22 +81,21 @@ def test_without_verdicts_nothing_is_compared(runs: list[Run], monkeypatch: pyte
         raise TOPRError("gone")
 
     monkeypatch.setattr(module, "gold_answers", gone)
-    found = ranked(runs)
-    mean = found["rows"][0]["mean"]
+    sentence, rows = ranked(runs)
+    mean = rows[0]["pass@1 %"]
     nobody = (
         f"topr has the highest number, {mean} % pass@1 (3 runs), "
         "but no other shares a seed, the test and its verdicts with it."
     )
-    assert found["sentence"] == nobody
-    assert [row["minus"] for row in found["rows"]] == ["", "", ""]
+    assert sentence == nobody
+    assert not any("minus topr" in row for row in rows)
     monkeypatch.setattr(module, "gold_answers", lambda run: run.config["algo"]["name"])
-    assert ranked(runs)["sentence"] == nobody
+    assert ranked(runs)[0] == nobody
     monkeypatch.setattr(module, "gold_answers", lambda run: run.config["algo"]["name"] == "tis")
-    found = ranked(runs)
-    assert found["sentence"].startswith(
-        f"topr ended best: {mean} % pass@1 (3 runs). Not compared, for want of a common"
+    sentence, _ = ranked(runs)
+    assert sentence.startswith(
+        f"topr ended best: {mean} % pass@1 (3 runs). Not compared, for want of a common seed, test or verdicts: tis."
     )
-    assert "seed, test or verdicts: tis." in found["sentence"]
 
 
 def test_a_long_list_is_cut_short() -> None:
@@ -113,17 +105,17 @@ def test_a_long_list_is_cut_short() -> None:
 
 
 def test_a_single_group_begins_with_base_against_trained(runs: list[Run]) -> None:
-    found = ranked([run for run in runs if run.config["algo"]["name"] == "topr"])
+    sentence, rows = ranked([run for run in runs if run.config["algo"]["name"] == "topr"])
     gained = np.stack([counts("topr", seed, "final") - counts("topr", seed, "base") for seed in range(3)]) / N
-    assert [row["label"] for row in found["rows"]] == ["base", "trained"]
-    assert found["rows"][1]["minus"] == crossed_interval(gained).percent(sign=True)
-    assert found["sentence"].startswith("pass@1 went from ")
-    assert found["sentence"].endswith(f"(3 runs), by {found['rows'][1]['minus']} points.")
+    assert [row["model"] for row in rows] == ["base", "trained"]
+    assert rows[1]["minus base"] == crossed_interval(gained).percent(sign=True)
+    assert sentence.startswith("pass@1 went from ")
+    assert sentence.endswith(f"(3 runs), by {rows[1]['minus base']} points.")
 
 
 def test_unfinished_runs_are_left_out(runs: list[Run]) -> None:
     for run in runs:
         run.status = "running"
-    assert ranked(runs)["rows"] == []
+    assert ranked(runs) == ("No run has finished yet.", [])
     runs[0].status = "done"
-    assert [row["label"] for row in ranked(runs)["rows"]] == ["base", "trained"]
+    assert [row["model"] for row in ranked(runs)[1]] == ["base", "trained"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.run_folders import make_run
-from topr_exp.report.runs import read_run, read_runs
+from topr_exp.report.runs import find_runs, read_run
 from topr_exp.types import TOPRError
 
 
@@ -100,19 +100,19 @@ def test_runs_are_found_below_and_nothing_inside_them(tmp_path: Path) -> None:
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text("{}")
     (folder / "iteration-1").mkdir()
-    assert [run.path.parent.name for run in read_runs([tmp_path])] == ["first", "second"]
-    assert len(read_runs([tmp_path, folder, tmp_path / "a"])) == 2
-    assert [run.path for run in read_runs([folder])] == [folder]
+    assert [run.path.parent.name for run in find_runs([tmp_path])] == ["first", "second"]
+    assert len(find_runs([tmp_path, folder, tmp_path / "a"])) == 2
+    assert [run.path for run in find_runs([folder])] == [folder]
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
     make_run(tmp_path / "x")
     make_run(tmp_path / "y")
-    assert [run.name.split("/")[0] for run in read_runs([tmp_path])] == ["runs", "runs"]
+    assert [run.name.split("/")[0] for run in find_runs([tmp_path])] == ["runs", "runs"]
 
 
 def test_nothing_to_report_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TOPRError, match="no runs below"):
-        read_runs([tmp_path])
+        find_runs([tmp_path])
     with pytest.raises(TOPRError, match="no such folder"):
-        read_runs([tmp_path / "missing"])
+        find_runs([tmp_path / "missing"])

@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import re
-from typing import Any
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
+from tests.run_folders import make_sweep
+from topr_exp.report import read_curves, read_runs
 from topr_exp.report.groups import group_runs
-from topr_exp.report.page import payload
+from topr_exp.report.page import render_page
 from topr_exp.report.runs import Run
-from topr_exp.report.tables import groups_csv, groups_tex, runs_csv
+from topr_exp.report.tables import as_csv, groups_frame, groups_tex, runs_csv
 
 LEVELS = {"topr": [(60, 70, 5), (63, 66, 9), (55, 71, 7)], "is": [(45, 50, 11), (44, 56, 12), (49, 51, 16)]}
 NAMES = ("pass@1", "maj@8", "invalid")
@@ -49,7 +52,7 @@ def test_each_run_has_its_own_row(runs: list[Run]) -> None:
 
 
 def test_each_group_has_the_mean_of_its_runs(runs: list[Run]) -> None:
-    found = rows(groups_csv(runs, group_runs(runs)), "group")
+    found = rows(as_csv(groups_frame(runs, group_runs(runs))), "group")
     for algo, each in LEVELS.items():
         for place, name in enumerate(NAMES):
             expected = by_hand.interval([levels[place] / 100 for levels in each])
@@ -73,21 +76,48 @@ def test_latex_has_the_same_numbers(runs: list[Run]) -> None:
 
 
 def test_the_page_has_the_same_numbers(runs: list[Run]) -> None:
-    data: dict[str, Any] = payload("x", runs, group_runs(runs), [])
-    assert data["headlines"] == ["pass@1", "maj@8", "invalid"]
-    for run in data["runs"]:
-        algo, seed = run["name"].split("_")
-        levels = LEVELS[algo][int(seed)]
-        assert [run["final"][name][0] for name in NAMES] == pytest.approx([level / 100 for level in levels])
-        assert run["final"]["pass@1"][1] == f"{levels[0]:.1f} [{levels[0] - 3:.1f}, {levels[0] + 2:.1f}]"
-        assert run["base"]["pass@1"][0] == pytest.approx(0.3 + int(seed) / 100)
-    plot = data["curves"]["test: pass@1"]
-    single = {line["name"]: [data["arrays"][line[axis]] for axis in ("x", "y")] for line in plot["runs"]}
-    assert all(found == [[0, 10], [0.31, 0.41]] for found in single.values())
-    assert {*single} == {run["name"] for run in data["runs"]}
-    for group in data["groups"]:
-        for place, name in enumerate(NAMES):
-            expected = by_hand.interval([levels[place] / 100 for levels in LEVELS[group["label"]]])
-            assert group["final"][name][0] == pytest.approx(expected[0])
-            printed = [float(text) for text in re.findall(r"-?\d+\.\d", group["final"][name][1])]
-            assert printed == pytest.approx([100 * value for value in expected], abs=0.06)
+    comparison = group_runs(runs)
+    page = render_page("x", runs, comparison, [], [], {})
+    found = {cells[0]: cells for row in re.findall("<tr>(.*?)</tr>", page, re.DOTALL)
+             if (cells := re.findall("<td>(.*?)</td>", row))}  # fmt: skip
+    for algo, each in LEVELS.items():
+        printed = [[float(text) for text in re.findall(r"-?\d+\.\d", cell)] for cell in found[algo][2:5]]
+        expected = [by_hand.interval([levels[place] for levels in each]) for place in range(3)]
+        assert np.array(printed) == pytest.approx(np.array(expected), abs=0.06)
+        for seed, (correct, maj, invalid) in enumerate(each):
+            shown = [f"{correct:.1f} [{correct - 3:.1f}, {correct + 2:.1f}]", f"{maj:.1f}", f"{invalid:.1f}"]
+            assert [found[f"{algo}_{seed}"][i] for i in (1, 2, 3)] == ["done", algo, str(seed)]
+            assert [cell.split(" ")[0] for cell in found[f"{algo}_{seed}"][4:7]] == [
+                each.split(" ")[0] for each in shown
+            ]
+            assert found[f"{algo}_{seed}"][4] == shown[0]
+
+
+def test_latex_and_spreadsheets_get_text_as_text() -> None:
+    runs = [
+        made_run(name, {}, {}, lr=lr) for name, lr in (("=HYPERLINK(1)", r"a_b & 5% {<x>} \input{y} #$"), ("b", "=1+1"))
+    ]
+    comparison = group_runs(runs)
+    assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(runs_csv(runs, comparison))) for cell in row)
+    shown = r"a\_b \& 5\% \{\textless{}x\textgreater{}\} \textbackslash input\{y\} \#\$"
+    assert shown in groups_tex(runs, comparison)
+
+
+def test_runs_are_read_as_a_data_frame(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, 4)
+    found = read_runs(sweep)
+    assert {*found.index} == {path.name for path in sweep.iterdir()}
+    one = found.loc["tis_0.05_s0"]
+    assert (one["group"], one["algo.name"], one["seed"], one["effective_positive (setting)"]) == (
+        "tis, p~=0.05",
+        "tis",
+        0,
+        0.05,
+    )
+    assert (one["positive_share"], one["updates"], one["seconds"], one["notes"]) == (0.2, 20, 11.0, [])
+    tis = found[found["algo.name"] == "tis"]["final_pass@1"]
+    assert found.groupby("algo.name")["final_pass@1"].mean()["tis"] == pytest.approx(tis.mean())
+    assert one["final_pass@1_high"] == pytest.approx(1.1 * one["final_pass@1"])
+    losses = read_curves(sweep)["loss"].unstack("run")
+    assert losses.shape == (20, 4)
+    assert read_curves(str(sweep), kind="test").loc["tis_0.05_s0", "pass@1"].iloc[0] == 0.2

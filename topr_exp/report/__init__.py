@@ -1,1 +1,40 @@
-"""A page, figures and tables from run folders; reads files only."""
+"""Reports of finished and unfinished runs; for notebooks `read_runs` and `read_curves`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+def read_runs(*folders: str | Path) -> DataFrame:
+    """Tabulate the runs in and below some folders, one a row by its name.
+
+    Columns: folder, status, notes, group (runs of one group are repetitions); every setting by its dotted key; what was
+    trained on (baseline, effective_positive, positive_share, n_train; settings of these names end in " (setting)");
+    updates, seconds; base_NAME and final_NAME of pass@1 and the other figures, with _low and _high of the run's 95 %
+    interval. Shares lie between 0 and 1; what a run lacks is missing. TOPRError where there are no runs.
+    """
+    from topr_exp.report.groups import group_runs
+    from topr_exp.report.runs import find_runs
+    from topr_exp.report.tables import runs_frame
+
+    runs = find_runs(map(Path, folders))
+    return runs_frame(runs, group_runs(runs))
+
+
+def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
+    """Tabulate every number that the runs logged, a row for each run and optimizer step.
+
+    kind: "training" for metrics of the updates, "test" for evaluations on the same problems while training.
+    """
+    import pandas as pd
+
+    from topr_exp.report.curves import to_frame
+    from topr_exp.report.runs import find_runs
+
+    runs = find_runs(map(Path, folders))
+    frames = {run.name: to_frame(run.curve if kind == "test" else run.updates) for run in runs}
+    return pd.concat(frames, names=["run", "step"])

@@ -1,4 +1,4 @@
-"""What a run logged against its updates, as arrays, and the mean of such curves over repetitions."""
+"""Logged numbers against their updates, and the mean of such curves over repetitions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from topr_exp.evaluation.intervals import Values, t_half_width
 from topr_exp.runs.records import Record
@@ -16,54 +17,26 @@ POINTS = 160  # of a curve that is drawn, at most; more updates are averaged in 
 NOT_CURVES = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")
 
 
-@dataclass(frozen=True)
-class Curves:
-    """Numbers by name, at the same places of a run; NaN where one has no value."""
-
-    steps: Values
-    samples: Values
-    values: dict[str, Values]
-
-
-def read_curves(records: Sequence[Record], samples: str) -> Curves:
-    """The numbers of some records, but for standard errors; samples: the key that counts the samples seen so far."""
-    names = sorted({name for record in records for name in record if name not in NOT_CURVES})
-    try:
-        table = np.array([[record.get(name, math.nan) for name in names] for record in records], dtype=np.float64)
-    except (TypeError, ValueError):  # something is no number: look at each
-        rows = [
-            [math.nan if (one := number(record.get(name))) is None else one for name in names] for record in records
-        ]
-        table = np.array(rows, dtype=np.float64)
-    table = np.where(np.isfinite(table), table, math.nan).reshape(len(records), len(names))
-    steps, seen = (
-        np.array([record[key] for record in records], dtype=np.float64) for key in ("optimizer_step", samples)
-    )
-    known = [i for i, name in enumerate(names) if np.isfinite(table[:, i]).any() and not name.endswith("_se")]
-    return Curves(steps, seen, {names[i]: table[:, i] for i in known})
+def to_frame(records: Sequence[Record]) -> pd.DataFrame:
+    """Tabulate the numbers of records by optimizer step, without standard errors; NaN where one has no value."""
+    steps = pd.Index([record["optimizer_step"] for record in records], name="step")
+    frame = pd.DataFrame(list(records), index=steps).drop(columns=[*NOT_CURVES], errors="ignore")
+    names = sorted(name for name in frame if not name.endswith("_se"))
+    numbers = {name: frame[name] if frame[name].dtype.kind in "if" else frame[name].map(number) for name in names}
+    found = pd.DataFrame(numbers, index=steps, dtype=np.float64)
+    return found.where(np.isfinite(found)).dropna(axis="columns", how="all")
 
 
-def thin(curves: Curves, points: int = POINTS) -> Curves:
-    """The means over bins of consecutive updates, at the end of each bin.
+def thin(curves: pd.DataFrame, points: int = POINTS) -> pd.DataFrame:
+    """Average bins of consecutive updates, at the end of each bin.
 
-    A bin has a power of two of them, so that of runs of other lengths bins end at the same places.
+    A bin has a power of two of them, so that bins of runs of other lengths end at the same places.
     """
-    count = len(curves.steps)
-    if not count:
-        return curves
     width = 1
-    while width * points < count:
+    while width * points < len(curves):
         width *= 2
-    starts = np.arange(0, count, width)
-    last = np.append(starts[1:], count) - 1
-
-    def means(values: Values) -> Values:
-        known = np.isfinite(values)
-        counts = np.add.reduceat(known, starts, dtype=np.int64)
-        totals = np.add.reduceat(np.where(known, values, 0.0), starts)
-        return np.divide(totals, counts, out=np.full(len(starts), math.nan), where=counts > 0)
-
-    return Curves(curves.steps[last], curves.samples[last], {name: means(each) for name, each in curves.values.items()})
+    bins = np.arange(len(curves)) // width
+    return curves.groupby(bins).mean().set_index(curves.index.to_series().groupby(bins).last())
 
 
 @dataclass(frozen=True)
@@ -78,7 +51,7 @@ class Band:
 
 
 def band(curves: Sequence[tuple[Values, Values]], *, share: bool = False, between: bool = False) -> Band | None:
-    """The mean over repetitions at the places that all have been measured at.
+    """Average repetitions at the places that all have been measured at.
 
     between: at the places of the first one that all reach, between their own places linear.
     share: the values lie between 0 and 1, and so does their interval.

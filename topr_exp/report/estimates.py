@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from topr_exp.evaluation.intervals import Interval, t_interval
-from topr_exp.report.paired import measured, record
+from topr_exp.report.results import measured, record
 from topr_exp.report.runs import Run
 from topr_exp.report.selection import Runs
 from topr_exp.types import TOPRError
@@ -68,11 +68,6 @@ def pass_at_1(runs: Sequence[Run]) -> float:
 
 def majority_name(runs: Sequence[Run]) -> str | None:
     """The headline maj@K of these runs: the one with the largest K up to 8."""
-    names = {
-        name
-        for run in runs
-        for name in run.summary.get("final", run.summary.get("base", {}))
-        if name.startswith("maj@")
-    }
-    ks = sorted(int(name[4:]) for name in names if name[4:].isdigit())
-    return f"maj@{ks[-1]}" if ks else None
+    names = {name for run in runs for name in run.summary.get("final", run.summary.get("base", {}))}
+    ks = [int(name[4:]) for name in names if name.startswith("maj@") and name[4:].isdigit()]
+    return f"maj@{max(ks)}" if ks else None

@@ -8,25 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from topr_exp.config.identity import NOT_IDENTITY
-from topr_exp.report.curves import number
-from topr_exp.report.paired import gold_answers
+from topr_exp.report.results import gold_answers
 from topr_exp.report.runs import Run
+from topr_exp.runtime.jsonfiles import number
 from topr_exp.types import VERDICTS, TOPRError
 
 IGNORED = (*NOT_IDENTITY, "evaluation.every", "evaluation.problems")  # no part of a result
 SEEDS = ("seed", "sampler.seed", "data.seed")  # runs that differ in these alone are repetitions
 TEST = "data.test"  # no setting: numbers the test problems, where those of some runs are known to differ
 FIRST = (
-    "algo.name",
-    "data.name",
-    "model.name",
-    "compose.name",
-    "compose.positive_share",
-    "effective_positive",
-    "baseline",
-)
+    "algo.name", "data.name", "model.name", "compose.name", "compose.positive_share", "effective_positive", "baseline",
+)  # fmt: skip
 OF_THE_BASE = ("model.", "data.", "sampler.", "evaluation.seed")  # settings that decide the base's figures
 RESULTS = ("effective_positive", "baseline", "positive_share", "n_train")  # of the summary, as axes of sweep plots
+SHORT = {"effective_positive": "p~", "baseline": "c", "compose.positive_share": "p", "data.seed": "data.seed"}
 MISSING = "–"
 
 
@@ -186,15 +181,9 @@ def label(run: Run, settings: dict[str, Any], keys: list[str]) -> str:
 
 
 def tell(key: str, settings: dict[str, Any]) -> str:
-    """A setting in a label: key=value, of names the value alone."""
+    """A setting in a label: key=value, of names the value alone; of most keys the last part is clear enough."""
     value = text(settings.get(key))
-    return value if key.endswith(".name") else f"{short(key)}={value}"
-
-
-def short(key: str) -> str:
-    """The last part of a dotted key, where that is clear enough."""
-    names = {"effective_positive": "p~", "baseline": "c", "compose.positive_share": "p", "data.seed": "data.seed"}
-    return names.get(key, key.rsplit(".", 1)[-1])
+    return value if key.endswith(".name") else f"{SHORT.get(key, key.rpartition('.')[2])}={value}"
 
 
 def text(value: Any) -> str:

@@ -1,111 +1,92 @@
-"""`report.html`: one file with its numbers, style and script inside; it opens from disk and asks the network nothing.
+"""`report.html`: one file with tables, figures and completions inside; it opens from disk and asks the network nothing.
 
-Texts of models and runs go in as JSON with every `<` escaped, and the script puts them into the document as text. The
-policy in the page's head forbids everything but the page's own script and style, by their hashes.
+Texts of models and runs are escaped. The policy in the page's head forbids every script but the page's, by its hash,
+and every request.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
-import itertools
-import json
-import string
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
-from topr_exp.evaluation.intervals import Values
-from topr_exp.report.curves import number
-from topr_exp.report.estimates import as_printed, estimate, majority_name, pass_at_1, reward_name
+from topr_exp.report.estimates import majority_name, pass_at_1, reward_name
 from topr_exp.report.facts import facts
-from topr_exp.report.groups import Comparison, axes, bases, text
-from topr_exp.report.plots import KINDS, Groups, Line, Plot, curve_names, curve_plot, kinds_plot, sweep_plot
+from topr_exp.report.figures import Groups, Plot, series_style
+from topr_exp.report.groups import MISSING, Comparison, bases, named, text
 from topr_exp.report.ranking import ranking
 from topr_exp.report.runs import Run
-from topr_exp.report.tables import OF_SUMMARY, measures
+from topr_exp.report.tables import OF_SUMMARY, printed, runs_frame
+from topr_exp.runs.console import plural
 from topr_exp.runs.records import Record
-from topr_exp.types import VERDICTS
+from topr_exp.runtime.jsonfiles import number
 
 HERE = Path(__file__).parent
-COMPLETIONS_BYTES = 8_000_000  # of all runs' completions together
+MOST_COMPLETIONS, LEAST_COMPLETIONS = 3000, 10  # of all runs together, and of a run
 LONGEST_TEXT = 4000
-SHOWN_OF_COMPLETION = (
-    "set", "iteration", "verdict", "level", "subject", "question", "gold", "completion", "answer", "truncated",
-    "trained_on", "logp",
-)  # fmt: skip
-MEASURES = ("pass@1", *VERDICTS)
+SHOWN_AT_FIRST = 8  # lines of a figure
+SECTIONS = {
+    "result": "Result", "curves": "Curves", "overview": "Overview", "runs": "Runs", "sweep": "Sweep",
+    "samples": "K completions, and problems by correct ones", "settings": "Settings that differ",
+    "completions": "Completions",
+}  # fmt: skip
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
+BRACKETS = (
+    "Percent, mean rewards as they are. In brackets: 95 % intervals, over runs and test problems (crossed random "
+    "effects); of a single run over test problems, which leaves out how training runs vary. Where verdicts are gone: "
+    "Student's t over runs."
+)
 
 
-def render_page(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequence[str]) -> str:
+def render_page(
+    title: str,
+    runs: Sequence[Run],
+    comparison: Comparison,
+    notes: Sequence[str],
+    plots: Sequence[Plot],
+    drawings: Mapping[str, str],
+) -> str:
     """The whole page."""
-    style, parts, sections = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "parts.js", "page.js"))
-    script = parts + sections
-    data = json.dumps(payload(title, runs, comparison, notes), separators=(",", ":"), allow_nan=False)
-    template = string.Template((HERE / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=html.escape(title),
-        style=style,
-        style_hash=fingerprint(style),
-        script=script,
-        script_hash=fingerprint(script),
-        data=data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"),
-    )
-
-
-def fingerprint(code: str) -> str:
-    """What a content security policy knows an inline script or style by."""
-    return base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-
-
-class Arrays:
-    """The arrays of the plots: equal ones, such as the steps of all runs, are stored once and known by number."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def add(self, values: Values) -> int | None:
-        """The number of an array; None for one that holds nothing."""
-        if not np.isfinite(values).any():
-            return None
-        return self.numbers.setdefault(json.dumps(compact(values)), len(self.numbers))
-
-    def lists(self) -> list[Any]:
-        return [json.loads(values) for values in self.numbers]
-
-
-def payload(title: str, runs: Sequence[Run], comparison: Comparison, notes: Sequence[str]) -> dict[str, Any]:
-    """Everything that the page shows."""
-    majority, reward = majority_name(runs), reward_name(runs)
-    names = measures(runs)
-    shown, left_out = completions(runs)
-    arrays = Arrays()
+    style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    policy = POLICY.format(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
     groups = best_first(runs, comparison)
-    return {
-        "title": title,
-        "made": time.strftime("%Y-%m-%d %H:%M"),
-        "ranking": ranking(groups, runs, comparison),
-        "headlines": ["pass@1", *([reward] if reward else []), *([majority] if majority else []), "invalid"],
-        "notes": list(notes),
-        "facts": facts(runs, comparison),
-        "fixed": {key: text(value) for key, value in comparison.fixed.items()},
-        "keys": comparison.keys,
-        "differing": comparison.differing,
-        "runs": [of_run(run, i, comparison, names) for i, run in enumerate(runs)],
-        "groups": [{"label": label, "runs": len(members)} | ends(members, names) for label, members in groups.items()],
-        "curves": curves(arrays, groups, runs),
-        "sweeps": sweeps(arrays, runs, comparison),
-        "kinds": kinds(arrays, groups, bases(list(runs), comparison)),
-        "subjects": subjects(groups, bases(list(runs), comparison)),
-        "arrays": arrays.lists(),
-        "completions": shown,
-        "left_out": left_out,
+    parts = {
+        "result": result(groups, runs, comparison),
+        "overview": overview(groups, runs, comparison, notes),
+        "runs": run_table(runs, comparison),
+        "samples": subjects(groups, bases(list(runs), comparison)),
+        "settings": settings_that_differ(runs, comparison),
+        "completions": completions(runs),
     }
+    shown = sorted(plots, key=lambda plot: not plot.in_files)
+    sections = "".join(
+        f'<section id="{name}"><h2>{head}</h2>\n{parts.get(name, "")}'
+        + "".join(figure(plot, drawings[plot.name]) for plot in shown if plot.section == name)
+        + "</section>\n"
+        for name, head in SECTIONS.items()
+    )
+    states = Counter(run.status for run in runs)
+    differs = f"; they differ in {', '.join(comparison.keys)}" if comparison.keys else ""
+    subtitle = (
+        f"{plural(len(runs), 'run')} ({', '.join(f'{count} {state}' for state, count in states.items())}) in "
+        f"{plural(len(comparison.groups), 'group')}{differs}. Made {time.strftime('%Y-%m-%d %H:%M')}."
+    )
+    links = " ".join(f'<a href="#{name}">{head.partition(" ")[0]}</a>' for name, head in SECTIONS.items())
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p><nav>{links}</nav></header>\n"
+        f"<main>\n{sections}</main>\n<script>{script}</script>\n</body>\n</html>\n"
+    )
 
 
 def best_first(runs: Sequence[Run], comparison: Comparison) -> Groups:
@@ -114,129 +95,137 @@ def best_first(runs: Sequence[Run], comparison: Comparison) -> Groups:
     return dict(sorted(groups.items(), key=lambda group: -pass_at_1(group[1])))
 
 
-def of_run(run: Run, i: int, comparison: Comparison, names: Sequence[str]) -> dict[str, Any]:
-    """What the table of runs shows of one."""
-    seconds = run.summary.get("seconds")
-    spent = (
-        [value for one in seconds.values() if (value := number(one)) is not None] if isinstance(seconds, dict) else []
+def table(name: str, rows: Iterable[Mapping[str, Any]], search: str = "") -> str:
+    """A table that sorts by the column whose title is clicked; search: words that tell how to filter its rows."""
+    with pd.option_context("display.max_colwidth", None):
+        frame = pd.DataFrame([{key: str(value) for key, value in row.items()} for row in rows])
+        made = frame.to_html(index=False, na_rep=MISSING, border=0, table_id=f"{name}-table", justify="unset")
+    return (filtered(name, search) if search else "") + f'<div class="scroll">{made}</div>\n'
+
+
+def filtered(name: str, search: str) -> str:
+    box = f'<input type="search" data-in="{name}" placeholder="{search}">'
+    return f"<p><label>filter {box}</label> <output></output></p>\n"
+
+
+def paragraph(words: str, title: str = "") -> str:
+    return f"<p>{f'<strong>{escape(title)}: </strong>' if title else ''}{escape(words)}</p>\n"
+
+
+def folded(title: str, content: str, *, is_open: bool = False) -> str:
+    return f"<details{' open' if is_open else ''}><summary>{escape(title)}</summary>{content}</details>\n"
+
+
+def figure(plot: Plot, drawing: str) -> str:
+    """A figure with boxes that show and hide its lines; folded where it is on the page alone."""
+    boxes = "".join(
+        f'<label style="color: {series_style(line.style)["color"]}"><input type="checkbox" '
+        f'data-line="{plot.name}.{i}."{" checked" * (i < SHOWN_AT_FIRST)}>{escape(line.name)}</label>'
+        for i, line in enumerate(plot.lines)
     )
-    settings = comparison.settings[i]
-    return {
-        "name": run.name,
-        "status": run.status,
-        "notes": run.notes,
-        "label": comparison.labels[i],
-        "settings": {key: text(settings.get(key)) for key in [*comparison.differing, "seed"] if key in settings},
-        "values": {name: run.figure(name) for name in OF_SUMMARY}
-        | {"seed": number(settings.get("seed")), "updates": len(run.updates), "seconds": sum(spent) if spent else None},
-        **ends([run], names),
-    }
+    content = f"<figure>{drawing}<figcaption>{boxes}</figcaption></figure>"
+    return folded(plot.caption, content, is_open=plot.in_files)
 
 
-def ends(runs: Sequence[Run], names: Sequence[str]) -> dict[str, dict[str, tuple[float, str]]]:
-    """The figures of base and final: name -> value, and as it is printed."""
-    found: dict[str, dict[str, tuple[float, str]]] = {}
-    for part in ("base", "final"):
-        estimates = {name: estimate(runs, name, part) for name in names}
-        found[part] = {name: (one.value, as_printed(one, name)) for name, one in estimates.items() if one is not None}
-    return found
+# ---- sections
 
 
-# ---- plots
+def result(groups: Groups, runs: Sequence[Run], comparison: Comparison) -> str:
+    """Who ended best, and by how much."""
+    sentence, rows = ranking(groups, runs, comparison)
+    return f"<p><strong>{escape(sentence)}</strong></p>\n" + (table("ranking", rows) if rows else "")
 
 
-def curves(arrays: Arrays, groups: Groups, runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Every number that was logged while training, by title: its plot with a line for each group, and for each run."""
-    found = {}
-    for kind in ("test", "training"):
-        for name in curve_names(runs, kind):
-            plot = curve_plot(groups, kind, name)
-            single = curve_plot({run.name: [run] for members in groups.values() for run in members}, kind, name)
-            styles = [i for i, members in enumerate(groups.values()) for _ in members]
-            lines = [replace(line, style=styles[line.style]) for line in single.lines]
-            found[f"{kind}: {name}"] = of_plot(arrays, plot) | {"runs": [of_line(arrays, line) for line in lines]}
-    return found
+def overview(groups: Groups, runs: Sequence[Run], comparison: Comparison, notes: Sequence[str]) -> str:
+    """Notes on damage, what was held fixed, and the figures of each group."""
+    told = [*(f"{run.name}: {note}" for run in runs for note in run.notes), *notes]
+    items = "".join(f"<li>{escape(note)}</li>" for note in told)
+    found = folded(f"{plural(len(told), 'note')} about these folders", f"<ul>{items}</ul>", is_open=len(told) < 6)
+    said = "".join(paragraph(words, title) for title, words in facts(runs, comparison).items())
+    rows = [
+        {"group": label, "runs": len(members)} | printed(members, headlines(runs)) for label, members in groups.items()
+    ]
+    return (found if told else "") + said + table("groups", rows) + paragraph(BRACKETS)
 
 
-def sweeps(arrays: Arrays, runs: Sequence[Run], comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """Plots of the final figures by axis and figure."""
-    return {
-        axis: {f"final {name}": of_plot(arrays, sweep_plot(runs, comparison, axis, places, name)) for name in MEASURES}
-        for axis, places in axes(list(runs), comparison).items()
-    }
+def headlines(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    names = ["pass@1", reward_name(runs), majority_name(runs), "invalid"]
+    return [(part, name) for part in ("final", "base") for name in names if name]
 
 
-def kinds(arrays: Arrays, groups: Groups, of_bases: Groups) -> dict[str, dict[str, Any]]:
-    """Plots over the completions of a problem, by title."""
-    return {title: of_plot(arrays, kinds_plot(groups, of_bases, kind)) for kind, (title, _, _) in KINDS.items()}
+def run_table(runs: Sequence[Run], comparison: Comparison) -> str:
+    """The settings that tell groups apart and the figures of each run."""
+    frame = runs_frame(runs, comparison)
+    more = [name for name in (*OF_SUMMARY, "updates", "seconds") if name not in comparison.keys]
+    rows = []
+    for i, run in enumerate(runs):
+        keys = {key: text(comparison.settings[i].get(key)) for key in [*comparison.keys, "seed"]}
+        numbers = {name: f"{value:.4g}" for name in more if pd.notna(value := frame[name].iloc[i])}
+        rows.append({"run": run.name, "status": run.status} | keys | printed([run], headlines(runs)) | numbers)
+    return table("runs", rows, "words, as in topr seed=1")
 
 
-def of_plot(arrays: Arrays, plot: Plot) -> dict[str, Any]:
-    titles = {"x_title": plot.x_title, "y_title": plot.y_title}
-    ways = {"share": plot.share, "log_x": plot.log_x, "whiskers": plot.whiskers}
-    return titles | ways | {"lines": [of_line(arrays, line) for line in plot.lines]}
-
-
-def of_line(arrays: Arrays, line: Line) -> dict[str, Any]:
-    values = {"x": line.band.x, "y": line.band.mean, "low": line.band.low, "high": line.band.high}
-    if line.samples is not None:
-        values["samples"] = line.samples
-    return {"name": line.name, "style": line.style} | {name: arrays.add(each) for name, each in values.items()}
-
-
-def subjects(groups: Groups, of_bases: Groups) -> dict[str, dict[str, float]]:
-    """The mean pass@1 by subject of every base and every group: title -> subject -> value."""
+def subjects(groups: Groups, of_bases: Groups) -> str:
+    """The mean pass@1 by subject of every base and every group."""
     parts = [*((label, runs, "base") for label, runs in of_bases.items()),
              *((label, runs, "final") for label, runs in groups.items())]  # fmt: skip
-    found = {}
-    for label, runs, part in parts:
-        names = {name for run in runs for name in (run.summary.get(part) or {}).get("subjects") or {}}
-        known = {name: [one for run in runs if (one := run.figure(part, "subjects", name, "pass@1")) is not None]
-                 for name in names}  # fmt: skip
-        found[label] = {name: float(np.mean(values)) for name, values in known.items() if values}
-    return {label: values for label, values in found.items() if values}
+    found: dict[str, dict[str, str]] = {}
+    for label, runs, part in parts[: SHOWN_AT_FIRST + 1]:
+        for name in {name for run in runs for name in (run.summary.get(part) or {}).get("subjects") or {}}:
+            values = [one for run in runs if (one := run.figure(part, "subjects", name, "pass@1")) is not None]
+            if values:
+                found.setdefault(name, {})[label] = f"{100 * sum(values) / len(values):.1f}"
+    rows = [{"subject": name, **found[name]} for name in sorted(found)]
+    return "<h3>pass@1 by subject (%)</h3>" + table("subjects", rows) if rows else ""
 
 
-def compact(values: Values) -> list[float | int | None]:
-    """Numbers to four significant digits (whole ones as they are), None for those that are not finite."""
-    return [
-        None
-        if value != value or abs(value) == float("inf")
-        else int(value)
-        if value == int(value)
-        else float(f"{value:.4g}")
-        for value in values.tolist()
-    ]
+def settings_that_differ(runs: Sequence[Run], comparison: Comparison) -> str:
+    rows = []
+    for key in comparison.differing:
+        counts = Counter(text(settings.get(key)) for settings in comparison.settings)
+        values = ", ".join(f"{value} ({count})" for value, count in sorted(counts.items()))
+        comes_with = f"comes with {key.partition('.')[0]}" if named(key, comparison.keys) else "also differs"
+        rows.append({"setting": key, "values (runs)": values, "": "" if key in comparison.keys else comes_with})
+    fixed = [{"setting": key, "value": text(value)} for key, value in comparison.fixed.items()]
+    differing = table("settings", rows) if rows else paragraph("The runs have the same settings, seeds apart.")
+    return differing + folded("settings that all runs share", table("fixed", fixed))
 
 
-def completions(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], int]:
-    """Completions of all runs in turn, within the page's size, and how many are left out."""
-    shown: list[dict[str, Any]] = []
-    size = 0
-    for i, entry in in_turn(runs):
-        if size < COMPLETIONS_BYTES:
-            made = {"run": i} | {name: cut(entry.get(name)) for name in SHOWN_OF_COMPLETION if name in entry}
-            logp = entry.get("logp", {})
-            made["logp"] = {k: round(v, 4) for k, v in logp.items() if k.isdigit() and number(v) is not None}
-            size += len(json.dumps(made))
-            shown.append(made)
-    return sorted(shown, key=lambda one: one["run"]), sum(len(run.completions) for run in runs) - len(shown)
+# ---- completions
 
 
-def in_turn(runs: Sequence[Run]) -> Iterator[tuple[int, Record]]:
-    """The completions of the runs, one of each run in turn; within a run its kinds (set, verdict) in turn too."""
-    queues = []
-    for i, run in enumerate(runs):
-        by_kind: dict[tuple[Any, ...], list[Record]] = {}
-        for entry in run.completions:
-            by_kind.setdefault((entry["set"], entry["iteration"], entry["verdict"]), []).append(entry)
-        mixed = itertools.chain.from_iterable(itertools.zip_longest(*by_kind.values()))
-        queues.append([(i, entry) for entry in mixed if entry is not None])
-    for row in itertools.zip_longest(*queues):
-        yield from (pair for pair in row if pair is not None)
+def completions(runs: Sequence[Run]) -> str:
+    """Completions of all runs, as many of each as the page has room for, their kinds (set, verdict) in turn."""
+    room = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
+    cards, total = [], 0
+    for run in runs:
+        if run.completions:
+            kinds = pd.DataFrame(run.completions)[["set", "iteration", "verdict"]]
+            in_turn = kinds.groupby(["set", "iteration", "verdict"]).cumcount().sort_values(kind="stable").index
+            cards += [card(run, run.completions[i]) for i in in_turn[:room]]
+            total += len(run.completions)
+    if not total:
+        return paragraph("These runs keep no completions.")
+    left = total - len(cards)
+    more = paragraph(f"{left} more completions are in the run folders (completions.jsonl).") if left else ""
+    return more + filtered("completions", "words, as in verdict=correct set=test") + f"<div>{''.join(cards)}</div>"
 
 
-def cut(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        return f"{value[:LONGEST_TEXT]} … ({len(value) - LONGEST_TEXT} more characters)"
-    return value
+def card(run: Run, entry: Record) -> str:
+    places = {int(k): v for k, v in entry.get("logp", {}).items() if k.isdigit() and number(v) is not None}
+    logp = [places[place] for place in sorted(places)]
+    facts = {
+        "verdict": entry["verdict"], "run": run.name, "set": entry["set"], "iteration": entry["iteration"],
+        "difficulty": entry.get("level"), "subject": entry.get("subject"), "gold": entry.get("gold"),
+        "answer": entry.get("answer"), "log π before": f"{logp[0]:.2f}" if len(logp) > 1 else None,
+        "log π": f"{logp[-1]:.2f}" if logp else None,
+        "log-ratio": f"{logp[-1] - logp[0]:.2f}" if len(logp) > 1 else None,
+        "truncated": entry.get("truncated") or None, "trained on": entry.get("trained_on"),
+    }  # fmt: skip
+    said = " · ".join(f"{name}={cut(str(value))}" for name, value in facts.items() if value is not None)
+    return folded(said, "".join(f"<pre>{escape(cut(entry[name]))}</pre>" for name in ("question", "completion")))
+
+
+def cut(value: str) -> str:
+    left = len(value) - LONGEST_TEXT
+    return value if left <= 0 else f"{value[:LONGEST_TEXT]} … ({left} more characters)"

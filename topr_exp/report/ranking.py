@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import REWARD, estimate
 from topr_exp.report.groups import Comparison
-from topr_exp.report.paired import gold_answers, record
+from topr_exp.report.results import gold_answers, record
 from topr_exp.report.runs import Run
 from topr_exp.report.selection import Runs, difference, gain
 from topr_exp.runs.console import plural
 from topr_exp.types import TOPRError
 
 MOST = 5  # groups that the sentence names
-Row = dict[str, Any]  # label, runs, mean (text), minus (text), over (text)
+Row = dict[str, str | int]  # by the titles of the columns
 
 
-def ranking(groups: Mapping[str, Sequence[Run]], runs: Sequence[Run], comparison: Comparison) -> dict[str, Any]:
-    """A sentence and a table of final pass@1, groups best first; of a single group the base against the trained model.
+def ranking(groups: Mapping[str, Sequence[Run]], runs: Sequence[Run], comparison: Comparison) -> tuple[str, list[Row]]:
+    """Say who ended best and tabulate final pass@1, groups best first; of a single group base and trained model.
 
     groups: label -> runs. Unfinished runs are left out; without finished ones there are no rows.
     """
@@ -29,26 +28,25 @@ def ranking(groups: Mapping[str, Sequence[Run]], runs: Sequence[Run], comparison
     done = {label: [run for run in members if run.status == "done"] for label, members in groups.items()}
     done = {label: members for label, members in done.items() if members}
     if not done:
-        return {"sentence": "No run has finished yet.", "of": "group", "minus": "", "rows": []}
+        return "No run has finished yet.", []
     if len(done) == 1:
         return before_and_after(next(iter(done.values())), number)
     best = next(iter(done))
     differences = {label: to_best(done[best], members, number) for label, members in done.items() if label != best}
-    rows = [row(label, members, differences.get(label)) for label, members in done.items()]
-    return {"sentence": verdict(best, done, differences), "of": "group", "minus": best, "rows": rows}
+    lines = [("group", label, members, "final", differences.get(label)) for label, members in done.items()]
+    return verdict(best, done, differences), rows(lines, best)
 
 
-def row(label: str, runs: Sequence[Run], minus: Interval | None, part: str = "final") -> Row:
-    """A line of the table."""
-    found, reward = (estimate(runs, name, part) for name in ("pass@1", REWARD))
-    return {
-        "label": label,
-        "runs": len(runs),
-        "mean": found.percent() if found is not None else "–",
-        "reward": reward.plain() if reward is not None else "",
-        "minus": minus.percent(sign=True) if minus is not None else "",
-        "over": minus.over if minus is not None else "",
-    }
+def rows(lines: Sequence[tuple[str, str, Sequence[Run], str, Interval | None]], reference: str) -> list[Row]:
+    """The table of lines (title, name, runs, part, difference to the reference)."""
+    found: list[Row] = []
+    for title, name, runs, part, minus in lines:
+        mean, reward = (estimate(runs, figure, part) for figure in ("pass@1", REWARD))
+        rewards = {"mean reward": reward.plain()} if reward is not None else {}
+        row: Row = {title: name, "runs": len(runs), "pass@1 %": mean.percent() if mean is not None else "–"}
+        compared = {f"minus {reference}": minus.percent(sign=True), "over": minus.over} if minus is not None else {}
+        found.append({**row, **rewards, **compared})
+    return found
 
 
 def to_best(best: Sequence[Run], runs: Sequence[Run], number: Mapping[Path, int]) -> Interval | None:
@@ -96,19 +94,19 @@ def listed(labels: Sequence[str], others: int) -> str:
     return "; ".join([*labels[:MOST], *more])
 
 
-def before_and_after(runs: Sequence[Run], number: Mapping[Path, int]) -> dict[str, Any]:
+def before_and_after(runs: Sequence[Run], number: Mapping[Path, int]) -> tuple[str, list[Row]]:
     """Base and trained model of runs that differ in seeds alone."""
     try:
         records = [record(run, number[run.path]) | record(run, number[run.path], "base") for run in runs]
         gained: Interval | None = gain(Runs(records))
     except TOPRError:  # the verdicts are gone
         gained = None
-    rows = [row("base", runs, None, "base"), row("trained", runs, gained)]
+    found = rows([("model", "base", runs, "base", None), ("model", "trained", runs, "final", gained)], "base")
     before, after = (estimate(runs, "pass@1", part) for part in ("base", "final"))
     if before is None or after is None:
-        return {"sentence": "The run has not been evaluated.", "of": "model", "minus": "base", "rows": rows}
+        return "The run has not been evaluated.", found
     said = f"pass@1 went from {before.percent()} % to {after.percent()} % ({plural(len(runs), 'run')})"
     said += f", by {gained.percent(sign=True)} points." if gained is not None else "."
     if len(runs) == 1:
         said += " The intervals are over test problems; one run says nothing of other seeds."
-    return {"sentence": said, "of": "model", "minus": "base", "rows": rows}
+    return said, found

@@ -1,21 +1,94 @@
-"""What an evaluation of a run found, problem by problem, small enough to be committed."""
+"""Evaluations of a run, problem by problem: as records that groups are compared by, small enough to be committed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from topr_exp.evaluation.draws import INVALID, encode
+from topr_exp.evaluation.intervals import Interval
 from topr_exp.evaluation.statistics import headline_k, measure
 from topr_exp.report.runs import Run
 from topr_exp.runs.records import Record
+from topr_exp.runtime.jsonfiles import number
 from topr_exp.store import Store
 from topr_exp.types import VERDICTS, TOPRError
 
 SHARES = ("pass@1", *VERDICTS)
 DIGITS = 6  # of what is written; a second machine has to agree in all of them
+
+
+def record(run: Run, draw: int = 0, part: str = "final", figure: str = "pass@1") -> Record:
+    """The part (base, final) of a run that `Runs` needs for a figure; draw: a number for its seeds."""
+    return {"settings": {"seed": draw}, part: of_test(run, evaluations(run)[0 if part == "base" else -1], figure)}
+
+
+def evaluations(run: Run) -> list[Record]:
+    """The measurements on the whole test set, the base first; TOPRError where there are none."""
+    if not run.evaluations:
+        raise TOPRError(f"{run.name}: there is no evaluation of it")
+    return run.evaluations
+
+
+def of_test(run: Run, evaluation: Record, figure: str) -> Record:
+    """An evaluation of a run, problem by problem, with the intervals that it has by itself; read once."""
+    found: Record = evaluation.get("tested", {})
+    if not found or (figure == "maj" and "maj" not in found["of_problems"]):
+        with readable(run):
+            found = results(run, {**evaluation, "verdicts": verdicts(run, evaluation)}, votes=figure == "maj")
+            share, vote = measured(evaluation, "pass@1"), measured(evaluation, f"maj@{found['k']}")
+            evaluation["tested"] = found = found | {"intervals": {"pass@1": share, "correct": share, "maj": vote}}
+    return found
+
+
+def measured(evaluation: Record, name: str) -> Interval | None:
+    """A figure as its run measured it, with the interval over problems that it noted; None where it has no such figure.
+
+    Without the ends of an interval, as of a mean reward, they are 1.96 standard errors away.
+    """
+    name = "pass@1" if name == "correct" else name
+    value, error = number(evaluation.get(name)), number(evaluation.get(f"{name}_se"))
+    if value is None:
+        return None
+    curve, _, k = name.partition("@")
+    try:
+        point = evaluation[f"{curve}@k"][k]
+        low, high = number(point.get("low")), number(point.get("high"))
+    except (LookupError, TypeError, AttributeError):
+        low = high = None
+    if low is not None and high is not None:
+        return Interval(value, low, high)
+    return Interval(value, value - 1.96 * error, value + 1.96 * error) if error is not None else Interval(value)
+
+
+def verdicts(run: Run, evaluation: Record) -> Path:
+    """Find the verdicts of an evaluation, in the run's store or the shared one, wherever these are now."""
+    name = Path(evaluation.get("verdicts", "")).name
+    places = [folder / "store" / "verdicts" / name for folder in (run.path, run.path.resolve().parents[1])]
+    found = next((place for place in places if name and place.exists()), None)
+    if found is None:
+        raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone (neither {places[0]} nor {places[1]})")
+    return found
+
+
+def gold_answers(run: Run) -> Any:
+    """The answers to the problems that a run was tested on last."""
+    with readable(run):
+        place = verdicts(run, evaluations(run)[-1])
+        return Store(place.parent.parent).open(place).key["golds"]
+
+
+@contextmanager
+def readable(run: Run) -> Iterator[None]:
+    """Make one TOPRError of whatever damaged settings, evaluations or verdicts lead to."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, OSError) as error:
+        raise TOPRError(f"{run.name}: its verdicts can't be read ({' '.join(str(error).split())[:100]})") from error
 
 
 def results(run: Run, record: Record, *, votes: bool = True) -> Record:
@@ -25,32 +98,23 @@ def results(run: Run, record: Record, *, votes: bool = True) -> Record:
     are not those that the run's settings ask for.
     """
     n = run.count("data", "eval_n")
-    solutions = run.count("task", "test_solutions") if verifies(run) else None  # to each problem, that a verifier reads
+    task = run.config.get("task")
+    verifies = isinstance(task, dict) and task.get("test_solutions") is not None
+    solutions = {"solutions": run.count("task", "test_solutions")} if verifies else {}  # that a verifier reads of each
     if missing := [name for name in SHARES if record.get(name) is None]:
         raise TOPRError(f"{run.name}: its evaluation has no {missing[0]}")
-    verdicts = Path(record["verdicts"])
-    table = Store(verdicts.parent.parent).open(verdicts)
+    place = Path(record["verdicts"])
+    table = Store(place.parent.parent).open(place)
     columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
-    if len(columns) != n * problems or problems % (solutions or 1):
-        raise TOPRError(f"{run.name}: {verdicts} does not hold {n} verdicts (data.eval_n) on each of its problems")
+    if len(columns) != n * problems or problems % solutions.get("solutions", 1):
+        raise TOPRError(f"{run.name}: {place} does not hold {n} verdicts (data.eval_n) on each of its problems")
     codes = encode(columns["verdict"].to_pylist()).reshape(-1, n)
     k = headline_k(n)
     counts = {"correct": packed(np.sum(codes == 0, axis=1)), "invalid": packed(np.sum(codes == INVALID, axis=1))}
     if votes:
         majority = measure(codes, columns["class"].to_numpy().reshape(-1, n)).maj_at[k]
         counts["maj"] = packed(np.rint(1000 * majority).astype(int))  # per mille
-    return {
-        **{name: rounded(record[name]) for name in SHARES},
-        "n": n,
-        "k": k,
-        "of_problems": counts,
-        **({"solutions": solutions} if solutions else {}),
-    }
-
-
-def verifies(run: Run) -> bool:
-    task = run.config.get("task")
-    return isinstance(task, dict) and task.get("test_solutions") is not None
+    return {**{name: rounded(record[name]) for name in SHARES}, "n": n, "k": k, "of_problems": counts, **solutions}
 
 
 def packed(counts: Iterable[int]) -> str:

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from topr_exp.report.curves import Curves, read_curves, thin
 from topr_exp.runs.records import Lines, Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runtime.jsonfiles import MISSING, number, read_object
 from topr_exp.types import TOPRError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
 # Folders of a run or of an output folder that hold none.
@@ -40,16 +41,15 @@ class Run:
     status: str = "unfinished"
     notes: list[str] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)  # where it was computed: commit, command, versions
+    _curves: dict[str, DataFrame] = field(default_factory=dict)
 
-    @cached_property
-    def training_curves(self) -> Curves:
-        """The metrics of the updates, for drawing."""
-        return thin(read_curves(self.updates, "samples"))
+    def curves(self, kind: str) -> DataFrame:
+        """The numbers of the updates ("training"), or of the evaluations on the same problems ("test"), by step."""
+        from topr_exp.report.curves import thin, to_frame
 
-    @cached_property
-    def test_curves(self) -> Curves:
-        """The evaluations on the same problems."""
-        return read_curves(self.curve, "samples_seen")
+        if kind not in self._curves:
+            self._curves[kind] = to_frame(self.curve) if kind == "test" else thin(to_frame(self.updates))
+        return self._curves[kind]
 
     def figure(self, *keys: str) -> float | None:
         """A number of the summary by its path; None where it is missing."""
@@ -67,7 +67,7 @@ class Run:
         return value
 
 
-def read_runs(folders: Iterable[Path]) -> list[Run]:
+def find_runs(folders: Iterable[Path]) -> list[Run]:
     """The runs in and below some folders, by name. TOPRError for a folder that is missing and where there are none."""
     found: dict[Path, Run] = {}
     given = list(folders)

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from topr_exp.evaluation.intervals import t_half_width
 from topr_exp.report.groups import TEST, group_runs
-from topr_exp.report.runs import Run, read_runs
+from topr_exp.report.runs import Run, find_runs
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import TOPRError
 from topr_exp.verifier.figures import Tally, difference, summarise
@@ -61,13 +62,11 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m topr_exp.report.table2", description=__doc__.split("\n\n")[-1])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
-    options = parser.parse_args(arguments)
-
-    return exit_status(partial(print_table, options.folders))
+    return exit_status(partial(print_table, parser.parse_args(arguments).folders))
 
 
 def print_table(folders: Sequence[Path]) -> int:
-    print(table2(read_runs(folders)))
+    print(table2(find_runs(folders)))
     return 0
 
 
@@ -81,10 +80,12 @@ def table2(runs: Sequence[Run]) -> str:
     tested = [read_tested(run) for run in verifiers(runs)]
     if not tested:
         raise TOPRError("no finished run of a verifier (task=verifier) among these")
-    for name in ("model.name", "task.solver", "data.name"):
-        alike(name, [setting(one.run, name) for one in tested])
-    alike("task.test_solutions", [str(one.before.solutions) for one in tested])
-    alike("data.eval_n", [str(one.before.verifications) for one in tested])
+    asked = {name: [setting(one.run, name) for one in tested] for name in ("model.name", "task.solver", "data.name")}
+    asked["task.test_solutions"] = [str(one.before.solutions) for one in tested]
+    asked["data.eval_n"] = [str(one.before.verifications) for one in tested]
+    for name, values in asked.items():
+        if len(set(values)) > 1:
+            raise TOPRError(f"these runs can't stand in one table: {name} is {' and '.join(sorted(set(values)))}")
     comparison = group_runs([one.run for one in tested])
     if keys := [key for key in comparison.keys if key not in ("algo.name", "data.seed", TEST)]:
         raise TOPRError(f"these runs can't stand in one table: they differ in {', '.join(keys)}")
@@ -117,11 +118,6 @@ def setting(run: Run, name: str) -> str:
     return str(value)
 
 
-def alike(name: str, values: Sequence[str]) -> None:
-    if len(set(values)) > 1:
-        raise TOPRError(f"these runs can't stand in one table: {name} is {' and '.join(sorted(set(values)))}")
-
-
 def rows_of(tested: Sequence[Tested]) -> list[Row]:
     """No verifier, the base, one row for each algorithm, the oracle."""
     model, k = setting(tested[0].run, "model.name"), tested[0].before.solutions
@@ -135,32 +131,20 @@ def rows_of(tested: Sequence[Tested]) -> list[Row]:
 
 
 def row(name: str, kind: str, parts: Sequence[tuple[list[str], Tally]]) -> Row:
-    """The tallies of some runs averaged problem by problem."""
-    places: dict[str, int] = {}
-    for problems, _ in parts:
-        for problem in problems:
-            places.setdefault(problem, len(places))
-    index = [np.array([places[problem] for problem in problems]) for problems, _ in parts]
-    runs = np.sum([np.bincount(rows, minlength=len(places)) for rows in index], axis=0)
-    first = parts[0][1]
-    values = {}
-    for column in first.values:
-        sums = [
-            np.bincount(rows, weights=tally.values[column], minlength=len(places))
-            for rows, (_, tally) in zip(index, parts, strict=True)
-        ]
-        values[column] = np.sum(sums, axis=0) / runs
-    together = Tally(values, first.solutions, first.verifications)
+    """Average the tallies of some runs problem by problem."""
+    tallies = [pd.DataFrame(tally.values, index=problems) for problems, tally in parts]
+    mean = pd.concat(tallies).groupby(level=0, sort=False).mean()
+    _, first = parts[0]
+    together = Tally({name: mean[name].to_numpy() for name in mean}, first.solutions, first.verifications)
     alone = [summarise(tally, resamples=2) for _, tally in parts]
-    return Row(name, kind, [*places], together, summarise(together), alone)
+    return Row(name, kind, [*mean.index], together, summarise(together), alone)
 
 
 def gain(other: Row, row: Row) -> dict[str, float | None]:
-    """What a row's selection scores more than another's, on the problems that both have."""
-    places = {problem: i for i, problem in enumerate(other.problems)}
-    shared = [(places[problem], i) for i, problem in enumerate(row.problems) if problem in places]
-    theirs, ours = (np.array(index, dtype=np.int64) for index in zip(*shared, strict=True))
-    return difference(other.together.values[other.selection][theirs], row.together.values[row.selection][ours])
+    """The difference of a row's selection to another's, on the problems that both have."""
+    theirs, ours = (pd.Series(each.together.values[each.selection], each.problems) for each in (other, row))
+    shared = [problem for problem in row.problems if problem in theirs.index]
+    return difference(theirs[shared].to_numpy(), ours[shared].to_numpy())
 
 
 def render(rows: Sequence[Row], tested: Sequence[Tested]) -> list[str]:
@@ -194,14 +178,12 @@ def render(rows: Sequence[Row], tested: Sequence[Tested]) -> list[str]:
 
 
 def over_runs(row: Row) -> list[str]:
-    """Each figure's mean over the runs with the half-width of its interval."""
+    """The mean of each figure over the runs with the half-width of its interval."""
     found = []
     for column, title in COLUMNS.items():
-        shares = [figures[column]["value"] for figures in row.alone]
-        values = np.array([100 * share for share in shares if share is not None])
-        found.append(
-            f"{title} {values.mean():.1f} ± {float(t_half_width(values)):.1f}" if len(values) else f"{title} –"
-        )
+        values = np.array([100 * share for figures in row.alone if (share := figures[column]["value"]) is not None])
+        known = f"{values.mean():.1f} ± {float(t_half_width(values)):.1f}" if len(values) else "–"
+        found.append(f"{title} {known}")
     return found
 
 

@@ -1,23 +1,20 @@
-"""Tables of the report as CSV and LaTeX."""
+"""Runs and groups as data frames, and these as CSV and LaTeX."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any
 
-from topr_exp.evaluation.intervals import Interval
+import pandas as pd
+
 from topr_exp.report.estimates import as_printed, estimate, majority_name, reward_name
 from topr_exp.report.groups import Comparison, text
 from topr_exp.report.runs import Run
+from topr_exp.runtime.jsonfiles import number
 from topr_exp.types import VERDICTS
 
 OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train")
-TEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}", "–": "--",
-}  # fmt: skip
+FORMULAS = ("=", "+", "@", "\t", "\r")  # how text begins that a spreadsheet would compute
 
 
 def measures(runs: Sequence[Run]) -> list[str]:
@@ -26,85 +23,85 @@ def measures(runs: Sequence[Run]) -> list[str]:
     return ["pass@1", *([reward] if reward else []), *([majority] if majority else []), *VERDICTS]
 
 
-def runs_csv(runs: Sequence[Run], comparison: Comparison) -> str:
-    """One line a run: what differs, what was trained on, base and final figures with intervals over problems."""
-    names = measures(runs)
-    columns = [f"{part}_{name}{end}" for part in ("base", "final") for name in names for end in ("", "_low", "_high")]
-    own = [f"{key} (setting)" if key in OF_SUMMARY else key for key in comparison.differing]
-    table: list[list[Any]] = [["run", "folder", "status", "group", *own, "seed", *OF_SUMMARY, *columns]]
+def runs_frame(runs: Sequence[Run], comparison: Comparison) -> pd.DataFrame:
+    """A row a run; `report.read_runs` names the columns."""
+    rows = []
     for run, settings, label in zip(runs, comparison.settings, comparison.labels, strict=True):
-        row: list[Any] = [run.name, str(run.path), run.status, label]
-        row += [text(settings.get(key)) for key in [*comparison.differing, "seed"]]
-        row += [run.figure(name) for name in OF_SUMMARY]
-        for part in ("base", "final"):
-            for name in names:
-                row += numbers(estimate([run], name, part))
-        table.append(row)
-    return as_csv(table)
+        seconds = run.summary.get("seconds")
+        spent = [number(one) or 0.0 for one in seconds.values()] if isinstance(seconds, dict) else []
+        rows.append(
+            {"run": run.name, "folder": str(run.path), "status": run.status, "notes": run.notes, "group": label}
+            | {setting_column(key): value for key, value in settings.items()}
+            | {name: run.figure(name) for name in OF_SUMMARY}
+            | {"updates": len(run.updates), "seconds": sum(spent) if spent else None}
+            | estimates([run], measures(runs))
+        )
+    return pd.DataFrame(rows).set_index("run")
 
 
-def groups_csv(runs: Sequence[Run], comparison: Comparison) -> str:
-    """One line a group: means over its runs with 95 % intervals, and what the intervals are over."""
-    names = measures(runs)
-    ends = ("", "_low", "_high", "_interval_over")
-    table: list[list[Any]] = [
-        ["group", *comparison.keys, "runs"]
-        + [f"{part}_{name}{end}" for part in ("base", "final") for name in names for end in ends]
-    ]
+def groups_frame(runs: Sequence[Run], comparison: Comparison) -> pd.DataFrame:
+    """A row a group: means over its runs with 95 % intervals, and what the intervals are over."""
+    rows = []
     for label, members in comparison.groups.items():
-        row: list[Any] = [
-            label,
-            *(text(comparison.settings[members[0]].get(key)) for key in comparison.keys),
-            len(members),
-        ]
-        for part in ("base", "final"):
-            for name in names:
-                found = estimate([runs[i] for i in members], name, part)
-                row += [*numbers(found), found.over if found is not None else None]
-        table.append(row)
-    return as_csv(table)
+        settings = comparison.settings[members[0]]
+        keys = {key: text(settings.get(key)) for key in comparison.keys}
+        found = estimates([runs[i] for i in members], measures(runs), over=True)
+        rows.append({"group": label, **keys, "runs": len(members), **found})
+    return pd.DataFrame(rows)
 
 
-def numbers(found: Interval | None) -> list[float | None]:
-    return [None, None, None] if found is None else [*found.as_dict().values()]
+def estimates(runs: Sequence[Run], names: Sequence[str], *, over: bool = False) -> dict[str, Any]:
+    """The estimates of base and final by column."""
+    row: dict[str, Any] = {}
+    for part in ("base", "final"):
+        for name in names:
+            found = estimate(runs, name, part)
+            value, low, high = found.as_dict().values() if found is not None else (None, None, None)
+            row |= {f"{part}_{name}": value, f"{part}_{name}_low": low, f"{part}_{name}_high": high}
+            if over:
+                row[f"{part}_{name}_interval_over"] = found.over if found is not None else None
+    return row
 
 
-def as_csv(table: Sequence[Sequence[Any]]) -> str:
-    stream = io.StringIO()
-    csv.writer(stream, lineterminator="\n").writerows([safe_cell(cell) for cell in row] for row in table)
-    return stream.getvalue()
+def setting_column(key: str) -> str:
+    return f"{key} (setting)" if key in OF_SUMMARY else key
 
 
-def safe_cell(value: Any) -> Any:
-    """A cell that a spreadsheet shows and does not compute: text that looks like a formula gets an apostrophe."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "@", "\t", "\r"):
-        return f"'{value}"
-    return value
+def runs_csv(runs: Sequence[Run], comparison: Comparison) -> str:
+    """The settings that differ, what was trained on, and the figures of each run."""
+    frame = runs_frame(runs, comparison)
+    keys = [*comparison.differing, "seed"]
+    for key in keys:
+        frame[setting_column(key)] = [text(one.get(key)) for one in comparison.settings]
+    figures = [name for name in frame if name.startswith(("base_", "final_"))]
+    shown = ["folder", "status", "group", *map(setting_column, keys), *OF_SUMMARY, *figures]
+    return as_csv(frame[shown].reset_index())
+
+
+def as_csv(frame: pd.DataFrame) -> str:
+    """CSV that a spreadsheet shows and does not compute: text that looks like a formula gets an apostrophe."""
+    safe = frame.map(lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell)
+    return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
 def groups_tex(runs: Sequence[Run], comparison: Comparison) -> str:
     r"""The groups as a LaTeX tabular (needs \usepackage{booktabs}), in percent with 95 % intervals."""
-    names = measures(runs)
-    heads = [*(comparison.keys or ["run"]), "runs", "base pass@1", *names]
-    lines = [
-        "% Percent (mean_reward as it is); 95 % intervals over a group's runs and the test problems.",
-        r"\begin{tabular}{" + "l" * len(comparison.keys or ["run"]) + "r" * (len(names) + 2) + "}",
-        r"\toprule",
-        " & ".join(map(tex, heads)) + r" \\",
-        r"\midrule",
-    ]
+    figures = [("base", "pass@1"), *(("final", name) for name in measures(runs))]
+    rows = []
     for label, members in comparison.groups.items():
-        chosen = [runs[i] for i in members]
-        first = [text(comparison.settings[members[0]].get(key)) for key in comparison.keys] or [label]
-        cells = [tex(value) for value in first] + [str(len(members)), tex_cell(estimate(chosen, "pass@1", "base"))]
-        lines.append(" & ".join([*cells, *(tex_cell(estimate(chosen, name), name) for name in names)]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+        settings = comparison.settings[members[0]]
+        keys = {key: text(settings.get(key)) for key in comparison.keys} or {"run": label}
+        rows.append({**keys, "runs": len(members)} | printed([runs[i] for i in members], figures))
+    frame = pd.DataFrame(rows)
+    frame.columns = frame.columns.str.removeprefix("final ")
+    form = "l" * len(comparison.keys or ["run"]) + "r" * (1 + len(figures))
+    tex = frame.to_latex(index=False, escape=True, column_format=form)
+    for character, shown in (("<", r"\textless{}"), (">", r"\textgreater{}"), ("–", "--")):
+        tex = tex.replace(character, shown)
+    return f"% Percent (mean_reward as it is); 95 % intervals over a group's runs and the test problems.\n{tex}"
 
 
-def tex_cell(found: Interval | None, name: str = "pass@1") -> str:
-    return "--" if found is None else as_printed(found, name)
-
-
-def tex(value: str) -> str:
-    """Text as LaTeX shows it."""
-    return "".join(TEX.get(character, character) for character in value)
+def printed(runs: Sequence[Run], figures: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Figures (part, name) of runs by their titles, as people read them."""
+    found = {f"{part} {name}": (name, estimate(runs, name, part)) for part, name in figures}
+    return {title: as_printed(each, name) if each else "–" for title, (name, each) in found.items()}

@@ -6,11 +6,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from topr_exp.report.figures import write_figures
+from topr_exp.report.figures import MOST_LINES, plots, write_figures
 from topr_exp.report.groups import different_bases, group_runs
-from topr_exp.report.page import render_page
-from topr_exp.report.runs import read_runs
-from topr_exp.report.tables import groups_csv, groups_tex, runs_csv
+from topr_exp.report.page import best_first, render_page
+from topr_exp.report.runs import find_runs
+from topr_exp.report.tables import as_csv, groups_frame, groups_tex, runs_csv
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_json, write_whole
 from topr_exp.runtime.jsonfiles import MISSING, read_object
 from topr_exp.types import TOPRError
@@ -25,19 +25,24 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     lists. TOPRError where there are no runs, where a file would be overwritten that no report wrote, or the disk
     refuses.
     """
-    runs = read_runs(folders)
+    runs = find_runs(folders)
     target = out if out is not None else folders[0] / "report"
     listed = read_manifest(target)
     comparison = group_runs(runs)
+    groups = best_first(runs, comparison)
+    notes = different_bases(runs, comparison)
+    if len(groups) > MOST_LINES:
+        notes.append(f"figures/ shows the {MOST_LINES} of {len(groups)} groups with the highest final pass@1")
     with tempfile.TemporaryDirectory() as scratch:
-        notes = write_figures(Path(scratch), runs, comparison) + different_bases(runs, comparison)
+        drawn = plots(runs, comparison, groups)
+        drawings = write_figures(Path(scratch), drawn)
         files = {f"figures/{path.name}": path.read_bytes() for path in sorted(Path(scratch).iterdir())}
     title = " and ".join(folder.resolve().name for folder in folders)
     texts = {
         "tables/runs.csv": runs_csv(runs, comparison),
-        "tables/groups.csv": groups_csv(runs, comparison),
+        "tables/groups.csv": as_csv(groups_frame(runs, comparison)),
         "tables/groups.tex": groups_tex(runs, comparison),
-        "report.html": render_page(title, runs, comparison, notes),
+        "report.html": render_page(title, runs, comparison, notes, drawn, drawings),
     }
     replace_files(target, listed, files | {name: text.encode(errors="replace") for name, text in texts.items()})
     return target / "report.html"
