@@ -17,7 +17,7 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.files import file_digest
 from topr_exp.store import Store, Table, catalog
 from topr_exp.store.__main__ import human_bytes
-from topr_exp.store.survey import MARKER
+from topr_exp.store.table import MARKER
 
 
 def names(store: Store) -> set[str]:
@@ -183,42 +183,34 @@ def test_a_folder_that_is_no_store_is_refused(store: Store, tmp_path: Path, comm
     for asked in (["--older-than", "0"], ["--kind", "runs"], ["--kind", "a"], ["--key", "a/b"], ["--key", "runs/one"]):
         status, out, err = command("prune", *asked, "--yes", root=tmp_path / place)
         assert (status, out, err.count("\n")) == (1, "", 1)
-        assert "which is no table of a store; nothing is removed" in err
+        assert f"error: {tmp_path / place} has no file {MARKER}, which marks a store; the next run that uses" in err
     assert files(tmp_path) == before
 
 
-@pytest.mark.parametrize("entry", ["notes.txt", "Old/x", "rollouts/notes", "rollouts/0123456789abcdef/mine.txt"])
-def test_what_others_put_into_a_store_is_named(store: Store, command: Command, entry: str) -> None:
-    mine = store.root / entry
-    mine.parent.mkdir(parents=True, exist_ok=True)
-    mine.write_text("mine")
-    before = files(store.root)
-    status, _, err = command("prune", "--older-than", "0", "--yes")
-    assert (status, files(store.root)) == (1, before)
-    named = mine if entry in ("notes.txt", "rollouts/notes") else mine.parent
-    assert f"{store.root} holds {named}, which is no table" in err
-
-
-def test_hidden_entries_are_ignored_and_stay(store: Store, command: Command) -> None:
-    hidden = [store.root / ".git" / ".removed-0123456789ab" / "x", store.root / "rollouts" / ".snapshot" / "x"]
-    for path in hidden:
-        path.parent.mkdir(parents=True)
-        path.write_text("")
+def test_what_others_put_into_a_store_stays(store: Store, tmp_path: Path, command: Command) -> None:
+    """Other files, folders with the name of a table and other contents, links to tables, hidden ones."""
+    elsewhere = Store(tmp_path / "elsewhere").table("rollouts", KEY, SHARDS)
+    elsewhere.fill(shard)
+    mine = ["notes.txt", "Old/x", "rollouts/notes", "rollouts/0123456789abcdef/mine.txt", "rollouts/.snapshot/x"]
+    mine += [".git/.removed-0123456789ab/x"]
+    for path in (store.root / name for name in mine):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    (store.root / "rollouts" / elsewhere.folder.name).symlink_to(elsewhere.folder)
+    for key in ("rollouts/0123456789abcdef", elsewhere.name):
+        assert command("prune", "--key", key, "--yes")[0] == 1
     assert command("prune", "--older-than", "0", "--yes")[0] == 0
     assert not names(store)
-    assert all(path.exists() for path in hidden)
+    assert [(store.root / name).exists() for name in mine] == [True] * len(mine)
+    assert elsewhere.complete()
 
 
-def test_a_store_is_marked_when_it_is_used(store: Store, tmp_path: Path, command: Command) -> None:
-    """A folder that holds other things never is."""
+def test_a_store_is_marked_when_it_is_used(store: Store, command: Command) -> None:
     (store.root / MARKER).unlink()
-    status, out, err = command("prune", "--older-than", "0", "--yes")
+    status, out, _ = command("prune", "--older-than", "0", "--yes")
     assert (status, out, len(names(store))) == (1, "", 4)
-    assert err.startswith(f"error: {store.root} has no file {MARKER}, which marks a store; the next run that uses")
     store.table("rollouts", {"weights": "w"}, 1).fill(shard)
     assert command("prune", "--older-than", "0")[0] == 0
-    Store(tmp_path / "runs").table("rollouts", KEY, SHARDS).fill(shard)
-    assert not (tmp_path / "runs" / MARKER).exists()
 
 
 @pytest.mark.parametrize("damage", ["truncated", "another table's", "missing"])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topr_exp.store import Store
-from topr_exp.store.survey import canonical, key_hash
+from topr_exp.store.keys import canonical, key_hash
 from topr_exp.types import TOPRError
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

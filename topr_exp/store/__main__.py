@@ -9,7 +9,7 @@ import argparse
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -38,32 +38,29 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     table = "kind/hash, as `list` prints it; a beginning that fits one table is enough"
 
-    command = commands.add_parser("list", help="one line a table")
-    command.set_defaults(run=list_tables)
-    command = commands.add_parser("describe", help="a table's whole key, columns and shards")
-    command.add_argument("key", metavar="KEY", help=table)
-    command.set_defaults(run=describe)
-    command = commands.add_parser("verify", help="compute every checksum; exit status 1 when something is damaged")
+    def add(name: str, run: Callable[[Store, argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help)
+        command.set_defaults(run=run, refuse=command.error)
+        return command
+
+    add("list", list_tables, "one line a table")
+    add("describe", describe, "a table's whole key, columns and shards").add_argument("key", metavar="KEY", help=table)
+    command = add("verify", verify, "compute every checksum; exit status 1 when something is damaged")
     command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{table}; or a run's folder, or any above some")
-    command.set_defaults(run=verify)
-    command = commands.add_parser("regrade", help="grade again the completions whose workers were killed or too slow")
+    command = add("regrade", regrade, "grade again the completions whose workers were killed or too slow")
     command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all verdicts")
     command.add_argument("--grader", metavar="NAME", help="a grader of your own, of verdicts that it gave")
-    command.set_defaults(run=regrade)
-    command = commands.add_parser("prune", help=PRUNE)
+    command = add("prune", prune, PRUNE)
     command.add_argument("--kind", help="of this kind; imported ones only go by this or --key: no run makes them again")
     command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
     command.add_argument("--key", help=table)
     command.add_argument("--yes", action="store_true", help="remove them")
-    command.set_defaults(run=prune, refuse=command.error)
-    command = commands.add_parser("export", help="write a table of completions as JSON lines")
+    command = add("export", export, "write a table of completions as JSON lines")
     command.add_argument("key", metavar="KEY", help=table)
     command.add_argument("file", metavar="FILE.jsonl", type=Path)
-    command.set_defaults(run=export)
-    command = commands.add_parser("import", help="store completions made elsewhere (docs/store.md has the format)")
+    command = add("import", import_, "store completions made elsewhere (docs/store.md has the format)")
     command.add_argument("file", metavar="FILE.jsonl", type=Path)
     command.add_argument("--kind", default="imported", help="default: imported")
-    command.set_defaults(run=import_)
     return top
 
 
@@ -210,7 +207,8 @@ def regrade(store: Store, options: argparse.Namespace) -> int:
 def prune(store: Store, options: argparse.Namespace) -> int:
     if options.kind is None and options.older_than is None and options.key is None:
         options.refuse("say what to remove: --kind, --older-than or --key")
-    known = catalog.tables(store, pruning=True)
+    known = catalog.tables(store)
+    catalog.refuse_unmarked(store.root)
     found = [catalog.find(store, options.key, known)] if options.key else known
     removed, freed = set[str](), 0
     for table in [table for table in found if fits(table, options)]:

@@ -8,12 +8,13 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors, unique_name
-from topr_exp.store.survey import KEY_FILE, refuse_unmarked, survey
-from topr_exp.store.table import Store, Table
+from topr_exp.store.keys import HASHES, KEY_FILE, KIND_NAMES
+from topr_exp.store.table import MARKER, SHARD, Store, Table
 from topr_exp.types import TOPRError
 
 log = logging.getLogger(__name__)
@@ -22,23 +23,46 @@ REMOVED = ".removed-"  # begins the name of a folder that is being deleted
 DAY = 86_400
 
 
-def tables(store: Store, *, pruning: bool = False) -> list[Table]:
-    """All tables, by kind and name, damaged ones too; TOPRError when there is no store, or none that may be read.
-
-    pruning: refuse a folder that holds more than a store's tables.
-    """
+def tables(store: Store) -> list[Table]:
+    """All tables, by kind and name, damaged ones too; TOPRError when there is no store, or none that may be read."""
+    found, unseen = [], []
     with disk_errors(f"read {store.root}"):
         try:
-            found = survey(store.root)
+            kinds = [path for path in sorted(store.root.iterdir()) if KIND_NAMES.fullmatch(path.name) and path.is_dir()]
         except (FileNotFoundError, NotADirectoryError):
             raise TOPRError(f"{store.root} is no store: there is no such folder") from None
-        if pruning:
-            refuse_unmarked(store.root, found)
-        for path in found.unseen:
-            log.warning("cannot read %s: no permission; what is in it is left out", path)
-        if found.unseen and not found.tables:
-            raise TOPRError(f"this user may read no table of {store.root}")
-        return [Table(folder, {}, 0, error) if error else store.open(folder) for folder, error in found.tables.items()]
+        for kind in kinds:
+            try:
+                found += [table for folder in sorted(kind.iterdir()) if (table := table_in(store, folder))]
+            except PermissionError as error:
+                unseen.append(error.filename)
+    for path in unseen:
+        log.warning("cannot read %s: no permission; what is in it is left out", path)
+    if unseen and not found:
+        raise TOPRError(f"this user may read no table of {store.root}")
+    return found
+
+
+def table_in(store: Store, folder: Path) -> Table | None:
+    """The table in a folder, if it is one: its key has the hash that names it, or it holds a damaged table alone."""
+    if not HASHES.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+        return None
+    try:
+        return store.open(folder)
+    except TOPRError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise error.__cause__ from None
+        ours = all(path.name.startswith((KEY_FILE, SHARD)) for path in folder.iterdir())
+        return Table(folder, {}, 0, str(error)) if ours else None
+
+
+def refuse_unmarked(root: Path) -> None:
+    """TOPRError for a folder that no run has used as a store: `prune` removes nothing from it."""
+    if not (root / MARKER).exists():
+        raise TOPRError(
+            f"{root} has no file {MARKER}, which marks a store; the next run that uses the store writes it, or "
+            f"`touch {root / MARKER}`; nothing is removed before"
+        )
 
 
 def find(store: Store, text: str, among: list[Table] | None = None) -> Table:

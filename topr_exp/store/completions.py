@@ -112,7 +112,7 @@ def parse_line(where: str, line: bytes) -> dict[str, Any]:
     try:
         row: dict[str, Any] = json.loads(line.rstrip())
         check(row)
-    except _Malformed as error:
+    except TOPRError as error:
         raise TOPRError(f"{where}: {error}") from None
     except json.JSONDecodeError as error:
         raise TOPRError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
@@ -121,28 +121,24 @@ def parse_line(where: str, line: bytes) -> dict[str, Any]:
     return row
 
 
-class _Malformed(Exception):
-    """A line that is JSON but no completion."""
-
-
 def check(row: Any) -> None:
-    """Raise _Malformed when a line's object is no completion; members that are null count as absent."""
+    """Raise TOPRError when a line's object is no completion; members that are null count as absent."""
     if not isinstance(row, dict):
-        raise _Malformed(f"an object was expected, not {type(row).__name__}")
+        raise TOPRError(f"an object was expected, not {type(row).__name__}")
     for name in TEXTS:
         value = row.get(name)
         if value is None:
             row.pop(name, None)
         elif not isinstance(value, str):
-            raise _Malformed(f"{name} must be text; got {type(value).__name__}")
+            raise TOPRError(f"{name} must be text; got {type(value).__name__}")
         elif not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-            raise _Malformed(f"{name} holds half of a surrogate pair, which is no character")
+            raise TOPRError(f"{name} holds half of a surrogate pair, which is no character")
     if "completion" not in row:
-        raise _Malformed("completion is missing")
+        raise TOPRError("completion is missing")
     if not ("problem_id" in row or ("question" in row and "gold" in row)):
-        raise _Malformed("problem_id is missing, and question and gold are not both there instead")
+        raise TOPRError("problem_id is missing, and question and gold are not both there instead")
     if row.get("finish", "stop") not in FINISHES:
-        raise _Malformed(f"finish must be one of {', '.join(FINISHES)}; got {row['finish']!r}")
+        raise TOPRError(f"finish must be one of {', '.join(FINISHES)}; got {row['finish']!r}")
     for name in LISTS:
         if row.get(name) is None:
             row.pop(name, None)
@@ -154,20 +150,20 @@ def check(row: Any) -> None:
 
 def _check_tokens(tokens: Any) -> None:
     if not isinstance(tokens, list) or not tokens or set(map(type, tokens)) != {int}:
-        raise _Malformed("tokens must be a list of token ids, at least one")
+        raise TOPRError("tokens must be a list of token ids, at least one")
     if min(tokens) < 0 or max(tokens) > MAX_TOKEN:
-        raise _Malformed(f"token ids lie between 0 and {MAX_TOKEN}; got {min(tokens)} to {max(tokens)}")
+        raise TOPRError(f"token ids lie between 0 and {MAX_TOKEN}; got {min(tokens)} to {max(tokens)}")
 
 
 def _check_logprobs(logprobs: Any, tokens: list[int] | None) -> None:
     if not isinstance(logprobs, list) or not set(map(type, logprobs)) <= {int, float}:
-        raise _Malformed("logprobs must be a list of numbers")
+        raise TOPRError("logprobs must be a list of numbers")
     if tokens is None:
-        raise _Malformed("logprobs without tokens: nothing says which tokens they belong to")
+        raise TOPRError("logprobs without tokens: nothing says which tokens they belong to")
     if len(logprobs) != len(tokens):
-        raise _Malformed(f"{len(logprobs)} logprobs for {len(tokens)} tokens")
+        raise TOPRError(f"{len(logprobs)} logprobs for {len(tokens)} tokens")
     if not all(LOGPROB_LEAST <= value <= LOGPROB_ABOVE_ZERO for value in logprobs):  # false for NaN too
-        raise _Malformed("logprobs must be finite and at most 0 (natural logarithms of probabilities)")
+        raise TOPRError("logprobs must be finite and at most 0 (natural logarithms of probabilities)")
 
 
 def export_file(table: Table, path: Path) -> int:
