@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from topr_exp.runtime.interrupts import Interrupted
+from topr_exp.runtime.stop import Interrupted
 
 from tests.conftest import config_of, overrides
 from tests.run_folders import add_metrics, completion, evaluation, make_run, update, write_lines
