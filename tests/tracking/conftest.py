@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import ROOT, config_of, overrides
+from tests.sweep_tools import slow
 
 DEAD = "http://127.0.0.1:9"  # nothing listens there
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
@@ -30,6 +36,43 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, value)
 
 
+# Waits for the client on a busy machine too.
+PATIENT = """
+import sys
+from topr_exp.__main__ import main
+from topr_exp.tracking import tracker
+tracker.FINISH_SECONDS = 240.0
+sys.exit(main())
+"""
+CHOSEN = ["name=sweep", "tracking=wandb", "tracking.model_artifact=true", "baseline=-0.3"]
+LONG = [
+    "data.eval_n=8",
+    "optim.epochs=3",
+    "evaluation.every=4",
+    "checkpoint.every_seconds=1000",
+]  # 12 updates, no checkpoint
+
+
+@pytest.fixture(scope="session")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a run that was killed at update 5 and given again, and what the second command printed."""
+    tmp_path = tmp_path_factory.mktemp("run")
+    environment = cut_off(home=tmp_path)
+    given = overrides(tmp_path, *CHOSEN, *LONG, *slow("Slow"))
+    folder, command = config_of(*given).folder, [sys.executable, "-c", PATIENT, *given]
+    first = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < 5:
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr
+    assert "Traceback" not in done.stderr
+    return folder, done.stdout
+
+
 def offline_folders(folder: Path) -> list[Path]:
     return sorted((folder / "wandb").glob("offline-run-*"))
 
@@ -49,3 +92,9 @@ def inspect(folder: Path) -> list[dict[str, Any]]:
 def history(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The logged rows in order."""
     return [record["history"] for record in records if record["type"] == "history"]
+
+
+def summary(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The summary as it was last sent."""
+    updates = [record["summary"].get("update", {}) for record in records if record["type"] == "summary"]
+    return {name: value for update in updates for name, value in update.items()}

@@ -3,49 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, config_of, overrides
-from tests.sweep_tools import slow
-from tests.tracking.conftest import cut_off, history, inspect, offline_folders
-
-# Waits for the client on a busy machine too.
-PATIENT = """
-import sys
-from topr_exp.__main__ import main
-from topr_exp.tracking import tracker
-tracker.FINISH_SECONDS = 240.0
-sys.exit(main())
-"""
-CHOSEN = ["name=sweep", "tracking=wandb", "tracking.model_artifact=true", "baseline=-0.3"]
-LONG = ["optim.epochs=3", "evaluation.every=4", "checkpoint.every_seconds=1000"]  # 12 updates, no checkpoint
-
-
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a run that was killed at update 5 and given again, and what the second command printed."""
-    tmp_path = tmp_path_factory.mktemp("run")
-    environment = cut_off(home=tmp_path)
-    given = overrides(tmp_path, *CHOSEN, *LONG, *slow("Slow"))
-    folder, command = config_of(*given).folder, [sys.executable, "-c", PATIENT, *given]
-    first = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < 5:
-        assert first.poll() is None
-        time.sleep(0.05)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr
-    assert "Traceback" not in done.stderr
-    return folder, done.stdout
+from tests.tracking.conftest import history, inspect, offline_folders, summary
 
 
 def test_one_offline_run_is_left_under_one_id(resumed: tuple[Path, str]) -> None:
@@ -89,12 +51,9 @@ def test_every_record_arrives_once_and_in_order(resumed: tuple[Path, str]) -> No
 
 def test_summary_weights_and_completions_arrive(resumed: tuple[Path, str]) -> None:
     folder, _ = resumed
-    records, summary = inspect(folder), json.loads((folder / "summary.json").read_text())
-    last: dict[str, Any] = {}
-    for record in records:
-        last |= record.get("summary", {}).get("update", {}) if record["type"] == "summary" else {}
-    assert last["final/pass_at_1"] == pytest.approx(summary["final"]["pass@1"])
-    assert last["seconds/training"] == summary["seconds"]["training"]
+    records, stored = inspect(folder), json.loads((folder / "summary.json").read_text())
+    assert summary(records)["final/pass_at_1"] == pytest.approx(stored["final"]["pass@1"])
+    assert summary(records)["seconds/training"] == stored["seconds"]["training"]
     weights = next(record["artifact"] for record in records if record.get("artifact", {}).get("type") == "model")
     assert {"config.json", "model.safetensors"} <= {entry["path"] for entry in weights["manifest"]["contents"]}
     paths = offline_folders(folder)[0].glob("files/media/table/*.json")

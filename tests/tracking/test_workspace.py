@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import config_of, overrides
-from topr_exp.pipeline import run
-from topr_exp.runs.records import on_one_axis
-from topr_exp.tracking.rows import leaves, numbers
+from tests.tracking.conftest import history, inspect, summary
 from topr_exp.tracking.workspace import main
 
 
@@ -51,17 +48,9 @@ def test_sections_and_filter(tmp_path: Path) -> None:
     assert saved(tmp_path)["spec"]["section"]["runSets"][0].get("filters", {}).get("filters", []) == []
 
 
-def test_it_asks_for_what_a_run_sends(tmp_path: Path) -> None:
-    config = config_of(*overrides(tmp_path, "evaluation.every=2", "data.eval_n=8", "sampler.seed=1"))
-    summary = run(config)
-    metrics, evaluations = (
-        [json.loads(line) for line in (config.folder / name).read_text().splitlines()]
-        for name in ("metrics.jsonl", "eval.jsonl")
-    )
-    updates, tests = on_one_axis(metrics, evaluations)
-    sent = {name for record in updates for name in numbers("train", record)}
-    sent |= {name for record in tests for name in numbers("curve" if record.get("subset") else "eval", record)}
-    known = sent | {name for name, _ in leaves(summary)}
+def test_it_asks_for_what_a_run_sends(tmp_path: Path, resumed: tuple[Path, str]) -> None:
+    records = inspect(resumed[0])
+    known = {name for row in history(records) for name in row["item"]} | {*summary(records)}
     found = list(texts(saved(tmp_path)["spec"]))
     asked = {text for text in found if re.match(r"(train|curve|eval|final|base)/", text)}
     asked |= {
