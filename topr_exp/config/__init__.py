@@ -1,1 +1,1 @@
-"""The settings of a run, a file for each group of `conf/`; `settings.py` holds them all, `load.py` checks them."""
+"""The settings of a run: dataclasses for each group of `conf/`, rules between groups, loading, identity."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from topr_exp.config.section import Count, OptionalCount, Range, Section, at_least
 
@@ -31,6 +31,7 @@ class Parallel(Enum):
 class ClusterConfig(Section, ABC):
     """What every place has."""
 
+    processes_are: ClassVar[str] = "cluster.processes"  # the settings that `world_size` is made of
     name: str
     device: Device
     threads: OptionalCount
@@ -40,10 +41,6 @@ class ClusterConfig(Section, ABC):
     @abstractmethod
     def world_size(self) -> int:
         """How many processes a run has."""
-
-    def check_batch(self, batch_size: int) -> None:
-        """Refuse processes that can't have equal parts of a global batch."""
-        check_parts("cluster.processes", self.world_size, batch_size)
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,7 @@ class LocalCluster(ClusterConfig):
 class SlurmCluster(ClusterConfig):
     """A Slurm cluster; the names are those of the hydra-submitit-launcher."""
 
+    processes_are: ClassVar[str] = "cluster.nodes times cluster.gpus_per_node"
     wait: bool  # False: submit and exit
     partition: str | None
     account: str | None
@@ -88,9 +86,6 @@ class SlurmCluster(ClusterConfig):
     @property
     def world_size(self) -> int:
         return self.nodes * (self.gpus_per_node or 1)
-
-    def check_batch(self, batch_size: int) -> None:
-        check_parts("cluster.nodes times cluster.gpus_per_node", self.world_size, batch_size)
 
 
 def check_parts(what: str, processes: int, batch_size: int) -> None:

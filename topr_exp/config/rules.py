@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from topr_exp.algorithms.base import Advantage
+from topr_exp.config.cluster import check_parts
 from topr_exp.config.compose import MAX_DRAWS, ComposeName, unit_of
 from topr_exp.config.data import AnswerFormat, Grading, Reward
 from topr_exp.config.model import Precision
@@ -31,7 +32,7 @@ def check_rules(config: Config) -> None:
     check_rounds(config)
     check_on_policy(config)
     check_warmup(config)
-    config.cluster.check_batch(config.optim.batch_size)
+    check_parts(config.cluster.processes_are, config.cluster.world_size, config.optim.batch_size)
 
 
 def unread(config: Config) -> list[str]:
