@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from topr_exp.runtime.files import DIGEST_BYTES, write_whole
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 MAGIC = b"ARROW1"
 END = 4 + len(MAGIC)  # after the footer: its length
 ROWS_BYTES = 8
+PIECE = 1 << 20  # read at once
 SEAL = ROWS_BYTES + DIGEST_BYTES
 
 
@@ -33,10 +35,10 @@ def write_shard(path: Path, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
+    footer = _find_footer(pa.BufferReader(sink.getvalue()))
     data = memoryview(sink.getvalue())
-    footer = _footer(data[-END:], len(data))
     rows = table.num_rows.to_bytes(ROWS_BYTES, "little")
-    digest = _digest(data[:footer], rows, data[footer:])
+    digest = _digest([data[:footer], rows, data[footer:]])
     write_whole(path, b"".join([data[:footer], rows, digest, data[footer:]]))
 
 
@@ -51,11 +53,11 @@ def find_fault(path: Path) -> str | None:
     """Return the damage of a shard in words; None where its digest is right and it is a valid table."""
     import pyarrow as pa
 
-    data = path.read_bytes()
-    footer = max(SEAL, _footer(data[-END:], len(data)))
-    rows, digest = data[footer - SEAL :][:ROWS_BYTES], data[footer - DIGEST_BYTES : footer]
-    if digest != _digest(memoryview(data)[: footer - SEAL], rows, memoryview(data)[footer:]):
-        return "its checksum is wrong"
+    with path.open("rb") as file:
+        footer = _find_footer(file)
+        file.seek(0)
+        if footer < SEAL or _digest(_sealed_parts(file, footer - SEAL)) != read_seal(path)[1]:
+            return "its checksum is wrong"
     try:
         table = read_shard(path)
         table.validate(full=True)  # a right digest doesn't say that the offsets in it stay within it
@@ -69,9 +71,7 @@ def read_seal(path: Path) -> tuple[int, bytes]:
     """Return a shard's number of rows and its digest as its seal has them; 0 and b"" where there is none."""
     try:
         with path.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end - END))
-            footer = _footer(file.read(), end)
+            footer = _find_footer(file)
             file.seek(max(0, footer - SEAL))
             seal = file.read(SEAL) if footer >= SEAL else b""
     except OSError:
@@ -79,12 +79,22 @@ def read_seal(path: Path) -> tuple[int, bytes]:
     return int.from_bytes(seal[:ROWS_BYTES], "little"), seal[ROWS_BYTES:]
 
 
-def _footer(tail: bytes | memoryview, size: int) -> int:
-    """Return where the footer of a file of so many bytes begins, by its end; 0 where that is no Arrow file's."""
-    return size - END - int.from_bytes(tail[:4], "little") if bytes(tail[4:]) == MAGIC else 0
+def _find_footer(file: Any) -> int:
+    """Return where an Arrow file's footer begins, by its length, which stands behind it; 0 or less in other files."""
+    start = file.seek(max(0, file.seek(0, os.SEEK_END) - END))
+    tail = file.read()
+    return start - int.from_bytes(tail[:4], "little") if tail[4:] == MAGIC else 0
 
 
-def _digest(*parts: bytes | memoryview) -> bytes:
+def _sealed_parts(file: BinaryIO, seal: int) -> Iterator[bytes]:
+    """Yield in small pieces what the digest of a seal covers."""
+    while piece := file.read(min(PIECE, seal - file.tell())):
+        yield piece
+    yield file.read(SEAL)[:ROWS_BYTES]
+    yield file.read()
+
+
+def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         digest.update(part)
