@@ -129,7 +129,7 @@ def test_checking_settings_imports_nothing_heavy() -> None:
     import subprocess
     import sys
 
-    heavy = ["torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib"]
+    heavy = ["torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib", "pandas"]
     code = (
         "import sys; from topr_exp.config.arguments import parse; from topr_exp.runs.plan import plan;"
         "plan(parse(['data=math', 'algo=dpo']));"

@@ -69,20 +69,19 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
         raise TOPRError(f"none of the {len(everything)} runs there is finished")
     if left := len(everything) - len(runs):
         print_warning(f"{left} unfinished run{'s are' if left > 1 else ' is'} left out")
-    unread = {}
+    readable = []
     for run in runs:
         try:
-            record(run, 0)
+            record(run)
         except TOPRError as error:
-            unread[run.name] = error
-            why = f" ({'; '.join(run.notes)})" if run.notes else ""
-            print_warning(f"left out: {error}{why}")
-    runs = [run for run in runs if run.name not in unread]
-    if not runs:
-        raise TOPRError(f"none of the {len(unread)} finished runs there can be read")
-    if figure == "maj" and (without := [run.name for run in runs if not run.evaluations[-1].get("maj@k")]):
+            print_warning(f"left out: {error}" + (f" ({'; '.join(run.notes)})" if run.notes else ""))
+        else:
+            readable.append(run)
+    if not readable:
+        raise TOPRError(f"none of the {len(runs)} finished runs there can be read")
+    if figure == "maj" and (without := [run.name for run in readable if not run.evaluations[-1].get("maj@k")]):
         raise TOPRError(f"{without[0]} has no maj@K: its grader does not say what incorrect completions answer")
-    return runs
+    return readable
 
 
 def by_test(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.config.test_compose import settings as compose
+from tests.composition.conftest import compose
 from topr_exp.composition.candidates import Candidates, group_statistics
 from topr_exp.composition.description import accuracy_bucket
 from topr_exp.composition.difficulty import difficulty_weights

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.config.test_compose import settings as compose
+from tests.composition.conftest import compose
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.pairs import sample_distinct, select_pairs
 from topr_exp.types import TOPRError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.config.test_compose import settings as compose
+from tests.composition.conftest import compose
 from topr_exp.composition.candidates import Candidates, random_generator, repeated
 from topr_exp.composition.pairs import select_pairs
 from topr_exp.composition.selection import largest_set_size, select_examples, select_groups

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
-from topr_exp.evaluation.intervals import t_95, t_half_width
 from topr_exp.report.estimates import as_printed, estimate, majority_name, reward_name
 from topr_exp.report.runs import Run
 
@@ -17,19 +15,6 @@ BASE = evaluation(30, 40, 20, ends=(25, 36))
 def runs(*finals: tuple[float, float, float]) -> list[Run]:
     return [made_run(f"r{i}", BASE, evaluation(*each, ends=(each[0] - 4, each[0] + 5)), seed=i)
             for i, each in enumerate(finals)]  # fmt: skip
-
-
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 9, 15, 19, 40, 200])
-def test_the_quantile_is_that_of_95_percent(freedom: int) -> None:
-    exact = 12.706 if freedom == 1 else by_hand.student(freedom)
-    assert t_95(freedom) == pytest.approx(exact, rel=0.005)
-
-
-def test_the_half_width_of_each_column() -> None:
-    columns = [[0.1, 0.25, 0.3, 0.2], [0.7, 0.71, 0.72, 0.9]]
-    for found, column in zip(t_half_width(np.array(columns).T), columns, strict=True):
-        mean, low, high = by_hand.interval(column)
-        assert (mean - found, mean + found) == pytest.approx((low, high), abs=1e-4)
 
 
 @pytest.mark.parametrize(("name", "place"), [("pass@1", 0), ("maj@8", 1), ("invalid", 2)])

@@ -36,7 +36,15 @@ HARD = {problem: float(value) for problem, value in zip(PROBLEMS, rng.uniform(0,
 
 
 def run(
-    folder: Path, before: Noted, after: Noted, *, algo: str = "topr", seed: int = 0, order: int = 0, **more: Any
+    folder: Path,
+    before: Noted,
+    after: Noted,
+    *,
+    algo: str = "topr",
+    seed: int = 0,
+    order: int = 0,
+    lr: float = 1.0,
+    **more: Any,
 ) -> Any:
     """The folder of a finished run; order: of a shuffle of its problems."""
     folder.mkdir()
@@ -46,7 +54,7 @@ def run(
         for step, each in (("0", before), ("1", after))
     }
     stored = {"problems": problems, "solutions": SOLUTIONS, "verifications": VERIFICATIONS, "iterations": steps} | more
-    settings = {"algo": {"name": algo}, "model": {"name": "small"}, "task": {"solver": "tiny"}, "seed": seed,
+    settings = {"algo": {"name": algo}, "model": {"name": "small"}, "task": {"solver": "tiny"}, "seed": seed, "lr": lr,
                 "data": {"name": "gsm8k"}}  # fmt: skip
     (folder / "verification.json").write_text(json.dumps(stored))
     (folder / "config.json").write_text(json.dumps({"resolved": settings}))
@@ -128,6 +136,9 @@ def test_runs_that_differ_in_what_they_verify_stand_in_no_table(tmp_path: Path) 
     runs = [run(tmp_path / "a", each, each), run(tmp_path / "b", each, each, verifications=4)]
     with pytest.raises(TOPRError, match=r"can't stand in one table: data\.eval_n is 2 and 4"):
         table2(runs)
+    other = run(tmp_path / "other", each, each, seed=2, lr=2.0)
+    with pytest.raises(TOPRError, match=r"can't stand in one table: they differ in lr$"):
+        table2([runs[0], other])
     (tmp_path / "b" / "verification.json").write_text("{")
     with pytest.raises(TOPRError, match="can't be read"):
         table2(runs)

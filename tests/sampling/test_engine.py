@@ -283,7 +283,9 @@ class Plain:
         return " ".join(map(str, tokens))
 
 
-SIX_SHARDS = SamplerConfig("hf", 0, 1.0, 1.0, 0, max_new_tokens=6, prompts_per_shard=2)
+SIX_SHARDS = SamplerConfig(
+    name="hf", seed=0, temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=6, prompts_per_shard=2
+)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from topr_exp.sampling.seeds import seed_of
 from topr_exp.store import Store
 from topr_exp.types import Problem
 
-CONFIG = SamplerConfig("hf", 0, 1.0, 1.0, 0, max_new_tokens=6, prompts_per_shard=2)
+CONFIG = SamplerConfig(name="hf", seed=0, temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=6, prompts_per_shard=2)
 QUESTIONS = Questions(
     [Problem(f"p{i}", "", "") for i in range(5)], [np.array([0, 3 + i], np.int32) for i in range(5)], (), 0
 )

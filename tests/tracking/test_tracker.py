@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from topr_exp.runtime.stop import Interrupted
 
 from tests.conftest import config_of, overrides
 from tests.run_folders import add_metrics, completion, evaluation, make_run, update, write_lines
@@ -25,6 +24,7 @@ from tests.tracking.conftest import history, inspect, offline_folders
 from topr_exp.pipeline import run
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime import distributed
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.tracking import tracker as tracker_module
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.tracking.writers import indented, run_id

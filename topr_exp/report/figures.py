@@ -100,9 +100,8 @@ def every_plot(runs: Sequence[Run], comparison: Comparison, groups: Groups) -> I
     for kind, main in (("test", ("pass@1", majority, "invalid")), ("training", ("loss", *RATIOS))):
         known = {name for run in runs for name in run.curves(kind)}
         several = kind == "training" or any(len(run.curves(kind)) > 1 for run in runs)
-        names = [*(name for name in main if name in known), *sorted(known - {*main})]
-        for name in names if several else ():
-            yield replace(curve_plot(groups, kind, name), in_files=name in main)
+        for name in [name for name in main if name in known] if several else ():
+            yield curve_plot(groups, kind, name)
             if name == main[0]:
                 yield single_runs(groups, kind, name)
     if not any(run.figure("final", "pass@1") is not None for run in runs):
@@ -111,9 +110,8 @@ def every_plot(runs: Sequence[Run], comparison: Comparison, groups: Groups) -> I
     for kind in KINDS:
         yield replace(kinds_plot(groups, bases(list(runs), comparison), kind), in_files=kind != "levels")
     for axis, places in axes(list(runs), comparison).items():
-        many = len({value for value in places if value is not None}) > 2
-        for name in ("pass@1", "invalid"):
-            yield replace(sweep_plot(runs, comparison, axis, places, name), in_files=many and name == "pass@1")
+        if len({value for value in places if value is not None}) > 2:
+            yield sweep_plot(runs, comparison, axis, places)
 
 
 def is_share(name: str) -> bool:
@@ -200,10 +198,8 @@ def to_band(points: Sequence[tuple[float | None, ...]]) -> Band:
     return Band(x, mean, low, high, 1)
 
 
-def sweep_plot(
-    runs: Sequence[Run], comparison: Comparison, axis: str, places: Sequence[float | None], name: str
-) -> Plot:
-    """A final share of every group against a number; groups that differ in it alone are one line.
+def sweep_plot(runs: Sequence[Run], comparison: Comparison, axis: str, places: Sequence[float | None]) -> Plot:
+    """Final pass@1 of every group against a number; groups that differ in it alone are one line.
 
     places: of the runs on the axis. What follows from the drawn training set differs a little between seeds: the mean.
     """
@@ -211,7 +207,7 @@ def sweep_plot(
     rows: dict[str, list[tuple[float, Interval]]] = {}
     for members in comparison.groups.values():
         known = [place for i in members if (place := places[i]) is not None]
-        found = estimate([runs[i] for i in members], name)
+        found = estimate([runs[i] for i in members], "pass@1")
         if known and found is not None:
             settings = comparison.settings[members[0]]
             label = ", ".join(tell(key, settings) for key in comparison.keys if key not in own)
@@ -219,9 +215,9 @@ def sweep_plot(
     lines = [Line(label, i, of_intervals(sorted(points, key=lambda point: point[0])))
              for i, (label, points) in enumerate(rows.items())]  # fmt: skip
     lines.sort(key=lambda line: -len(line.band.x))  # those with most points are shown at first
-    file = f"sweep_{safe(axis)}" if name == "pass@1" else f"sweep_{safe(axis)}_{safe(name)}"
     title = {"effective_positive": "effective proportion of positives p~"}.get(axis, axis)
-    return Plot(file, "sweep", f"final {name} against {axis}", lines, title, f"final {name} (%)", whiskers=True)
+    caption = f"final pass@1 against {axis}"
+    return Plot(f"sweep_{safe(axis)}", "sweep", caption, lines, title, "final pass@1 (%)", whiskers=True)
 
 
 def safe(name: str) -> str:

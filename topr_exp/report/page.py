@@ -66,11 +66,13 @@ def render_page(
         "completions": completions(runs),
     }
     shown = sorted(plots, key=lambda plot: not plot.in_files)
+    content = {
+        name: parts.get(name, "") + "".join(figure(plot, drawings[plot.name]) for plot in shown if plot.section == name)
+        for name in SECTIONS
+    }
+    known = {name: head for name, head in SECTIONS.items() if content[name]}
     sections = "".join(
-        f'<section id="{name}"><h2>{head}</h2>\n{parts.get(name, "")}'
-        + "".join(figure(plot, drawings[plot.name]) for plot in shown if plot.section == name)
-        + "</section>\n"
-        for name, head in SECTIONS.items()
+        f'<section id="{name}"><h2>{head}</h2>\n{content[name]}</section>\n' for name, head in known.items()
     )
     states = Counter(run.status for run in runs)
     differs = f"; they differ in {', '.join(comparison.keys)}" if comparison.keys else ""
@@ -78,7 +80,7 @@ def render_page(
         f"{plural(len(runs), 'run')} ({', '.join(f'{count} {state}' for state, count in states.items())}) in "
         f"{plural(len(comparison.groups), 'group')}{differs}. Made {time.strftime('%Y-%m-%d %H:%M')}."
     )
-    links = " ".join(f'<a href="#{name}">{head.partition(" ")[0]}</a>' for name, head in SECTIONS.items())
+    links = " ".join(f'<a href="#{name}">{head.partition(" ")[0]}</a>' for name, head in known.items())
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'

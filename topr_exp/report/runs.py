@@ -41,7 +41,7 @@ class Run:
     status: str = "unfinished"
     notes: list[str] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)  # where it was computed: commit, command, versions
-    _curves: dict[str, DataFrame] = field(default_factory=dict)
+    _curves: dict[str, DataFrame] = field(default_factory=dict, repr=False, compare=False)
 
     def curves(self, kind: str) -> DataFrame:
         """The numbers of the updates ("training"), or of the evaluations on the same problems ("test"), by step."""
@@ -130,17 +130,14 @@ def read_records(run: Run, done: bool) -> None:
     evaluations = [figures(run, "eval.jsonl", record) for record in evaluations]
     run.updates, tests = on_one_axis(metrics, evaluations)
     run.evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
-    run.curve = one_for_each_step([record for record in tests if record.get("subset")] or run.evaluations)
+    curve = [record for record in tests if record.get("subset")] or run.evaluations
+    run.curve = list({record["optimizer_step"]: record for record in curve}.values())  # the last of each step
     run.completions = lines(run, "completions.jsonl", is_completion, done and (run.path / "completions.jsonl").exists())
-    if done and run.evaluations and not is_ended(run):
+    final = run.summary.get("final") or {}
+    known = [record.get("verdicts") for record in run.evaluations]
+    if done and known and (len(known) < 2 or (final and final.get("verdicts") != known[-1])):
         run.notes.append("eval.jsonl does not end with the run's last evaluation: its lines are not used")
         run.evaluations = []
-
-
-def is_ended(run: Run) -> bool:
-    """Whether the evaluations go from the base to the one that the summary, where it can be read, ends with."""
-    ended, last = run.summary.get("final"), run.evaluations[-1]
-    return len(run.evaluations) > 1 and (not ended or ended.get("verdicts") == last.get("verdicts"))
 
 
 def figures(run: Run, name: str, found: Any) -> Record:
@@ -210,8 +207,3 @@ def is_completion(entry: Record) -> bool:
     texts = all(isinstance(entry.get(name), str) for name in ("set", "verdict", "question", "completion"))
     plain = not any(isinstance(value, (dict, list)) for name, value in entry.items() if name != "logp")
     return texts and plain and isinstance(entry.get("logp", {}), dict) and type(entry.get("iteration")) is int
-
-
-def one_for_each_step(records: list[Record]) -> list[Record]:
-    """The last record of each step."""
-    return list({record["optimizer_step"]: record for record in records}.values())

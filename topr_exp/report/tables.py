@@ -14,6 +14,7 @@ from topr_exp.runtime.jsonfiles import number
 from topr_exp.types import VERDICTS
 
 OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train")
+OF_RUN = ("run", "folder", "status", "notes", "group", "updates", "seconds")
 FORMULAS = ("=", "+", "@", "\t", "\r")  # how text begins that a spreadsheet would compute
 
 
@@ -64,7 +65,7 @@ def estimates(runs: Sequence[Run], names: Sequence[str], *, over: bool = False) 
 
 
 def setting_column(key: str) -> str:
-    return f"{key} (setting)" if key in OF_SUMMARY else key
+    return f"{key} (setting)" if key in (*OF_SUMMARY, *OF_RUN) else key
 
 
 def runs_csv(runs: Sequence[Run], comparison: Comparison) -> str:

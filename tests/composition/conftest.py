@@ -1,0 +1,14 @@
+"""Settings of a composition without YAMLs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topr_exp.config.compose import ComposeConfig, ComposeName, Duplicates
+
+
+def compose(name: str = "uniform", **changes: Any) -> ComposeConfig:
+    """The settings of `compose=name`, with 16 pairs a problem unless they are changed."""
+    if "duplicates" in changes:
+        changes["duplicates"] = Duplicates(changes["duplicates"])
+    return ComposeConfig(name=ComposeName[name], **{"pairs_per_problem": 16, **changes})
