@@ -60,7 +60,15 @@ def make_prompts(policy: Policy, count: int, shots: int) -> list[list[int]]:
 
 
 def ours(policy: Policy, prompts: list[list[int]], n: int, seed: int) -> int:
-    config = SamplerConfig("hf", 0, 1.0, 1.0, 0, LIMIT, len(prompts))
+    config = SamplerConfig(
+        name="hf",
+        seed=0,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        max_new_tokens=LIMIT,
+        prompts_per_shard=len(prompts),
+    )
     generator = torch.Generator().manual_seed(seed)
     groups = sample_completions(policy.model, prompts, n, config, policy.eos_ids, generator)
     return sum(len(one.tokens) for group in groups for one in group)

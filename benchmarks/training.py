@@ -34,7 +34,7 @@ from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.compose import MAX_DRAWS, ComposeConfig, ComposeName, Duplicates
+from topr_exp.config.compose import ComposeConfig
 from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
@@ -197,7 +197,7 @@ class Ours:
         prompts = [prompt for prompt, _ in self.sequences[:: case.samples]]
         rollouts = Rollouts("", columns, prompts, [0, count], 0)
         mu = Ragged(log_probabilities(self.policy, rollouts, range(count), case.micro)["logp"])
-        chosen = ComposeConfig(ComposeName.uniform, None, None, 16, False, None, Duplicates.keep, None, MAX_DRAWS)
+        chosen = ComposeConfig(pairs_per_problem=16)
         candidates = Candidates(rollouts.problem, np.arange(count) % 3 == 0)
         options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
         self.examples = Examples(

@@ -23,7 +23,7 @@ from topr_exp.algorithms.dpo import DPO
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.compose import MAX_DRAWS, ComposeConfig, ComposeName, Duplicates, unit_of
+from topr_exp.config.compose import ComposeConfig, unit_of
 from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
@@ -70,7 +70,7 @@ def make_examples(policy: Any, loss: Any, problems: int = 6) -> Examples:
     )
     rollouts = Rollouts("", columns, prompts, [0, rows], 0)
     candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0)
-    config = ComposeConfig(ComposeName.uniform, None, None, 16, False, None, Duplicates.keep, None, MAX_DRAWS)
+    config = ComposeConfig(pairs_per_problem=16)
     training_set = build_training_set(
         candidates, -1.0, config, unit_of(loss.needs), seed=0, iteration=1, baseline=None, effective=None
     )
