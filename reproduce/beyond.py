@@ -1,4 +1,4 @@
-"""Questions beyond the papers: which ratio, whose log μ, how stale completions may be."""
+"""TokenizedProblems beyond the papers: which ratio, whose log μ, how stale completions may be."""
 
 from __future__ import annotations
 

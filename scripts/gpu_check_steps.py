@@ -144,7 +144,7 @@ def sampling(folder: str, *overrides: str) -> dict[str, Any]:
     from topr_exp.config.sampler import VLLMConfig
     from topr_exp.data.problems import load_problems
     from topr_exp.data.prompts import build_prompter
-    from topr_exp.data.questions import tokenize_prompts
+    from topr_exp.data.tokenized import tokenize_prompts
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.plan import plan
     from topr_exp.sampling.vllm import VLLM

@@ -256,9 +256,9 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.evaluation.showcase import Showcase
     from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
-    from topr_exp.runs.benchmark import Benchmark
     from topr_exp.runs.console import say
     from topr_exp.runs.provenance import environment
+    from topr_exp.runs.task_set import TaskSet
     from topr_exp.runtime.files import disk_errors, write_json
     from topr_exp.runtime.stop import StopFlag
     from topr_exp.sampling.sampler import open_sampler
@@ -270,7 +270,7 @@ def evaluate_model(config: Config) -> None:
         torch.set_num_threads(config.cluster.threads)
     stop = StopFlag()
     with stop.listening(), stop.immediate():
-        benchmark = Benchmark(config, Store(config.store, stop), test_only=True)
+        tasks = TaskSet(config, Store(config.store, stop), test_only=True)
         weights = weights_fingerprint(model_folder(config.model.path, config.model.revision))
         asked = {name: value for name, value in config.identity.items() if name in DECIDE}
         folder = folder_of(config, asked, weights)
@@ -279,13 +279,13 @@ def evaluate_model(config: Config) -> None:
         store = BorrowingStore(config.store, lender(config), stop)
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
             if config.task.verifies:  # before the verifier is loaded: a GPU may have no room for both
-                benchmark.generate_solutions(sampler, store)
+                tasks.generate_solutions(sampler, store)
                 sampler.close()
             policy = load_policy(config.model, config.cluster.device.name)
-            test = benchmark.tokenize(benchmark.sets.test, policy)
+            test = tasks.tokenize(tasks.sets.test, policy)
             say(heading(config, policy, len(test.problems)))
-            evaluation = benchmark.evaluate(sampler, policy, test, store)
-        figures = {**benchmark.figures(evaluation, folder, 0), "too_long": test.too_long}
+            evaluation = tasks.evaluate(sampler, policy, test, store)
+        figures = {**tasks.figures(evaluation, folder, 0), "too_long": test.too_long}
         Showcase(folder).tested(0, policy, evaluation)
         write_json(folder / "environment.json", environment(config))
         write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})

@@ -25,8 +25,8 @@ from topr_exp.composition.training_set import TrainingSet, build_candidates, bui
 from topr_exp.config.compose import unit_of
 from topr_exp.config.data import Reward
 from topr_exp.config.settings import Config, Mu
-from topr_exp.evaluation.curve import Curve
 from topr_exp.evaluation.evaluation import first
+from topr_exp.evaluation.journal import EvaluatingJournal
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.adapter import check_layers
@@ -34,10 +34,10 @@ from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
 from topr_exp.runs import card, prompt
-from topr_exp.runs.benchmark import Benchmark, TrainedOn, trained_on
 from topr_exp.runs.console import header, results, say, warn
-from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.folder import RunFolder, refuse_damaged_model
 from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
+from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runs.threads import keep_threads
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import show_log
@@ -75,7 +75,7 @@ def run(config: Config) -> dict[str, Any]:
     ):
         refuse_changed_inputs(folder, config)
         if folder.done:
-            folder.refuse_damaged_model()
+            refuse_damaged_model(folder.path / "model")
             folder.remove_leftovers(config.iterations)
             if lost := folder.metrics.missing(config.iterations):
                 warn(f"{folder.metrics.path} lacks {lost}")
@@ -118,10 +118,12 @@ class Experiment:
     def load_problems(self) -> None:
         """Load the problems; a verifier's are solutions to them, which its solver samples here."""
         with self.folder.stage("problems"):
-            self.benchmark = Benchmark(self.config, self.shared)
+            self.tasks = TaskSet(self.config, self.shared)
         if self.config.task.verifies:
             with self.folder.stage("sampling"):
-                self.folder.count("tokens_of_solver", self.benchmark.generate_solutions(self.sampler, self.shared))
+                self.folder.add_across_ranks(
+                    "tokens_of_solver", self.tasks.generate_solutions(self.sampler, self.shared)
+                )
                 self.sampler.close()  # an engine would have what the policy needs
 
     def load_policy(self) -> Policy:
@@ -136,9 +138,9 @@ class Experiment:
     def tokenize_problems(self) -> None:
         """Tokenize the prompts, and write one down as the model gets it, for people to read."""
         with self.folder.stage("problems"):
-            sets = self.benchmark.sets
-            self.train = self.benchmark.tokenize(sets.train, self.policy)
-            self.test = self.benchmark.tokenize(sets.test, self.policy)
+            sets = self.tasks.sets
+            self.train = self.tasks.tokenize(sets.train, self.policy)
+            self.test = self.tasks.tokenize(sets.test, self.policy)
             if distributed.is_main_process():
                 ids = self.train.prompts[0].tolist()
                 text = prompt.shown(ids, words_of(self.policy.tokenizer), self.train.stop)
@@ -149,7 +151,7 @@ class Experiment:
         if self.config.data.completions is None:
             return None
         with self.folder.stage("sampling"):
-            asked = self.train.problems, self.benchmark.prompter
+            asked = self.train.problems, self.tasks.prompter
             return load_imported(self.config.data.completions, *asked, self.policy, self.shared)
 
     def describe_training_problems(self) -> TrainedOn:
@@ -157,7 +159,7 @@ class Experiment:
         answered = self.imported.questions.problems if self.imported is not None else None
         found = trained_on(self.config, self.train.problems, answered)
         named = found.text if answered is not None else ""
-        say(header(self.config, self.policy, self.benchmark.sets, self.train, self.test, named) + "\n")
+        say(header(self.config, self.policy, self.tasks.sets, self.train, self.test, named) + "\n")
         return found
 
     def unfinished_iterations(self) -> range:
@@ -203,32 +205,32 @@ class Experiment:
     def evaluate_iteration(self, iteration: int) -> dict[str, Any]:
         """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
         with self.folder.stage("evaluation"):
-            evaluation = self.benchmark.evaluate(self.sampler, self.policy, self.test, self.store(iteration))
-            self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
+            evaluation = self.tasks.evaluate(self.sampler, self.policy, self.test, self.store(iteration))
+            self.folder.add_across_ranks("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
             self.showcase.tested(iteration, self.policy, evaluation)
             if self.config.evaluation.every is not None:  # where the curve of this iteration ends
                 part = evaluation.figures(self.config.evaluation.problems)
                 self.folder.evaluations.add({"iteration": iteration, "subset": True, **part})
-            figures = self.benchmark.figures(evaluation, self.folder.path, iteration)
+            figures = self.tasks.figures(evaluation, self.folder.path, iteration)
             self.folder.evaluations.add({"iteration": iteration, **figures})
         return figures
 
-    def curve(self, iteration: int, trainer: Trainer) -> Curve:
+    def curve(self, iteration: int, trainer: Trainer) -> EvaluatingJournal:
         """The run's journal, which also evaluates the policy in training every `evaluation.every` updates."""
         questions = first(self.test, self.config.evaluation.problems)
 
         def evaluate_now(step: int, samples: int) -> None:
             trainer.zero_grad()  # their memory is the sampler's now
-            with self.folder.aside("evaluation"), trainer.layout.gathered_weights():
+            with self.folder.nested_stage("evaluation"), trainer.layout.gathered_weights():
                 now = f"{self.folder.path.name}, iteration {iteration}, update {step}"
                 policy = dataclasses.replace(self.policy, fingerprint=now)
-                evaluation = self.benchmark.evaluate(self.sampler, policy, questions, self.own)
+                evaluation = self.tasks.evaluate(self.sampler, policy, questions, self.own)
                 self.release_sampler()
-                self.folder.count("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
+                self.folder.add_across_ranks("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
                 place = {"iteration": iteration, "step": step, "samples_seen": samples, "subset": True}
                 self.folder.evaluations.add({**place, **evaluation.figures()})
 
-        curve = Curve(self.folder, self.config.evaluation.every, evaluate_now, self.stop)
+        curve = EvaluatingJournal(self.folder, self.config.evaluation.every, evaluate_now, self.stop)
         curve.reach(trainer.step, trainer.samples)
         return curve
 
@@ -282,7 +284,7 @@ class Experiment:
             return [self.imported]
         n, seed = self.config.data.n, self.config.sampler.seed
         rollouts = generate_rollouts(self.sampler, self.policy, self.train, n, seed, store)
-        self.folder.count("tokens_sampled", rollouts.sampled)
+        self.folder.add_across_ranks("tokens_sampled", rollouts.sampled)
         sampled = Completions(rollouts, self.train)
         return [sampled] if self.imported is None else [sampled, self.imported]
 
@@ -333,7 +335,7 @@ class Experiment:
                 iteration,
             )
             rounds.run(self.curve(iteration, trainer), config.checkpoint.every_seconds)
-            self.folder.count("tokens_sampled", rounds.sampled)
+            self.folder.add_across_ranks("tokens_sampled", rounds.sampled)
         self.folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)
         return trainer
 
@@ -361,7 +363,7 @@ class Experiment:
     def scored(self, policy: Policy, part: Completions, store: Store, label: str) -> Ragged:
         """log-probabilities of all completions under a policy, from the store as far as they are there."""
         logp, scored = score_rollouts(policy, part.rollouts, store, self.config.optim.score_batch_size, label)
-        self.folder.count("tokens_scored", scored)
+        self.folder.add_across_ranks("tokens_scored", scored)
         return logp
 
     def reference(self) -> Policy | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 # A LaTeX command, a word, one digit, "}{" (the middle of a fraction), one other sign, one white space.
-# Words are cut at 24 letters, since the matching is quadratic in the length of a piece.
+# PromptTokenizer are cut at 24 letters, since the matching is quadratic in the length of a piece.
 PIECES = r" ?\\[A-Za-z]{1,24}| ?\p{L}{1,24}| ?\p{N}|\}\{| ?[^\s\p{L}\p{N}]|\s"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from topr_exp.composition.pool import concat_rows, merge_sources
-from topr_exp.data.questions import Questions
+from topr_exp.data.tokenized import TokenizedProblems
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.rollouts import Completions, Rollouts
 from topr_exp.types import Problem
@@ -25,7 +25,7 @@ def part(problem: list[int], golds: list[str], prompts: list[list[int]], made: i
     )
     ids = [np.array(prompt, np.int32) for prompt in prompts]
     asked = [Problem(f"{made}/{i}", "?", gold) for i, gold in enumerate(golds)]
-    questions = Questions(asked, ids, (), 0)
+    questions = TokenizedProblems(asked, ids, (), 0)
     return Completions(Rollouts(f"r/{made}", columns, ids, [0, len(problem)], 0), questions)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from topr_exp.config.data import Grading
-from topr_exp.data.questions import Questions
+from topr_exp.data.tokenized import TokenizedProblems
 from topr_exp.evaluation import evaluation as stage
 from topr_exp.evaluation.evaluation import Evaluation, evaluate, first
 from topr_exp.grading.verdicts import Verdicts
@@ -27,7 +27,7 @@ SAID = {
     "d": (["incorrect"] * 4, [0, 1, 2, 3]),
 }
 LEVELS, SUBJECTS, SOURCES = (1, 2, 1, 3), ("sums", "sums", "words", None), ("x", "x", "y", "y")
-QUESTIONS = Questions(
+QUESTIONS = TokenizedProblems(
     [
         Problem(name, "?", "1", level, subject, source)
         for name, level, subject, source in zip(SAID, LEVELS, SUBJECTS, SOURCES, strict=True)

@@ -222,13 +222,13 @@ def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    replace = pool.Pool._replace
+    replace = pool.WorkerPool._replace
 
-    def replace_and_mend(own: pool.Pool, place: int) -> None:
+    def replace_and_mend(own: pool.WorkerPool, place: int) -> None:
         (tmp_path / "there").touch()  # what the first worker died of is gone when the second begins
         replace(own, place)
 
-    monkeypatch.setattr(pool.Pool, "_replace", replace_and_mend)
+    monkeypatch.setattr(pool.WorkerPool, "_replace", replace_and_mend)
     with Grader("own_graders:dying_without_file", workers=3, deadline=60.0) as grader:
         pairs = [("0.2", ""), ("0.2", str(tmp_path / "there")), *[("0.2", "")] * 6]
         found = list(grader.grade(pairs))

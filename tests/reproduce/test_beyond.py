@@ -1,4 +1,4 @@
-"""Questions beyond the papers: worlds in which their claims are true, and worlds in which they are not."""
+"""TokenizedProblems beyond the papers: worlds in which their claims are true, and worlds in which they are not."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.reproduce.test_records import rows
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.questions import tokenize_prompts
+from topr_exp.data.tokenized import tokenize_prompts
 from topr_exp.models.policy import load_policy
 
 

@@ -14,7 +14,7 @@ from topr_exp.data.problems import load_problems
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.runs import card
-from topr_exp.runs.benchmark import TrainedOn
+from topr_exp.runs.task_set import TrainedOn
 
 
 @pytest.fixture(scope="module")

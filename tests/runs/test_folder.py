@@ -36,9 +36,11 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "results": (),
         "refuse_if_taken_over": (),
         "stage": ("training",),
-        "aside": ("evaluation",),
-        "lap": (),
-        "count": ("tokens_sampled", 7),
+        "nested_stage": ("evaluation",),
+        "flush_timer": (),
+        "add_across_ranks": ("tokens_sampled", 7),
+        "model_of": (1,),
+        "remove_leftovers": (1,),
         "save_state": (),
         "log": (UPDATE,),
         "before_checkpoint": (1, 2),
@@ -203,7 +205,7 @@ def test_seconds_and_counts_go_on_from_the_attempt_before(tmp_path: Path) -> Non
         with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
             assert folder.seconds["training"] == kept
             with folder.stage("training"):
-                folder.count("tokens_sampled", 7)
+                folder.add_across_ranks("tokens_sampled", 7)
             assert folder.counts == {"tokens_sampled": 7 * attempt}
             assert folder.seconds["training"] > kept
             kept = folder.seconds["training"]

@@ -16,7 +16,7 @@ from topr_exp.data.problems import load_problems
 from topr_exp.models import files, loading
 from topr_exp.pipeline import run
 from topr_exp.runs import reading
-from topr_exp.runs.benchmark import Benchmark
+from topr_exp.runs.task_set import TaskSet
 from topr_exp.types import ConfigError, TOPRError
 
 
@@ -135,7 +135,7 @@ def test_what_needs_the_tokenizer_is_told_before_anything_is_sampled(
 ) -> None:
     rows = [{"question": "Why? " * 3000, "gold": "1", "completion": "x"}]
     config = config_of(*overrides(tmp_path), f"data.completions={lines(tmp_path / 'made.jsonl', rows)}")
-    monkeypatch.setattr(Benchmark, "evaluate", lambda *given: pytest.fail("the base was evaluated first"))
+    monkeypatch.setattr(TaskSet, "evaluate", lambda *given: pytest.fail("the base was evaluated first"))
     with pytest.raises(TOPRError, match="no prompt fits"):
         run(config)
 

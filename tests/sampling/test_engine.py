@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import ROOT, config_of, make_model, overrides
 from topr_exp.config.sampler import SamplerConfig
 from topr_exp.config.schema import plain
-from topr_exp.data.questions import Questions
+from topr_exp.data.tokenized import TokenizedProblems
 from topr_exp.evaluate import settings_of
 from topr_exp.sampling import engine as engine_module
 from topr_exp.sampling.engine import LEAST_VLLM, Engine, check_python
@@ -289,9 +289,9 @@ SIX_SHARDS = SamplerConfig(
 
 
 @pytest.fixture
-def questions() -> Questions:
+def questions() -> TokenizedProblems:
     problems = [Problem(f"p{i}", "", "") for i in range(12)]
-    return Questions(problems, [np.array([0, 3 + i % 8], np.int32) for i in range(12)], (), 0)
+    return TokenizedProblems(problems, [np.array([0, 3 + i % 8], np.int32) for i in range(12)], (), 0)
 
 
 @pytest.fixture
@@ -303,7 +303,12 @@ def policy(make_policy: Any) -> Any:
 
 @pytest.mark.parametrize(("processes", "threads"), [(1, 3), (3, 2), (6, 1)])
 def test_a_process_leaves_shards_to_the_others(
-    tmp_path: Path, policy: Any, questions: Questions, monkeypatch: pytest.MonkeyPatch, processes: int, threads: int
+    tmp_path: Path,
+    policy: Any,
+    questions: TokenizedProblems,
+    monkeypatch: pytest.MonkeyPatch,
+    processes: int,
+    threads: int,
 ) -> None:
     monkeypatch.setattr("topr_exp.sampling.rollouts.distributed.world_size", lambda: processes)
     lanes = Lanes(SIX_SHARDS)
@@ -312,7 +317,7 @@ def test_a_process_leaves_shards_to_the_others(
 
 
 def test_lanes_share_the_shards_and_change_nothing(
-    tmp_path: Path, policy: Any, questions: Questions, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, policy: Any, questions: TokenizedProblems, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = SIX_SHARDS
     alone = generate_rollouts(HFSampler(config), policy, questions, 3, 0, Store(tmp_path / "a"))

@@ -14,7 +14,7 @@ import torch
 from tests.conftest import make_model
 from tests.sampling.test_engine import Plain
 from topr_exp.config.sampler import SamplerConfig
-from topr_exp.data.questions import Questions
+from topr_exp.data.tokenized import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import ShardSampling, fingerprint, generate_rollouts, rollouts_key
@@ -24,7 +24,7 @@ from topr_exp.store import Store
 from topr_exp.types import Problem
 
 CONFIG = SamplerConfig(name="hf", seed=0, temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=6, prompts_per_shard=2)
-QUESTIONS = Questions(
+QUESTIONS = TokenizedProblems(
     [Problem(f"p{i}", "", "") for i in range(5)], [np.array([0, 3 + i], np.int32) for i in range(5)], (), 0
 )
 

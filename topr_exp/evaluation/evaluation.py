@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
-from topr_exp.data.questions import Questions
+from topr_exp.data.tokenized import TokenizedProblems
 from topr_exp.evaluation.draws import encode
 from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise, without_majorities
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts
@@ -24,7 +24,7 @@ from topr_exp.store import Store
 class Evaluation:
     """n graded completions of each test problem."""
 
-    questions: Questions
+    questions: TokenizedProblems
     rollouts: Rollouts
     verdicts: Verdicts
     n: int
@@ -59,7 +59,7 @@ class Evaluation:
 
 
 def evaluate(
-    sampler: Sampler, policy: Policy, test: Questions, n: int, seed: int, grading: Grading, store: Store
+    sampler: Sampler, policy: Policy, test: TokenizedProblems, n: int, seed: int, grading: Grading, store: Store
 ) -> Evaluation:
     """Sample n completions of each question and grade them, or read from the store what an earlier call did.
 
@@ -69,6 +69,6 @@ def evaluate(
     return Evaluation(test, rollouts, grade_rollouts(rollouts, test.problems, grading, store), n, store)
 
 
-def first(questions: Questions, count: int | None) -> Questions:
+def first(questions: TokenizedProblems, count: int | None) -> TokenizedProblems:
     """The first `count` questions (None: all)."""
     return dataclasses.replace(questions, problems=questions.problems[:count], prompts=questions.prompts[:count])

@@ -20,7 +20,7 @@ from typing import Any
 import topr_exp
 from topr_exp.grading.equivalence import compare_quickly, normal_form
 from topr_exp.grading.extraction import FORMATS, extract
-from topr_exp.grading.pool import Answer, Pool
+from topr_exp.grading.pool import Answer, WorkerPool
 from topr_exp.grading.server import SYMBOLIC
 from topr_exp.runtime.files import file_digest
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
@@ -118,7 +118,7 @@ class Grader:
         self.counters: Counter[str] = Counter()
         self._cache: OrderedDict[tuple[str, str], tuple[bool, str]] = OrderedDict()
         self._under_way: weakref.WeakValueDictionary[tuple[str, str], Future[Answer]] = weakref.WeakValueDictionary()
-        self._pool: Pool | None = None
+        self._pool: WorkerPool | None = None
         self._lock = threading.Lock()
         _graders.add(self)
 
@@ -279,10 +279,10 @@ class Grader:
             while len(self._cache) > CACHED:
                 self._cache.popitem(last=False)
 
-    def _workers_pool(self) -> Pool:
+    def _workers_pool(self) -> WorkerPool:
         with self._lock:
             if self._pool is None:
-                self._pool = Pool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
+                self._pool = WorkerPool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
             return self._pool
 
     def _after_fork(self) -> None:

@@ -37,7 +37,7 @@ class _Worker(NamedTuple):
     channel: Connection
 
 
-class Pool:
+class WorkerPool:
     """`workers` processes that each run `target` ("package.module:function") on the strings of one task at a time.
 
     A worker that has not answered `deadline` seconds after it began a task is killed: "timeout". One that ends by

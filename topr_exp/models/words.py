@@ -15,7 +15,7 @@ AS_STORED = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 @dataclass(frozen=True)
-class Words:
+class PromptTokenizer:
     """Parts of a tokenizer that a prompt needs."""
 
     encode: Callable[[str], list[int]]  # without special tokens
@@ -25,7 +25,7 @@ class Words:
     tokenizer: Any  # as transformers has it, for the chat template; None where it was not loaded
 
 
-def load_words(folder: Path, *, chat: bool, trust_remote_code: bool = False) -> Words:
+def load_words(folder: Path, *, chat: bool, trust_remote_code: bool = False) -> PromptTokenizer:
     """The tokenizer of a model's folder: in 0.1 seconds where nothing of transformers is needed, else in a few."""
     settings = read_json(folder / "tokenizer_config.json")
     if not chat and settings.get("tokenizer_class") in AS_STORED and (folder / "tokenizer.json").is_file():
@@ -35,7 +35,7 @@ def load_words(folder: Path, *, chat: bool, trust_remote_code: bool = False) -> 
         bos = settings.get("bos_token")
         name = bos["content"] if isinstance(bos, dict) else bos
         special = frozenset(number for number, token in stored.get_added_tokens_decoder().items() if token.special)
-        return Words(
+        return PromptTokenizer(
             lambda text: stored.encode(text, add_special_tokens=False).ids,
             lambda ids: stored.decode(ids, skip_special_tokens=False),
             special,
@@ -47,10 +47,10 @@ def load_words(folder: Path, *, chat: bool, trust_remote_code: bool = False) -> 
     return words_of(AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code))
 
 
-def words_of(tokenizer: Any) -> Words:
+def words_of(tokenizer: Any) -> PromptTokenizer:
     """The same of a tokenizer that is loaded."""
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return Words(
+    return PromptTokenizer(
         lambda text: tokenizer(text, add_special_tokens=False)["input_ids"],
         lambda ids: tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False),
         frozenset({*special, *tokenizer.all_special_ids}),
@@ -64,7 +64,7 @@ def with_bos(ids: list[int], bos: int | None) -> list[int]:
     return [bos, *ids] if bos is not None and (not ids or ids[0] != bos) else ids
 
 
-def marked(ids: Sequence[int], words: Words) -> str:
+def marked(ids: Sequence[int], words: PromptTokenizer) -> str:
     """Token ids as text in which special tokens stand between marks, so that text that looks like one can't pass."""
     parts, plain = [], list[int]()
     for number in [*ids, None]:

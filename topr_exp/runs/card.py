@@ -9,9 +9,9 @@ from typing import Any
 from topr_exp.config.data import Split
 from topr_exp.config.settings import Config
 from topr_exp.runs import console
-from topr_exp.runs.benchmark import TrainedOn
 from topr_exp.runs.inputs import model_folders
 from topr_exp.runs.provenance import command_of
+from topr_exp.runs.task_set import TrainedOn
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import write_text
 from topr_exp.verifier import table as verifier_table

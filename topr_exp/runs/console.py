@@ -18,7 +18,7 @@ from topr_exp.verifier import table as verifier_table
 
 if TYPE_CHECKING:
     from topr_exp.data.problems import ProblemSets, SplitReport
-    from topr_exp.data.questions import Questions
+    from topr_exp.data.tokenized import TokenizedProblems
     from topr_exp.models.policy import Policy
 
 
@@ -38,7 +38,12 @@ def warn(text: str) -> None:
 
 
 def header(
-    config: Config, policy: Policy, sets: ProblemSets, train: Questions, test: Questions, trained_on: str = ""
+    config: Config,
+    policy: Policy,
+    sets: ProblemSets,
+    train: TokenizedProblems,
+    test: TokenizedProblems,
+    trained_on: str = "",
 ) -> str:
     """Format the settings: algorithm, data and source, model and size, device, and folder.
 
@@ -73,7 +78,9 @@ def algorithm(config: Config) -> str:
     return f"{config.algo.name} ({settings}){weighting}, rewards {REWARDS[config.reward]}"
 
 
-def problems(config: Config, sets: ProblemSets, train: Questions, test: Questions, trained_on: str = "") -> str:
+def problems(
+    config: Config, sets: ProblemSets, train: TokenizedProblems, test: TokenizedProblems, trained_on: str = ""
+) -> str:
     """The data set, where it is from, and how many problems (of a verifier: solutions) each split has."""
     noun = "solutions" if config.task.verifies else "problems"
     trained = f"trained on: {trained_on}" if trained_on else counted(f"train {noun}", sets.train_report, train)
@@ -196,7 +203,7 @@ def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     ]
 
 
-def counted(name: str, report: SplitReport, questions: Questions) -> str:
+def counted(name: str, report: SplitReport, questions: TokenizedProblems) -> str:
     """Format a split's number of problems and what was left out of it."""
     left_out = [
         f"{count} left out: {reason}"

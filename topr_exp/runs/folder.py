@@ -192,18 +192,6 @@ class RunFolder:
         return self.path / ("model" if iteration == self._config.iterations else f"iteration-{iteration}/model")
 
     @main_process_only
-    def refuse_damaged_model(self) -> None:
-        """Raise TOPRError when the model of a finished run is not what it was."""
-        folder = self.path / "model"
-        try:
-            check_folder(folder, str(folder))
-        except TOPRError as error:
-            remedy = "restore it, or remove DONE beside it, and the same command trains it again"
-            raise TOPRError(f"{error}; {remedy}") from None
-        for part in (folder, folder / ADAPTER):
-            refuse_damage(part)
-
-    @main_process_only
     def remove_leftovers(self, iteration: int) -> None:
         """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept.
 
@@ -232,27 +220,27 @@ class RunFolder:
             with self._stop.immediate() if name != "training" else contextlib.nullcontext():
                 yield
         finally:
-            self.lap()
+            self.flush_timer()
         self.save_state()
 
     @contextlib.contextmanager
-    def aside(self, name: str) -> Iterator[None]:
+    def nested_stage(self, name: str) -> Iterator[None]:
         """Time a block within a stage under the name of another one."""
-        self.lap()
+        self.flush_timer()
         stage, self.stage_name = self.stage_name, name
         try:
             yield
         finally:
-            self.lap()
+            self.flush_timer()
             self.stage_name = stage
 
-    def lap(self) -> None:
+    def flush_timer(self) -> None:
         """Count the seconds since the last lap for the present stage."""
         now = time.monotonic()
         self.seconds[self.stage_name] += now - self._began
         self._began = now
 
-    def count(self, name: str, amount: int) -> None:
+    def add_across_ranks(self, name: str, amount: int) -> None:
         """Add to a counter of what this run did (tokens sampled, tokens scored) what all its processes did."""
         self.counts[name] = self.counts.get(name, 0) + distributed.all_reduce_sum(amount)
 
@@ -275,7 +263,7 @@ class RunFolder:
     def before_checkpoint(self, step: int, steps: int) -> None:
         """Make every logged line durable, since the checkpoint counts on them, and note how far the run got."""
         self.metrics.make_durable()
-        self.lap()
+        self.flush_timer()
         self._save_progress({**(self._progress or {}), "done": step, "total": steps, "unit": "updates"})
 
     @main_process_only
@@ -314,6 +302,18 @@ class RunFolder:
         for name in ("problems_drawn", "problems_kept") if drawn else ():
             summary[name] = sum(record[name] for record in drawn.values())
         write_json(target / "training_set.json", {**summary, "note": no_positives(share, trained)})
+
+
+@main_process_only
+def refuse_damaged_model(folder: Path) -> None:
+    """Raise TOPRError when the model of a finished run is not what it was."""
+    try:
+        check_folder(folder, str(folder))
+    except TOPRError as error:
+        remedy = "restore it, or remove DONE beside it, and the same command trains it again"
+        raise TOPRError(f"{error}; {remedy}") from None
+    for part in (folder, folder / ADAPTER):
+        refuse_damage(part)
 
 
 def refuse_other_experiment(config: Config, stored: Any) -> None:

@@ -17,7 +17,7 @@ from topr_exp.runtime.files import disk_errors, file_digest
 if TYPE_CHECKING:
     from topr_exp.runs.folder import RunFolder
 
-Look = dict[str, list[int]]  # of a model's folder: bytes and time of change of each file
+StatSignature = dict[str, list[int]]  # of a model's folder: bytes and time of change of each file
 
 
 def refuse_changed_inputs(run: RunFolder, config: Config) -> None:
@@ -29,7 +29,11 @@ def refuse_changed_inputs(run: RunFolder, config: Config) -> None:
         return
     run.refuse_changed("files", fingerprints(config))
     models, looks = run.noted("models") or {}, run.noted("looks") or {}
-    other = {key: path for key, path in model_folders(config).items() if key in models and look(path) != looks.get(key)}
+    other = {
+        key: path
+        for key, path in model_folders(config).items()
+        if key in models and stat_signature(path) != looks.get(key)
+    }
     run.refuse_changed("models", models | {key: weights_fingerprint(path) for key, path in other.items()})
 
 
@@ -46,7 +50,7 @@ def note_models(run: RunFolder, config: Config, fingerprint: str) -> None:
     found = {**noted, "model.path": fingerprint}
     run.refuse_changed("models", found)
     run.note("models", found)
-    run.note("looks", {key: look(path) for key, path in folders.items()})
+    run.note("looks", {key: stat_signature(path) for key, path in folders.items()})
 
 
 def model_folders(config: Config) -> dict[str, Path]:
@@ -60,7 +64,7 @@ def model_folders(config: Config) -> dict[str, Path]:
     return {key: path for key, path in found.items() if path is not None}
 
 
-def look(path: Path) -> Look:
+def stat_signature(path: Path) -> StatSignature:
     """Sizes and times of a model folder's files, without reading them."""
     with disk_errors(f"read {path}"):
         statuses = {file.name: file.stat() for file in read_files(path)}

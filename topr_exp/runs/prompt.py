@@ -8,7 +8,7 @@ from pathlib import Path
 
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import Prompter, build_prompter
-from topr_exp.models.words import MARKS, Words, load_words, marked, with_bos
+from topr_exp.models.words import MARKS, PromptTokenizer, load_words, marked, with_bos
 from topr_exp.runs.inputs import model_folders
 from topr_exp.runs.reading import problems
 from topr_exp.types import TOPRError
@@ -20,7 +20,7 @@ END = "◀"  # where the completion begins: a space before it would be the promp
 def preview(config: Config) -> str:
     """The prompt of the first training problem, with as little loaded as it takes."""
     sets, folder = problems(config.data), tokenizer_folder(config)
-    # Questions that are elsewhere, as on the hub, are not fetched for this.
+    # TokenizedProblems that are elsewhere, as on the hub, are not fetched for this.
     question = sets.train[0].question if sets is not None else "{question}"
     fields = sets.train[0].fields if sets is not None else {}
     prompter = build_prompter(config.data)
@@ -55,7 +55,7 @@ def tokenizer_folder(config: Config) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
-def shown(ids: Sequence[int], words: Words, stop: Sequence[str]) -> str:
+def shown(ids: Sequence[int], words: PromptTokenizer, stop: Sequence[str]) -> str:
     """A prompt with a line above it that says how to read it."""
     what = f"{len(ids)} tokens, special ones as {MARKS.format('token')}"
     return f"{heading(what, stop)}\n{marked(ids, words)}{END}"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.data.prompts import Prompter
-from topr_exp.data.questions import tokenize_prompts
+from topr_exp.data.tokenized import tokenize_prompts
 from topr_exp.models.policy import Policy
 from topr_exp.sampling import import_errors
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.config.sampler import SamplerConfig
-from topr_exp.data.questions import Questions
+from topr_exp.data.tokenized import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
@@ -92,14 +92,14 @@ class Completions:
     """Completions, the prompts that they answer, and log μ where it came with them."""
 
     rollouts: Rollouts
-    questions: Questions
+    questions: TokenizedProblems
     log_mu: Ragged | None = None
 
 
 def generate_rollouts(
     sampler: Sampler,
     policy: Policy,
-    questions: Questions,
+    questions: TokenizedProblems,
     n: int,
     seed: int,
     store: Store,
@@ -122,7 +122,9 @@ def generate_rollouts(
     return Rollouts(table.name, table.read(), prompts, bounds, shards.sampled)
 
 
-def rollouts_key(config: SamplerConfig, policy: Policy, questions: Questions, n: int, seed: int) -> dict[str, Any]:
+def rollouts_key(
+    config: SamplerConfig, policy: Policy, questions: TokenizedProblems, n: int, seed: int
+) -> dict[str, Any]:
     """All that decides what is sampled: what the store finds the completions by."""
     return {
         "weights": policy.fingerprint,
@@ -144,7 +146,7 @@ class ShardSampling:
 
     sampler: Sampler
     policy: Policy
-    questions: Questions
+    questions: TokenizedProblems
     n: int
     seed: int
     progress: Progress

@@ -19,7 +19,7 @@ def refuse_nothing_to_learn(loss: Any, training_set: TrainingSet) -> None:
     """
     if training_set.unit == "pairs":
         return  # there is none without a correct and an incorrect completion
-    batch = made_up(training_set, representatives(training_set))
+    batch = synthetic_batch(training_set, representatives(training_set))
     if (signals := getattr(loss, "signals", None)) is not None:
         batch.signals.update(signals(batch))
     total = loss(batch).loss.sum()
@@ -47,7 +47,7 @@ def representatives(training_set: TrainingSet) -> NDArray[np.int64]:
     return rows[np.unique(kinds[:, rows], axis=1, return_index=True)[1]]
 
 
-def made_up(training_set: TrainingSet, rows: NDArray[np.int64]) -> Batch:
+def synthetic_batch(training_set: TrainingSet, rows: NDArray[np.int64]) -> Batch:
     """A batch of these completions, as if each had one token, which π gives what μ did and π_ref a little less."""
 
     def column(values: NDArray[np.generic], dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -22,7 +22,7 @@ from topr_exp.composition.pool import CompletionPool
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.compose import ComposeConfig
 from topr_exp.config.groups import ScheduleConfig
-from topr_exp.data.questions import Questions
+from topr_exp.data.tokenized import TokenizedProblems
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
@@ -45,7 +45,7 @@ class Rounds:
     """Shared parts of an iteration's rounds."""
 
     trainer: Trainer
-    train: Questions
+    train: TokenizedProblems
     schedule: ScheduleConfig
     sampler: Sampler
     n: int  # completions a problem

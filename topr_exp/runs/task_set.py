@@ -1,4 +1,4 @@
-"""Questions to a model and the evaluation of its answers, shared by runs and `python -m topr_exp.evaluate`."""
+"""TokenizedProblems to a model and the evaluation of its answers, shared by runs and `python -m topr_exp.evaluate`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topr_exp.config.data import Grading
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.questions import Questions, tokenize_prompts
+from topr_exp.data.tokenized import TokenizedProblems, tokenize_prompts
 from topr_exp.evaluation.evaluation import Evaluation, evaluate
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.sampler import Sampler
@@ -44,7 +44,7 @@ def trained_on(config: Config, train: Sequence[Problem], imported: Sequence[Prob
     return TrainedOn(len(ours) + len(brought), len(ours), ", ".join(parts))
 
 
-class Benchmark:
+class TaskSet:
     """The problems as a model is asked them: questions to answer, or solutions to verify.
 
     test_only: leave the training problems out.
@@ -67,11 +67,11 @@ class Benchmark:
         self.sets, self.prompter = self.verification.sets, self.verification.prompter
         return self.verification.sampled
 
-    def tokenize(self, problems: Sequence[Problem], policy: Policy) -> Questions:
+    def tokenize(self, problems: Sequence[Problem], policy: Policy) -> TokenizedProblems:
         """The prompts of some of the problems, as far as they leave room for an answer."""
         return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
 
-    def evaluate(self, sampler: Sampler, policy: Policy, questions: Questions, store: Store) -> Evaluation:
+    def evaluate(self, sampler: Sampler, policy: Policy, questions: TokenizedProblems, store: Store) -> Evaluation:
         """Graded completions of test problems, with the problems and seeds of all runs that are compared."""
         config = self.config
         n, seed = config.data.eval_n, config.evaluation.seed

@@ -10,8 +10,8 @@ import pytest
 
 from tests.conftest import config_of, overrides
 from topr_exp.config.data import Grading
-from topr_exp.runs import benchmark
-from topr_exp.runs.benchmark import Benchmark
+from topr_exp.runs import task_set
+from topr_exp.runs.task_set import TaskSet
 from topr_exp.store import Store
 
 TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "data.train_problems=4",
@@ -20,16 +20,16 @@ TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "dat
 
 def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(benchmark, "evaluate", lambda *given: asked.append(given))
+    monkeypatch.setattr(task_set, "evaluate", lambda *given: asked.append(given))
     sampler, policy, questions, store = (SimpleNamespace() for _ in range(4))
-    made = Benchmark(config_of(*overrides(tmp_path, *TOLD)), Store(tmp_path))
+    made = TaskSet(config_of(*overrides(tmp_path, *TOLD)), Store(tmp_path))
     made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
     assert asked == [(sampler, policy, questions, 6, 5, Grading("gsm8k"), store)]
 
 
 def test_an_evaluation_has_no_training_problems(tmp_path: Path) -> None:
     config = config_of(*overrides(tmp_path, *TOLD))
-    both, alone = Benchmark(config, Store(tmp_path)), Benchmark(config, Store(tmp_path), test_only=True)
+    both, alone = TaskSet(config, Store(tmp_path)), TaskSet(config, Store(tmp_path), test_only=True)
     assert (len(both.sets.train), len(both.sets.test)) == (4, 3)
     assert (alone.sets.train, alone.sets.test) == ([], both.sets.test)
 
@@ -44,10 +44,10 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(
         asked.append(([problem.id for problem in problems], n, seed))
         return SimpleNamespace(sampled=len(problems), questions=lambda template: list(problems))
 
-    monkeypatch.setattr(benchmark.Solver, "solve", solve)
-    monkeypatch.setattr(benchmark, "load_policy", lambda *given: SimpleNamespace())
+    monkeypatch.setattr(task_set.Solver, "solve", solve)
+    monkeypatch.setattr(task_set, "load_policy", lambda *given: SimpleNamespace())
     more = ["task=verifier", "model=tiny_verifier", "task.solutions=2", "task.test_solutions=4"]
-    made = Benchmark(config_of(*overrides(tmp_path, *TOLD, *more)), Store(tmp_path))
+    made = TaskSet(config_of(*overrides(tmp_path, *TOLD, *more)), Store(tmp_path))
     train, test = ([problem.id for problem in part] for part in (made.sets.train, made.sets.test))
     assert made.generate_solutions(SimpleNamespace(), SimpleNamespace()) == len(train) + len(test)  # type: ignore
     assert sorted(asked) == sorted([(train, 2, 3), (test, 4, 5)])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Questions:
+class TokenizedProblems:
     """Problems whose prompt leaves room for a whole completion in the model's context."""
 
     problems: list[Problem]
@@ -24,7 +24,9 @@ class Questions:
     too_long: int  # problems left out: the prompt is longer than the context admits
 
 
-def tokenize_prompts(problems: Sequence[Problem], prompter: Prompter, policy: Any, max_new_tokens: int) -> Questions:
+def tokenize_prompts(
+    problems: Sequence[Problem], prompter: Prompter, policy: Any, max_new_tokens: int
+) -> TokenizedProblems:
     """Render and encode the prompts; what doesn't fit into the context with `max_new_tokens` is left out and counted.
 
     Raises TOPRError when nothing fits.
@@ -41,6 +43,6 @@ def tokenize_prompts(problems: Sequence[Problem], prompter: Prompter, policy: An
             f"no prompt fits: the shortest of {len(prompts)} has {min(map(len, prompts))} tokens, the model's context "
             f"of {policy.context} less sampler.max_new_tokens={max_new_tokens} leaves {room}"
         )
-    return Questions(
+    return TokenizedProblems(
         [problems[i] for i in fitting], [prompts[i] for i in fitting], prompter.stop, len(prompts) - len(fitting)
     )

@@ -9,7 +9,7 @@ from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.training.trainer import Journal
 
 
-class Curve:
+class EvaluatingJournal:
     """A journal that passes everything on, and evaluates after every `every`-th update."""
 
     def __init__(
