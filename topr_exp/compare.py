@@ -124,7 +124,7 @@ def groups_of(runs: list[Run], figure: str) -> tuple[dict[tuple[str, ...], Runs]
 
 
 def references(groups: Sequence[tuple[str, ...]], against: str | None) -> dict[tuple[str, ...], tuple[str, ...] | None]:
-    """What each group is compared with: one group, or where `against` is a value of a setting, its own at that value.
+    """Map each group to its reference: one group, or where `against` is a value of a setting, its own at that value.
 
     None where there is no such group. ConfigError where `against` is neither.
     """

@@ -20,7 +20,7 @@ class Device(Enum):
 
 
 class Parallel(Enum):
-    """How a model in training lies over the processes of a run."""
+    """Layout of a model in training over the processes of a run."""
 
     ddp = "ddp"  # whole on each of them
     fsdp = "fsdp"  # sharded, with its gradient and the optimizer's state
@@ -29,7 +29,7 @@ class Parallel(Enum):
 
 @dataclass(frozen=True)
 class ClusterConfig(Section, ABC):
-    """What every place has."""
+    """Settings that every cluster has."""
 
     processes_are: ClassVar[str] = "cluster.processes"  # the settings that `world_size` is made of
     name: str
@@ -40,7 +40,7 @@ class ClusterConfig(Section, ABC):
     @property
     @abstractmethod
     def world_size(self) -> int:
-        """How many processes a run has."""
+        """Number of processes of a run."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class ComposeName(Enum):
 
 
 class Duplicates(Enum):
-    """What becomes of completions of a problem with the same tokens: all are kept, or the first alone."""
+    """Treatment of a problem's completions with the same tokens: keep all, or only the first."""
 
     keep = "keep"
     drop = "drop"
@@ -62,5 +62,5 @@ class ComposeConfig(Section):
 
 
 def unit_of(needs: frozenset[str]) -> Unit:
-    """What an algorithm with these needs trains on."""
+    """Unit that an algorithm with these needs trains on."""
     return "pairs" if "pairs" in needs else "groups" if "groups" in needs else "examples"

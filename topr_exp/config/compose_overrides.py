@@ -131,7 +131,7 @@ class Composer:
         return [str(override.input_line) for override in self.overrides if not override.is_sweep_override()]
 
     def sweeps(self, base: DictConfig) -> bool:
-        """Whether the command line stands for a sweep, if only of one run."""
+        """True if the command line is a sweep, if only of one run."""
         return self.multirun or base.hydra.mode is RunMode.MULTIRUN
 
     def jobs(self, base: DictConfig) -> Iterator[tuple[list[str], DictConfig]]:
@@ -174,7 +174,7 @@ class Composer:
         return [[str(text) for text in job] for job in itertools.product(*texts)]
 
     def is_value(self, override: Override) -> bool:
-        """Whether an override sets one value, no more: not a group's choice, which decides what YAMLs are read."""
+        """True for an override of one value; a group's choice decides what YAMLs are read."""
         key = str(override.key_or_group)
         plain = override.type is OverrideType.CHANGE and override.package is None and not key.startswith("hydra")
         return plain and not any(source.is_group(key) for source in self.loader.get_sources())

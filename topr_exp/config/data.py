@@ -32,7 +32,7 @@ MEANT = re.compile(rf"\\n(?!(?:{LATEX})(?![a-zA-Z]))")
 
 
 class AnswerFormat(Enum):
-    """How a completion marks its answer: "The answer is N.", a box, or "the final answer is X."."""
+    """Mark of the answer in a completion: "The answer is N.", a box, or "the final answer is X."."""
 
     gsm8k = "gsm8k"
     math = "math"
@@ -53,7 +53,7 @@ GRADERS = {
 
 
 class Split(Enum):
-    """What a run is evaluated on: the test set, or problems of the training set that are not trained on."""
+    """Problems that a run is evaluated on: the test set, or training problems that are not trained on."""
 
     test = "test"
     validation = "validation"
@@ -69,7 +69,7 @@ class Reward(Enum):
 
 @dataclass(frozen=True)
 class Grading:
-    """How completions are graded."""
+    """Settings of grading."""
 
     grader: str  # an answer format, or package.module:function
     graded: bool = False  # the grader's numbers are the rewards
@@ -129,12 +129,12 @@ class DataConfig(Section, ABC):
 
     @property
     def generated(self) -> bool:
-        """Whether there is no end of problems: then the first `wanted(split)` are taken, no part is drawn."""
+        """True if there is no end of problems: then the first `wanted(split)` are taken, no part is drawn."""
         return False
 
     @property
     def at_hand(self) -> bool:
-        """Whether the problems can be read, and so checked, before a run starts."""
+        """True if the problems can be read, and so checked, before a run starts."""
         return True
 
     def drawn_by(self, split: str) -> Mapping[str, Any] | None:
@@ -145,12 +145,12 @@ class DataConfig(Section, ABC):
         yield from ()
 
     def origin(self, split: str) -> str:
-        """Where a split is read, in words."""
+        """Describe the origin of a split."""
         return f"the {split} split of data={self.name}"
 
     @property
     def place(self) -> str:
-        """Where the problems are from, in a word: the class, a folder, ..."""
+        """Origin of the problems in a word: the class, a folder, ..."""
         return type(self).__name__
 
     @property
@@ -185,7 +185,7 @@ class DataConfig(Section, ABC):
     # ---- what all have in common
 
     def wanted(self, split: str) -> int:
-        """How many problems of a split a source without end is asked for."""
+        """Number of problems of a split to ask of a source without end."""
         assert self.train_problems is not None
         assert self.test_problems is not None
         more = self.test_problems if self.test_split is Split.validation else 0

@@ -21,7 +21,7 @@ class TaskName(Enum):
 
 @dataclass(frozen=True)
 class TaskConfig(Section):
-    """What the model does with the problems; all but `name` are a verifier's."""
+    """Task of the model; all but `name` are a verifier's."""
 
     name: TaskName = TaskName.solve
     solver: str | None = None  # path of the model that writes the solutions: shipped, a folder or a name on the hub
@@ -49,7 +49,7 @@ class TaskConfig(Section):
 
 @dataclass(frozen=True)
 class ScheduleConfig(Section):
-    """How often new completions are sampled from the policy in training."""
+    """Schedule of sampling new completions from the policy in training."""
 
     prompts: OptionalCount = None  # problems that are sampled at a time; None: all at once, then one pass over the set
     updates: OptionalCount = None  # optimizer steps before sampling again
@@ -78,7 +78,7 @@ FROM_1 = Range("numbers from 1, null for all", lambda given: all(number >= 1 for
 
 @dataclass(frozen=True)
 class CheckpointConfig(Section):
-    """How often a run saves what it needs to go on after a kill, and what it keeps on disk."""
+    """Intervals of checkpoints, and the weights that stay on disk."""
 
     every_seconds: Annotated[float, at_least(0, "0 (after every update) or more")]
     keep_iterations: Annotated[list[int] | None, FROM_1]  # whose weights are kept besides the last's; None keeps all

@@ -49,7 +49,7 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
 
 
 def is_text(key: str, composed: DictConfig) -> bool:
-    """Whether the setting at a dotted key is a text (or a list of them), so that no number is meant."""
+    """True if the setting at a dotted key is a text (or a list of them), so that no number is meant."""
     group, _, name = key.partition(".")
     schema = schema_of(group, composed) if name else Config
     hint = hints_of(schema).get(name or group) if dataclasses.is_dataclass(schema) else None
@@ -119,7 +119,7 @@ def build_section(group: str, values: Any) -> Any:
 
 
 def class_of(group: str, target: Any) -> Any:
-    """What `_target_` of a group names; ConfigError where that is nothing."""
+    """Import the class that `_target_` of a group names; ConfigError where there is none."""
     if not isinstance(target, str):
         raise ConfigError(f"{group}._target_ must name a class, as in package.module.Class; got {target}")
     module, _, name = target.rpartition(".")
@@ -158,7 +158,7 @@ def build_algorithm(values: Any) -> Any:
 
 
 def broken_contract(loss: Any) -> str | None:
-    """What a loss declares that nothing here understands; None where there is nothing to say."""
+    """Find a declaration of a loss that nothing here understands; None where all is understood."""
     if not isinstance(loss, Loss):
         return "not a loss (it needs `name` and `__call__`)"
     if not isinstance(loss.needs, (set, frozenset)):

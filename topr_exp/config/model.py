@@ -33,7 +33,7 @@ class Attention(Enum):
 
 @dataclass(frozen=True)
 class LoRA(Section):
-    """What is trained beside frozen weights: to the weight W of a linear layer (alpha / rank) B A is added.
+    """Adapter beside frozen weights: to the weight W of a linear layer (alpha / rank) B A is added.
 
     A has `rank` rows, B as many columns and begins with zeros (https://arxiv.org/abs/2106.09685).
     """

@@ -18,14 +18,14 @@ class Optimizer(Enum):
 
 
 class Reduction(Enum):
-    """What the sum of a global batch's losses is divided by: its sequences, or all their completion tokens."""
+    """Divisor of a global batch's summed losses: its sequences, or all their completion tokens."""
 
     sequences = "sequences"
     tokens = "tokens"
 
 
 class Schedule(Enum):
-    """What becomes of the learning rate between the warm-up and the end of an iteration."""
+    """Course of the learning rate between the warm-up and the end of an iteration."""
 
     constant = "constant"
     linear = "linear"

@@ -1,4 +1,4 @@
-"""Where the YAMLs lie, and what they may compute: `${size:...}` and the like."""
+"""Folder of the YAMLs, and the resolvers in them: `${size:...}` and the like."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ OptionalShare = Annotated[float | None, within("(0, 1]")]
 
 @dataclass(frozen=True, kw_only=True)
 class SamplerConfig(Section):
-    """How completions are drawn from a model; everything here but `prompts_per_shard` decides the distribution."""
+    """Settings of sampling; everything here but `prompts_per_shard` decides the distribution."""
 
     name: str
     seed: Seed
@@ -27,13 +27,13 @@ class SamplerConfig(Section):
     prompts_per_shard: Count
 
     def distribution(self, vocabulary: int) -> dict[str, Any]:
-        """What decides the distribution of a completion, by which it is stored; top_k at most the vocabulary."""
+        """Key of the distribution of a completion in the store; top_k at most the vocabulary."""
         decides = identity(dataclasses.replace(self, top_k=min(self.top_k, vocabulary)), "sampler.")
         return {key: value for key, value in decides.items() if key not in ("seed", "prompts_per_shard")}
 
 
 class Transfer(Enum):
-    """How engines that are up get the weights of a policy in training."""
+    """Way of a training policy's weights to engines that are up."""
 
     file = "file"  # that one process writes and all engines read
     memory = "memory"  # from their process, on the same GPU without leaving it

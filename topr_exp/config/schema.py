@@ -73,7 +73,7 @@ def convert(key: str, value: Any, hint: Any) -> Any:
 
 
 def fits(value: Any, option: Any) -> bool:
-    """Whether a value may stand where the type `option` is asked for."""
+    """Check that a value may stand where the type `option` is asked for."""
     kind = typing.get_origin(option) or option
     if kind is Any:
         return True

@@ -23,7 +23,7 @@ from topr_exp.config.section import FINITE, Count, Section, Seed, within
 
 
 class Mu(Enum):
-    """Where log μ of sampled completions comes from: a forward pass of training, or what the sampler drew with."""
+    """Source of log μ of sampled completions: a forward pass of training, or the sampler's own."""
 
     scored = "scored"
     sampler = "sampler"
@@ -82,14 +82,14 @@ class Config(Section):
 
     @property
     def grading(self) -> Grading:
-        """How the completions are graded."""
+        """Settings of grading the completions."""
         if self.task.verifies:
             return Grading(self.grader_name)
         return Grading(self.grader_name, self.reward is Reward.graded, self.data.threshold)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the result, as plain values: it makes the run's name, and a stored run is compared in it."""
+        """Settings that decide the result, as plain values: they name the run, and a stored run is compared in them."""
         return identity(self)
 
     @property

@@ -1,4 +1,4 @@
-"""What a group of runs scored before and after training."""
+"""Scores of a group of runs before and after training."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def estimate(runs: Sequence[Run], name: str, part: str = "final") -> Interval | 
 
 
 def progress(run: Run) -> tuple[bool, int]:
-    """How far a run got: finished, else after how many evaluations."""
+    """Describe a run's progress: finished, else after how many evaluations."""
     return (True, 0) if run.status == "done" else (False, len(run.evaluations))
 
 

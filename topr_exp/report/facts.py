@@ -1,4 +1,4 @@
-"""What a reader has to know beside the numbers: what was held fixed, what was tested, where it was computed."""
+"""Facts beside the numbers: settings held fixed, test problems, machines."""
 
 from __future__ import annotations
 

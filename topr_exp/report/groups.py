@@ -1,4 +1,4 @@
-"""What differs between runs, and which runs are repetitions of one another. Needs no configuration."""
+"""Groups of runs: the settings that differ, and which runs are repetitions. Needs no configuration."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ def rank(key: str) -> tuple[int, str]:
 
 
 def named(key: str, keys: list[str]) -> bool:
-    """Whether a setting belongs to a group that is among the keys, or whose name is, as an algorithm's do."""
+    """Check that a setting belongs to a group that is among the keys, or whose name is, as an algorithm's do."""
     return f"{key.partition('.')[0]}.name" in keys or any(key.startswith(f"{other}.") for other in keys)
 
 
 def one_value(key: str, settings: list[dict[str, Any]]) -> bool:
-    """Whether a setting is the same in all runs that have it."""
+    """Check that a setting is the same in all runs that have it."""
     return len({exact(one[key]) for one in settings if key in one}) < 2
 
 
@@ -159,7 +159,7 @@ def telling(names: Iterable[str], settings: list[dict[str, Any]]) -> list[str]:
 
 
 def follows(key: str, others: list[str], settings: list[dict[str, Any]]) -> bool:
-    """Whether the values of `others` decide that of `key` in all runs."""
+    """Check that the values of `others` decide that of `key` in all runs."""
     decided: dict[tuple[str, ...], str] = {}
     return all(decided.setdefault(values(one, others), exact(one.get(key))) == exact(one.get(key)) for one in settings)
 
@@ -198,7 +198,7 @@ def text(value: Any) -> str:
 
 
 def plain(value: str) -> bool:
-    """Whether a text can't be read as another value, or as several."""
+    """Check that a text can't be read as another value, or as several."""
     try:
         float(value)
     except ValueError:
@@ -237,7 +237,7 @@ def bases(runs: list[Run], comparison: Comparison) -> dict[str, list[Run]]:
 
 
 def axes(runs: list[Run], comparison: Comparison) -> dict[str, list[float | None]]:
-    """What can be the x axis of a sweep: numbers that differ, of the settings or of the results, by run."""
+    """Candidates for the x axis of a sweep: numbers that differ, of the settings or of the results, by run."""
     found = {
         key: [number(one.get(key)) for one in comparison.settings] for key in comparison.differing if key not in RESULTS
     }

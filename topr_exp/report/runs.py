@@ -97,7 +97,7 @@ def search(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def read_run(path: Path) -> Run:
-    """What a run folder holds."""
+    """Read a run folder."""
     run = Run(path, path.resolve().name)
     done = (path / "DONE").exists()
     stored = load(run, "config.json")
@@ -150,7 +150,7 @@ def figures(run: Run, name: str, found: Any) -> Record:
 
 
 def is_figure(key: str, value: Any) -> bool:
-    """Whether a value is what an evaluation has under this key."""
+    """Check the type of an evaluation's value under this key."""
     if key in (*BY_NUMBER, *BY_NAME):
         return isinstance(value, dict) and all(
             isinstance(row, dict) and all(map(is_number, row.values())) and (key in BY_NAME or name.isdecimal())

@@ -95,7 +95,7 @@ def table2(runs: Sequence[Run]) -> str:
 
 
 def read_tested(run: Run) -> Tested:
-    """What a run noted of each test problem; TOPRError for a file that is damaged."""
+    """Read a run's notes on each test problem; TOPRError for a damaged file."""
     try:
         stored = json.loads((run.path / FILE).read_text(encoding="utf-8"))
         tallies = {

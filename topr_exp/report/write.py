@@ -64,7 +64,7 @@ def read_manifest(target: Path) -> set[str]:
 
 
 def is_inside(name: str) -> bool:
-    """Whether a name leads nowhere but to where a report writes."""
+    """Check that a name stays within the folder that a report writes."""
     path = PurePosixPath(name)
     return (
         str(path) == name and str(path.parent) in (".", "figures", "tables") and path.name not in ("", "..", MANIFEST)

@@ -1,1 +1,1 @@
-"""What any program of several processes needs: signals, atomic files, locks, progress, exit statuses."""
+"""Machine: signals, atomic files, locks, processes, progress, exit statuses."""

@@ -169,7 +169,7 @@ def verify_folder(folder: Path) -> int:
 
 
 def is_json(path: Path) -> bool:
-    """Whether all of a file can be read, and says something."""
+    """Check that a whole file can be read, and is not empty."""
     if path.suffix == ".jsonl":
         return read_lines(path)[1] == 0
     try:
@@ -232,7 +232,7 @@ def prune(store: Store, options: argparse.Namespace) -> int:
 
 
 def fits(table: Table, options: argparse.Namespace) -> bool:
-    """Whether `prune` was asked for a table; TOPRError for a damaged one that --key doesn't name in full."""
+    """Check that `prune` was asked for a table; TOPRError for a damaged one that --key doesn't name in full."""
     if table.error and options.key != table.name:
         if options.key is not None:
             raise TOPRError(f"{table.error}: prune --key {table.name}")

@@ -126,7 +126,7 @@ class Table:
 
     @property
     def imported(self) -> bool:
-        """Whether it holds what was made elsewhere, which no run can make again."""
+        """True if it holds completions made elsewhere, which no run can make again."""
         return self.kind == "imported" or "content" in self.key
 
     def missing(self) -> list[int]:
@@ -134,7 +134,7 @@ class Table:
         return [index for index in range(self.shards) if self.fault(index) is not None]
 
     def complete(self) -> bool:
-        """Whether every shard is whole."""
+        """True if every shard is whole."""
         return all(self.fault(index) is None for index in range(self.shards))
 
     def bounds(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""What runs import, most of it by the first call of a library, imported once by the process they are forked from.
+"""Imports of every run, done once by the process that runs are forked from.
 
 Nothing is computed by torch: that would start threads, and a thread does not survive a fork.
 """

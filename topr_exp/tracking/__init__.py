@@ -1,1 +1,1 @@
-"""Where metrics go besides the run folder."""
+"""Metrics outside the run folder: W&B and TensorBoard."""
