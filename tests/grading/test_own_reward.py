@@ -72,8 +72,7 @@ def test_a_run_with_it_its_report_and_an_evaluation(project: Path, capsys: pytes
     (row,) = csv.DictReader((project / "shown" / "tables" / "runs.csv").open())
     assert float(row["final_mean_reward"]) == pytest.approx(summary["final"]["mean_reward"])
     page = (project / "shown" / "report.html").read_text()
-    assert f'"reward":"{summary["final"]["mean_reward"]:.3g} [' in page
-    assert '"test: mean_reward"' in page
+    assert f">{summary['final']['mean_reward']:.3g} [" in page
 
     capsys.readouterr()
     words = [f"model={config.folder}", "output_dir=out", "cluster.threads=1"]
