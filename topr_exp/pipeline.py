@@ -35,8 +35,8 @@ from topr_exp.models.policy import Policy, load_policy
 from topr_exp.models.words import words_of
 from topr_exp.runs import card, prompt
 from topr_exp.runs.console import header, results, say, warn
-from topr_exp.runs.folder import RunFolder, refuse_damaged_model
-from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs
+from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs, refuse_damaged_model
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runs.threads import keep_threads
 from topr_exp.runtime import distributed

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from tests.conftest import config_of, make_model, needs_peft
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models import adapter
+from topr_exp.models.files import ADAPTER
 from topr_exp.models.policy import Policy, load_policy, save_policy
 from topr_exp.training.logprobs import collate, score_tokens
 
@@ -112,7 +113,7 @@ def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_pat
     assert not any("lora" in name for name, _ in stored.named_parameters())
     torch.testing.assert_close(logits(stored), expected, atol=1e-4, rtol=1e-4)
     assert float((expected - logits(base)).abs().max()) > 0.1
-    beside = PeftModel.from_pretrained(base, str(tmp_path / "model" / adapter.FOLDER))
+    beside = PeftModel.from_pretrained(base, str(tmp_path / "model" / ADAPTER))
     assert beside.peft_config["default"].base_model_name_or_path == "somewhere/base"
     torch.testing.assert_close(logits(beside), expected, atol=0, rtol=0)
     again = Policy(make_model(11), None, "base", torch.float32)

@@ -16,11 +16,14 @@ from scripts import io_faults
 from topr_exp.runtime import files
 files.write_whole = lambda path, data: path.write_bytes(data)
 root = Path(sys.argv[1])
-for name in ("whole", "0"):
-    (root / name).mkdir()
+for name in ("whole", *range(16, 24)):
+    (root / str(name)).mkdir()
 io_faults.run_forked(root / "whole" / "out")
 whole = io_faults.contents(root / "whole" / "out")
-print(io_faults.wrong_after(root / "0" / "out", ("write", 15, "kill"), whole))
+for number in range(16, 24):  # the store's first tables are among them
+    if found := io_faults.wrong_after(root / str(number) / "out", ("write", number, "kill"), whole):
+        break
+print(found)
 """
 
 
@@ -34,4 +37,5 @@ def test_a_run_that_goes_on_after_a_failed_call_has_the_files_of_a_whole_one() -
 
 def test_a_file_that_is_replaced_in_place_is_found(tmp_path: Path) -> None:
     found = subprocess.run([sys.executable, "-c", IN_PLACE, tmp_path], cwd=ROOT, capture_output=True, text=True)
-    assert "damaged" in found.stdout, found.stdout + found.stderr
+    assert found.returncode == 0, found.stderr
+    assert any(word in found.stdout for word in ("other files", "damaged")), found.stdout

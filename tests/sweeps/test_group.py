@@ -150,12 +150,12 @@ def test_all_processes_stop_within_an_evaluation_that_one_of_them_is_told_to_lea
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_for(lambda: list(folder.glob("store/rollouts/*/shard-*.json")))
+    wait_for(lambda: list(folder.glob("store/rollouts/*/shard-*.arrow")))
     leader = int(json.loads((folder / "state.json").read_text())["attempt"]["pid"])
     os.kill(others(leader)[0], signal.SIGTERM)
     _, said = process.communicate(timeout=500)
     assert process.returncode == 128 + signal.SIGTERM, said
-    assert len(list(folder.glob("store/rollouts/*/shard-*.json"))) <= 4, "each left its shard or made it, of 8 shards"
+    assert len(list(folder.glob("store/rollouts/*/shard-*.arrow"))) <= 4, "each left its shard or made it, of 8 shards"
     assert [path.name for path in (folder / "checkpoints" / "1").iterdir()] == ["step-00000002"]
     again = launch(tmp_path, *arguments)
     assert again.returncode == 0, again.stderr

@@ -23,7 +23,6 @@ from topr_exp.models.loading import refuse_damage
 from topr_exp.models.targets import check_targets
 from topr_exp.runtime.files import write_checksums
 
-FOLDER = "adapter"  # of a trained model's folder
 WEIGHTS = "adapter_model.safetensors"
 NAME = "default"  # peft's, of an adapter that has none
 PREFIX = "base_model.model."  # peft's, of the weights of a model that it wraps

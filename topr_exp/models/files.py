@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+ADAPTER = "adapter"  # the part of a trained model's folder that has the adapter alone
 HEADER = 8  # bytes at the beginning of a safetensors file that say how long its header is
 SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter
+from topr_exp.models.files import ADAPTER
 from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
 from topr_exp.models.words import with_bos
 from topr_exp.runtime import distributed
@@ -106,7 +107,7 @@ class Policy:
         self.base = path, self.fingerprint
         adapter.add_adapter(self.model, lora, seed)
         if folder is not None:
-            there = folder / adapter.FOLDER
+            there = folder / ADAPTER
             adapter.load_adapter(self.model, there)
             self.folder, self.fingerprint = None, adapter.fingerprint(self.fingerprint, there)
 
@@ -182,7 +183,7 @@ def save_policy(policy: Policy, folder: Path, dtype: torch.dtype | None = None) 
         save_model(policy.model, target, dtype)
         policy.tokenizer.save_pretrained(target)
         if policy.base is not None:
-            adapter.save_adapter(policy.model, target / adapter.FOLDER, policy.base[0])
+            adapter.save_adapter(policy.model, target / ADAPTER, policy.base[0])
             if dtype is None and (lost := adapter.lost_by_merging(policy.model)) > MOST_LOST:
                 log.warning(
                     "model.lora: rounding to %s takes %.0f %% of what the adapter adds to the weights that are saved "

@@ -13,8 +13,6 @@ from typing import Any
 
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
-from topr_exp.models.adapter import FOLDER as ADAPTER
-from topr_exp.models.loading import check_folder, refuse_damage
 from topr_exp.runs import attempt
 from topr_exp.runs.console import results, warn
 from topr_exp.runs.measurements import Evaluations, Metrics
@@ -302,18 +300,6 @@ class RunFolder:
         for name in ("problems_drawn", "problems_kept") if drawn else ():
             summary[name] = sum(record[name] for record in drawn.values())
         write_json(target / "training_set.json", {**summary, "note": no_positives(share, trained)})
-
-
-@main_process_only
-def refuse_damaged_model(folder: Path) -> None:
-    """Raise TOPRError when the model of a finished run is not what it was."""
-    try:
-        check_folder(folder, str(folder))
-    except TOPRError as error:
-        remedy = "restore it, or remove DONE beside it, and the same command trains it again"
-        raise TOPRError(f"{error}; {remedy}") from None
-    for part in (folder, folder / ADAPTER):
-        refuse_damage(part)
 
 
 def refuse_other_experiment(config: Config, stored: Any) -> None:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 from topr_exp.config.data import DataConfig
 from topr_exp.config.settings import Config
 from topr_exp.grading.grader import source_file
-from topr_exp.models.loading import find_folder, read_files, weights_fingerprint
+from topr_exp.models.files import ADAPTER
+from topr_exp.models.loading import check_folder, find_folder, read_files, refuse_damage, weights_fingerprint
+from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import disk_errors, file_digest
+from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.runs.folder import RunFolder
@@ -35,6 +38,18 @@ def refuse_changed_inputs(run: RunFolder, config: Config) -> None:
         if key in models and stat_signature(path) != looks.get(key)
     }
     run.refuse_changed("models", models | {key: weights_fingerprint(path) for key, path in other.items()})
+
+
+@main_process_only
+def refuse_damaged_model(folder: Path) -> None:
+    """Raise TOPRError when the model of a finished run is not what it was."""
+    try:
+        check_folder(folder, str(folder))
+    except TOPRError as error:
+        remedy = "restore it, or remove DONE beside it, and the same command trains it again"
+        raise TOPRError(f"{error}; {remedy}") from None
+    for part in (folder, folder / ADAPTER):
+        refuse_damage(part)
 
 
 def note_models(run: RunFolder, config: Config, fingerprint: str) -> None:

@@ -153,6 +153,24 @@ def broadcast(value: T) -> T:
     return values[0]  # type: ignore[return-value]
 
 
+def publish(key: str, text: str) -> None:
+    """Let the other processes of the run read a text without waiting for each other."""
+    if _size > 1:
+        from torch.distributed import distributed_c10d
+
+        distributed_c10d._get_default_store().set(key, text)
+
+
+def published(key: str) -> str | None:
+    """What a process of the run published; None where none did."""
+    if _size == 1:
+        return None
+    from torch.distributed import distributed_c10d
+
+    store = distributed_c10d._get_default_store()
+    return store.get(key).decode() if store.check([key]) else None
+
+
 def barrier() -> None:
     """Go on once every process got here: what process 0 wrote before is there for all."""
     all_gather(None)

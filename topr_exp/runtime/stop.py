@@ -16,6 +16,7 @@ from types import FrameType
 from topr_exp.runtime import distributed
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
+KEY = "stop"  # under which a process that leaves a block publishes the signal
 
 
 class Interrupted(BaseException):
@@ -62,23 +63,36 @@ class StopFlag:
 
     @contextlib.contextmanager
     def leaving_together(self) -> Iterator[None]:
-        """As `immediate`; in training all processes leave the block, which has no collectives, before all raise."""
+        """As `immediate`; in training all processes leave the block, which has no collectives, before all raise.
+
+        Those that the signal did not reach leave it at the next `check_others`.
+        """
         if self._immediate:
             yield
             return
         with contextlib.suppress(Interrupted), self.immediate():
             yield
+        if self._signal is not None:
+            distributed.publish(KEY, str(int(self._signal)))
         self.share()
         self.check()
 
     def share(self) -> bool:
         """Tell all processes of the run of a signal that came to any, at the same point on each; True if one did."""
-        self._signal = self._signal or max(distributed.all_gather(self._signal or 0)) or None
-        return self._signal is not None
+        came = max(distributed.all_gather(self._signal or 0))
+        if came:  # a signal that comes meanwhile is of the next time: all processes answer alike
+            self._signal = self._signal or came
+        return came != 0
 
     def requested(self) -> bool:
         """True once a signal came to this process, or was shared."""
         return self._signal is not None
+
+    def check_others(self) -> None:
+        """Raise Interrupted if a signal came, or if another process left the same block for one."""
+        if self._immediate and self._signal is None and (published := distributed.published(KEY)):
+            self._signal = int(published)
+        self.check()
 
     def check(self) -> None:
         """Raise Interrupted if a signal came."""
