@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import subprocess
 import sys
@@ -76,9 +75,6 @@ def update(size: str, recompute: str) -> dict[str, Any]:
         "distinct tokens/s": unique / seconds,
         "Adafactor s": share,
     }
-    if trainer.optimizer.compiled_from < math.inf:  # else it's what was measured
-        trainer.optimizer.compiled_from = math.inf
-        found["Adafactor s without torch.compile"] = sorted(timed(optimizer, ours.device) for _ in range(5))[2]
     if cuda:
         found["GiB"] = torch.cuda.max_memory_allocated() / 2**30
         name = torch.cuda.get_device_name()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import copy
-import logging
-import math
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch._inductor import compile_fx, metrics
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -23,10 +19,7 @@ from transformers.optimization import Adafactor as Reference
 from tests.conftest import make_model
 from tests.processes import together
 from tests.training.test_trainer import optim
-from topr_exp.config.optim import Optimizer
-from topr_exp.config.schema import first_line
-from topr_exp.training import optimizers
-from topr_exp.training.optimizers import Adafactor, add_scaled, make_optimizer, why_not_compiled
+from topr_exp.training.optimizers import Adafactor, make_optimizer
 
 SHAPES = [(300, 200), (5, 700), (64,), (3, 40, 20), (1, 1)]  # the second has fewer rows than there are processes
 LIMITS = [1e9, 1.0, 1e-3]  # of the gradient's norm: not clipped, clipped, clipped hard
@@ -67,10 +60,8 @@ def assert_equal(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
             torch.testing.assert_close(weight.double(), other.double(), rtol=0, atol=1e-6 * most)
 
 
-def steps(
-    own: list[torch.nn.Parameter], gradients: Any, decay: float, compiled_from: float = math.inf
-) -> list[list[Tensor]]:
-    optimizer, found = Adafactor(own, LR, decay, compiled_from), []
+def steps(own: list[torch.nn.Parameter], gradients: Any, decay: float) -> list[list[Tensor]]:
+    optimizer, found = Adafactor(own, LR, decay), []
     for step, limit in enumerate(LIMITS):
         for weight, shape in zip(own, SHAPES, strict=True):
             weight.grad = gradients(shape, step)
@@ -89,31 +80,6 @@ def full(weight: Any) -> Tensor:
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_updates_are_those_of_transformers(decay: float) -> None:
     assert_equal(steps(weights(), gradient, decay), reference(decay))
-
-
-@pytest.fixture
-def compiler() -> Iterator[None]:
-    """torch.compile as if for the first time, and the bytes counted that pass through what it makes."""
-    counts = getattr(compile_fx, "inductor_metrics_log", logging.getLogger("older torch"))
-    counts.setLevel(logging.INFO)  # else torch counts none
-    torch._dynamo.reset()
-    metrics.reset()
-    with torch._inductor.config.patch(force_disable_caches=True):
-        try:
-            optimizers.compiled(torch.square)(torch.ones(3))
-        except Exception as error:
-            pytest.skip(f"torch.compile does not work here: {type(error).__name__}: {first_line(error)}")
-        if not metrics.num_bytes_accessed:
-            pytest.skip("torch.compile is switched off")
-        metrics.reset()
-        yield
-    counts.setLevel(logging.NOTSET)
-    torch._dynamo.reset()
-
-
-def test_compiled_updates_are_those_of_transformers(compiler: None) -> None:
-    assert_equal(steps(weights(), gradient, 0.1, compiled_from=1), reference(0.1))
-    assert metrics.num_bytes_accessed > 0
 
 
 WAITING = ("wait_tensor", "_wrap_tensor_autograd")  # that come after a message
@@ -139,18 +105,13 @@ def sharded(values: Tensor) -> DTensor:
     return distribute_tensor(values, mesh, [Shard(0)])
 
 
-def sharded_steps(compiled_from: float = math.inf) -> list[list[Tensor]]:
+def sharded_steps() -> list[list[Tensor]]:
     own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
-    return steps(own, lambda shape, step: sharded(gradient(shape, step)), 0.1, compiled_from)
+    return steps(own, lambda shape, step: sharded(gradient(shape, step)), 0.1)
 
 
 def test_sharded_updates_are_those_of_transformers() -> None:
     for found in together(2, sharded_steps):
-        assert_equal(found, reference(0.1))
-
-
-def test_compiled_sharded_updates_are_those_of_transformers(compiler: None) -> None:
-    for found in together(2, sharded_steps, 1):
         assert_equal(found, reference(0.1))
 
 
@@ -243,102 +204,6 @@ def ours(own: list[Any]) -> Any:
 def test_an_update_reads_the_gradient_five_times_and_the_weights_once() -> None:
     assert traffic(theirs) == {"read": 15.0, "written": 9.0}
     assert traffic(ours) == {"read": 6.0, "written": 2.0}
-
-
-@pytest.mark.parametrize("shape", [(2048, 1024), (4, 1024, 512)])
-def test_a_compiled_update_reads_the_gradient_four_times_and_writes_nothing_but_the_weights(
-    shape: tuple[int, ...], compiler: None
-) -> None:
-    weight = torch.nn.Parameter(torch.zeros(shape))
-    weight.grad = torch.randn(shape)
-    kept, optimizer = weight.grad.clone(), Adafactor([weight], LR, 0.0, compiled_from=weight.numel())
-    optimizer.clip(1.0)
-    optimizer.step()
-    # By rows, by columns, for the root mean square; gradient and weight read, weight written.
-    assert round(metrics.num_bytes_accessed / weight.nbytes, 1) == 1 + 1 + 1 + 3
-    assert torch.equal(weight.grad, kept)
-
-
-def test_small_matrices_are_not_compiled(compiler: None) -> None:
-    weight = torch.nn.Parameter(torch.zeros(100, 50))
-    weight.grad = torch.randn(100, 50)
-    Adafactor([weight], LR, 0.0, compiled_from=5001).step()
-    assert metrics.num_bytes_accessed == 0
-
-
-def test_what_was_compiled_once_and_is_not_any_more_is_right_nevertheless() -> None:
-    """torch.compile gives up after some number of shapes."""
-    found, own, row, column = torch.zeros(4, 3), torch.randn(4, 3), torch.randn(4, 1), torch.randn(1, 3)
-    expected = own * row * column
-    add_scaled(found, own, row, column)
-    torch.testing.assert_close(found, expected)
-
-
-def test_no_kernel_is_chosen_by_its_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the copies of a weight on several processes would differ after some updates."""
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(torch, "compile", lambda function, **options: asked.update(options))
-    optimizers.compiled.__wrapped__(add_scaled)
-    assert asked["options"]["deterministic"] is True
-    assert asked["options"]["triton.autotune_pointwise"] is False
-
-
-def size_of(rows: int, device: str) -> float:
-    """From which size on an optimizer compiles that has a matrix of so many rows."""
-    with FakeTensorMode():
-        own = [torch.nn.Parameter(torch.empty(each, 1024, device=device)) for each in (8, rows)]
-    optimizer = make_optimizer(own, optim(name=Optimizer.adafactor))
-    assert isinstance(optimizer, Adafactor)
-    return optimizer.compiled_from
-
-
-def test_matrices_on_a_gpu_are_compiled_where_torch_can(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    tried: list[Any] = []
-    monkeypatch.setattr(optimizers, "why_not_compiled", lambda shapes, device: tried.append((shapes, device.type)))
-    assert size_of(1024, "cuda") == 1024**2
-    assert tried == [({(1024, 1024)}, "cuda")]
-    assert size_of(1023, "cuda") == size_of(4096, "cpu") == math.inf
-    assert len(tried) == 1
-    assert not caplog.messages
-    monkeypatch.setattr(optimizers, "why_not_compiled", lambda shapes, device: "TritonMissing: no Triton")
-    assert size_of(1024, "cuda") == math.inf
-    assert "torch.compile does not work here (TritonMissing: no Triton)" in caplog.text
-
-
-def size_where_the_second_has_no_compiler() -> float:
-    optimizers.why_not_compiled = lambda *given: "no gcc" if torch.distributed.get_rank() == 1 else None
-    return size_of(1024, "cuda")
-
-
-def test_all_processes_compile_or_none() -> None:
-    assert together(2, size_where_the_second_has_no_compiler) == [math.inf, math.inf]
-
-
-def test_what_can_be_compiled_is_found_by_trying(compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    def reason() -> str | None:
-        return why_not_compiled([torch.Size((40, 30)), torch.Size((2, 20, 30))], torch.device("cpu"))
-
-    def off(function: Any) -> Any:
-        def wrong(*arguments: Tensor) -> Any:
-            made = whole(function)(*arguments)
-            return made if made is None else (made[0] * (1 + 1e-4), made[1])
-
-        return wrong
-
-    whole = optimizers.compiled
-    assert reason() is None
-    monkeypatch.setattr(optimizers, "compiled", off)
-    assert str(reason()).startswith("its numbers are off by 0.0001")
-    monkeypatch.setattr(optimizers, "compiled", lambda function: function)  # as TORCH_COMPILE_DISABLE=1 makes it
-    assert reason() == "it is switched off, or failed in silence"
-
-    def fails(*arguments: Any) -> None:
-        raise RuntimeError("no gcc\nat all")
-
-    monkeypatch.setattr(optimizers, "compiled", lambda function: fails)
-    assert reason() == "RuntimeError: no gcc"
 
 
 def test_adamw_keeps_no_copies_of_its_state_while_it_steps() -> None:

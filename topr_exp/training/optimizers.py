@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from topr_exp.config.optim import OptimConfig, Optimizer, Schedule
-from topr_exp.config.schema import first_line
-from topr_exp.runtime import distributed
 from topr_exp.types import TOPRError
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-log = logging.getLogger(__name__)
-
-LARGE = 2**20  # weights from which on reading a matrix takes longer than starting the work
 
 
 def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig) -> torch.optim.Optimizer:
@@ -32,7 +22,7 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     """
     weights = list(parameters)
     if config.name is Optimizer.adafactor:
-        return Adafactor(weights, config.lr, config.weight_decay, smallest_compiled(weights))
+        return Adafactor(weights, config.lr, config.weight_decay)
     assert config.betas is not None
     first, second = config.betas
     # foreach, torch's default on a GPU, would hold 4 more bytes a weight while it steps.
@@ -64,8 +54,8 @@ class Adafactor(torch.optim.Optimizer):
     by rows and once by columns, of which the norm is a sum. Clipping scales the gradient by a number, and its squares
     by that number's square, so the gradient itself is left as it is. `step` reads it for the update's root mean square
     and once more as it adds it to the weight, by the factors of rows and columns: one read and one write of the weight.
-    Without torch.compile no operation takes both factors without writing a product, so that those of the columns are
-    first put into the gradient, in place: one more read and a write.
+    No operation of torch takes both factors without writing a product, so that those of the columns are first put into
+    the gradient, in place: one more read and a write.
 
     The statistics are those of whole weights. Sharded, the sums over processes are two: of columns' squares and norms,
     then of root mean squares. Of the state, `exp_avg_sq_row` and `exp_avg_sq` hold this process's rows,
@@ -75,12 +65,8 @@ class Adafactor(torch.optim.Optimizer):
 
     EPSILON, LARGEST_RMS, DECAY = 1e-30, 1.0, -0.8  # transformers' defaults
 
-    def __init__(
-        self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float, compiled_from: float = math.inf
-    ) -> None:
-        """compiled_from: the number of weights from which on a matrix is updated by what torch.compile makes."""
+    def __init__(self, parameters: list[torch.nn.Parameter], lr: float, weight_decay: float) -> None:
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
-        self.compiled_from = compiled_from
         self.squares: list[Squares] = []  # of the gradient that `clip` saw and `step` takes
         self.scale = torch.ones(())
 
@@ -102,18 +88,15 @@ class Adafactor(torch.optim.Optimizer):
             self.clip(math.inf)
         (group,) = self.param_groups
         factors = [self.direction(each) for each in self.squares]
-        found = [
-            self.fastest(scaled_squares, each.gradient)(each.gradient, *pair)
-            for each, pair in zip(self.squares, factors, strict=True)
-        ]
-        self.sum_over_processes([total for total, _ in found])
-        for each, (total, column), (row, _) in zip(self.squares, found, factors, strict=True):
+        totals = [scaled_squares(each.gradient, *pair) for each, pair in zip(self.squares, factors, strict=True)]
+        self.sum_over_processes(totals)
+        for each, total, (row, _) in zip(self.squares, totals, factors, strict=True):
             rms = self.scale * (total / each.weight.numel()).sqrt()
             size = group["lr"] * self.scale / (rms / self.LARGEST_RMS).clamp(min=1.0)
             local = local_part(each.weight.detach())
             if group["weight_decay"] != 0:
                 local.mul_(1 - group["weight_decay"] * group["lr"])
-            self.fastest(add_scaled, each.gradient)(local, each.gradient, -size * row, column)
+            local.addcmul_(each.gradient, -size * row)  # the columns' factors are in it
         self.squares = []
 
     def sums_of_squares(self, weight: Tensor) -> Squares:
@@ -122,13 +105,8 @@ class Adafactor(torch.optim.Optimizer):
         gradient = local_part(weight.grad)
         if weight.ndim < 2:
             return Squares(weight, torch.linalg.vector_norm(gradient).square(), None, None)
-        row, column = self.fastest(row_and_column_squares, gradient)(gradient)
+        row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
         return Squares(weight, row.sum(), row, column)
-
-    def fastest(self, function: Function, gradient: Tensor) -> Function:
-        """A function of a gradient, compiled where it is large enough."""
-        large = gradient.ndim > 1 and gradient.numel() >= self.compiled_from
-        return cast(Function, compiled(function)) if large else function
 
     def weights(self) -> Iterator[Tensor]:
         """The weights that have a gradient, in one order on all processes."""
@@ -167,89 +145,15 @@ class Adafactor(torch.optim.Optimizer):
             part.copy_(whole.view(part.shape))
 
 
-def row_and_column_squares(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums of squares of the rows and of the columns."""
-    row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
-    return row, column
+def scaled_squares(gradient: Tensor, row: Tensor, column: Tensor | None) -> Tensor:
+    """The sum of squares of a gradient by its factors; the columns' are in the gradient from now on.
 
-
-def scaled_squares(gradient: Tensor, row: Tensor, column: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The sum of squares of a gradient by its factors; and the columns', unless they are in the gradient from now on.
-
-    They are put there in place, so that nothing as large is made; compiled, there is no product at all.
+    They are put there in place, so that nothing as large is made.
     """
     if column is None:
-        return (gradient * row).square().sum(), None
-    product = gradient * column if torch.compiler.is_compiling() else gradient.mul_(column)
-    norms = torch.linalg.vector_norm(product, dim=-1, keepdim=True)
-    return (norms * row).square().sum(), column if torch.compiler.is_compiling() else None
-
-
-def add_scaled(weight: Tensor, gradient: Tensor, row: Tensor, column: Tensor | None) -> None:
-    """Add a gradient by its factors to a weight; of those of columns only what is not in the gradient."""
-    if column is None:
-        weight.addcmul_(gradient, row)
-    else:
-        # Uncompiled nevertheless (torch.compile gives up after many shapes): still no copy of the gradient.
-        weight.addcmul_(gradient * column if torch.compiler.is_compiling() else gradient.mul_(column), row)
-
-
-@functools.cache
-def compiled(function: Any) -> Any:
-    """A function as torch.compile makes it, in this process, for each shape at its first call.
-
-    Copies of a weight on several processes must stay the same, so that no kernel may be chosen by its speed here. Known
-    shapes let torch read several numbers at once, and join sums of rows and of columns into one read.
-    """
-    options: dict[str, Any] = {"deterministic": True, "triton.autotune_pointwise": False, "compile_threads": 1}
-    return torch.compile(function, dynamic=False, options=options)
-
-
-def smallest_compiled(weights: list[torch.nn.Parameter]) -> float:
-    """The size from which on matrices are updated by compiled code: LARGE on a GPU where that works, else none.
-
-    On a CPU results must not depend on whether there is a compiler.
-    """
-    large = [weight.detach() for weight in weights if weight.ndim > 1 and weight.numel() >= LARGE]
-    if not large or large[0].device.type != "cuda":
-        return math.inf
-    shapes = {local_part(weight).shape for weight in large}
-    failed = why_not_compiled({shape for shape in shapes if shape.numel() >= LARGE}, large[0].device)
-    # All or none: copies of a weight have to stay the same.
-    reason = next((each for each in distributed.all_gather(failed) if each is not None), None)
-    if reason is not None and distributed.is_main_process():
-        log.warning("torch.compile does not work here (%s): Adafactor moves a third more bytes an update", reason)
-    return LARGE if reason is None else math.inf
-
-
-@torch.no_grad()
-def why_not_compiled(shapes: Iterable[torch.Size], device: torch.device) -> str | None:
-    """Try the compiled code for matrices of these shapes; describe what is wrong, None if nothing is."""
-    try:
-        return next((reason for shape in shapes if (reason := fault_of_compiled(shape, device))), None)
-    except Exception as error:  # of many kinds: no Triton, no C compiler, an old driver or torch
-        return f"{type(error).__name__}: {first_line(error)}"
-
-
-def fault_of_compiled(shape: torch.Size, device: torch.device) -> str | None:
-    """Compare compiled and plain functions on a random matrix; describe a difference, None for none."""
-    draws = torch.Generator(device).manual_seed(0)
-
-    def draw(*size: int) -> Tensor:
-        return torch.randn(size, device=device, generator=draws)
-
-    gradient, row, column = draw(*shape), draw(*shape[:-1], 1), draw(*shape[:-2], 1, shape[-1])
-    weight = torch.zeros_like(gradient)
-    sums = [*compiled(row_and_column_squares)(gradient)]
-    total, left = compiled(scaled_squares)(gradient, row, column)
-    if left is None:
-        return "it is switched off, or failed in silence"
-    compiled(add_scaled)(weight, gradient, row, column)
-    expected = [*row_and_column_squares(gradient), scaled_squares(gradient, row, column)[0]]
-    weight.sub_(gradient.mul_(row))  # now with both factors; no more copies of it
-    errors = [(a - b).norm() / b.norm() for a, b in zip([*sums, total], expected, strict=True)]
-    worst = float(torch.stack([*errors, weight.norm() / gradient.norm()]).max())
-    return None if worst < 1e-5 else f"its numbers are off by {worst:.1g}"
+        return (gradient * row).square().sum()
+    norms = torch.linalg.vector_norm(gradient.mul_(column), dim=-1, keepdim=True)
+    return (norms * row).square().sum()
 
 
 def local_part(value: Tensor) -> Tensor:
