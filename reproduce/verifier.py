@@ -12,11 +12,11 @@ import numpy as np
 from reproduce import draw
 from reproduce.claims import Claim, above, below
 from reproduce.figure import Extra
+from reproduce.table2 import FILE, Row, Tested, rows_of
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.results import rounded
 from topr_exp.report.runs import Run
 from topr_exp.report.selection import Matrix, Runs, over_seeds
-from topr_exp.report.table2 import FILE, Row, Tested, rows_of
 from topr_exp.runs.records import Record
 from topr_exp.verifier.figures import Tally
 

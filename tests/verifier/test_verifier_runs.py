@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from reproduce.table2 import main as print_table
 from tests.conftest import ROOT, config_of
 from tests.sweep_tools import SLOW, wait_for
 from tests.training.broken_runs import record_engine
@@ -22,7 +23,6 @@ from topr_exp import pipeline
 from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate_folder
 from topr_exp.pipeline import run
-from topr_exp.report.table2 import main as print_table
 from topr_exp.store import Store
 from topr_exp.types import TOPRError
 

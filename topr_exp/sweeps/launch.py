@@ -125,14 +125,9 @@ def show_results(sweep: Sweep, runs: Sequence[Run], code: int, *, new: bool) -> 
 
 def publish(folder: Path) -> None:
     """Write the report of a sweep. What goes wrong there is a warning: the runs are what counts."""
-    from topr_exp.report.runs import find_runs
-    from topr_exp.report.table2 import table2, verifiers
     from topr_exp.report.write import write_report
 
     try:
         say(f"report: {write_report([folder])}")
-        runs = find_runs([folder])
-        if verifiers(runs):
-            say("\n" + table2(runs))
     except Exception as error:
         warn(f"no report ({' '.join(str(error).split())[:300]}); try python -m topr_exp.report {folder}")

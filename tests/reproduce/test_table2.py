@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reproduce.table2 import table2
 from tests import by_hand
 from topr_exp.report.runs import read_run
-from topr_exp.report.table2 import table2
 from topr_exp.types import TOPRError
 
 SOLUTIONS, VERIFICATIONS = 4, 2

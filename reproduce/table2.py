@@ -1,4 +1,4 @@
-"""`python -m topr_exp.report.table2 FOLDER...`: Table 2 of the paper from verifier runs, the paper's figures beside.
+"""`python -m reproduce.table2 FOLDER...`: Table 2 of the paper from verifier runs, the paper's figures beside.
 
 What each problem adds to the figures is averaged over the runs (of the same algorithm) that were tested on it; the
 intervals are those of the bootstrap over problems. How far the runs differ stands below.
@@ -60,7 +60,7 @@ class Row:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m topr_exp.report.table2", description=__doc__.split("\n\n")[-1])
+    parser = argparse.ArgumentParser(prog="python -m reproduce.table2", description=__doc__.split("\n\n")[-1])
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
     return exit_status(partial(print_table, parser.parse_args(arguments).folders))
 
@@ -70,14 +70,9 @@ def print_table(folders: Sequence[Path]) -> int:
     return 0
 
 
-def verifiers(runs: Sequence[Run]) -> list[Run]:
-    """The finished runs that trained a verifier."""
-    return [run for run in runs if run.status == "done" and (run.path / FILE).is_file()]
-
-
 def table2(runs: Sequence[Run]) -> str:
     """The table of the verifiers among `runs`. TOPRError where there are none, or ones that nothing compares."""
-    tested = [read_tested(run) for run in verifiers(runs)]
+    tested = [read_tested(run) for run in runs if run.status == "done" and (run.path / FILE).is_file()]
     if not tested:
         raise TOPRError("no finished run of a verifier (task=verifier) among these")
     asked = {name: [setting(one.run, name) for one in tested] for name in ("model.name", "task.solver", "data.name")}
