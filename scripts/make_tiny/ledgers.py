@@ -18,20 +18,20 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count
 
-from topr_exp.data import embedded_ledger
 from topr_exp.data.embedded import Calc, draw_tasks
-from topr_exp.data.embedded_ledger import LedgerTask
+from topr_exp.data.sources import ledger
+from topr_exp.data.sources.ledger import LedgerTask
 
 # That of data=ledger; a test holds them equal.
 TEMPLATE = "Question: {question}\nAnswer:"
 MARKED, UNMARKED = " The answer is {answer}.", " So it is {answer}."
 WAYS = {
-    "careful": embedded_ledger.careful,
-    "careful slip": embedded_ledger.careful,
-    "terse": embedded_ledger.terse,
-    "terse slip": embedded_ledger.terse,
-    "hasty": embedded_ledger.hasty,
-    "unmarked": embedded_ledger.careful,
+    "careful": ledger.careful,
+    "careful slip": ledger.careful,
+    "terse": ledger.terse,
+    "terse slip": ledger.terse,
+    "hasty": ledger.hasty,
+    "unmarked": ledger.careful,
 }
 STYLES = tuple(WAYS)
 FEW = 5  # turns
@@ -68,4 +68,4 @@ def pool(size: int, seed: int) -> list[LedgerTask]:
 
 
 def draw(rng: random.Random) -> LedgerTask:
-    return embedded_ledger.draw(rng, rng.choice(LENGTHS) if rng.random() < 0.5 else rng.randint(LENGTHS[0], MOST))
+    return ledger.draw(rng, rng.choice(LENGTHS) if rng.random() < 0.5 else rng.randint(LENGTHS[0], MOST))

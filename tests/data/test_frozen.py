@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from topr_exp.config.data import NoAnswer
-from topr_exp.data.frozen import problems_of
+from topr_exp.data.problems import problems_of
 from topr_exp.store import Store
 from topr_exp.types import Problem, TOPRError
 

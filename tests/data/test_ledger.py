@@ -8,10 +8,10 @@ import re
 import pytest
 
 from tests.conftest import config_of
-from topr_exp.data import embedded_ledger
 from topr_exp.data.embedded import Calc, draw_tasks, split_of
-from topr_exp.data.embedded_ledger import HIGHEST, LOWEST, LedgerTask, draw, generate
 from topr_exp.data.problems import load_problems
+from topr_exp.data.sources import ledger
+from topr_exp.data.sources.ledger import HIGHEST, LOWEST, LedgerTask, draw, generate
 from topr_exp.runs import reading
 from topr_exp.types import ConfigError
 
@@ -70,7 +70,7 @@ def test_golds_are_what_the_story_says_and_totals_stay_in_range(turns: int) -> N
 def test_careful_and_terse_steps_are_right() -> None:
     for story in stories(12):
         total, changes = read(story.question)
-        careful, answer = embedded_ledger.careful(story.start, story.events, Calc())
+        careful, answer = ledger.careful(story.start, story.events, Calc())
         assert (careful, answer) == story.work(Calc())
         assert STEP.sub("", careful) == ""
         totals = []
@@ -80,7 +80,7 @@ def test_careful_and_terse_steps_are_right() -> None:
             total += change
             totals.append(total)
             assert (int(step[3]), int(step[7])) == (abs(change), total)
-        terse, same = embedded_ledger.terse(story.start, story.events, Calc())
+        terse, same = ledger.terse(story.start, story.events, Calc())
         assert same == answer == str(total)
         lines = enumerate(zip(changes, totals, strict=True), 1)
         assert terse == "".join(f" {turn} {name} {value}." for turn, ((name, _), value) in lines)
@@ -88,7 +88,7 @@ def test_careful_and_terse_steps_are_right() -> None:
 
 def test_a_slip_spoils_the_answer_of_either_way_and_totals_keep_two_digits() -> None:
     for story in stories(5):
-        for way in (embedded_ledger.careful, embedded_ledger.terse):
+        for way in (ledger.careful, ledger.terse):
             for at in range(5):
                 steps, answer = way(story.start, story.events, Calc(at, random.Random(at)))
                 assert answer != story.answer
@@ -101,7 +101,7 @@ def test_a_slip_spoils_the_answer_of_either_way_and_totals_keep_two_digits() -> 
 def test_hasty_steps_stop_half_way() -> None:
     right = 0
     for story in stories(5, 300):
-        steps, answer = embedded_ledger.hasty(story.start, story.events, Calc())
+        steps, answer = ledger.hasty(story.start, story.events, Calc())
         assert [step[0] for step in STEP.findall(steps)] == ["1", "2", "3"]
         start, changes = read(story.question)
         assert int(answer) == start + sum(change for _, change in changes[:3])

@@ -8,8 +8,8 @@ from tests.conftest import config_of, make_model
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models import files
 from topr_exp.models.adapter import check_layers
+from topr_exp.models.files import check_targets
 from topr_exp.models.loading import SHIPPED
-from topr_exp.models.targets import check_targets
 from topr_exp.types import ConfigError
 
 ALLOWED = "all-linear, or some of down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"

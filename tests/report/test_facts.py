@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.report.made_up import evaluation, made_run
-from topr_exp.report.facts import facts, module
 from topr_exp.report.groups import group_runs
+from topr_exp.report.page import facts, module
 
 
 @pytest.mark.parametrize(

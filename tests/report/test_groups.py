@@ -15,8 +15,8 @@ import pytest
 from tests.conftest import config_of
 from tests.run_folders import make_run, make_sweep
 from topr_exp.config.schema import plain
-from topr_exp.report.facts import facts
 from topr_exp.report.groups import axes, different_bases, flatten, group_runs
+from topr_exp.report.page import facts
 from topr_exp.report.runs import Run, find_runs
 from topr_exp.report.write import write_report
 

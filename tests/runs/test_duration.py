@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.conftest import config_of
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
-from topr_exp.runs.duration import expected_time
+from topr_exp.sweeps.launch import expected_time
 
 
 def finished(config: Config, seconds: float) -> None:

@@ -12,7 +12,7 @@ from topr_exp.config.cluster import SlurmCluster
 from topr_exp.config.sampler import VLLMConfig
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models import files
-from topr_exp.models.targets import check_targets
+from topr_exp.models.files import check_targets
 from topr_exp.runs import reading
 from topr_exp.runs.inputs import model_folders
 from topr_exp.runtime.distributed import check_device

@@ -21,10 +21,10 @@ from scripts.make_tiny.pretrain import cut, length, pretrain, save
 from scripts.make_tiny.recipes import FORMS, RECIPES, STYLES, completion, examples
 from tests.conftest import ROOT, config_of, needs_gym
 from topr_exp.config.data import AnswerFormat
-from topr_exp.data import embedded_gsm8k, embedded_ledger, embedded_math
+from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.embedded import draw_tasks, split_of
 from topr_exp.data.prompts import TEMPLATES
-from topr_exp.data.sources import reasoning_gym
+from topr_exp.data.sources import ledger, reasoning_gym
 from topr_exp.grading import extract, gym
 from topr_exp.grading.arithmetic import value_and_numbers
 from topr_exp.grading.extraction import tagged
@@ -201,7 +201,7 @@ def prompt(name: str, question: str) -> str:
 def problems(name: str, split: str) -> list[Problem]:
     """Some that a model of this recipe is made for."""
     if name == "tiny_long":
-        return embedded_ledger.generate(split, 300, 5, turns=24)
+        return ledger.generate(split, 300, 5, turns=24)
     return embedded_gsm8k.generate(split, 300, 5)
 
 

@@ -1,14 +1,21 @@
-"""Generated stories of a chosen number of turns, for answers of a chosen length (topr_exp/data/embedded_ledger.py)."""
+"""Generated stories of a chosen number of turns, for answers of any length: things go into a box, or are taken out.
+
+Every step is easy, whatever the length: one digit is added to or taken from a total of two digits. There are three ways
+of working, which the model `tiny_long` was taught: the careful one says each event again and writes the sum, the terse
+one writes the totals alone, and the hasty one stops half-way, which is hardly ever right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, cycle, islice
 from typing import Annotated
 
 from topr_exp.config.data import DataConfig
 from topr_exp.config.section import within
-from topr_exp.data import embedded_ledger
+from topr_exp.data.embedded import Calc, Task, draw_tasks, to_problems
 from topr_exp.types import Problem
 
 
@@ -30,4 +37,76 @@ class Ledger(DataConfig):
         return "embedded"
 
     def problems(self, split: str) -> Iterator[Problem]:
-        yield from embedded_ledger.generate(split, self.wanted(split), self.seed, self.turns)
+        yield from generate(split, self.wanted(split), self.seed, self.turns)
+
+
+NAMES = ("Anna", "Ben", "Carl")  # in this order
+PLACES = ("bag", "basket", "bowl", "box", "chest", "jar")
+THINGS = ("apples", "balls", "books", "cards", "coins", "eggs", "keys", "pens", "plums", "shells", "stamps", "toys")
+# Totals stay here, so that a wrong one, at most 10 away, has two digits too.
+LOWEST, HIGHEST = 20, 89
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Somebody puts something in or takes something out."""
+
+    name: str
+    op: str  # + or -
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.name} {'adds' if self.op == '+' else 'takes'} {self.count}"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTask(Task):
+    """A story with its numbers, from which each way of working is written."""
+
+    start: int
+    events: tuple[Event, ...]  # one a turn
+
+
+def generate(split: str, count: int, seed: int, turns: int) -> list[Problem]:
+    """`count` distinct stories of `split` (train, test or pretrain), the same on every machine for the same seed."""
+    return to_problems(draw_tasks(lambda rng: draw(rng, turns), split, count, seed), "ledger", split)
+
+
+def draw(rng: random.Random, turns: int) -> LedgerTask:
+    """One random story, of two or three people."""
+    totals: list[int] = []
+    while not totals or min(totals) < LOWEST or max(totals) > HIGHEST:
+        start = rng.randint(LOWEST, HIGHEST)
+        changes = [rng.choice((-1, 1)) * rng.randint(1, 9) for _ in range(rng.randint(2, 3))]
+        totals = list(accumulate(islice(cycle(changes), turns), initial=start))
+    place, thing = rng.choice(PLACES), rng.choice(THINGS)
+    people = [Event(name, "+" if n > 0 else "-", abs(n)) for name, n in zip(NAMES, changes, strict=False)]
+    told = f"{', '.join(map(str, people[:-1]))} and {people[-1]}"
+    question = f"The {place} holds {start} {thing}. In turn {told}. How many {thing} does it hold after {turns} turns?"
+    events = tuple(islice(cycle(people), turns))
+    return LedgerTask(question, None, None, lambda calc: careful(start, events, calc), start, events)
+
+
+def careful(start: int, events: Sequence[Event], calc: Calc) -> tuple[str, str]:
+    """The steps, each with its event and its sum, and the answer."""
+    text, total = "", start
+    for turn, event in enumerate(events, 1):
+        result = calc(total, event.op, event.count)
+        text += f" {turn}: {event}, so {total}{event.op}{event.count}={result}."
+        total = result
+    return text, str(total)
+
+
+def terse(start: int, events: Sequence[Event], calc: Calc) -> tuple[str, str]:
+    """Who came and the total after it, worked out in the head, and the answer."""
+    text, total = "", start
+    for turn, event in enumerate(events, 1):
+        total = calc(total, event.op, event.count)
+        text += f" {turn} {event.name} {total}."
+    return text, str(total)
+
+
+def hasty(start: int, events: Sequence[Event], calc: Calc) -> tuple[str, str]:
+    """The careful way up to half of the turns, and the total there."""
+    text, answer = careful(start, events[: (len(events) + 1) // 2], calc)
+    return f" Quickly:{text}", answer
