@@ -126,9 +126,9 @@ def command(output_dir: Path) -> int:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file by its path with a digest of what is not of the moment."""
+    """Every file by its path with a digest of what is not of the moment; locks, which name a process, aside."""
     found = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".claim"):
         data = path.read_bytes()
         if path.suffix in (".json", ".jsonl"):
             texts = data.decode().splitlines() if path.suffix == ".jsonl" else [data.decode()]

@@ -8,6 +8,7 @@ import shutil
 import sys
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tests.conftest import config_of, overrides
 from topr_exp import pipeline
 from topr_exp.config.resolvers import CONF
-from topr_exp.evaluate import main, quoted
+from topr_exp.evaluate import lender, main, quoted
 from topr_exp.models import policy as policies
 from topr_exp.models import words as words_module
 from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
@@ -44,14 +45,18 @@ def found(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("place", ["model", "."])
-def test_a_runs_model_is_asked_what_the_run_asked(finished: Path, tmp_path: Path, place: str) -> None:
-    assert main([f"model={finished / place}", f"output_dir={tmp_path}", "cluster.threads=1"]) == 0
-    told, summary = found(tmp_path), json.loads((finished / "summary.json").read_text())
+def test_a_runs_model_is_asked_what_the_run_asked(
+    finished: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    outputs = finished.parents[1]
+    assert main([f"model={finished / place}", f"output_dir={outputs}", "cluster.threads=1"]) == 0
+    told, summary = found(outputs), json.loads((finished / "summary.json").read_text())
     assert told["sampler"]["temperature"] == 0.9
     for name in ("pass@1", "pass@1_se", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k"):
         assert told["figures"][name] == summary["final"][name]
     # What the run sampled and graded when it ended is taken, not made once more.
-    assert not (tmp_path / "store").exists()
+    assert "32/32 completions" in (said := capsys.readouterr().err)
+    assert said.count("from the store") == 2
     assert Path(told["figures"]["rollouts"]).resolve().is_relative_to(finished.resolve() / "store" / "rollouts")
     assert Path(told["figures"]["verdicts"]).is_dir()
 
@@ -87,6 +92,16 @@ def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished: Pat
     found = [json.loads(path.read_text()) for path in (tmp_path / "outputs").glob("*/*/eval.json")]
     assert len(found) == len({each["weights"] for each in found}) == 2
     assert {each["evaluation"]["seed"] for each in found} == {4}
+
+
+def test_verdicts_of_a_folder_from_elsewhere_are_not_believed(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "stranger")
+    for folder, output_dir, believed in (
+        (finished, finished.parents[1], True),
+        (tmp_path / "stranger", tmp_path / "mine", False),
+    ):
+        config = SimpleNamespace(model=SimpleNamespace(path=str(folder / "model")), output_dir=str(output_dir))
+        assert (lender(config) is not None) == believed
 
 
 def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: Path) -> None:

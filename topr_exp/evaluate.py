@@ -303,11 +303,15 @@ def heading(config: Config, policy: Policy, count: int) -> str:
 
 
 def lender(config: Config) -> Store | None:
-    """The store of the run whose model is evaluated: it may have sampled and graded just this."""
+    """The store of the run whose model is evaluated: it may have sampled and graded just this.
+
+    None for a folder from elsewhere, whose verdicts anybody may have written.
+    """
     from topr_exp.store import Store
 
     found = written_by(Path(config.model.path))
-    return Store(found[0] / "store") if found is not None else None
+    own = found is not None and found[0].resolve().is_relative_to(Path(config.output_dir).resolve())
+    return Store(found[0] / "store") if found is not None and own else None
 
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:

@@ -79,6 +79,8 @@ def run(config: Config) -> dict[str, Any]:
             folder.remove_leftovers(config.iterations)
             if lost := folder.metrics.missing(config.iterations):
                 warn(f"{folder.metrics.path} lacks {lost}")
+            if damaged := folder.evaluations.damaged():
+                warn(f"{folder.evaluations.path}: {damaged} damaged")
             say(f"finished before, nothing to do: {folder.path}\n\n{folder.results()}")
             return folder.read("summary.json") or {}
         keep_threads(config, folder)

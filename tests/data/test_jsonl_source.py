@@ -86,6 +86,8 @@ def test_a_folder_with_both_splits_and_fields_by_their_names(tmp_path: Path) -> 
          "test.jsonl:1: the gold answer NaN is no finite number"),
         ({"train": rows(9), "test": [{"question": "Why?", "answer": float("inf")}]}, ["grader=math"],
          "test.jsonl:1: the gold answer Infinity is no finite number"),
+        ({"train": rows(9), "test": [{"question": "Why?", "answer": "[2, NaN]"}]}, [],
+         "test.jsonl:1: the gold answer [2, NaN] is no finite number"),
         ({"train": rows(9), "test": [{"question": "Why?", "answer": "1e999"}]}, [],
          "test.jsonl:1: the gold answer 1e999 is no finite number"),
         ({"train": rows(9), "test": rows(3, 50)}, ["grader=nomodule:grade"], "grader nomodule:grade cannot be loaded"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +85,10 @@ def test_code_and_completions_that_are_not_there_are_one_line(
     assert main(command) == 1
     assert f"NOT GRADED  {found.name}: its grader is code of your own; add --grader {own}" in capsys.readouterr().out
     assert main([*command, "--grader", own]) == 0
+    damage(store.open(tmp_path / found.name), 1, 0)
+    there = [sys.executable, "-m", "topr_exp.store", *command, "--grader", own]  # a file of the current folder
+    done = subprocess.run(there, cwd=Path(__file__).parent, capture_output=True, text=True)
+    assert "1 of 1 cut-off completions" in done.stdout, done.stdout + done.stderr
     damage(store.open(tmp_path / found.name), 1, 0)
     shutil.rmtree(tmp_path / "rollouts")
     (tmp_path / "own.jsonl").write_text('{"question": "5?", "gold": "5", "completion": "5"}\n')

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import become_ordinary
 from tests.run_folders import make_run
 from topr_exp.report.runs import find_runs, read_run
 from topr_exp.types import TOPRError
@@ -103,6 +105,20 @@ def test_runs_are_found_below_and_nothing_inside_them(tmp_path: Path) -> None:
     assert [run.path.parent.name for run in find_runs([tmp_path])] == ["first", "second"]
     assert len(find_runs([tmp_path, folder, tmp_path / "a"])) == 2
     assert [run.path for run in find_runs([folder])] == [folder]
+
+
+def test_runs_that_may_not_be_read_are_left_out_with_a_warning(
+    ordinary_user: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(ordinary_user, "seed=0")
+    _, hidden = make_run(ordinary_user, "seed=1")
+    hidden.chmod(0)
+    become_ordinary(ordinary_user)
+    found = find_runs([ordinary_user])
+    os.seteuid(os.getuid())
+    hidden.chmod(0o755)
+    assert [run.config["seed"] for run in found] == [0]
+    assert f"cannot read {hidden}: no permission; what is in it is left out" in capsys.readouterr().err
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tests.run_folders import completion, make_run, make_sweep, write_lines
 from topr_exp.report import write
 from topr_exp.report.__main__ import main
 from topr_exp.report.figures import Plot
+from topr_exp.report.write import AUTHOR
 from topr_exp.sweeps.launch import publish
 
 NASTY = "</script><script>alert(1)</script><!-- \u2028 $script ${data} \\u003c"
@@ -108,7 +109,15 @@ def contents(folder: Path) -> dict[str, str]:
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", ["figures/photo.png", "tables/runs.csv", "thesis.tex"])
-@pytest.mark.parametrize("manifest", [None, "{}", '{"files": ["../other", "."]}'])
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        None,
+        "{}",
+        '{"files": ["letter.txt"], "created": "2024"}',
+        json.dumps({"written_by": AUTHOR, "files": ["../other", "."]}),
+    ],
+)
 def test_a_folder_with_files_that_no_report_listed_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, manifest: str | None
 ) -> None:
@@ -135,12 +144,14 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(tmp_path: Path, caps
     (out / "figures" / "photo.png").write_text("mine")
     (out / "figures" / "old.pdf").write_text("of an earlier report")
     (out / "tables" / "runs.csv").write_text("of an earlier report")
-    (out / "manifest.json").write_text(json.dumps({"files": [*listed, "figures/old.pdf"]}))
+    (out / "manifest.json").write_text(json.dumps({"written_by": AUTHOR, "files": [*listed, "figures/old.pdf"]}))
     assert main(command) == 0
     assert {"manifest.json", "figures/photo.png", *listed} == contents(out).keys()
     assert contents(out)["figures/photo.png"] == "mine"
     assert contents(out)["tables/runs.csv"].startswith("run,")
-    (out / "manifest.json").write_text(json.dumps({"files": [one for one in listed if one != "tables/runs.csv"]}))
+    (out / "manifest.json").write_text(
+        json.dumps({"written_by": AUTHOR, "files": [one for one in listed if one != "tables/runs.csv"]})
+    )
     assert main(command) == 1
     assert f"{out / 'tables' / 'runs.csv'} is there and no report wrote it" in capsys.readouterr().err
 

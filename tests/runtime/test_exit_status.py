@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -33,6 +35,21 @@ def test_an_error_is_one_line_and_a_status(
 
     assert exit_status(work) == status
     assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENAMETOOLONG])
+def test_a_path_that_may_not_be_opened_is_one_line(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise OSError(number, os.strerror(number), "a/b")
+
+    assert exit_status(work) == 1
+    assert capsys.readouterr().err == f"error: cannot open a/b: {os.strerror(number).lower()}\n"
+
+
+def test_a_command_without_an_output_ends_as_it_would_with_one() -> None:
+    code = "from topr_exp.runtime.exit_status import exit_status; print(1); raise SystemExit(exit_status(lambda: 3))"
+    done = subprocess.run(["bash", "-c", '"$0" -c "$1" >&-', sys.executable, code], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (3, "")
 
 
 def test_ctrl_c_says_that_a_command_goes_on_where_it_does(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.files import file_digest
 from topr_exp.store import Store, Table, catalog
 from topr_exp.store.__main__ import human_bytes
-from topr_exp.store.table import MARKER
+from topr_exp.store.keys import MARKER
 
 
 def names(store: Store) -> set[str]:
@@ -199,10 +199,45 @@ def test_what_others_put_into_a_store_stays(store: Store, tmp_path: Path, comman
     (store.root / "rollouts" / elsewhere.folder.name).symlink_to(elsewhere.folder)
     for key in ("rollouts/0123456789abcdef", elsewhere.name):
         assert command("prune", "--key", key, "--yes")[0] == 1
+    status, _, err = command("prune", "--older-than", "0", "--yes")
+    assert (status, err) == (
+        1,
+        f"error: {store.root} holds Old, notes.txt, rollouts, which a store does not; nothing is removed\n",
+    )
+    assert len(names(store)) == 4
+    assert all((store.root / name).exists() for name in mine)
+    for name in mine[:3]:
+        (store.root / name).unlink()
+    (store.root / "Old").rmdir()
     assert command("prune", "--older-than", "0", "--yes")[0] == 0
     assert not names(store)
-    assert [(store.root / name).exists() for name in mine] == [True] * len(mine)
+    assert all((store.root / name).exists() for name in mine[3:])
     assert elsewhere.complete()
+
+
+def test_a_folder_with_other_things_is_not_marked(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "a.txt").write_text("mine")
+    Store(tmp_path).table("rollouts", KEY, SHARDS).fill(shard)
+    assert not (tmp_path / MARKER).exists()
+
+
+def test_ages_go_by_the_file_system_s_clock(store: Store, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(catalog.time, "time", lambda: now + 200 * 86_400)
+    assert "200 d" not in command("list")[1]
+    assert command("prune", "--older-than", "90", "--yes")[1] == "removed 0 tables, 0 B\n"
+
+
+def test_imported_ones_go_by_their_own_kind_alone(store: Store, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "own.jsonl").write_text(json.dumps({"question": "1?", "gold": "1", "completion": "1"}) + "\n")
+    for kind in ("verdicts", "mine"):
+        assert command("import", str(tmp_path / "own.jsonl"), "--kind", kind)[0] == 0
+    imported = {table.name for table in catalog.tables(store) if table.imported}
+    for kind in ("verdicts", "mine"):
+        assert command("prune", "--kind", kind, "--yes")[0] == 0
+    assert imported <= names(store)
+    assert {name.partition("/")[0] for name in imported} >= {"verdicts", "mine"}
 
 
 def test_a_store_is_marked_when_it_is_used(store: Store, command: Command) -> None:
@@ -240,5 +275,5 @@ def test_imports_go_only_when_they_are_asked_for(store: Store, command: Command,
     assert any(line.startswith(table.name) and "can't be made again" in line for line in command("list")[1].split("\n"))
     assert command("prune", "--older-than", "90", "--yes")[1] == "removed 0 tables, 0 B\n"
     out = command("prune", "--older-than", "90", "--kind", kind)[1]
-    assert (f"{table.name}  " in out, "can't be made again" in out) == (True, True)
+    assert (f"{table.name}  " in out, "can't be made again" in out) == (kind == "imported", kind == "imported")
     assert command("prune", "--key", kind, "--yes")[1].startswith(f"removed  {table.name}")

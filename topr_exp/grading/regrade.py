@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from topr_exp.config.data import GRADERS
-from topr_exp.grading.grader import Grader, version
+from topr_exp.grading.grader import Grader, check_name, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.sampling.imported import match_problems
@@ -27,6 +27,7 @@ def regrade_table(table: Table, store: Store, own: str | None = None) -> tuple[i
     key, name = table.key, table.key["grader"]
     if name not in {*GRADERS, own}:
         raise TOPRError(f"its grader is code of your own; add --grader {name} to run it")
+    check_name(name)
     if key["version"] != version(name):
         raise TOPRError(f"its grader {name} is not found as it was then; a run that needs the verdicts makes new ones")
     with Grader(name, graded=key.get("graded", False), threshold=key.get("threshold", 1.0)) as grader:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.config.data import Grading
+from topr_exp.config.data import GRADERS, Grading
 from topr_exp.config.identity import identity
 from topr_exp.grading import Grader
 from topr_exp.grading.grader import version
@@ -102,7 +102,8 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
             table.fill(make, report, on_wait=progress.message)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():
-        command = f"python -m topr_exp.store --root {table.folder.parents[1]} regrade {table.name}"
+        own = "" if grading.grader in GRADERS else f" --grader {grading.grader}"
+        command = f"python -m topr_exp.store --root {table.folder.parents[1]} regrade {table.name}{own}"
         warn_of_failures(verdicts, grading.grader, f"; to try again: {command}")
     return verdicts
 

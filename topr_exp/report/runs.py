@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from topr_exp.runs.console import warn
 from topr_exp.runs.records import Lines, Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runtime.jsonfiles import MISSING, number, read_object
 from topr_exp.types import TOPRError
@@ -88,12 +89,17 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
 
 def search(folder: Path, depth: int) -> Iterator[Path]:
     """Run folders, this one or below; nothing is looked for inside a run."""
-    if any((folder / mark).is_file() for mark in MARKS) and not (folder / "tokenizer.json").exists():
+    try:
+        is_run = any((folder / mark).is_file() for mark in MARKS) and not (folder / "tokenizer.json").exists()
+        inside = sorted(folder.iterdir()) if depth and not is_run else []
+    except PermissionError:
+        warn(f"cannot read {folder}: no permission; what is in it is left out")
+        return
+    if is_run:
         yield folder
-    elif depth:
-        for below in sorted(folder.iterdir()):
-            if below.is_dir() and not below.is_symlink() and below.name not in INSIDE:
-                yield from search(below, depth - 1)
+    for below in inside:
+        if below.is_dir() and not below.is_symlink() and below.name not in INSIDE:
+            yield from search(below, depth - 1)
 
 
 def read_run(path: Path) -> Run:

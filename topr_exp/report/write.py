@@ -16,6 +16,7 @@ from topr_exp.runtime.jsonfiles import MISSING, read_object
 from topr_exp.types import TOPRError
 
 MANIFEST = "manifest.json"
+AUTHOR = "python -m topr_exp.report"  # in a manifest of ours
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
@@ -52,14 +53,18 @@ def read_manifest(target: Path) -> set[str]:
     """The files of an earlier report in a folder; TOPRError for one that holds others and no manifest."""
     stored, fault = read_object(target / MANIFEST)
     names = stored.get("files")
-    if isinstance(names, list) and all(isinstance(name, str) and is_inside(name) for name in names):
+    if (
+        isinstance(names, list)
+        and stored.get("written_by") == AUTHOR
+        and all(isinstance(name, str) and is_inside(name) for name in names)
+    ):
         return set(names)
     others = [path for path in target.iterdir() if not path.name.endswith(TEMPORARY)] if target.is_dir() else []
     if fault == MISSING and not others:
         return set()
+    reason = fault or "is not of a report"
     raise TOPRError(
-        f"{target} holds files that no report listed ({MANIFEST} {fault or 'is damaged'}): give another --out, or move "
-        "that folder away"
+        f"{target} holds files that no report listed ({MANIFEST} {reason}): give another --out, or move the folder"
     )
 
 
@@ -78,10 +83,10 @@ def replace_files(target: Path, listed: set[str], files: dict[str, bytes]) -> No
             raise TOPRError(f"{target / name} is there and no report wrote it: give another --out, or move it")
     with disk_errors(f"write in {target}"):
         target.mkdir(parents=True, exist_ok=True)
-        write_json(target / MANIFEST, {"files": sorted(listed | files.keys())})
+        write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(listed | files.keys())})
         for name, data in files.items():
             (target / name).parent.mkdir(exist_ok=True)
             write_whole(target / name, data)
         for name in listed - files.keys():
             (target / name).unlink(missing_ok=True)
-        write_json(target / MANIFEST, {"files": sorted(files)})
+        write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(files)})

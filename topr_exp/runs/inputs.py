@@ -46,7 +46,7 @@ def refuse_damaged_model(folder: Path) -> None:
     try:
         check_folder(folder, str(folder))
     except TOPRError as error:
-        remedy = "restore it, or remove DONE beside it, and the same command trains it again"
+        remedy = "restore it, or remove it and DONE beside it, and the same command trains it again"
         raise TOPRError(f"{error}; {remedy}") from None
     for part in (folder, folder / ADAPTER):
         refuse_damage(part)

@@ -81,12 +81,16 @@ class Evaluations:
         self.path = folder / "eval.jsonl"
         self.listener: Listener | None = None  # called with each new record
 
+    def damaged(self) -> int:
+        """Count the lines that hold no evaluation."""
+        records, damaged = read_lines(self.path)
+        return damaged + sum(not isinstance(record.get("iteration"), int) for record in records)
+
     @main_process_only
     def drop_damaged(self) -> None:
         """Drop damaged lines, with a warning: what of them an attempt does not measure again is lost."""
-        records, damaged = read_lines(self.path)
-        whole = [record for record in records if isinstance(record.get("iteration"), int)]
-        if dropped := damaged + len(records) - len(whole):
+        if dropped := self.damaged():
+            whole = [record for record in read_lines(self.path)[0] if isinstance(record.get("iteration"), int)]
             warn(f"{self.path}: {dropped} damaged; only evaluations from here on are made again")
             write_lines(self.path, whole)
 

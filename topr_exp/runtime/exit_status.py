@@ -14,6 +14,7 @@ from typing import Any
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
+USERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOSPC}  # for the user to mend
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -26,7 +27,8 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
     open_console(goes_on=resumes)
     try:
         status = command()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed before the command began
+            sys.stdout.flush()
         return status
     except TOPRError as error:
         print_error(error)
@@ -42,6 +44,11 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
         if resumes:
             raise
         discard(sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.filename is None or error.errno not in USERS:
+            raise
+        print_error(f"cannot open {error.filename!s:.300}: {os.strerror(error.errno).lower()}")
         return 1
 
 

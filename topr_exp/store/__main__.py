@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
@@ -51,7 +52,9 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all verdicts")
     command.add_argument("--grader", metavar="NAME", help="a grader of your own, of verdicts that it gave")
     command = add("prune", prune, PRUNE)
-    command.add_argument("--kind", help="of this kind; imported ones only go by this or --key: no run makes them again")
+    command.add_argument(
+        "--kind", help="of this kind; imported ones only go by `imported` or --key: no run makes them again"
+    )
     command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
     command.add_argument("--key", help=table)
     command.add_argument("--yes", action="store_true", help="remove them")
@@ -136,7 +139,11 @@ def verify_table(table: Table) -> int:
     if table.error:
         print(f"DAMAGED  {table.error}")
         return 1
-    faults = {index: table.fault(index, always=True) for index in range(table.shards)}
+    try:
+        faults = {index: table.fault(index, always=True) for index in range(table.shards)}
+    except TOPRError as error:  # no permission
+        print(f"NOT READ {error}")
+        return 1
     damaged = {index: fault for index, fault in faults.items() if fault not in (None, MISSING)}
     for index, fault in damaged.items():
         print(f"DAMAGED  {table.shard_file(index)}: {fault}")
@@ -148,16 +155,20 @@ def verify_table(table: Table) -> int:
 
 def verify_folder(folder: Path) -> int:
     """The same of all below a folder: models and checkpoints, tables, and whether JSON can be read."""
-    stores = {path.parents[2] for path in folder.rglob("*/*/key.json")}
-    bad = sum(verify_table(table) for root in sorted(stores) for table in catalog.tables(Store(root)))
-    carried = {path.parent for path in folder.rglob(CHECKSUMS)}
-    carried |= {path.parent / "model" for path in folder.rglob("DONE")}  # of a finished run
+    unseen: list[OSError] = []
+    below = [Path(parent, name) for parent, _, names in os.walk(folder, onerror=unseen.append) for name in names]
+    for error in unseen:
+        print(f"NOT READ {error.filename}: no permission")
+    stores = {path.parents[2] for path in below if path.name == "key.json" and len(path.parts) > len(folder.parts) + 2}
+    bad = len(unseen) + sum(verify_table(table) for root in sorted(stores) for table in catalog.tables(Store(root)))
+    carried = {path.parent for path in below if path.name == CHECKSUMS}
+    carried |= {path.parent / "model" for path in below if path.name == "DONE"}  # of a finished run
     for each in sorted(carried):
         fault = find_damage(each)
         print(f"DAMAGED  {each}: {fault}" if fault else f"sound    {each}: all checksums right")
         bad += fault is not None
     inside = {*carried, *stores}
-    texts = [path for path in sorted(folder.rglob("*.json*")) if inside.isdisjoint(path.parents)]
+    texts = [path for path in sorted(below) if ".json" in path.name and inside.isdisjoint(path.parents)]
     unread = [path for path in texts if not is_json(path)]
     for path in unread:
         print(f"DAMAGED  {path}: no JSON, or nothing in it")
@@ -208,7 +219,7 @@ def prune(store: Store, options: argparse.Namespace) -> int:
     if options.kind is None and options.older_than is None and options.key is None:
         options.refuse("say what to remove: --kind, --older-than or --key")
     known = catalog.tables(store)
-    catalog.refuse_unmarked(store.root)
+    catalog.refuse_no_store(store.root)
     found = [catalog.find(store, options.key, known)] if options.key else known
     removed, freed = set[str](), 0
     for table in [table for table in found if fits(table, options)]:
@@ -237,7 +248,7 @@ def fits(table: Table, options: argparse.Namespace) -> bool:
         if options.key is not None:
             raise TOPRError(f"{table.error}: prune --key {table.name}")
         return False
-    asked_for = options.kind is not None or options.key is not None or not table.imported
+    asked_for = options.key is not None or not table.imported or options.kind == table.kind == "imported"
     young = options.older_than is not None and catalog.days_unused(table) < options.older_than
     return asked_for and options.kind in (None, table.kind) and not young
 

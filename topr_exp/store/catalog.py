@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -13,8 +15,8 @@ from typing import Any
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors, unique_name
-from topr_exp.store.keys import HASHES, KEY_FILE, KIND_NAMES
-from topr_exp.store.table import MARKER, SHARD, Store, Table
+from topr_exp.store.keys import HASHES, KEY_FILE, KIND_NAMES, MARKER, foreign_entries
+from topr_exp.store.table import SHARD, Store, Table
 from topr_exp.types import TOPRError
 
 log = logging.getLogger(__name__)
@@ -56,13 +58,15 @@ def table_in(store: Store, folder: Path) -> Table | None:
         return Table(folder, {}, 0, str(error)) if ours else None
 
 
-def refuse_unmarked(root: Path) -> None:
-    """TOPRError for a folder that no run has used as a store: `prune` removes nothing from it."""
+def refuse_no_store(root: Path) -> None:
+    """TOPRError for a folder that no run has used as a store, or that holds more: `prune` removes nothing from it."""
     if not (root / MARKER).exists():
         raise TOPRError(
             f"{root} has no file {MARKER}, which marks a store; the next run that uses the store writes it, or "
             f"`touch {root / MARKER}`; nothing is removed before"
         )
+    if others := foreign_entries(root):
+        raise TOPRError(f"{root} holds {', '.join(others[:3])}, which a store does not; nothing is removed")
 
 
 def find(store: Store, text: str, among: list[Table] | None = None) -> Table:
@@ -86,7 +90,15 @@ def days_unused(table: Table) -> float:
     """Days since a run last asked for a table, which touches its key.json."""
     key_file = table.folder / KEY_FILE
     used = (key_file if key_file.exists() else table.folder).stat().st_mtime
-    return max(0.0, time.time() - used) / DAY
+    return max(0.0, time.time() + clock_offset(table.folder.parents[1]) - used) / DAY
+
+
+@functools.cache
+def clock_offset(root: Path) -> float:
+    """Seconds that a file system's clock is ahead of this machine's; 0 where nothing may be written."""
+    with suppress(OSError), tempfile.NamedTemporaryFile(dir=root, prefix=".clock-") as file:
+        return os.stat(file.name).st_mtime - time.time()
+    return 0.0
 
 
 def size(table: Table) -> int:

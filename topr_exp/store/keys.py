@@ -6,15 +6,39 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from topr_exp.runtime.files import TEMPORARY
 from topr_exp.types import TOPRError
 
 KEY_FILE = "key.json"
+MARKER = "STORE"  # marks a folder as a store
 KIND_NAMES = re.compile(r"[a-z][a-z0-9_]*")
 HASHES = re.compile(r"[0-9a-f]{16}")
 HASH_BYTES = 8  # 64 bits; a collision is noticed, because key.json holds the whole key
+
+
+def foreign_entries(root: Path) -> list[str]:
+    """List what is in a store's folder and no part of one; hidden entries, and ones that may not be read, aside."""
+    return [
+        path.name for path in sorted(root.iterdir()) if not (path.name == MARKER or is_passing(path) or is_kind(path))
+    ]
+
+
+def is_kind(path: Path) -> bool:
+    """Check that a folder holds nothing but tables, by their names."""
+    if not KIND_NAMES.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+        return False
+    with suppress(PermissionError):
+        return all(HASHES.fullmatch(each.name) or is_passing(each) for each in path.iterdir())
+    return True
+
+
+def is_passing(path: Path) -> bool:
+    """Check that an entry is hidden, or a temporary of a process at work."""
+    return path.name.startswith(".") or path.name.endswith(TEMPORARY)
 
 
 def read_key(folder: Path) -> tuple[dict[str, Any], int]:

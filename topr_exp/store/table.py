@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.store.keys import KEY_FILE, KIND_NAMES, canonical, key_hash, read_key
+from topr_exp.store.keys import KEY_FILE, KIND_NAMES, MARKER, canonical, foreign_entries, key_hash, read_key
 from topr_exp.store.ragged import Ragged
 from topr_exp.store.shards import find_fault, read_seal, read_shard, write_shard
 from topr_exp.types import TOPRError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHARD = "shard-"  # begins the names of a shard's files
-MARKER = "STORE"
 MARK = "Tables that runs of topr_exp share: `python -m topr_exp.store` lists, verifies and prunes them.\n"
 MISSING = "missing"  # the one fault of a shard that is no damage
 POLL_SECONDS = (0.02, 1.0)  # first and longest pause before a lock of somebody else is asked for again
@@ -80,11 +79,12 @@ class Store:
 
 
 def mark(root: Path) -> None:
-    """Mark a folder as a store: `prune` removes nothing from any other."""
+    """Mark a folder that is empty or holds only tables as a store: `prune` removes nothing from any other."""
     with suppress(PermissionError):  # a store of others: they mark it
         if not (root / MARKER).exists():
             root.mkdir(parents=True, exist_ok=True)
-            write_whole(root / MARKER, MARK.encode())
+            if not foreign_entries(root):
+                write_whole(root / MARKER, MARK.encode())
 
 
 class BorrowingStore(Store):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
@@ -72,12 +73,15 @@ def state_before(config: Config) -> str:
 
 def launch(plan: Plan, arguments: list[str]) -> int:
     """Start a sweep, or what is unfinished of it; returns the exit code."""
-    for job in plan.jobs:
-        state_before(job.config)  # refuses a folder that holds another experiment, before anything starts
+    # Refuses a folder that holds another experiment, before anything starts.
+    states = {state_before(job.config) for job in plan.jobs}
     config = plan.jobs[0].config
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()
     folder = Path(config.output_dir) / config.name
+    if states == {"done"} and not os.access(folder, os.W_OK, effective_ids=True):
+        sweep = Sweep.open(folder)
+        return show_results(sweep, sweep.add(plan.jobs, arguments), 0, new=False)
     with lock_sweep(folder):
         sweep = Sweep.open(folder)
         runs = sweep.add(plan.jobs, arguments)
