@@ -43,7 +43,14 @@ def command(*arguments: str, bound: float) -> tuple[subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize(
-    "arguments", [["basline=-0.3"], ["algo=toper"], ["-m", "seed=0,1", "optim.lr=-1"], ["--cfg", "job", "-m"]]
+    "arguments",
+    [
+        ["basline=-0.3"],
+        ["algo=toper"],
+        ["-m", "seed=0,1", "optim.lr=-1"],
+        ["--cfg", "job", "-m"],
+        ["--cfg", "job", "data.id=1"],
+    ],
 )
 def test_the_command_answers_a_mistake_quickly(arguments: list[str]) -> None:
     done, seconds = command(*arguments, bound=1.5)

@@ -76,16 +76,17 @@ def show(args: Namespace) -> int:
     from topr_exp.config.compose_overrides import Composer
     from topr_exp.config.resolvers import CONF
 
+    composer = Composer(args)
     if args.help:
-        print(Composer(args).help())
+        print(composer.help())
         return 0
     if args.cfg:
-        composer = Composer(args)
         composer.base()  # refuses in one line what Hydra would refuse in seventy
         words = dict(zip(args.overrides, (str(read.input_line) for read in composer.overrides), strict=True))
         sys.argv[1:] = [words.get(word, word) for word in sys.argv[1:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then passes errors on, and they are reported by `main`
-    hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda composed: None)()
+    app = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda composed: None)
+    composer.call(app, args.overrides)
     return 0
 
 
