@@ -41,7 +41,7 @@ from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runs.threads import keep_threads
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import show_log
-from topr_exp.runtime.files import write_text
+from topr_exp.runtime.files import CHECKSUMS, write_text
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.imported import load_imported
 from topr_exp.sampling.mismatch import describe_mismatch, mismatch
@@ -184,6 +184,8 @@ class Experiment:
 
     def reload(self, folder: Path | None = None) -> None:
         """The policy with the weights of a folder of this run, or (None) with the base's."""
+        if folder is not None and not (folder / CHECKSUMS).exists():
+            raise TOPRError(f"{folder} is damaged: {CHECKSUMS} is gone; remove it, and the same command makes it again")
         del self.policy  # with its gradients: there may be no memory for two
         self.policy = load_policy(self.config.model, self.config.cluster.device.name, folder)
 

@@ -58,7 +58,7 @@ def cut(path: Path) -> None:
             "model is damaged: generation_config.json: No",
         ),
         (lambda model: (model / "model.safetensors").unlink(), "model: the folder has no weights .*; restore it, or "),
-        (shutil.rmtree, "model: the folder has no config.json; restore it, or remove DONE beside it, and the same "),
+        (shutil.rmtree, "model: the folder has no config.json; restore it, or remove it and DONE beside it, and the same "),
     ],
 )
 def test_a_damaged_model_of_a_finished_run_is_told(
@@ -82,7 +82,11 @@ def test_no_iteration_starts_from_a_damaged_model_and_it_is_trained_again_once_r
     before = config.folder / "iteration-1" / "model"
     shutil.rmtree(config.folder / "model")
     (config.folder / "DONE").unlink()
+    (before / "checksums.json").rename(before.parent / "checksums.json")
     flip(before / "model.safetensors")
+    with pytest.raises(TOPRError, match=r"iteration-1/model is damaged: checksums.json is gone; remove it"):
+        run(config)
+    (before.parent / "checksums.json").rename(before / "checksums.json")
     with pytest.raises(TOPRError, match=r"iteration-1/model is damaged: model.safetensors has another checksum; "):
         run(config)
     shutil.rmtree(before)

@@ -10,6 +10,7 @@ from typing import Any
 from topr_exp.config.identity import NOT_IDENTITY
 from topr_exp.report.results import gold_answers
 from topr_exp.report.runs import Run
+from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.jsonfiles import number
 from topr_exp.types import VERDICTS, TOPRError
 
@@ -194,7 +195,7 @@ def text(value: Any) -> str:
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key}: {text(item)}' for key, item in value.items())}}}"
-    return value if isinstance(value, str) and plain(value) else json.dumps(value)
+    return printable(value, keep="") if isinstance(value, str) and plain(value) else json.dumps(value)
 
 
 def plain(value: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.runs.console import warn
 from topr_exp.runs.records import Lines, Record, is_evaluation, is_update, on_one_axis
+from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.jsonfiles import MISSING, number, read_object
 from topr_exp.types import TOPRError
 
@@ -104,7 +105,7 @@ def search(folder: Path, depth: int) -> Iterator[Path]:
 
 def read_run(path: Path) -> Run:
     """Read a run folder."""
-    run = Run(path, path.resolve().name)
+    run = Run(path, printable(path.resolve().name, keep=""))
     done = (path / "DONE").exists()
     stored = load(run, "config.json")
     resolved = stored.get("resolved")
