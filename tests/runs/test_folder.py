@@ -56,7 +56,12 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "missing": (1,),
         "close": (),
     },
-    Evaluations: {"add": ({"iteration": 0, "pass@1": 0.5},), "on_all_problems": (), "drop_damaged": ()},
+    Evaluations: {
+        "add": ({"iteration": 0, "pass@1": 0.5},),
+        "on_all_problems": (),
+        "damaged": (),
+        "drop_damaged": (),
+    },
 }
 
 

@@ -192,10 +192,12 @@ def test_in_bfloat16_weights_that_stay_are_another_model_and_evaluate_takes_what
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else find(name, *more))
     for name in [name for name in sys.modules if name.split(".")[0] == "peft"]:
         monkeypatch.setitem(sys.modules, name, None)
-    assert evaluate([f"model={lora.folder}", f"output_dir={tmp_path / 'again'}", "cluster.threads=1"]) == 0
-    (found,) = (tmp_path / "again").glob("*/*/eval.json")
+    before = sorted((tmp_path / "runs" / "store").rglob("shard-*"))
+    assert before
+    assert evaluate([f"model={lora.folder}", f"output_dir={tmp_path / 'runs'}", "cluster.threads=1"]) == 0
+    (found,) = (tmp_path / "runs").glob("*/*/eval.json")
     assert json.loads(found.read_text())["figures"]["pass@k"] == summary["final"]["pass@k"]
-    assert not (tmp_path / "again" / "store").exists()  # nothing was sampled anew
+    assert sorted((tmp_path / "runs" / "store").rglob("shard-*")) == before  # nothing was sampled anew
 
 
 def test_each_iteration_goes_on_from_the_adapter_before_and_is_regularized_to_the_base(
