@@ -24,7 +24,7 @@ def test_a_sweep_is_every_combination_in_the_order_of_hydras_sweeper() -> None:
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
     for words in (
-        ["seed=range(0,3)", "baseline=-0.3,0.1", "algo=glob(t*)", "+hydra.x=1"],
+        ["seed=range(0,3)", "baseline=-0.3,0.1", "algo=glob(t*)", "hydra.mode=MULTIRUN"],
         ["seed=1,2", "data.n=4", "seed=choice(5,6)", "data.stop=[a,b],[c]", "name='x,y'"],
         ["seed=shuffle(1)", "optim.lr=sort(1e-3,1e-5)"],
     ):

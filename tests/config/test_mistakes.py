@@ -122,7 +122,9 @@ hydra/launcher=basic | hydra/launcher=basic: cluster=local and cluster=slurm set
 hydra.launcher._target_=a.SlurmLauncher | hydra/launcher is a.SlurmLauncher: it must be basic for cluster=loc
 hydra.launcher=x | hydra/launcher is x: it must be basic for cluster=local
 hydra.sweeper=null | hydra/sweeper is None: it must be basic for cluster=local
-hydra/job_logging=none_at_all | hydra/job_logging=none_at_all: no such choice; allowed:
+hydra/job_logging=none_at_all | hydra/job_logging=none_at_all: nothing reads hydra/job_logging; output_dir
+hydra.sweep.dir=x | hydra.sweep.dir=x: nothing reads hydra.sweep.dir; output_dir and name say where runs are
++hydra.run.dir=x | +hydra.run.dir=x: nothing reads hydra.run.dir;
 model.size=null | model.size=null: expected tiny or large, in the model's YAML
 -m data.nn=1,2 | nothing reads data.nn
 -m optim.lr.x=1,2 | optim.lr={'x': 1}: expected a number

@@ -139,7 +139,7 @@ def test_no_text_is_executed(tmp_path: Path) -> None:
 
 
 SEALED = """
-import os, socket, sys
+import os, socket, sqlite3, sys
 sys.path[:0] = {paths!r}
 from topr_exp.grading import worker
 worker._seal()
@@ -150,7 +150,8 @@ sockets = [socket.socket, lambda: socket.socket(socket.AF_UNIX), lambda: socket.
 for attempt in (lambda: eval("1+1"), lambda: exec("x = 1"), lambda: compile("1", "<string>", "eval"),
                 lambda: open("hostile", "w"), lambda: os.open("hostile", os.O_CREAT), lambda: os.fork(),
                 lambda: os.system("touch hostile"), lambda: os.mkdir("hostile"), lambda: os.remove("hostile"),
-                lambda: os.truncate("kept", 0), lambda: os.rename("kept", "hostile"), *existing, *sockets):
+                lambda: os.truncate("kept", 0), lambda: os.rename("kept", "hostile"),
+                lambda: sqlite3.connect("hostile"), *existing, *sockets):
     try:
         attempt()
     except RuntimeError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import become_ordinary
 from tests.run_folders import make_sweep_of_two
 from topr_exp.sweeps import launch
 from topr_exp.sweeps.__main__ import main
@@ -31,6 +32,22 @@ def test_status_without_a_folder_lists_the_sweeps(
     assert printed.err.startswith("warning: outputs/damaged/sweep.json is damaged")
     assert main(["status", "outputs/old"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "2 runs: 1 done, 1 stopped"
+
+
+def test_a_sweep_that_may_not_be_read_is_left_out_with_a_warning(
+    ordinary_user: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ordinary_user)
+    for name in ("hidden", "open"):
+        make_sweep_of_two(ordinary_user / "outputs" / name)
+    (ordinary_user / "outputs/hidden").chmod(0)
+    become_ordinary(ordinary_user)
+    assert main(["status"]) == 0
+    os.seteuid(os.getuid())
+    (ordinary_user / "outputs/hidden").chmod(0o755)
+    printed = capsys.readouterr()
+    assert printed.out.startswith("outputs/open: ")
+    assert printed.err.startswith("warning: cannot read outputs/hidden: no permission; a sweep in it is left out")
 
 
 @pytest.mark.parametrize("owner", [0, 4711])

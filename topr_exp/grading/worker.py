@@ -62,7 +62,10 @@ def _limit() -> None:
         resource.setrlimit(what, (amount, amount))
 
 
-_REFUSED = ("os.", "subprocess.", "socket.", "ctypes.", "shutil.", "pty.", "signal.", "urllib.", "http.", "ftplib.")
+_REFUSED = (
+    *("os.", "subprocess.", "socket.", "ctypes.", "shutil.", "pty.", "signal.", "urllib.", "http.", "ftplib."),
+    "sqlite3.",  # it opens files below Python
+)
 LITERAL = "<unknown>"  # what ast.parse names its text
 _ALLOWED = ("os.listdir", "os.scandir")  # the import system looks into folders
 

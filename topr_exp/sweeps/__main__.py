@@ -81,6 +81,9 @@ def positive_int(text: str) -> int:
 def list_sweeps(output_dir: Path) -> int:
     """`status` without a folder: one line a sweep, the one that was launched last at the end."""
     files = sorted(output_dir.glob(f"*/{FILE}"), key=lambda path: path.stat().st_mtime)
+    for folder in sorted(output_dir.glob("*/")):
+        if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
+            warn(f"cannot read {folder}: no permission; a sweep in it is left out")
     if not files:
         raise TOPRError(f"there is no sweep in {output_dir}; give output_dir/name of a sweep that is elsewhere")
     for path in files:
