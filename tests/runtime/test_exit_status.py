@@ -52,6 +52,15 @@ def test_a_command_without_an_output_ends_as_it_would_with_one() -> None:
     assert (done.returncode, done.stderr) == (3, "")
 
 
+def test_a_full_disk_below_standard_output_is_one_line() -> None:
+    code = (
+        "from topr_exp.runtime.exit_status import exit_status; raise SystemExit(exit_status(lambda: print('x') or 0))"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (1, "error: cannot write: no space left on device\n")
+
+
 def test_ctrl_c_says_that_a_command_goes_on_where_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         raise KeyboardInterrupt

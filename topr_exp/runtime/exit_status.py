@@ -46,9 +46,12 @@ def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:
         discard(sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.filename is None or error.errno not in USERS:
+        if error.errno not in USERS or (error.filename is None and error.errno != errno.ENOSPC):
             raise
-        print_error(f"cannot open {error.filename!s:.300}: {os.strerror(error.errno).lower()}")
+        if error.filename is None and isinstance(sys.stdout, Output):  # it may be standard output's file
+            discard(sys.stdout.fileno())
+        what = "write" if error.filename is None else f"open {error.filename!s:.300}"
+        print_error(f"cannot {what}: {os.strerror(error.errno).lower()}")
         return 1
 
 
