@@ -17,7 +17,7 @@ import measure
 import torch
 from training import Case, Ours, timed
 
-from topr_exp.config.optim import Optimizer
+from topr_exp.config.groups import Optimizer
 
 
 def case(*, prefix: int = 0, completion: int = 32, batch: int = 16) -> Case:

@@ -17,7 +17,7 @@ from typing import Any
 import measure
 import torch
 
-from topr_exp.config.sampler import SamplerConfig
+from topr_exp.config.model import SamplerConfig
 from topr_exp.data import embedded_gsm8k
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy

@@ -43,8 +43,8 @@ from training import LLAMAS
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
+from topr_exp.config.groups import OptimConfig, Optimizer, Reduction, Schedule
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed

@@ -34,8 +34,7 @@ from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.compose import ComposeConfig
-from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
+from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts

@@ -42,8 +42,7 @@ def settings_of(folder: Path) -> Config:
 
 def completions(config: Config, policy: Policy, problems: Sequence[Problem], place: Path) -> Rollouts:
     """The completions of these problems that lie at `place`, a table of a store."""
-    from topr_exp.data.prompts import build_prompter
-    from topr_exp.data.tokenized import tokenize_prompts
+    from topr_exp.data.prompts import build_prompter, tokenize_prompts
     from topr_exp.sampling.rollouts import Rollouts
     from topr_exp.store import Store
 

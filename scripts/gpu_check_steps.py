@@ -52,7 +52,7 @@ def update(size: str, recompute: str) -> dict[str, Any]:
     import torch
     from training import Case, Ours, timed
 
-    from topr_exp.config.optim import Optimizer
+    from topr_exp.config.groups import Optimizer
 
     shared, own, completed = (900, 100, 200) if size != "small" else (90, 10, 20)
     case = Case(size, shared, (own, own), (completed, completed), 8, 8, Optimizer.adafactor, "")
@@ -137,10 +137,9 @@ def sampling(folder: str, *overrides: str) -> dict[str, Any]:
     # One GPU, so that a shard that is alone has the engine to itself.
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     from topr_exp.config.arguments import parse
-    from topr_exp.config.sampler import VLLMConfig
+    from topr_exp.config.model import VLLMConfig
     from topr_exp.data.problems import load_problems
-    from topr_exp.data.prompts import build_prompter
-    from topr_exp.data.tokenized import tokenize_prompts
+    from topr_exp.data.prompts import build_prompter, tokenize_prompts
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.plan import plan
     from topr_exp.sampling.vllm import VLLM

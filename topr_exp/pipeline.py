@@ -20,19 +20,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from topr_exp.composition.pool import CompletionPool, concat_rows, merge_sources
+from topr_exp.composition.candidates import CompletionPool, concat_rows, merge_sources
 from topr_exp.composition.training_set import TrainingSet, build_candidates, build_training_set
-from topr_exp.config.compose import unit_of
 from topr_exp.config.data import Reward
+from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config, Mu
-from topr_exp.evaluation.evaluation import first
-from topr_exp.evaluation.journal import EvaluatingJournal
+from topr_exp.evaluation.evaluation import EvaluatingJournal, first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.adapter import check_layers
+from topr_exp.models.files import words_of
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.models.words import words_of
 from topr_exp.runs import card, prompt
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
@@ -51,8 +50,7 @@ from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.examples import Examples
 from topr_exp.training.learnable import refuse_nothing_to_learn
-from topr_exp.training.offline import train_offline
-from topr_exp.training.on_policy import Rounds
+from topr_exp.training.on_policy import Rounds, train_offline
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.scoring import score_rollouts
 from topr_exp.training.trainer import Trainer

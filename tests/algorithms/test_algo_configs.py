@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from tests.algorithms.tabular_policies import NAMES, YAMLS, load
 from tests.conftest import config_of
-from topr_exp.config.optim import Reduction
+from topr_exp.config.groups import Reduction
 from topr_exp.types import ConfigError
 
 INF = float("inf")

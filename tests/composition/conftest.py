@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topr_exp.config.compose import ComposeConfig, ComposeName, Duplicates
+from topr_exp.config.groups import ComposeConfig, ComposeName, Duplicates
 
 
 def compose(name: str = "uniform", **changes: Any) -> ComposeConfig:

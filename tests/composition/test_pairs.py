@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.composition.conftest import compose
 from topr_exp.composition.candidates import Candidates
-from topr_exp.composition.pairs import sample_distinct, select_pairs
+from topr_exp.composition.training_set import sample_distinct, select_pairs
 from topr_exp.types import TOPRError
 
 PROBLEM = np.array([0, 1, 0, 1, 2, 0, 1])

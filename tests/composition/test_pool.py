@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.composition.pool import concat_rows, merge_sources
-from topr_exp.data.tokenized import TokenizedProblems
+from topr_exp.composition.candidates import concat_rows, merge_sources
+from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.rollouts import Completions, Rollouts
 from topr_exp.types import Problem

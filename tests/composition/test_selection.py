@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.composition.conftest import compose
 from topr_exp.composition.candidates import Candidates, random_generator, repeated
-from topr_exp.composition.pairs import select_pairs
 from topr_exp.composition.selection import largest_set_size, select_examples, select_groups
+from topr_exp.composition.training_set import select_pairs
 from topr_exp.types import TOPRError
 
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])  # unequal groups

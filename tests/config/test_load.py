@@ -13,7 +13,7 @@ import yaml
 
 from tests.conftest import ROOT, config_of, needs_gym
 from topr_exp.config.arguments import parse
-from topr_exp.config.compose import ComposeConfig
+from topr_exp.config.groups import ComposeConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA, ModelConfig
 from topr_exp.config.schema import plain
 from topr_exp.models.loading import SHIPPED

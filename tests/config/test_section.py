@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import config_of
 from topr_exp.config.load import build_section
-from topr_exp.config.section import Section, above, at_least, ranges, within
+from topr_exp.config.schema import Section, above, at_least, ranges, within
 from topr_exp.config.settings import Config
 from topr_exp.types import ConfigError
 

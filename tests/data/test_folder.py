@@ -11,8 +11,7 @@ import pytest
 
 from topr_exp.config.data import AnswerFormat, Reward, Split
 from topr_exp.data import hub
-from topr_exp.data.gold import gsm8k_gold, math_gold
-from topr_exp.data.problems import load_problems
+from topr_exp.data.problems import gsm8k_gold, load_problems, math_gold
 from topr_exp.data.sources.benchmarks import Benchmarks, Format
 from topr_exp.types import TOPRError
 

@@ -11,7 +11,7 @@ import pytest
 from tests.data.test_folder import settings
 from topr_exp.config.data import AnswerFormat
 from topr_exp.data import exemplars
-from topr_exp.data.gold import gsm8k_gold, math_gold
+from topr_exp.data.problems import gsm8k_gold, math_gold
 from topr_exp.data.prompts import build_prompter, own_shots
 from topr_exp.types import ConfigError, TOPRError
 

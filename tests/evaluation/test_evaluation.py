@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from topr_exp.config.data import Grading
-from topr_exp.data.tokenized import TokenizedProblems
+from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.evaluation import evaluation as stage
 from topr_exp.evaluation.evaluation import Evaluation, evaluate, first
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.store import Store
-from topr_exp.store.ragged import Ragged
+from topr_exp.store.shards import Ragged
 from topr_exp.types import Problem
 
 # Of each problem four completions: their verdicts and the classes of their answers.

@@ -17,8 +17,7 @@ from tests.conftest import config_of
 from tests.reproduce.test_records import rows
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
-from topr_exp.data.prompts import build_prompter
-from topr_exp.data.tokenized import tokenize_prompts
+from topr_exp.data.prompts import build_prompter, tokenize_prompts
 from topr_exp.models.policy import load_policy
 
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from tests.conftest import config_of
+from topr_exp.models.files import load_words
 from topr_exp.models.loading import SHIPPED
 from topr_exp.models.policy import Policy, save_policy
-from topr_exp.models.words import load_words
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.measurements import Evaluations, Metrics

@@ -14,7 +14,7 @@ from tests.conftest import ROOT, config_of, overrides
 from topr_exp.config.data import AnswerFormat
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models import loading
-from topr_exp.models.words import load_words, marked, words_of
+from topr_exp.models.files import load_words, marked, words_of
 from topr_exp.pipeline import run
 from topr_exp.runs import prompt
 from topr_exp.types import TOPRError

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, config_of, make_model, overrides
-from topr_exp.config.sampler import SamplerConfig
+from topr_exp.config.model import SamplerConfig
 from topr_exp.config.schema import plain
-from topr_exp.data.tokenized import TokenizedProblems
+from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.evaluate import settings_of
 from topr_exp.sampling import engine as engine_module
 from topr_exp.sampling.engine import LEAST_VLLM, Engine, check_python

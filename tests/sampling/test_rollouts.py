@@ -13,8 +13,8 @@ import torch
 
 from tests.conftest import make_model
 from tests.sampling.test_engine import Plain
-from topr_exp.config.sampler import SamplerConfig
-from topr_exp.data.tokenized import TokenizedProblems
+from topr_exp.config.model import SamplerConfig
+from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import ShardSampling, fingerprint, generate_rollouts, rollouts_key

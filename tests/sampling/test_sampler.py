@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import make_model
-from topr_exp.config.sampler import SamplerConfig
+from topr_exp.config.model import SamplerConfig
 from topr_exp.sampling import hf
 from topr_exp.sampling.hf import Sample, apply_top_k_top_p, sample_completions
 from topr_exp.sampling.sampler import HFSampler

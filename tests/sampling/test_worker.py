@@ -16,7 +16,7 @@ import torch
 
 from tests.conftest import config_of, make_model
 from tests.sampling.test_weights import Tokenizer
-from topr_exp.config.sampler import Transfer
+from topr_exp.config.model import Transfer
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import Engine

@@ -12,8 +12,8 @@ import pytest
 from tests.conftest import ROOT, config_of, overrides
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import TrainingSet, build_training_set
-from topr_exp.config.compose import unit_of
 from topr_exp.config.data import Reward
+from topr_exp.config.groups import unit_of
 from topr_exp.pipeline import INCORRECT_REWARD, run
 from topr_exp.training.learnable import refuse_nothing_to_learn, representatives
 from topr_exp.types import TOPRError

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import config_of, overrides
 from tests.training.broken_runs import run_twice
 from tests.training.test_trainer import optim
-from topr_exp.config.optim import Schedule
+from topr_exp.config.groups import Schedule
 from topr_exp.pipeline import run
 from topr_exp.training.optimizers import learning_rate
 from topr_exp.types import TOPRError

@@ -18,8 +18,8 @@ from tests.processes import together
 from tests.training.broken_runs import records, run_twice
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, optim
 from topr_exp.algorithms.agro import KLPG
+from topr_exp.config.groups import Optimizer
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.config.optim import Optimizer
 from topr_exp.evaluate import main as evaluate
 from topr_exp.models.adapter import base_weights, trained_weights
 from topr_exp.models.loading import weights_fingerprint

@@ -18,7 +18,7 @@ from tests.conftest import ROOT, make_model
 from tests.processes import together
 from tests.training.test_trainer import AGRO_LOSS, DPO_LOSS, PER_TOKEN, TOPR, make_examples, optim, reduction_of
 from topr_exp.config.arguments import parse
-from topr_exp.config.optim import Optimizer
+from topr_exp.config.groups import Optimizer
 from topr_exp.models.policy import Policy, save_model
 from topr_exp.runs.plan import plan
 from topr_exp.runtime import distributed

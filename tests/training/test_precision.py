@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.conftest import config_of, make_model
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, new_trainer, optim, train, weights
-from topr_exp.config.optim import Optimizer
+from topr_exp.config.groups import Optimizer
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.training import logprobs
 from topr_exp.training.logprobs import collate, logits_of, predicting_states

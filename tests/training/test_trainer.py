@@ -23,12 +23,10 @@ from topr_exp.algorithms.dpo import DPO
 from topr_exp.algorithms.tapered import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.compose import ComposeConfig, unit_of
-from topr_exp.config.optim import OptimConfig, Optimizer, Reduction, Schedule
+from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule, unit_of
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
-from topr_exp.training.examples import Examples
-from topr_exp.training.micro_batches import micro_batches
+from topr_exp.training.examples import Examples, micro_batches
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.composition.candidates import Candidates, solved_between
-from topr_exp.config.compose import ComposeConfig, Duplicates, Unit
+from topr_exp.config.groups import ComposeConfig, Duplicates, Unit
 
 DIFFICULTY_BUCKETS = 10
 LENGTH_BINS = 20

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from topr_exp.composition.candidates import Candidates, random_generator, solved_between
 from topr_exp.composition.description import Description, describe
-from topr_exp.config.compose import ComposeConfig, ComposeName, Duplicates
+from topr_exp.config.groups import ComposeConfig, ComposeName, Duplicates
 from topr_exp.types import TOPRError
 
 Rows = NDArray[np.int64]

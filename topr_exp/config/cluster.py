@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any, ClassVar
 
-from topr_exp.config.section import Count, OptionalCount, Range, Section, at_least
+from topr_exp.config.schema import Count, OptionalCount, Range, Section, at_least
 
 NAMED = Range("null or {NAME: VALUE}", lambda given: isinstance(given, Mapping))
 

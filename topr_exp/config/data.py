@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from topr_exp.config.section import FINITE, Count, CountOrAll, Section, Seed, at_least
+from topr_exp.config.schema import FINITE, Count, CountOrAll, Section, Seed, at_least
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from topr_exp.config.data import check_line_breaks
-from topr_exp.config.section import OptionalCount, Range, Section, Seed, at_least, within
+from topr_exp.config.schema import Count, CountOrAll, OptionalCount, Range, Section, Seed, above, at_least, within
 
 PLACES = ("{question}", "{solution}")
 
@@ -100,3 +102,112 @@ class TrackingConfig(Section):
             raise ValueError(f"name must be none, wandb or tensorboard; got {self.name}")
         if self.name == "wandb" and not self.project:
             raise ValueError(f"project must be set for wandb; got {self.project}")
+
+
+RATE = Range("above 0", lambda rate: 0 < rate < math.inf)
+
+
+class Optimizer(Enum):
+    adamw = "adamw"
+    adafactor = "adafactor"
+
+
+class Reduction(Enum):
+    """Divisor of a global batch's summed losses: its sequences, or all their completion tokens."""
+
+    sequences = "sequences"
+    tokens = "tokens"
+
+
+class Schedule(Enum):
+    """Course of the learning rate between the warm-up and the end of an iteration."""
+
+    constant = "constant"
+    linear = "linear"
+    cosine = "cosine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig(Section):
+    """One update: which optimizer, how many examples, how far."""
+
+    name: Optimizer
+    lr: Annotated[float, RATE]
+    betas: list[float] | None
+    weight_decay: Annotated[float, at_least(0)]
+    grad_clip: Annotated[float, above(0, "above 0 (.inf for none)")]  # largest norm of the whole gradient
+    batch_size: Count  # examples an update, over all devices
+    micro_batch_size: Count  # examples a forward pass with gradients, a device
+    # Layers keep their inputs only and compute the rest again in the backward pass; None: where there is no room else.
+    gradient_checkpointing: bool | None = None
+    score_batch_size: Count  # examples a forward pass without gradients
+    epochs: Count
+    skip_nonfinite: bool = False  # leave out an update whose loss or gradient is not finite, instead of stopping
+    reduction: Reduction = Reduction.sequences
+    warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration before the rate is lr
+    schedule: Schedule = Schedule.constant
+
+    def check(self) -> None:
+        if self.name is Optimizer.adafactor and self.betas is not None:
+            raise ValueError(f"betas must be null for adafactor; got {self.betas}")
+        if self.name is Optimizer.adamw and not (
+            self.betas is not None and len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas)
+        ):
+            raise ValueError(f"betas must be two numbers in [0, 1) for adamw; got {self.betas}")
+
+
+MAX_DRAWS = 10
+Unit = Literal["examples", "pairs", "groups"]  # what an algorithm trains on, and `n_examples` counts
+
+
+class ComposeName(Enum):
+    uniform = "uniform"
+    positives = "positives"
+    proportion = "proportion"
+    anna_karenina = "anna_karenina"
+
+
+class Duplicates(Enum):
+    """Treatment of a problem's completions with the same tokens: keep all, or only the first."""
+
+    keep = "keep"
+    drop = "drop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComposeConfig(Section):
+    """Which of the sampled completions are trained on."""
+
+    name: ComposeName = ComposeName.uniform
+    n_examples: CountOrAll = None  # N: completions (for DPO pairs) of the set; null takes all there are
+    positive_share: float | None = None  # p, exact; for proportion only
+    pairs_per_problem: Count  # for DPO: at most this many pairs of a problem
+    drop_truncated: bool = False  # leave out completions that the token limit cut off
+    pass_rate: list[float] | None = None  # [low, high]: problems of which such a share of all completions is correct
+    duplicates: Duplicates = Duplicates.keep
+    mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions, the others are sampled
+    max_draws: Count = MAX_DRAWS  # with pass_rate: draw schedule.prompts problems at most so often to fill a round
+
+    def check(self) -> None:
+        if self.mix is not None and self.name not in (ComposeName.uniform, ComposeName.positives):
+            raise ValueError(f"mix={self.mix:g} goes with compose=uniform or positives; got {self.name.name}")
+        if self.pass_rate is not None:
+            low, high = self.pass_rate if len(self.pass_rate) == 2 else (1.0, 0.0)
+            if not 0 <= low <= high <= 1:
+                raise ValueError(f"pass_rate must be [low, high] with 0 <= low <= high <= 1; got {self.pass_rate}")
+        if self.positive_share is not None and not 0 < self.positive_share < 1:
+            raise ValueError(f"positive_share must be in (0, 1); got {self.positive_share:g}")
+        if self.name is ComposeName.proportion and self.positive_share is None:
+            raise ValueError("positive_share must be in (0, 1) for compose=proportion; got null")
+
+    def left_out(self) -> Iterator[tuple[str, object]]:
+        """The settings that leave out single completions."""
+        if self.drop_truncated:
+            yield "drop_truncated", True
+        if self.duplicates is Duplicates.drop:
+            yield "duplicates", "drop"
+
+
+def unit_of(needs: frozenset[str]) -> Unit:
+    """Unit that an algorithm with these needs trains on."""
+    return "pairs" if "pairs" in needs else "groups" if "groups" in needs else "examples"

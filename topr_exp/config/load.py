@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
-from topr_exp.config import cluster, sampler
+from topr_exp.config import cluster, model
 from topr_exp.config.data import SOURCES, DataConfig, Reward
 from topr_exp.config.rules import check_rules
 from topr_exp.config.schema import build, convert, first_line, hints_of, options_of
@@ -25,7 +25,7 @@ from topr_exp.config.settings import Config
 from topr_exp.types import ConfigError
 
 # Groups whose choices have different settings, by the choice's name.
-CHOICES: dict[str, dict[str, Any]] = {"cluster": cluster.SCHEMAS, "sampler": sampler.SCHEMAS}
+CHOICES: dict[str, dict[str, Any]] = {"cluster": cluster.SCHEMAS, "sampler": model.SAMPLERS}
 
 
 def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from topr_exp.algorithms.base import Advantage
 from topr_exp.config.cluster import check_parts
-from topr_exp.config.compose import MAX_DRAWS, ComposeName, unit_of
 from topr_exp.config.data import AnswerFormat, Grading, Reward
+from topr_exp.config.groups import MAX_DRAWS, ComposeName, Reduction, unit_of
 from topr_exp.config.model import Precision
-from topr_exp.config.optim import Reduction
 from topr_exp.config.schema import show
 
 if TYPE_CHECKING:

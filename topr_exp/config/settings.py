@@ -12,14 +12,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from topr_exp.config.cluster import ClusterConfig
-from topr_exp.config.compose import ComposeConfig
 from topr_exp.config.data import DataConfig, Grading, Reward
-from topr_exp.config.groups import CheckpointConfig, EvaluationConfig, ScheduleConfig, TaskConfig, TrackingConfig
+from topr_exp.config.groups import (
+    CheckpointConfig,
+    ComposeConfig,
+    EvaluationConfig,
+    OptimConfig,
+    ScheduleConfig,
+    TaskConfig,
+    TrackingConfig,
+)
 from topr_exp.config.identity import identity, run_name
-from topr_exp.config.model import ModelConfig
-from topr_exp.config.optim import OptimConfig
-from topr_exp.config.sampler import SamplerConfig
-from topr_exp.config.section import FINITE, Count, Section, Seed, within
+from topr_exp.config.model import ModelConfig, SamplerConfig
+from topr_exp.config.schema import FINITE, Count, Section, Seed, within
 
 
 class Mu(Enum):

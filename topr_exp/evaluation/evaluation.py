@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
-from topr_exp.data.tokenized import TokenizedProblems
+from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.evaluation.draws import encode
 from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise, without_majorities
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts
 from topr_exp.models.policy import Policy
+from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sampling.rollouts import Rollouts, generate_rollouts
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Store
+from topr_exp.training.trainer import Journal
 
 
 @dataclass(frozen=True)
@@ -72,3 +76,25 @@ def evaluate(
 def first(questions: TokenizedProblems, count: int | None) -> TokenizedProblems:
     """The first `count` questions (None: all)."""
     return dataclasses.replace(questions, problems=questions.problems[:count], prompts=questions.prompts[:count])
+
+
+class EvaluatingJournal:
+    """A journal that passes everything on, and evaluates after every `every`-th update."""
+
+    def __init__(
+        self, journal: Journal, every: int | None, evaluate: Callable[[int, int], None], stop: StopFlag
+    ) -> None:
+        self.journal, self.every, self.evaluate, self.stop = journal, every, evaluate, stop
+
+    def log(self, record: dict[str, float]) -> None:
+        self.journal.log(record)
+        self.reach(int(record["step"]), int(record["samples"]))
+
+    def before_checkpoint(self, step: int, steps: int) -> None:
+        self.journal.before_checkpoint(step, steps)
+
+    def reach(self, step: int, samples: int) -> None:
+        """Evaluate if it is time; a run that is asked to stop saves instead, and evaluates when it goes on."""
+        if self.every is not None and step > 0 and step % self.every == 0 and not self.stop.share():
+            with contextlib.suppress(Interrupted):  # the training loop saves, then raises it again
+                self.evaluate(step, samples)

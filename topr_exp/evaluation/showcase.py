@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.pool import CompletionPool
+from topr_exp.composition.candidates import CompletionPool
 from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.models.policy import Policy

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter
-from topr_exp.models.files import ADAPTER
+from topr_exp.models.files import ADAPTER, with_bos
 from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
-from topr_exp.models.words import with_bos
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder, write_checksums
 

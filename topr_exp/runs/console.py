@@ -6,9 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.compose import ComposeName, Duplicates
 from topr_exp.config.data import Reward
-from topr_exp.config.optim import Schedule
+from topr_exp.config.groups import ComposeName, Duplicates, Schedule
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config, Mu
 from topr_exp.runtime import distributed
@@ -18,7 +17,7 @@ from topr_exp.verifier import table as verifier_table
 
 if TYPE_CHECKING:
     from topr_exp.data.problems import ProblemSets, SplitReport
-    from topr_exp.data.tokenized import TokenizedProblems
+    from topr_exp.data.prompts import TokenizedProblems
     from topr_exp.models.policy import Policy
 
 

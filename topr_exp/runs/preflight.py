@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from topr_exp.config.cluster import SlurmCluster
-from topr_exp.config.sampler import VLLMConfig
+from topr_exp.config.model import VLLMConfig
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models import files
 from topr_exp.models.files import check_targets

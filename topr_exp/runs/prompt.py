@@ -8,7 +8,7 @@ from pathlib import Path
 
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import Prompter, build_prompter
-from topr_exp.models.words import MARKS, PromptTokenizer, load_words, marked, with_bos
+from topr_exp.models.files import MARKS, PromptTokenizer, load_words, marked, with_bos
 from topr_exp.runs.inputs import model_folders
 from topr_exp.runs.reading import problems
 from topr_exp.types import TOPRError

@@ -17,8 +17,7 @@ from topr_exp.config.settings import Config
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.runs.console import warn
 from topr_exp.runs.inputs import own_files
-from topr_exp.sampling import import_errors
-from topr_exp.store.completions import scan_file
+from topr_exp.store.completions import empty_completion, missing_column, scan_file, unknown_problem, unknown_token
 from topr_exp.store.table import Store
 from topr_exp.types import TOPRError
 
@@ -113,9 +112,9 @@ def read_completions(source: str, at: Stamp, known: frozenset[str] | None, vocab
         check_answered(source, rows, row.get("problem_id"), own=bool("question" in row and "gold" in row), known=known)
         tokens = row.get("tokens")
         if tokens is None and not row["completion"] and row.get("finish", "stop") != "stop":
-            raise import_errors.empty(source, rows)
+            raise empty_completion(source, rows)
         if tokens is not None and vocabulary is not None and max(tokens) >= vocabulary:
-            raise import_errors.unknown_token(source, rows, max(tokens), vocabulary)
+            raise unknown_token(source, rows, max(tokens), vocabulary)
 
     scan_file(Path(source), see)
 
@@ -126,7 +125,7 @@ def check_table(source: str, store: Path, known: frozenset[str] | None) -> None:
     names = ("problem_id", "question", "gold")
     for name in names:
         if name not in columns.column_names:
-            raise import_errors.missing_column(source, name)
+            raise missing_column(source, name)
     row = 0
     for batch in columns.select(list(names)).to_batches():
         for name, question, gold in zip(*(batch[i].to_pylist() for i in range(3)), strict=True):
@@ -136,7 +135,7 @@ def check_table(source: str, store: Path, known: frozenset[str] | None) -> None:
 
 def check_answered(source: str, number: int, name: str | None, *, own: bool, known: frozenset[str] | None) -> None:
     if not own and known is not None and name not in known:
-        raise import_errors.unknown_problem(source, number, name)
+        raise unknown_problem(source, number, name)
 
 
 def stamp(path: Path) -> Stamp:

@@ -11,8 +11,7 @@ from typing import Any
 from topr_exp.config.data import Grading
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
-from topr_exp.data.prompts import build_prompter
-from topr_exp.data.tokenized import TokenizedProblems, tokenize_prompts
+from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.evaluation import Evaluation, evaluate
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.sampler import Sampler

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from topr_exp.config.sampler import SamplerConfig
+from topr_exp.config.model import SamplerConfig
 
 WORTH_A_PASS = 32  # tokens
 

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.data.prompts import Prompter
-from topr_exp.data.tokenized import tokenize_prompts
+from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.models.policy import Policy
-from topr_exp.sampling import import_errors
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
 from topr_exp.store import Ragged, Store
-from topr_exp.store.completions import import_file
+from topr_exp.store.completions import empty_completion, import_file, missing_column, unknown_problem, unknown_token
 from topr_exp.types import Problem, TOPRError
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ def load_imported(
         raise TOPRError(f"data.completions={source}: neither a file nor a table of {store.root} (kind/hash)")
     columns = table.read()
     if missing := [name for name in ("problem_id", "question", "gold") if name not in columns.column_names]:
-        raise import_errors.missing_column(source, missing[0])
+        raise missing_column(source, missing[0])
     answered, index = match_problems(columns, problems, source)
     questions = tokenize_prompts(answered, prompter, policy, max_new_tokens=1)
     if questions.too_long:
@@ -72,7 +70,7 @@ def match_problems(columns: pa.Table, problems: list[Problem], source: str) -> t
             key = (name or "", question, gold) if own else (name,)
             if key not in answered:
                 if not own and name not in known:
-                    raise import_errors.unknown_problem(source, row + 1, name)
+                    raise unknown_problem(source, row + 1, name)
                 answered[key] = len(found)
                 found.append(Problem(name or f"imported/{len(found):06d}", question, gold) if own else known[name])
             index[row] = answered[key]
@@ -108,6 +106,6 @@ def check_tokens(tokens: Ragged, vocabulary: int, source: str) -> None:
     """Refuse completions that can't be scored; the first bad one is named."""
     for number, row in enumerate(tokens, 1):
         if not len(row):
-            raise import_errors.empty(source, number)
+            raise empty_completion(source, number)
         if int(row.max()) >= vocabulary:
-            raise import_errors.unknown_token(source, number, int(row.max()), vocabulary)
+            raise unknown_token(source, number, int(row.max()), vocabulary)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.config.sampler import SamplerConfig
-from topr_exp.data.tokenized import TokenizedProblems
+from topr_exp.config.model import SamplerConfig
+from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress

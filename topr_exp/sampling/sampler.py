@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 import transformers
 
-from topr_exp.config.sampler import SamplerConfig, VLLMConfig
+from topr_exp.config.model import SamplerConfig, VLLMConfig
 from topr_exp.models.memory import memory_for
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.hf import Sample, sample_completions

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
-from topr_exp.config.sampler import Transfer, VLLMConfig
+from topr_exp.config.model import Transfer, VLLMConfig
 from topr_exp.models.adapter import base_weights, merged
 from topr_exp.models.memory import memory_for, release_gpu_memory
 from topr_exp.models.policy import Policy, save_policy, stored

@@ -4,7 +4,7 @@
 `ragged.py` gives list columns as numpy views, and `python -m topr_exp.store` is the command line.
 """
 
-from topr_exp.store.ragged import Ragged
+from topr_exp.store.shards import Ragged
 from topr_exp.store.table import Store, Table
 
 __all__ = ["Ragged", "Store", "Table"]

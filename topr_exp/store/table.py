@@ -20,8 +20,7 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.store.keys import KEY_FILE, KIND_NAMES, MARKER, canonical, foreign_entries, key_hash, read_key
-from topr_exp.store.ragged import Ragged
-from topr_exp.store.shards import find_fault, read_seal, read_shard, write_shard
+from topr_exp.store.shards import Ragged, find_fault, read_seal, read_shard, write_shard
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:

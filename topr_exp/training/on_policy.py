@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.composition.candidates import random_generator
-from topr_exp.composition.pool import CompletionPool
+from topr_exp.composition.candidates import CompletionPool, random_generator
 from topr_exp.composition.training_set import TrainingSet
-from topr_exp.config.compose import ComposeConfig
-from topr_exp.config.groups import ScheduleConfig
-from topr_exp.data.tokenized import TokenizedProblems
+from topr_exp.config.groups import ComposeConfig, ScheduleConfig
+from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.grading import Grader
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
@@ -255,3 +253,34 @@ class Rounds:
         self.columns = self.restored(ROUND)
         self.seen = json.loads(self.columns.schema.metadata[b"seen"])
         return False
+
+
+def train_offline(
+    trainer: Trainer,
+    examples: Examples,
+    journal: Journal,
+    seed: int,
+    iteration: int,
+    save_every: float,
+    *,
+    mu_is_start: bool,
+) -> None:
+    """Every remaining update, with a checkpoint every `save_every` seconds and when a signal asks the run to stop.
+
+    mu_is_start: log μ was scored by the weights at step 0, so that Δ must vanish there.
+    """
+    batch = trainer.config.batch_size
+    per_epoch = math.ceil(len(examples) / batch)
+    steps = per_epoch * trainer.config.epochs
+    order = None
+    progress = Progress("training", steps, "updates", done=trainer.step, rate_unit="tokens")
+    with progress:
+        while trainer.step < steps:
+            epoch, position = divmod(trainer.step, per_epoch)
+            if order is None or position == 0:
+                order = examples.training_set.order(seed, iteration, epoch)
+            chosen = order[position * batch : (position + 1) * batch]
+            record = trainer.update(examples, chosen, steps, expect_unit_ratio=mu_is_start and trainer.step == 0)
+            journal.log({"iteration": iteration, **record})
+            progress.update(1, record["tokens"], f"loss {record['loss']:.3g}")
+            trainer.checkpoint(journal, steps, save_every)

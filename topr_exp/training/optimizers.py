@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from topr_exp.config.optim import OptimConfig, Optimizer, Schedule
+from topr_exp.config.groups import OptimConfig, Optimizer, Schedule
 from topr_exp.types import TOPRError
 
 

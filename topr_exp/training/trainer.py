@@ -20,17 +20,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topr_exp.config.optim import OptimConfig, Reduction
+from topr_exp.config.groups import OptimConfig, Reduction
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.memory import memory_for, ran_out, release_gpu_memory
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
-from topr_exp.training.examples import Examples
+from topr_exp.training.examples import Examples, MicroBatch, micro_batches
 from topr_exp.training.logprobs import TokenScores, collate
 from topr_exp.training.metrics import MetricAccumulator
-from topr_exp.training.micro_batches import MicroBatch, micro_batches
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, PairBatch, TOPRError

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from topr_exp.config.data import Grading
 from topr_exp.config.groups import TaskConfig
 from topr_exp.data.problems import ProblemSets
-from topr_exp.data.prompts import Prompter
-from topr_exp.data.tokenized import tokenize_prompts
+from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.evaluation.draws import CORRECT, encode
 from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import grade_rollouts

@@ -10,8 +10,8 @@ from typing import Any
 
 from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math, folder, hub
-from topr_exp.data.gold import gsm8k_gold, level_of, math_gold, refuse_no_number
 from topr_exp.data.jsonl import text_of
+from topr_exp.data.problems import gsm8k_gold, level_of, math_gold, refuse_no_number
 from topr_exp.types import Problem
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
-from topr_exp.config.section import within
-from topr_exp.data.gold import level_of, refuse_no_number
+from topr_exp.config.schema import within
 from topr_exp.data.jsonl import read_json_lines
+from topr_exp.data.problems import level_of, refuse_no_number
 from topr_exp.types import Problem, TOPRError
 
 

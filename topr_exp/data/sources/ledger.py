@@ -14,7 +14,7 @@ from itertools import accumulate, cycle, islice
 from typing import Annotated
 
 from topr_exp.config.data import DataConfig
-from topr_exp.config.section import within
+from topr_exp.config.schema import within
 from topr_exp.data.embedded import Calc, Task, draw_tasks, to_problems
 from topr_exp.types import Problem
 

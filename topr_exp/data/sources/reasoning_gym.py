@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.data import DataConfig
-from topr_exp.config.section import Count
+from topr_exp.config.schema import Count
 from topr_exp.data.gym_tasks import EXCLUDED, TASKS
 from topr_exp.types import Problem, TOPRError
 
