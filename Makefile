@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 VLLM := .venv-vllm
 
-.PHONY: demo vllm test test-slow check-ordering faults io-faults gpu-check paper paper-full lint clean
+.PHONY: demo vllm test test-extended test-all test-slow check-ordering faults io-faults gpu-check paper paper-full lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -13,7 +13,13 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-# Minutes to hours: the checks that are too long for every change.
+# A quarter of an hour more: statistics of minutes, Slurm and vLLM at length, the documents' examples.
+test-extended: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'extended and not slow'
+
+test-all: test test-extended
+
+# Hours: the checks that are too long for every change.
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
