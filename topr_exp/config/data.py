@@ -15,10 +15,10 @@ from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them.
 SOURCES = {
-    "gsm8k": "topr_exp.data.sources.benchmarks.Benchmarks",
-    "jsonl": "topr_exp.data.sources.jsonl.JsonLines",
-    "ledger": "topr_exp.data.sources.ledger.Ledger",
-    "reasoning_gym": "topr_exp.data.sources.reasoning_gym.ReasoningGym",
+    "gsm8k": "topr_exp.data.benchmarks.Benchmarks",
+    "jsonl": "topr_exp.data.jsonl.JsonLines",
+    "ledger": "topr_exp.data.ledger.Ledger",
+    "reasoning_gym": "topr_exp.data.reasoning_gym.ReasoningGym",
 }
 
 
