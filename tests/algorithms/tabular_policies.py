@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from topr_exp.config.load import build_algorithm
+from topr_exp.config.load import build_section
 from topr_exp.types import Batch
 
 CONF = Path(__file__).parents[2] / "conf" / "algo"
@@ -39,7 +39,7 @@ def load(name: str, **overrides: Any) -> Any:
     """The loss of <name>.yaml with some fields replaced."""
     settings = OmegaConf.to_container(OmegaConf.load(YAMLS[name]))
     settings.pop("defaults", None)  # Hydra's, not the loss's
-    return build_algorithm({**settings, **overrides})
+    return build_section("algo", {**settings, **overrides})
 
 
 def with_signals(loss: Any, batch: Batch) -> Batch:

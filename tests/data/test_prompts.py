@@ -103,9 +103,9 @@ def test_chat_prompts_are_turns() -> None:
         ({"source": "embedded"}, "train_problems must be a number"),
         ({"source": ""}, "source must be"),
         ({"seed": -1}, "seed must be"),
-        ({"template": "no place"}, "template must hold"),
+        ({"template": "no place"}, "template must be a text that holds {question} once; got no place"),
         ({"answer_format": AnswerFormat.math}, "answer_format must be gsm8k where format is gsm8k; got math"),
-        ({"stop": [""]}, "stop must not hold an empty string"),
+        ({"stop": [""]}, "stop must be texts, none of them empty"),
     ],
 )
 def test_settings_out_of_range(changes: dict[str, Any], message: str) -> None:

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 
 from tests.conftest import become_ordinary, config_of, make_model
-from topr_exp.config.arguments import parse
-from topr_exp.config.compose_overrides import Composer, without_hydra
 from topr_exp.config.schema import plain
 from topr_exp.runs import attempt
 from topr_exp.runs.plan import Job, recompose
@@ -149,18 +147,6 @@ def test_the_owner_on_a_lost_node_is_waited_for(
         monkeypatch.setattr(attempt, "LOST_NODE_SECONDS", -1.0)
         with pytest.raises(TOPRError, match="is being run by process node7:9"):
             attempt.lock_run_folder(tmp_path)
-
-
-# ---- the runs of a command line
-
-
-def test_runs_that_share_a_composition_are_what_hydra_composes() -> None:
-    arguments = ["-m", "model=tiny,llama3_8b", "algo=topr,is,dpo", "data.n=2,8", "optim.lr=1e-3,1e-5", "seed=3"]
-    composer = Composer(parse(arguments))
-    jobs = list(composer.jobs(composer.base()))
-    assert len(jobs) == 24
-    for overrides, job in jobs:
-        assert job == without_hydra(composer.compose(overrides))
 
 
 # ---- the sweep on disk
