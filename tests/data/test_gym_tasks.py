@@ -16,8 +16,6 @@ from tests.conftest import ROOT, needs_gym
 from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
 
 MIXTURE = "composite"  # has no default
-
-
 # One that is offered, one that has a checker of our own, and one for each reason to be left out.
 SAMPLE = (
     "chain_sum",
