@@ -6,8 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from topr_exp.grading.arithmetic import value_and_numbers
-from topr_exp.grading.gym import score
+from topr_exp.grading.gym import score, value_and_numbers
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from topr_exp.grading.expression import certainly_different, rational_value
 from topr_exp.grading.latex import Tokens, TooComplex, number_like, words
-from topr_exp.grading.numeric import certainly_different
-from topr_exp.grading.rational import rational_value
 from topr_exp.grading.structure import Chain, Group, Leaf, Named, Node, Range, parse, textual
 
 Verdict3 = bool | None  # equal, different, not decided

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
-from topr_exp.grading.arithmetic import value_and_numbers
+from topr_exp.grading.expression import rational_value
 from topr_exp.grading.extraction import tagged
 
 
@@ -64,3 +66,19 @@ def _solves(answer: str, numbers: list[int], target: int) -> bool:
 
 
 OWN = {"countdown": countdown, "puzzle24": puzzle24}  # the library's scorers parse these answers by evaluating them
+
+_ARITHMETIC = re.compile(r"[\s0-9+\-*/()]{1,200}", re.ASCII)
+# A product without its sign, a sign without its number, and a number of over 12 digits.
+_NO_ARITHMETIC = re.compile(r"[\d)]\s*\(|\)\s*\d|\d\s+\d|(^|[-+*/(])\s*\+|\d{13}", re.ASCII)
+
+
+def value_and_numbers(text: str) -> tuple[Fraction, list[int]] | None:
+    """The value of a text of whole numbers, + - * / and parentheses, and its numbers; nothing is evaluated as code.
+
+    None for anything else, a division by zero, more than 200 characters or a number of more than 12 digits.
+    """
+    text = text.strip()
+    if not _ARITHMETIC.fullmatch(text) or _NO_ARITHMETIC.search(text):
+        return None
+    value = rational_value(tuple(re.findall(r"\d+|\S", text)))
+    return None if value is None else (value, [int(number) for number in re.findall(r"\d+", text)])

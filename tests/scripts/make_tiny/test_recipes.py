@@ -26,8 +26,8 @@ from topr_exp.data.embedded import draw_tasks, split_of
 from topr_exp.data.prompts import TEMPLATES
 from topr_exp.data.sources import ledger, reasoning_gym
 from topr_exp.grading import extract, gym
-from topr_exp.grading.arithmetic import value_and_numbers
 from topr_exp.grading.extraction import tagged
+from topr_exp.grading.gym import value_and_numbers
 from topr_exp.models.loading import SHIPPED, load_model
 from topr_exp.types import Problem
 from topr_exp.verifier.solutions import fill
