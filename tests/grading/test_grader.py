@@ -82,7 +82,7 @@ def test_identical_work_is_done_once() -> None:
     with Grader("math", workers=1, deadline=20.0) as grader:
         pair = (rf"\boxed{{{HALF}+7}}", r"7+\frac{1}{\sqrt{2}}")
         submitted = []
-        pool = grader._workers_pool()
+        pool = grader._pool
         submit = pool.submit
         pool.submit = lambda *arguments: submitted.append(arguments) or submit(*arguments)  # type: ignore
         assert [o.verdict for o in grader.grade([pair] * 50)] == ["correct"] * 50
@@ -139,7 +139,7 @@ def test_classes_of_many_answers_take_few_comparisons() -> None:
     """24 sums that only sympy could tell apart: at most 64 comparisons, not 276; for plain expressions, none."""
     with Grader("math", workers=2, deadline=20.0) as grader:
         submitted = 0
-        pool = grader._workers_pool()
+        pool = grader._pool
         submit = pool.submit
 
         def counting(*arguments: str) -> object:
@@ -168,7 +168,7 @@ def test_closing_ends_the_workers_and_grading_goes_on() -> None:
 
 def test_work_that_is_open_when_the_workers_are_closed_fails_in_one_line() -> None:
     with Grader("math", workers=1, deadline=60.0) as grader:
-        pool = grader._workers_pool()
+        pool = grader._pool
         answers = [pool.submit("9^{9^{9^{9}}}", rf"{i}+\pi") for i in range(3)]
         grader.close()
         assert [answer.result() for answer in answers] == [("failed", "the grading pool is closed")] * 3

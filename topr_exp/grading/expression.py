@@ -22,7 +22,7 @@ MAX_BITS = 4000
 MAX_EXPONENT = 1000
 MAX_FACTORIAL = 100
 
-# ("number", Fraction), ("name", "x_1"), ("constant", "pi"), ("+", a, b), ("*", a, b), ("/", a, b), ("-", a),
+# ("number", "2.5"), ("name", "x_1"), ("constant", "pi"), ("+", a, b), ("*", a, b), ("/", a, b), ("-", a),
 # ("^", a, b), ("root", radicand, degree), ("sin", a), ..., of numbers alone also ("!", a), ("mixed", whole, fraction)
 Tree = tuple[Any, ...]
 
@@ -44,6 +44,7 @@ def expression_tree(tokens: Tokens) -> Tree | None:
     return _parse(letters, literal=False) if len(tokens) <= MAX_TOKENS else None
 
 
+@lru_cache(maxsize=1 << 12)
 def rational_value(tokens: Tokens) -> Fraction | None:
     r"""The rational number that the tokens spell, None if they spell none. 2\frac{1}{3} is a mixed number."""
     if len(tokens) > MAX_TOKENS:
@@ -171,8 +172,8 @@ class _Parser:
         if not token:
             raise Unreadable
         if number_like(token):
-            number = ("number", Fraction(token))
-            return ("*", number, ("/", ("constant", "pi"), _NUMBER[180])) if self._accept(r"\circ") else number
+            number = ("number", token)
+            return ("*", number, ("/", ("constant", "pi"), ("number", "180"))) if self._accept(r"\circ") else number
         if token in _CONSTANTS and self._peek() != "_":
             return ("constant", _CONSTANTS[token])
         if (token.isalpha() and token.isascii()) or token in GREEK:
@@ -201,11 +202,11 @@ class _Parser:
         return "_" + name
 
     def _root(self) -> Tree:
-        degree = _NUMBER[2]
+        degree = ("number", "2")
         if self._accept("["):
             if not integer_like(self._peek()):
                 raise Unreadable
-            degree = ("number", Fraction(self._next()))
+            degree = ("number", self._next())
             self._take("]")
         return ("root", self._braced(), degree)
 
@@ -224,14 +225,11 @@ class _Parser:
         return applied if power is None else ("^", applied, power)
 
 
-_NUMBER = {value: ("number", Fraction(value)) for value in (2, 180)}
-
-
 # ---- exact values
 
 
-def _exact(kind: str, *parts: Fraction) -> Fraction:
-    return parts[0] if kind == "number" else _bounded(_EXACT[kind](*parts))
+def _exact(kind: str, *parts: Any) -> Fraction:
+    return _bounded(_EXACT[kind](*parts))
 
 
 def _bounded(result: Fraction) -> Fraction:
@@ -262,16 +260,16 @@ def _exact_mixed(whole: Fraction, part: Fraction) -> Fraction:
 
 
 _EXACT: dict[str, Callable[..., Fraction]] = {
-    "+": operator.add, "-": operator.neg, "*": operator.mul, "/": operator.truediv, "^": _exact_power,
-    "!": _exact_factorial, "mixed": _exact_mixed,
+    "number": Fraction, "+": operator.add, "-": operator.neg, "*": operator.mul, "/": operator.truediv,
+    "^": _exact_power, "!": _exact_factorial, "mixed": _exact_mixed,
 }  # fmt: skip
 
 
 # ---- values at sample points: they prove that two expressions differ, and settle most wrong answers in microseconds
 
 # Positive, since identities such as sqrt(a b) = sqrt(a) sqrt(b) are meant where they hold.
-_STARTS = (0.7390851332151607, 1.3247179572447460)
-_STEPS = (0.4142135623730951, 0.2360679774997897)
+# The first name's value and the step to the next one's.
+_POINTS = ((0.7390851332151607, 0.4142135623730951), (1.3247179572447460, 0.2360679774997897))
 _RELATIVE = 1e-7  # far above what rounding can do to values of the magnitude that was passed through
 _LARGEST = 1e100
 
@@ -293,8 +291,8 @@ def certainly_different(one: Tokens, other: Tokens) -> bool:
     trees = expression_tree(one), expression_tree(other)
     if trees[0] is None or trees[1] is None:
         return False
-    names = sorted(evaluate(trees[0], _names) | evaluate(trees[1], _names))
-    for start, step in zip(_STARTS, _STEPS, strict=True):
+    names = sorted(_names(trees[0]) | _names(trees[1]))
+    for start, step in _POINTS[: 2 if names else 1]:
         point = {name: start + step * index for index, name in enumerate(names)}
         left, right = _Sample(point), _Sample(point)
         try:
@@ -306,8 +304,11 @@ def certainly_different(one: Tokens, other: Tokens) -> bool:
     return False
 
 
-def _names(kind: str, *parts: Any) -> frozenset[str]:
-    return frozenset(parts) if kind == "name" else frozenset().union(*(p for p in parts if isinstance(p, frozenset)))
+@lru_cache(maxsize=1 << 12)
+def _names(tree: Tree) -> frozenset[str]:
+    if tree[0] == "name":
+        return frozenset(tree[1:])
+    return frozenset().union(*(_names(part) for part in tree[1:] if isinstance(part, tuple)))
 
 
 class _Sample:
@@ -317,6 +318,7 @@ class _Sample:
         self.point, self.largest = point, 0.0
 
     def value(self, kind: str, *parts: Any) -> complex:
+        result: complex
         match kind:
             case "name":
                 result = self.point[parts[0]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from sympy import Integer, Rational
 from sympy.core.relational import Relational
 
 from topr_exp.grading.equivalence import QuickRule, Verdict3, same
-from topr_exp.grading.expression import evaluate, expression_tree
+from topr_exp.grading.expression import Tree, expression_tree
 from topr_exp.grading.latex import Tokens, TooComplex, integer_like
 from topr_exp.grading.structure import Leaf, parse
 
@@ -47,9 +48,9 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     verdict = QuickRule()(gold, answer)
     if verdict is not None:
         return verdict
-    trees = expression_tree(gold.tokens), expression_tree(answer.tokens)
-    if trees[0] is not None and trees[1] is not None:
-        one, other = (evaluate(tree, to_sympy) for tree in trees)
+    left, right = expression_tree(gold.tokens), expression_tree(answer.tokens)
+    if left is not None and right is not None:
+        one, other = to_sympy(left), to_sympy(right)
         if sympy.expand(one - other) == 0:
             return True
     else:
@@ -123,11 +124,13 @@ def to_latex(tokens: Tokens) -> str:
     return "".join(out)
 
 
-def to_sympy(kind: str, *parts: Any) -> Any:
-    """A node of an expression's tree; variables are real, and odd roots of negative numbers, too."""
+@lru_cache(maxsize=256)
+def to_sympy(tree: Tree) -> Any:
+    """The sympy expression of a tree; variables are real, and odd roots of negative numbers, too."""
+    kind, *parts = (to_sympy(part) if isinstance(part, tuple) else part for part in tree)
     match kind:
         case "number":
-            return Rational(parts[0].numerator, parts[0].denominator)
+            return Rational(*Fraction(parts[0]).as_integer_ratio())
         case "name":
             return sympy.Symbol(parts[0].lstrip("\\"), real=True)
         case "root" if parts[1].is_odd and parts[0].is_negative:
