@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from topr_exp.grading import Grader, extract, last_boxed
 from topr_exp.grading.equivalence import compare_quickly, normal_form
-from topr_exp.grading.structure import Group, Named, Node, Range, TooComplex, parse
+from topr_exp.grading.structure import Group, Named, Node, TooComplex, parse
 
 PIECES = [
     "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "12", "1000", ".5", "3.14", ",", ";", ":", " ", "  ", "\n", "x",
@@ -58,7 +58,7 @@ def named(text: str) -> bool:
     """Whether an unknown is named, as in x = 5 or x < 5: keys leave names out, since x = 5 and y = 5 are both 5."""
 
     def below(node: Node) -> bool:
-        return isinstance(node, (Named, Range)) or (isinstance(node, Group) and any(map(below, node.items)))
+        return isinstance(node, Named) or (isinstance(node, Group) and any(map(below, node.items)))
 
     try:
         return below(parse(text))
