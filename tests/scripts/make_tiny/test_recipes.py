@@ -160,7 +160,9 @@ def test_tasks_and_their_styles() -> None:
                 assert given is not None
                 assert target is not None
                 numbers, kind = [int(number) for number in re.findall(r"[0-9]+", given[1])], "countdown"
-                right = gym.countdown(answer, {"numbers": numbers, "target": int(target[1])})
+                right = gym.score(
+                    answer, {"task": "countdown", "metadata": {"numbers": numbers, "target": int(target[1])}}
+                )
                 reached = value_and_numbers(answer)
                 assert reached is not None
                 assert sorted(reached[1]) == sorted(numbers)
