@@ -22,7 +22,7 @@ from topr_exp.grading.pool import Answer, WorkerPool
 from topr_exp.runtime.files import file_digest
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
-GRADER_VERSION = "2"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "3"  # part of store keys: raise it with every change that can change a verdict
 
 SYMBOLIC = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
