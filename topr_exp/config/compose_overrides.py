@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 
 SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
-# Of Hydra's own settings these are read; launcher and sweeper are refused with words of their own.
-HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath|sweeper|launcher)\b|hydra/(sweeper|launcher)$")
+# Of Hydra's own settings these are read from a command line.
+HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")
 OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
 # First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
 ELEMENT = re.compile(
@@ -99,10 +99,10 @@ class Composer:
             raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
         if override.key_or_group == "hydra.sweeper.params":  # OmegaConf can't merge it into the null that stands there
             raise ConfigError(f"{text}: that is for YAML files; here give the values themselves, as in -m seed=0,1")
-        if override.key_or_group in ("hydra/launcher", "hydra/sweeper"):
-            raise ConfigError(f"{text}: cluster=local and cluster=slurm set it; leave it out")
         if override.key_or_group.startswith(("hydra.", "hydra/")) and not HYDRA_READ.match(override.key_or_group):
-            raise ConfigError(f"{text}: nothing reads {override.key_or_group}; output_dir and name say where runs are")
+            raise ConfigError(
+                f"{text}: nothing reads {override.key_or_group}; output_dir, name and cluster say where runs are"
+            )
         if override.key_or_group == "experiment" and override.is_sweep_override():
             raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
         return override
