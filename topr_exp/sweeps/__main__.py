@@ -87,9 +87,10 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
 
     runs = open_sweep(folder)
     for owner in {path.stat().st_uid for path in (folder, *(run.folder / FILE for run in runs))} - {os.getuid()}:
+        name = str(owner)
         with suppress(KeyError):
-            owner = pwd.getpwuid(owner).pw_name
-        warn(f"{folder} belongs to user {owner}, whose settings now run as yours, with the code that they name")
+            name = pwd.getpwuid(owner).pw_name
+        warn(f"{folder} belongs to user {name}, whose settings now run as yours, with the code that they name")
     cluster = recompose(max(runs, key=lambda run: run.launched).arguments, settings)
     if isinstance(cluster, SlurmCluster):
         slurm.require()

@@ -214,11 +214,11 @@ def run_processes(config: Config, log: Path | None = None) -> None:
         ranks = [Child(f"process {rank} of {size}", log, run_rank, config, rank, place) for rank in range(size)]
         endings = supervise(ranks, stop)
     errors = [ending for ending in endings if isinstance(ending, Exception)]
-    error = next((one for one in errors if not isinstance(one, distributed.PeerGone)), errors[0] if errors else None)
-    if error and not (stop.requested() and isinstance(error, Killed | distributed.PeerGone)):
-        if isinstance(error, Killed):
-            attempt.record_error(config.folder, error)  # the others wrote down their own
-        raise error
+    errors.sort(key=lambda error: isinstance(error, distributed.PeerGone))  # which explains nothing
+    if errors and not (stop.requested() and isinstance(errors[0], Killed | distributed.PeerGone)):
+        if isinstance(errors[0], Killed):
+            attempt.record_error(config.folder, errors[0])  # the others wrote down their own
+        raise errors[0]
     stop.check()  # names the signal that this process got, if it got one
     for ending in filter(None, endings):
         raise ending

@@ -168,14 +168,15 @@ def recover(runs: Iterable[Run]) -> None:
 
     Raises TOPRError where Slurm does not answer: to take its silence for a no would submit the runs twice.
     """
-    for run in runs:
-        if run.job and not run.slurm:
-            name, _, index = run.job.partition("_")
-            rows, problem = run_slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%F")
-            if problem:
-                raise TOPRError(f"{problem}: some runs may be queued already; try again when Slurm answers")
-            run.job, run.slurm = (run.job, "_".join(filter(None, (rows[0][0], index)))) if rows else (None, None)
-            run.save()
+    lost = {run.job: run for run in runs if run.job and not run.slurm}
+    for name in {job.split("_")[0] for job in lost}:
+        rows, problem = run_slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%F")
+        if problem:
+            raise TOPRError(f"{problem}: some runs may be queued already; try again when Slurm answers")
+        for job, run in lost.items():
+            if job.split("_")[0] == name:
+                run.job, run.slurm = (job, job.replace(name, rows[0][0])) if rows else (None, None)
+                run.save()
 
 
 # ---- in a job
