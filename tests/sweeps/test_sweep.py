@@ -249,7 +249,7 @@ def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(tmp_path: Path) -> N
     model = make_model(11)
     optimizer = torch.optim.AdamW(model.parameters())
     checkpoint.save(tmp_path, 1, model, optimizer, {"step": 1}, {})
-    size = (tmp_path / "step-00000001" / "model.safetensors").stat().st_size
+    size = (tmp_path / "step-00000001" / "part-00001-of-00001.safetensors").stat().st_size
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()  # its state now takes twice the room of the weights

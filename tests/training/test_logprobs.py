@@ -15,8 +15,7 @@ from tests.training.test_trainer import TOPR, make_examples
 from topr_exp.models.policy import Policy
 from topr_exp.store import Store
 from topr_exp.training import logprobs
-from topr_exp.training.logprobs import collate, logits_of, score_tokens
-from topr_exp.training.scoring import score_rollouts
+from topr_exp.training.logprobs import collate, logits_of, score_rollouts, score_tokens
 
 CPU = torch.device("cpu")
 

@@ -22,8 +22,8 @@ from topr_exp.config.groups import Optimizer
 from topr_exp.models.policy import Policy, save_model
 from topr_exp.runs.plan import plan
 from topr_exp.runtime import distributed
+from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import parallelize
-from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 
 LOSSES = {loss.name: loss for loss in (TOPR, PER_TOKEN, DPO_LOSS, AGRO_LOSS)}
@@ -186,7 +186,7 @@ def step_found(folder: Path) -> int:
 def test_a_damaged_shard_sets_all_processes_back_to_the_checkpoint_before(tmp_path: Path) -> None:
     together(2, saved, tmp_path, Optimizer.adamw, "fsdp")
     together(2, saved_again, tmp_path)
-    second = tmp_path / "step-00000003" / "shard-00002-of-00002.safetensors"
+    second = tmp_path / "step-00000003" / "part-00002-of-00002.safetensors"
     second.write_bytes(second.read_bytes()[:-1] + b"x")
     assert together(2, step_found, tmp_path) == [1, 1]
 

@@ -18,8 +18,8 @@ from tests.processes import together
 from tests.training.test_parallel import one_thread, policy, weights
 from tests.training.test_trainer import TOPR, make_examples, optim
 from topr_exp.config.groups import Optimizer
+from topr_exp.training.checkpoint import place_of
 from topr_exp.training.parallel import parallelize
-from topr_exp.training.shards import place_of
 from topr_exp.training.trainer import Trainer
 
 LAYOUTS = {"fsdp": 8, "hsdp": 4}  # with the processes among which they divide a weight

@@ -16,9 +16,8 @@ from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, new_trai
 from topr_exp.config.groups import Optimizer
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.training import logprobs
-from topr_exp.training.logprobs import collate, logits_of, predicting_states
+from topr_exp.training.logprobs import collate, log_probabilities, logits_of, predicting_states
 from topr_exp.training.optimizers import make_optimizer
-from topr_exp.training.scoring import log_probabilities
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)

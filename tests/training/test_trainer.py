@@ -27,8 +27,8 @@ from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduct
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples, micro_batches
+from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
-from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import Batch, LossOutput, TOPRError
 
@@ -36,6 +36,7 @@ N = 4  # completions a problem
 TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True, Advantage.reward)
 PER_TOKEN = Tapered("per_token", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, False, Advantage.group)  # reduction=tokens
 NAIVE = Tapered("naive", 1.0, 1.0, 1.0, 1.0, Ratio.sequence, True, Advantage.reward)
+PART = "part-00001-of-00001.safetensors"
 AGRO_LOSS = AGRO("agro", 0.5, Estimator.vanilla, False)
 DPO_LOSS = DPO("dpo", 0.1)
 
@@ -262,8 +263,8 @@ def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "damage", "said"),
     [
-        ("model.safetensors", lambda content: content[:-1] + b"x", "model.safetensors has another checksum"),
-        ("optimizer.pt", None, "optimizer.pt: No such file or directory"),
+        (PART, lambda content: content[:-1] + b"x", f"{PART} has another checksum"),
+        (PART, None, f"{PART}: No such file or directory"),
         ("checksums.json", None, "checksums.json: No such file or directory"),
         ("checksums.json", lambda content: content[:-9], "checksums.json is no JSON"),
         ("checksums.json", lambda content: b"[" * 100_000, "checksums.json is no JSON"),
@@ -272,7 +273,7 @@ def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(tmp_path: Pat
         ("checksums.json", lambda content: b"null", "checksums.json is no whole list"),
         (
             "checksums.json",
-            lambda text: re.sub(rb'\n  "optimizer.*', b"", text),
+            lambda text: re.sub(rb'\n  "part.*', b"", text),
             "checksums.json is no whole list",
         ),
     ],
