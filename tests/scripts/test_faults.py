@@ -31,7 +31,7 @@ def test_the_nearest_tests_run_first() -> None:
     graph = nearest_tests.import_graph()
     own, *others = nearest_tests.tests_of("topr_exp/composition/selection.py", graph)
     assert own == "tests/composition/test_selection.py"
-    nearer, farther = "tests/composition/test_description.py", "tests/reference/test_reference_run.py"
+    nearer, farther = "tests/training/test_learnable.py", "tests/reference/test_reference_run.py"
     assert others.index(nearer) < others.index(farther)
     assert "tests/test_pipeline.py" not in nearest_tests.tests_of("reproduce/claims.py", graph), "it needs none"
     of_training = nearest_tests.tests_of("topr_exp/training/metrics.py", graph)
