@@ -63,7 +63,7 @@ def start(args: Namespace) -> int:
         from topr_exp.sweeps.launch import launch
 
         return launch(planned, sys.argv[1:])
-    from topr_exp.sweeps.group import run_processes
+    from topr_exp.sweeps.processes import run_processes
 
     run_processes(planned.jobs[0].config)
     return 0

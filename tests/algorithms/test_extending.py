@@ -119,11 +119,13 @@ def test_gradient_of_the_printed_loss_of_tokens(of_tokens):
     np.testing.assert_allclose(case.gradient(loss), expected, atol=1e-10)
 
 
+@pytest.mark.extended
 def test_the_packages_checks_hold_for_the_printed_loss_of_tokens(of_tokens):
     done = check_command(of_tokens)
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("wrong", "check"),
     [

@@ -113,11 +113,12 @@ data=jsonl OWN data.source=hub | nothing reads data.source here; data=gsm8k does
 data=jsonl OWN data.grader=null | data.grader must be gsm8k, math, final or package.module:function
 data=jsonl OWN data.correct=right | data.correct must hold {answer}; got 'right'
 data=jsonl data.path=/none | data.path=/none: no such file or folder
-hydra/launcher=basic | hydra/launcher=basic: nothing reads hydra/launcher here; cluster, output_dir and name say where
-hydra.launcher._target_=a.SlurmLauncher | hydra/launcher is a.SlurmLauncher: it must be basic for cluster=loc
-hydra.sweeper=null | hydra.sweeper=null: nothing reads hydra.sweeper here; cluster, output_dir and name say where runs
-hydra.sweep.dir=x | hydra.sweep.dir=x: nothing reads hydra.sweep.dir here; cluster, output_dir and name say where runs
-+hydra.run.dir=x | +hydra.run.dir=x: nothing reads hydra.run.dir here; cluster, output_dir and name say where runs are
+hydra/launcher=basic | hydra/launcher=basic: nothing reads hydra/launcher; output_dir, name and cluster say where
+hydra.launcher._target_=a.SlurmLauncher | nothing reads hydra.launcher._target_; output_dir, name and cluster
+hydra.sweeper=null | hydra.sweeper=null: nothing reads hydra.sweeper; output_dir, name and cluster say where runs are
+hydra/job_logging=none_at_all | hydra/job_logging=none_at_all: nothing reads hydra/job_logging; output_dir
+hydra.sweep.dir=x | hydra.sweep.dir=x: nothing reads hydra.sweep.dir; output_dir, name and cluster say where runs are
++hydra.run.dir=x | +hydra.run.dir=x: nothing reads hydra.run.dir;
 model.size=null | model.size=null: expected tiny or large, in the model's YAML
 -m data.nn=1,2 | nothing reads data.nn
 -m optim.lr.x=1,2 | optim.lr={'x': 1}: expected a number

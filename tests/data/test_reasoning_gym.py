@@ -179,14 +179,12 @@ def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
 
 @needs_gym
 def test_scores_as_rewards(tmp_path: Path) -> None:
-    """Of a matrix some tasks pay the part that is right; all tell correct and invalid as the other grader does."""
+    """Of a matrix some tasks pay the part that is right."""
     made = {"answer": "12", "metadata": {"difficulty": {}}}
     gold = json.dumps({"task": "chain_sum", "options": {}, **made})
     cases = ["<answer>12</answer>", "<answer>13</answer>", "12"]
-    with Grader("topr_exp.grading.gym_scores:grade", workers=1, deadline=60, graded=True) as grader:
+    with Grader(GRADER, workers=1, deadline=60, graded=True) as grader:
         found = list(grader.grade((one, gold) for one in cases))
-    with Grader(GRADER, workers=1, deadline=60) as grader:
-        assert [one.verdict for one in grader.grade((one, gold) for one in cases)] == [one.verdict for one in found]
     assert [(one.verdict, one.answer) for one in found] == [("correct", "12"), ("incorrect", "13"), ("invalid", None)]
     first, second, third = (one.reward for one in found)
     assert first == 1

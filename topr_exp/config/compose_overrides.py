@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-# Of Hydra's own settings these are read; its launcher and sweeper are chosen by the cluster.
-HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath|launcher)\b")
+# Of Hydra's own settings these are read from a command line.
+HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")
 OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
 # First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
 ELEMENT = re.compile(
@@ -91,8 +91,10 @@ class Composer:
         if override.is_delete():
             raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
         if key.startswith(("hydra.", "hydra/")):
+            if key == "hydra.sweeper.params":  # OmegaConf can't merge it into the null that stands there
+                raise ConfigError(f"{text}: that is for YAML files; here give the values themselves, as in -m seed=0,1")
             if not HYDRA_READ.match(key):
-                raise ConfigError(f"{text}: nothing reads {key} here; cluster, output_dir and name say where runs are")
+                raise ConfigError(f"{text}: nothing reads {key}; output_dir, name and cluster say where runs are")
         elif key in self.groups:
             if (quoted := quote_numbers(text)) != text:
                 return self.parse(quoted)

@@ -47,9 +47,7 @@ ENDINGS = {
 
 
 # The package's own, which may run wherever their name comes from.
-GRADERS = {
-    *AnswerFormat.__members__, "verdict", "topr_exp.grading.gym:grade", "topr_exp.grading.gym_scores:grade"
-}  # fmt: skip
+GRADERS = {*AnswerFormat.__members__, "verdict", "topr_exp.grading.gym:grade"}
 
 
 class Split(Enum):
