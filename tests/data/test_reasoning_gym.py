@@ -68,9 +68,8 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(ConfigError) as caught:
         config_of(*settings("dry_run=true"))
-    assert str(caught.value).startswith(
-        "data=reasoning_gym: the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
-    )
+    said = "data=reasoning_gym: the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
+    assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
 
 
@@ -127,7 +126,7 @@ def test_options_that_the_task_refuses(options: str) -> None:
 
 @needs_gym
 def test_an_answer_stands_between_tags_and_scores_1_or_nothing() -> None:
-    gold = json.dumps({"task": "chain_sum", "options": {}, "answer": "-12", "metadata": {}})
+    gold = json.dumps({"task": "chain_sum", "options": {}, "answer": "-12", "metadata": {"difficulty": {}}})
     cases = {
         "2 - 14 = <answer>-12</answer>": ("correct", "-12"),
         "<answer> 5 </answer> no, <answer>\n-12.0\n</answer>": ("correct", "-12.0"),
@@ -139,9 +138,11 @@ def test_an_answer_stands_between_tags_and_scores_1_or_nothing() -> None:
         "<answer>-12</answer></think> so": ("invalid", None),
         "<answer>-12</answer>\nQuestion: 1 + 1 <answer>2</answer>": ("correct", "-12"),
     }
-    with Grader(GRADER, workers=1, deadline=60) as grader:
+    with Grader(GRADER, workers=1, deadline=60, graded=True) as grader:  # of a matrix some tasks pay a part
         found = list(grader.grade((completion, gold) for completion in cases))
     assert [(one.verdict, one.answer) for one in found] == list(cases.values())
+    assert all(one.reward == 1 if one.verdict == "correct" else 0 <= (one.reward or 0) < 1 for one in found)
+    assert all(one.reward == 0 for one in found if one.verdict == "invalid")
 
 
 @needs_gym
@@ -175,22 +176,6 @@ def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
     assert len(keys) == 2
     assert {key["split"] for key in keys} == {"train", "test"}
     assert {(key["package"], key["version"]) for key in keys} == {("reasoning-gym", "0.1.25")}
-
-
-@needs_gym
-def test_scores_as_rewards(tmp_path: Path) -> None:
-    """Of a matrix some tasks pay the part that is right."""
-    made = {"answer": "12", "metadata": {"difficulty": {}}}
-    gold = json.dumps({"task": "chain_sum", "options": {}, **made})
-    cases = ["<answer>12</answer>", "<answer>13</answer>", "12"]
-    with Grader(GRADER, workers=1, deadline=60, graded=True) as grader:
-        found = list(grader.grade((one, gold) for one in cases))
-    assert [(one.verdict, one.answer) for one in found] == [("correct", "12"), ("incorrect", "13"), ("invalid", None)]
-    first, second, third = (one.reward for one in found)
-    assert first == 1
-    assert second is not None
-    assert 0 <= second < 1
-    assert third == 0
 
 
 @needs_gym

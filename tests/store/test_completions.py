@@ -110,12 +110,12 @@ def line(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not JSON: Expecting property name enclosed in double quotes (column 2)"),
-        ("[" * 100_000, "not JSON: maximum recursion depth exceeded"),
-        ("[1]", "an object was expected, not list"),
+        ("{", "not valid JSON (Expecting property name enclosed in double quotes"),
+        ("[" * 100_000, "not valid JSON (maximum recursion depth exceeded"),
+        ("[1]", "expected a JSON object, found list"),
         (line(completion=...), "completion is missing"),
         (line(completion=5), "completion must be text; got int"),
-        (line(completion="\ud800"), "completion holds half of a surrogate pair, which is no character"),
+        (line(completion="\ud800"), "holds half of a surrogate pair, which is no character"),
         (line(problem_id=...), "problem_id is missing, and question and gold are not both there instead"),
         (line(problem_id=..., question="q"), "problem_id is missing, and question and gold are not both there instead"),
         (line(finish="eos"), "finish must be one of stop, length, stop_string; got 'eos'"),
@@ -130,7 +130,7 @@ def line(**changes: Any) -> str:
         (line(logprobs=[0.5, 0.9]), "logprobs must be finite and at most 0 (natural logarithms of probabilities)"),
         (line(logprobs=[-1, float("nan")]), "logprobs must be finite and at most 0"),
         (line(logprobs=[-1, -1e300]), "logprobs must be finite and at most 0"),
-        (f'{{"problem_id": {"9" * 5000}}}', "not JSON: Exceeds the limit"),
+        (f'{{"problem_id": {"9" * 5000}}}', "not valid JSON (Exceeds the limit"),
         (line(logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
         (line(tokens=..., logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
     ],
@@ -148,7 +148,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, text: str, message: str) -> N
 def test_files_that_cannot_be_imported(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     (tmp_path / "bytes.jsonl").write_bytes((line() + "\n").encode() * 5 + b'{"completion": "\xff"}\n')
-    with pytest.raises(TOPRError, match=r"bytes\.jsonl:6: not JSON: 'utf-8' codec can't decode byte 0xff"):
+    with pytest.raises(TOPRError, match=r"bytes\.jsonl:6: not UTF-8 text"):
         import_file(store, tmp_path / "bytes.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(TOPRError, match=r"empty\.jsonl holds no completions"):

@@ -68,11 +68,8 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
 def build_section(group: str, values: Any) -> Any:
     """The settings of a group, checked."""
     schema = schema_of(group, values)
-    if isinstance(values, dict) and group in TARGETS:
-        left_out = {"_target_"}
-        if group == "data" and "source" not in hints_of(schema) and values.get("source") in ("embedded", "hub"):
-            left_out.add("source")  # of the benchmarks; a model's YAML says which of the two goes with it
-        target, values = values["_target_"], {key: value for key, value in values.items() if key not in left_out}
+    if group in TARGETS:
+        target, values = values["_target_"], {key: value for key, value in values.items() if key != "_target_"}
     try:
         built = build(schema, values, f"{group}.")
     except UnknownKey as error:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from topr_exp.runtime.files import DIGEST_BYTES, disk_errors, whole_file
+from topr_exp.runtime.jsonfiles import strict_object
 from topr_exp.store.table import Store, Table
 from topr_exp.types import TOPRError
 
@@ -109,30 +110,22 @@ def as_table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def parse_line(where: str, line: bytes) -> dict[str, Any]:
     """The checked object of a line; TOPRError that begins with `where`."""
+    row = strict_object(where, line)
     try:
-        row: dict[str, Any] = json.loads(line.rstrip())
         check(row)
     except TOPRError as error:
         raise TOPRError(f"{where}: {error}") from None
-    except json.JSONDecodeError as error:
-        raise TOPRError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
-    except (ValueError, RecursionError) as error:  # no UTF-8, a number of over 4300 digits, nested too deep
-        raise TOPRError(f"{where}: not JSON: {error}") from None
     return row
 
 
-def check(row: Any) -> None:
+def check(row: dict[str, Any]) -> None:
     """Raise TOPRError when a line's object is no completion; members that are null count as absent."""
-    if not isinstance(row, dict):
-        raise TOPRError(f"an object was expected, not {type(row).__name__}")
     for name in TEXTS:
         value = row.get(name)
         if value is None:
             row.pop(name, None)
         elif not isinstance(value, str):
             raise TOPRError(f"{name} must be text; got {type(value).__name__}")
-        elif not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-            raise TOPRError(f"{name} holds half of a surrogate pair, which is no character")
     if "completion" not in row:
         raise TOPRError("completion is missing")
     if not ("problem_id" in row or ("question" in row and "gold" in row)):
