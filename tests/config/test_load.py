@@ -92,7 +92,7 @@ def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> N
 
 
 def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp_path: Path) -> None:
-    """What `tiny` sets holds on, but the run is not called tiny; as soon as a name or a model is given, that holds."""
+    """The other settings of `tiny` stay, but the run is not called tiny, unless a name or a model is given."""
     own = shutil.copytree(SHIPPED / "tiny", tmp_path / "runs" / "my_run" / "iteration-2" / "model")
     names = {
         "tiny": "tiny",
