@@ -261,9 +261,8 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.runs.task_set import TaskSet
     from topr_exp.runtime.files import disk_errors, write_json
     from topr_exp.runtime.stop import StopFlag
-    from topr_exp.sampling.sampler import open_sampler
+    from topr_exp.sampling.rollouts import open_sampler
     from topr_exp.store import Store
-    from topr_exp.store.table import BorrowingStore
     from topr_exp.verifier.table import evaluation_table
 
     if config.cluster.threads is not None:
@@ -276,7 +275,7 @@ def evaluate_model(config: Config) -> None:
         folder = folder_of(config, asked, weights)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-        store = BorrowingStore(config.store, lender(config), stop)
+        store = Store(config.store, stop, lender(config))
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
             if config.task.verifies:  # before the verifier is loaded: a GPU may have no room for both
                 tasks.generate_solutions(sampler, store)

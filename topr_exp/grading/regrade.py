@@ -10,7 +10,6 @@ from topr_exp.grading.pool import CUT_OFF
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.sampling.imported import match_problems
 from topr_exp.store import Store
-from topr_exp.store.catalog import find
 from topr_exp.store.table import Table
 from topr_exp.types import Problem, TOPRError
 
@@ -21,6 +20,8 @@ def regrade_table(table: Table, store: Store, own: str | None = None) -> tuple[i
     own: the user's grader that may run; a key names one, but a store is not trusted with code. Raises TOPRError
     for any other grader, one that has changed, and completions that are not in the store.
     """
+    if table.error:
+        raise TOPRError(table.error)
     cut_off = [Verdicts("", table.shard(index)).cut_off for index in range(table.shards)]
     if not sum(cut_off):
         return 0, 0
@@ -39,7 +40,7 @@ def regrade_shards(table: Table, cut_off: list[int], grader: Grader, store: Stor
     """Grade again the problems of a shard's cut-off rows; a shard is written where fewer are left."""
     import pyarrow as pa
 
-    made = find(store, table.key["rollouts"].partition(" ")[0])
+    made = store.open(store.place(table.key["rollouts"].partition(" ")[0]))
     completions = made.read()
     if "problem" in completions.column_names:
         problem = completions["problem"].to_numpy()
