@@ -25,7 +25,7 @@ from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs import prompt
-from topr_exp.sampling import sampler
+from topr_exp.sampling import rollouts
 from topr_exp.types import TOPRError
 
 SMALL = ["data.test_problems=6", "data.eval_n=4", "cluster.threads=1"]
@@ -171,7 +171,7 @@ def marking(path: Path, marker: Path, end: str = "") -> Path:
     ("group", "change", "status", "message"),
     [
         ("model", {"trust_remote_code": True}, 1, "contains custom code"),
-        ("sampler", {"name": "vllm", "python": "brought"}, 2, "there is no vLLM in that environment"),
+        ("sampler", {"name": "vllm", "python": "brought"}, 2, "no vLLM in that environment"),
         ("data", {"grader": "brought:grade"}, 2, "data.grader=brought:grade of the run that wrote"),
         ("data", {"_target_": "brought.Source"}, 2, "data._target_=brought.Source of the run that wrote"),
         ("data", {"name": "brought"}, 2, "of the run beside the model is no name of a choice"),
@@ -250,7 +250,7 @@ def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(
     load_policy(config.model, "cpu")
     monkeypatch.setattr(words_module, "AS_STORED", ())
     prompt.preview(config)
-    monkeypatch.setattr(sampler, "open_sampler", refuse)
+    monkeypatch.setattr(rollouts, "open_sampler", refuse)
     monkeypatch.setattr(pipeline, "open_sampler", refuse)
     with pytest.raises(TOPRError, match="no sampler"):
         run(config)

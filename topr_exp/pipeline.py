@@ -43,9 +43,8 @@ from topr_exp.runtime.exit_status import show_log
 from topr_exp.runtime.files import CHECKSUMS, write_text
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.imported import load_imported
-from topr_exp.sampling.mismatch import describe_mismatch, mismatch
-from topr_exp.sampling.rollouts import Completions, generate_rollouts
-from topr_exp.sampling.sampler import Sampler, open_sampler
+from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_rollouts, mismatch, open_sampler
+from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.examples import Examples
