@@ -260,7 +260,7 @@ def verify_folder(folder: Path) -> int:
 
 
 def regrade(store: Store, options: argparse.Namespace) -> int:
-    from topr_exp.grading.regrade import regrade_table
+    from topr_exp.grading.verdicts import regrade_table
 
     found = matching(find_tables(store), options.key)
     verdicts = [table for table in found if table.kind == "verdicts"]
