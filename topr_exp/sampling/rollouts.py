@@ -147,13 +147,6 @@ def generate_rollouts(
         made = made.append_column("problem_id", pa.array(ids, pa.string()))
         return made.replace_schema_metadata({MADE_BY: json.dumps(sampler.made_by())})
 
-    def fill(lane: int) -> None:
-        """Make shards beside the other lanes of this process; the first one tells of all of them."""
-        if lane == 0:
-            table.fill(make, report, wait)
-        else:
-            table.fill(make)
-
     def report(shard: int, made_here: bool) -> None:
         note = [] if shard in tokens else ["from the store"]
         progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, tokens.get(shard, 0), *note)
@@ -164,8 +157,9 @@ def generate_rollouts(
 
     with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
         lanes = min(sampler.lanes, -(-table.shards // distributed.world_size()))  # other processes want some too
+        tell = (report, wait)  # of the shards of all lanes: one of them does
         with store.stop.leaving_together():
-            run_in_lanes(sampler, lanes, fill)
+            run_in_lanes(sampler, lanes, lambda lane: table.fill(make, *(tell if lane == 0 else ())))
     bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
     return Rollouts(table.name, table.read(), prompts, bounds, sum(tokens.values()))
 

@@ -237,8 +237,8 @@ class Table:
     def _tidy(self) -> None:
         """A complete table: note its use (for pruning by age) and remove what killed processes left."""
         with suppress(OSError):  # a store that others own, or read-only: reading it is enough
-            mark(self.folder.parent.parent)
             os.utime(self.folder / KEY_FILE)
+            mark(self.folder.parent.parent)
             for path in self.folder.glob(f"*{TEMPORARY}"):
                 path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it
             for path in self.folder.glob(f"*{locks.SUFFIX}"):
