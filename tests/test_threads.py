@@ -46,9 +46,16 @@ def test_threads_that_wait_sleep() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["topr_exp.__main__", "topr_exp.sweeps.warm", "topr_exp.evaluate", "reproduce.__main__"]
+    ("module", "given"),
+    [
+        *(
+            (name, {})
+            for name in ("topr_exp.__main__", "topr_exp.sweeps.warm", "topr_exp.evaluate", "reproduce.__main__")
+        ),
+        ("topr_exp.__main__", {"OMP_WAIT_POLICY": "ACTIVE"}),
+        ("topr_exp.__main__", {"GOMP_SPINCOUNT": "7"}),
+    ],
 )
-@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
 def test_every_program_says_so_before_torch_is_loaded(module: str, given: dict[str, str]) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
@@ -103,18 +110,6 @@ def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(
         in capsys.readouterr().err
     )
     assert threads == [3, 3, 1]
-
-
-def test_a_run_made_before_this_was_noted_takes_what_there_is(tmp_path: Path, threads: list[int]) -> None:
-    config = config_of("experiment=smoke", f"output_dir={tmp_path}")
-    pipeline.run(config)
-    path = config.folder / "environment.json"
-    noted = json.loads(path.read_text())
-    del noted["threads"]
-    path.write_text(json.dumps(noted))
-    torch.set_num_threads(2)
-    pipeline.run(config)
-    assert threads[1] == 2
 
 
 def test_the_share_of_a_sweeps_run_is_a_default(

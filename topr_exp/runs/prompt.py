@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from topr_exp.config.settings import Config
-from topr_exp.data.prompts import Prompter, build_prompter
-from topr_exp.models.files import MARKS, PromptTokenizer, load_words, marked, with_bos
+from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
+from topr_exp.models.files import with_bos
 from topr_exp.runs.inputs import model_folders
-from topr_exp.runs.reading import problems
+from topr_exp.runs.preflight import problems
+from topr_exp.runtime.distributed import main_process_only
+from topr_exp.runtime.files import write_text
 from topr_exp.types import TOPRError
 
 FILE = "prompt.txt"
@@ -18,9 +21,9 @@ END = "◀"  # where the completion begins: a space before it would be the promp
 
 
 def preview(config: Config) -> str:
-    """The prompt of the first training problem, with as little loaded as it takes."""
+    """The prompt of the first training problem, with the tokenizer alone loaded."""
     sets, folder = problems(config.data), tokenizer_folder(config)
-    # TokenizedProblems that are elsewhere, as on the hub, are not fetched for this.
+    # Problems that are elsewhere, as on the hub, are not fetched for this.
     question = sets.train[0].question if sets is not None else "{question}"
     fields = sets.train[0].fields if sets is not None else {}
     prompter = build_prompter(config.data)
@@ -33,16 +36,21 @@ def preview(config: Config) -> str:
             return f"prompt: goes through the chat template of {config.model.path}, which is not on this machine yet"
         why = f"{config.model.path} is not on this machine yet, which would show its tokens"
         return f"{heading(why, prompter.stop)}\n{prompter.render(question, fields=fields)}{END}"
+    from transformers import AutoTokenizer
+
     try:
-        words = load_words(folder, chat=prompter.chat, trust_remote_code=config.model.trust_remote_code)
-        text = prompter.render(question, words.tokenizer, fields)
-        return shown(with_bos(words.encode(text), words.bos), words, prompter.stop)
-    except TOPRError:
-        raise
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=config.model.trust_remote_code)
     except Exception as error:  # transformers raises many types for tokenizers that it can't read
-        raise TOPRError(
-            f"model folder {folder}: its tokenizer can't be loaded: {' '.join(str(error).split())}"
-        ) from error
+        reason = " ".join(str(error).split())
+        raise TOPRError(f"model folder {folder}: its tokenizer can't be loaded: {reason}") from error
+    ids = tokenizer(prompter.render(question, tokenizer, fields), add_special_tokens=False)["input_ids"]
+    return shown(with_bos(ids, tokenizer.bos_token_id), tokenizer, prompter.stop)
+
+
+@main_process_only
+def write(folder: Path, questions: TokenizedProblems, tokenizer: Any) -> None:
+    """Write the first prompt of a run into its folder."""
+    write_text(folder / FILE, shown(questions.prompts[0].tolist(), tokenizer, questions.stop) + "\n")
 
 
 def tokenizer_folder(config: Config) -> Path | None:
@@ -55,10 +63,10 @@ def tokenizer_folder(config: Config) -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
-def shown(ids: Sequence[int], words: PromptTokenizer, stop: Sequence[str]) -> str:
-    """A prompt with a line above it that says how to read it."""
-    what = f"{len(ids)} tokens, special ones as {MARKS.format('token')}"
-    return f"{heading(what, stop)}\n{marked(ids, words)}{END}"
+def shown(ids: Sequence[int], tokenizer: Any, stop: Sequence[str]) -> str:
+    """A prompt, special tokens as text, with a line above it that says how to read it."""
+    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return f"{heading(f'{len(ids)} tokens', stop)}\n{text}{END}"
 
 
 def heading(what: str, stop: Sequence[str]) -> str:

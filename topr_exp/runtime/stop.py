@@ -72,8 +72,8 @@ class StopFlag:
             return
         with contextlib.suppress(Interrupted), self.immediate():
             yield
-        if self._signal is not None:
-            distributed.publish(KEY, str(int(self._signal)))
+        if self._signal is not None and (store := distributed.shared_store()):
+            store.set(KEY, str(int(self._signal)))
         self.share()
         self.check()
 
@@ -90,8 +90,8 @@ class StopFlag:
 
     def check_others(self) -> None:
         """Raise Interrupted if a signal came, or if another process left the same block for one."""
-        if self._immediate and self._signal is None and (published := distributed.published(KEY)):
-            self._signal = int(published)
+        if self._immediate and self._signal is None and (store := distributed.shared_store()) and store.check([KEY]):
+            self._signal = int(store.get(KEY))
         self.check()
 
     def check(self) -> None:

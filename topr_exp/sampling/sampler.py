@@ -11,8 +11,7 @@ import torch
 import transformers
 
 from topr_exp.config.model import SamplerConfig, VLLMConfig
-from topr_exp.models.memory import memory_for
-from topr_exp.models.policy import Policy
+from topr_exp.models.policy import Policy, memory_for
 from topr_exp.sampling.hf import Sample, sample_completions
 from topr_exp.sampling.seeds import seed_of
 

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from topr_exp.models.memory import memory_for
-from topr_exp.models.policy import Policy
+from topr_exp.models.policy import Policy, memory_for
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store
