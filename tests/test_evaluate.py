@@ -24,7 +24,7 @@ from topr_exp.models import policy as policies
 from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs import prompt
+from topr_exp.runs.preflight import preview_prompt
 from topr_exp.sampling import sampler
 from topr_exp.types import TOPRError
 
@@ -242,7 +242,7 @@ def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(
     words = [f"model.trust_remote_code={trust}"]
     config = config_of(*overrides(tmp_path), *words)
     load_policy(config.model, "cpu")
-    prompt.preview(config)
+    preview_prompt(config)
     monkeypatch.setattr(sampler, "open_sampler", refuse)
     monkeypatch.setattr(pipeline, "open_sampler", refuse)
     with pytest.raises(TOPRError, match="no sampler"):

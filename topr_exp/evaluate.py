@@ -89,10 +89,11 @@ def settings(args: Namespace) -> Config:
     models, sources = (composer.loader.get_group_options(group) for group in ("model", "data"))
     folder = None if choice in models else find_weights(choice, models)
     run = {} if folder is None else settings_beside(folder)
+    names = {group: run.get(group, {}).get("name") for group in ("model", "data")}
     if folder is not None:
-        choice = run["model"]["name"] if run and run["model"]["name"] in models else OTHER_FOLDERS
-        if run and "data" not in given and run["data"]["name"] in sources:
-            composer.overrides.append(composer.parse(f"data={run['data']['name']}"))
+        choice = str(names["model"]) if names["model"] in models else OTHER_FOLDERS
+        if "data" not in given and names["data"] in sources:
+            composer.overrides.append(composer.parse(f"data={names['data']}"))
     composer.overrides.append(composer.parse(f"model={choice}"))
     jobs = list(composer.jobs(composer.base()))
     if len(jobs) > 1:

@@ -31,10 +31,11 @@ from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.adapter import check_layers
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.runs import card, prompt
+from topr_exp.runs import card
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import fingerprints, keep_threads, note_models, refuse_changed_inputs, refuse_damaged_model
+from topr_exp.runs.preflight import write_prompt
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import show_log
@@ -136,7 +137,7 @@ class Experiment:
             sets = self.tasks.sets
             self.train = self.tasks.tokenize(sets.train, self.policy)
             self.test = self.tasks.tokenize(sets.test, self.policy)
-            prompt.write(self.folder.path, self.train, self.policy.tokenizer)
+            write_prompt(self.folder.path, self.train, self.policy.tokenizer)
 
     def load_imported(self) -> Completions | None:
         """Load completions made elsewhere; now, so that what can't be trained on is refused before sampling."""

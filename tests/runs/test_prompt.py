@@ -15,7 +15,7 @@ from topr_exp.config.data import AnswerFormat
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models import loading
 from topr_exp.pipeline import run
-from topr_exp.runs import prompt
+from topr_exp.runs.preflight import preview_prompt
 from topr_exp.types import TOPRError
 
 HEADING = "prompt of the first training problem (27 tokens; the completion begins at ◀):"
@@ -44,7 +44,7 @@ def test_a_run_and_a_dry_run_show_the_same_prompt(tmp_path: Path) -> None:
 
 
 def test_worked_examples_stop_strings_and_a_template_of_ones_own() -> None:
-    text = prompt.preview(config_of("data.shots=2", "data.train_problems=2", "data.template='Q: {question}\nA:'"))
+    text = preview_prompt(config_of("data.shots=2", "data.train_problems=2", "data.template='Q: {question}\nA:'"))
     assert 'begins at ◀ and ends before "\\nQ:"):\n<bos>Q: A ferry' in text
     assert text.count("\n\nQ: ") == 2
     assert text.endswith("\nA:◀")
@@ -54,13 +54,13 @@ def test_a_chat_prompt_goes_through_the_models_template(own: Path) -> None:
     path = own / "tokenizer_config.json"
     template = "{% for m in messages %}<eos>{{ m['role'] }}: {{ m['content'] }}{% endfor %}<eos>bot:"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
-    text = prompt.preview(config_of(f"model.path={own}", "data.chat=true"))
+    text = preview_prompt(config_of(f"model.path={own}", "data.chat=true"))
     assert "\n<bos><eos>user: Mia has" in text
     assert text.endswith('End with "The answer is N.", N being the number.<eos>bot:◀')
 
 
 def test_a_verifiers_prompt() -> None:
-    text = prompt.preview(config_of("model=tiny_verifier"))
+    text = preview_prompt(config_of("model=tiny_verifier"))
     assert text.endswith("How many coins does Bea have now?\nSolution: {solution}\nVerification:◀")
 
 
@@ -69,22 +69,22 @@ def test_what_is_on_the_hub_and_what_was_fetched(own: Path, tmp_path: Path, monk
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     settings = ["model=llama3_8b", "model.path=owner/own", "data.shots=0"]
-    text = prompt.preview(config_of(*settings))
+    text = preview_prompt(config_of(*settings))
     assert text.startswith("prompt of the first training problem (owner/own is not on this machine yet, which would ")
     assert text.endswith("\nQuestion: {question}\nAnswer:◀")
-    assert prompt.preview(config_of(*settings, "data.chat=true")).startswith("prompt: goes through the chat template")
+    assert preview_prompt(config_of(*settings, "data.chat=true")).startswith("prompt: goes through the chat template")
     fetched = tmp_path / "hub" / "models--owner--own"
     shutil.copytree(own, fetched / "snapshots" / "abc")
     (fetched / "refs").mkdir()
     (fetched / "refs" / "main").write_text("abc")
-    text = prompt.preview(config_of(*settings))
+    text = preview_prompt(config_of(*settings))
     assert text.endswith("\n<bos>Question: {question}\nAnswer:◀")
 
 
 def test_a_tokenizer_that_is_damaged_is_one_line(own: Path) -> None:
     (own / "tokenizer.json").write_text("{")
     with pytest.raises(TOPRError, match=r"its tokenizer can't be loaded: ") as caught:
-        prompt.preview(config_of(f"model.path={own}"))
+        preview_prompt(config_of(f"model.path={own}"))
     assert "\n" not in str(caught.value)
 
 

@@ -92,25 +92,26 @@ def front_matter(config: Config, summary: dict[str, Any], trained_on: TrainedOn)
 
     A data set of the hub is named only where its own problems were trained on, or tested on.
     """
-    import yaml
+    from huggingface_hub import EvalResult, ModelCardData
 
     split = "train" if config.data.test_split is Split.validation else "test"
     test = None if config.task.verifies else config.data.hub_name(split)
     train = config.data.hub_name("train") if trained_on.of_data else None
-    values: dict[str, Any] = {
-        "base_model": None if "model.path" in model_folders(config) else config.model.path,
-        "library_name": "transformers",
-        "pipeline_tag": "text-generation",
-        "tags": ["topr_exp", "reinforcement-learning", config.algo.name, *(["lora"] if config.model.lora else [])],
-        "datasets": [train] if train else None,
-    }
-    if test is not None:
-        metric = {"type": "pass@1", "name": "pass@1", "value": round(100 * summary["final"]["pass@1"], 2)}
-        dataset = {"type": test, "name": f"{test} ({summary['problems']['test']} problems)", "split": split}
-        result = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": [metric]}
-        values["model-index"] = [{"name": config.folder.name, "results": [result]}]
-    stated = {key: value for key, value in values.items() if value is not None}
-    return str(yaml.safe_dump(stated, sort_keys=False, allow_unicode=True))
+    pass_at_1 = EvalResult(
+        task_type="text-generation", metric_type="pass@1", metric_name="pass@1", dataset_type=str(test),
+        metric_value=round(100 * summary["final"]["pass@1"], 2), dataset_split=split,
+        dataset_name=f"{test} ({summary['problems']['test']} problems)",
+    )  # fmt: skip
+    data = ModelCardData(
+        base_model=None if "model.path" in model_folders(config) else config.model.path,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=["topr_exp", "reinforcement-learning", config.algo.name, *(["lora"] if config.model.lora else [])],
+        datasets=[train] if train else None,
+        model_name=config.folder.name if test is not None else None,
+        eval_results=[pass_at_1] if test is not None else None,
+    )
+    return f"{data.to_yaml()}\n"
 
 
 def results(config: Config, summary: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Checks before anything starts that what the settings name is there and can be used: files, models, programs.
+"""Before anything starts: what the settings name is there and can be used (files, models, programs), a prompt is shown.
 
 Problems and completions are read line by line, once for all runs of a sweep that name them.
 """
@@ -10,7 +10,7 @@ import importlib.util
 import itertools
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,12 @@ from topr_exp.config.data import DataConfig, Reward
 from topr_exp.config.model import VLLMConfig
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import ProblemSets, load_problems
-from topr_exp.data.prompts import build_prompter
+from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
 from topr_exp.models import files
 from topr_exp.runs.console import warn
 from topr_exp.runs.inputs import model_folders, own_files
-from topr_exp.runtime.distributed import check_device
+from topr_exp.runtime.distributed import check_device, main_process_only
+from topr_exp.runtime.files import write_text
 from topr_exp.runtime.jsonfiles import read_object
 from topr_exp.store.completions import scan_file, unknown_problem
 from topr_exp.types import ConfigError, TOPRError
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from topr_exp.config.settings import Config
 
 LARGEST_REFUSED_SHARE = 0.05
+PROMPT = "prompt.txt"
+END = "◀"  # where the completion begins: a space before it would be the prompt's
 Stamp = tuple[str, int, int]  # of a file: where, bytes, time of change
 
 
@@ -232,3 +235,54 @@ def check_output_dir(folder: Path, name: str) -> None:
             (trial / folder.relative_to(there)).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"output_dir={name}: cannot make {folder} ({error.strerror})") from None
+
+
+# ---- a prompt for people to read
+
+
+def preview_prompt(config: Config) -> str:
+    """The prompt of the first training problem as the model gets it, with the tokenizer alone loaded."""
+    from transformers import AutoTokenizer
+
+    sets, model = problems(config.data), config.model
+    # Problems that are elsewhere, as on the hub, are not fetched for this.
+    question = sets.train[0].question if sets is not None else "{question}"
+    fields = sets.train[0].fields if sets is not None else {}
+    prompter = build_prompter(config.data)
+    if config.task.verifies:  # the solution is sampled
+        assert config.task.template is not None
+        question = config.task.template.replace("{question}", question)
+        prompter = Prompter("{question}", (), bool(config.task.chat), ())
+    folder = model_folders(config).get("model.path")
+    options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
+    if folder is None:
+        options |= {"revision": model.revision or "main", "local_files_only": True}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder or model.path, **options)
+    except Exception as error:  # transformers raises many types for tokenizers that it can't read
+        if folder is not None:
+            reason = " ".join(str(error).split())
+            raise TOPRError(f"model folder {folder}: its tokenizer can't be loaded: {reason}") from error
+        if prompter.chat:
+            return f"prompt: goes through the chat template of {model.path}, which is not on this machine yet"
+        why = f"{model.path} is not on this machine yet, which would show its tokens"
+        return shown_prompt(prompter.render(question, fields=fields), why, prompter.stop)
+    ids = tokenizer(prompter.render(question, tokenizer, fields), add_special_tokens=False)["input_ids"]
+    return shown_tokens(files.with_bos(ids, tokenizer.bos_token_id), tokenizer, prompter.stop)
+
+
+@main_process_only
+def write_prompt(folder: Path, questions: TokenizedProblems, tokenizer: Any) -> None:
+    """Write the first prompt of a run into its folder."""
+    write_text(folder / PROMPT, shown_tokens(questions.prompts[0].tolist(), tokenizer, questions.stop) + "\n")
+
+
+def shown_tokens(ids: Sequence[int], tokenizer: Any, stop: Sequence[str]) -> str:
+    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return shown_prompt(text, f"{len(ids)} tokens", stop)
+
+
+def shown_prompt(text: str, what: str, stop: Sequence[str]) -> str:
+    """A prompt with a line above it that says how to read it."""
+    ends = f" and ends before {' or '.join(json.dumps(each, ensure_ascii=False) for each in stop)}" if stop else ""
+    return f"prompt of the first training problem ({what}; the completion begins at {END}{ends}):\n{text}{END}"

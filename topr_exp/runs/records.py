@@ -125,11 +125,9 @@ def write_lines(path: Path, records: Iterable[Record]) -> None:
 
 def missing_updates(there: Iterable[tuple[int, int]], iterations: int, end: int | None = None) -> str:
     """The updates of some iterations that are not there, in words; end: the last one of the last iteration."""
-    found: dict[int, set[int]] = {iteration: set() for iteration in range(1, iterations + 1)}
-    for iteration, step in there:
-        found.setdefault(iteration, set()).add(step)
-    parts = []
-    for iteration, steps in found.items():
+    parts, known = [], set(there)
+    for iteration in range(1, iterations + 1):
+        steps = {step for place, step in known if place == iteration}
         last = end if end is not None and iteration == iterations else max(steps, default=0)
         if lost := [step for step in range(1, last + 1) if step not in steps]:
             shown = ", ".join(map(str, lost[:SHOWN])) + (", ..." if len(lost) > SHOWN else "")

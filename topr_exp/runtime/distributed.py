@@ -151,15 +151,6 @@ def broadcast(value: T) -> T:
     return values[0]  # type: ignore[return-value]
 
 
-def shared_store() -> Any:
-    """Torch's store of short texts, which the processes of a run read without waiting for each other; None for one."""
-    if _size == 1:
-        return None
-    from torch.distributed import distributed_c10d
-
-    return distributed_c10d._get_default_store()
-
-
 def barrier() -> None:
     """Go on once every process got here: what process 0 wrote before is there for all."""
     all_gather(None)

@@ -209,7 +209,7 @@ class Table:
             for index in list(pending):
                 made_here = False
                 if (fault := self.fault(index)) is not None:
-                    self._stop.check_others()
+                    self._stop.check()
                     with disk_errors(f"write {self.lock_file(index)}"):
                         lock = locks.acquire(self.lock_file(index))
                     if isinstance(lock, locks.Owner):
