@@ -83,7 +83,7 @@ def test_a_run_with_it_and_an_evaluation_of_what_it_trained(project: Path, capsy
     (path,) = Path("out2").glob("*/*/eval.json")
     assert json.loads(path.read_text())["figures"]["pass@1"] == summary["final"]["pass@1"]
     assert evaluate([f"model={config.folder}", "output_dir=out2"]) == 2
-    assert "data=coins: no such choice" in capsys.readouterr().err
+    assert "data._target_=coins.Coins of the run that wrote the model decides" in capsys.readouterr().err
 
     change(project, "last number is", "very last number is")
     with pytest.raises(TOPRError, match=r"data\.grader \(coins\.py\) has changed since"):
