@@ -277,7 +277,7 @@ class RunFolder:
     def save_training_set(
         self, iteration: int, examples: Any, summary: dict[str, Any], sources: dict[str, str]
     ) -> None:
-        """Which completions (rows of the rollouts) an iteration trains on, what they are and where they lie."""
+        """Save the completions (rows of the rollouts) that an iteration trains on, their summary and their tables."""
         import numpy as np
 
         target = self.path / f"iteration-{iteration}"

@@ -1,4 +1,4 @@
-"""What a run was begun with (files and models by content, CPU threads): it goes on, and answers, only with that."""
+"""Inputs of a run (files and models by content, CPU threads): it goes on only with those that it was begun with."""
 
 from __future__ import annotations
 
