@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from tests.conftest import ROOT, config_of, make_model
 from topr_exp.config.model import SamplerConfig
 from topr_exp.config.schema import plain
 from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.evaluate import settings_of
+from topr_exp.evaluate import ask_as
 from topr_exp.sampling import engine as engine_module
 from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import LEAST_VLLM, Engine, check_python
@@ -190,12 +190,12 @@ def test_where_an_engine_computes_does_not_name_a_run() -> None:
 
 
 def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:
-    run = plain(config_of("sampler=vllm", "sampler.top_k=7"))
-    own, other = (list(settings_of(run, Namespace(overrides=given, config_dir=None))) for given in ([], ["sampler=hf"]))
-    assert {"sampler='vllm'", "sampler=vllm"} & set(own)
-    assert "sampler.tensor_parallel=1" in own
-    assert not [text for text in other if text.startswith("sampler=") or "tensor_parallel" in text]
-    assert "sampler.top_k=7" in other
+    run, own, other = (OmegaConf.create(plain(config_of(*words))) for words in (["sampler=vllm"], [], []))
+    run.sampler.top_k = 7
+    for composed, given in ((own, {}), (other, {"sampler": "hf"})):
+        ask_as(OmegaConf.to_container(run), composed, given)  # type: ignore[arg-type]
+    assert (own.sampler.name, own.sampler.tensor_parallel, own.sampler.top_k) == ("vllm", 1, 7)
+    assert (other.sampler.name, other.sampler.top_k, "tensor_parallel" in other.sampler) == ("hf", 7, False)
 
 
 def test_an_engine_takes_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
 from topr_exp.config.model import SamplerConfig
-from topr_exp.models.memory import memory_for
-from topr_exp.models.policy import Policy
+from topr_exp.models.policy import Policy, memory_for
 
 WORTH_A_PASS = 32  # tokens
 

@@ -23,8 +23,7 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from topr_exp.config.model import Transfer, VLLMConfig
 from topr_exp.models.adapter import base_weights, merged
-from topr_exp.models.memory import memory_for, release_gpu_memory
-from topr_exp.models.policy import Policy, save_policy, stored
+from topr_exp.models.policy import Policy, memory_for, release_gpu_memory, save_policy, stored
 from topr_exp.runtime import distributed
 from topr_exp.sampling.engine import Engine, check_python
 from topr_exp.sampling.sampler import Sample, Sampler, seed_of

@@ -160,7 +160,7 @@ class Table:
             for index in list(pending):
                 made_here = False
                 if self.fault(index) is not None:
-                    self._stop.check_others()
+                    self._stop.check()
                     lock = self._lock(index)
                     if isinstance(lock, locks.Owner):
                         makes = f"waiting for {lock}, which makes shard {index} of {self.shards} of {self.name}"
