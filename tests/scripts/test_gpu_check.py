@@ -308,7 +308,7 @@ def test_a_python_without_vllm_is_one_line(tmp_path: Path) -> None:
 
 def test_a_python_without_vllm_is_a_reason_to_skip_its_tests() -> None:
     environment = Path(sys.executable).parent.parent
-    with pytest.raises(pytest.skip.Exception, match=r"there is no vLLM in that environment.*\(TOPR_VLLM=ENVIRONMENT\)"):
+    with pytest.raises(pytest.skip.Exception, match=r"no vLLM in that environment.*\(TOPR_VLLM=ENVIRONMENT\)"):
         python_of(str(environment))
 
 
