@@ -36,7 +36,7 @@ def write_figure(need: Need, request: Request) -> int:
     stored = records.read(file)
     known, extra = records.known(stored), stored["extra"]
     if others := known.keys() - need.jobs.keys():
-        everything, _ = jobs_of(figure, dataclasses.replace(request, full=True, overrides=()))
+        everything = jobs_of(figure, dataclasses.replace(request, full=True, overrides=()))
         known = {key: record for key, record in known.items() if key not in others or key in everything}
     now = [
         (record | {"environment": records.environment_of(folder)}, folder) for record, folder in finished(need).values()

@@ -49,18 +49,14 @@ def asked_of(experiment: str, request: Request) -> list[str] | None:
     return [name for name in algorithms if name in given["algo"].split(",")] if "algo" in given else algorithms
 
 
-def jobs_of(figure: Figure, request: Request) -> tuple[dict[str, Job], Plan]:
+def jobs_of(figure: Figure, request: Request) -> dict[str, Job]:
     """The runs of a figure by identity. ConfigError for what can't be composed."""
     found: dict[str, Job] = {}
-    planned = None
     for experiment in figure.experiments:
-        if asked_of(experiment, request) == []:
-            continue
-        planned = plan(parse(arguments(experiment, figure, request)))
-        for job in planned.jobs:
-            found.setdefault(records.identity_of(job.config), job)
-    assert planned is not None, figure.name
-    return found, planned
+        if asked_of(experiment, request) != []:
+            for job in plan(parse(arguments(experiment, figure, request))).jobs:
+                found.setdefault(records.identity_of(job.config), job)
+    return found
 
 
 @dataclass(frozen=True)
@@ -75,21 +71,19 @@ def needs(request: Request) -> tuple[list[Need], list[Plan]]:
     """What each figure needs, and plans of the runs that are neither recorded nor finished, one a sweep's folder."""
     found = []
     todo: dict[Path, dict[Path, Job]] = {}
-    launcher: dict[str, Any] = {}
     for figure in request.figures:
-        jobs, planned = jobs_of(figure, request)
+        jobs = jobs_of(figure, request)
         found.append(Need(figure, jobs))
         known = records.known(records.read(request.out / f"{figure.name}.json")) if request.recorded else {}
         for key, job in jobs.items():
             if key not in known and not (job.config.folder / "DONE").exists():
                 todo.setdefault(job.config.folder.parent, {}).setdefault(job.config.folder, job)
-        launcher = planned.launcher
     plans = []
     for jobs_there in todo.values():
         # A figure's runs of all seeds together would leave the rest for last if it is stopped: the first seeds first.
         order = sorted(jobs_there.values(), key=lambda job: job.config.seed)
         check_sweep(order)
-        plans.append(Plan(order, True, launcher))
+        plans.append(Plan(order, True))
     return found, plans
 
 

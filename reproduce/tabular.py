@@ -43,7 +43,7 @@ NEAR, FAR = 1e-3, 1e-2  # KL to the optimum: below it a policy counts as there, 
 # ---- TOPR's Figure 2
 
 
-def objectives() -> dict[str, Any]:
+def objectives(finished: Sequence[tuple[Record, Path]] = ()) -> Extra:
     """The objective of one response as a function of its ratio, for R = +1 and R = −1: TOPR (Eq. 11) and PPO (Eq. 6).
 
     TOPR (arXiv 2503.14286), Figure 2: a⁺ = 1, b⁺ = 1 + ε, a⁻ = 0, b⁻ = 1, ε = 0.2.
@@ -61,10 +61,6 @@ def objectives() -> dict[str, Any]:
             "importance_sampling": (delta.exp() * reward).tolist(),
         }
     return curves
-
-
-def objective_curves(finished: Sequence[tuple[Record, Path]]) -> Extra:
-    return objectives()
 
 
 def draw_objectives(panels: Sequence[Axes], extra: Extra) -> None:
@@ -89,7 +85,7 @@ def draw_figure_2(runs: Runs, extra: Extra) -> Figure:
     for ax, sign in zip(grid[0], ("positive", "negative"), strict=True):
         bottom, top = ax.get_ylim()
         for i, (told, members) in enumerate(groups.items()):
-            low, middle, high = ratios(members, sign)
+            low, middle, high = map(float, np.exp(log_ratios(members, sign)))
             y = bottom + (0.05 + 0.07 * i) * (top - bottom)
             color = draw.series_style(("topr", "ppo").index(members[0]["settings"]["algo.name"]))["color"]
             ax.plot([low, high], [y, y], color=color, lw=3, alpha=0.5)
@@ -100,12 +96,6 @@ def draw_figure_2(runs: Runs, extra: Extra) -> Figure:
             else:
                 ax.text(high + 0.05, y, told, fontsize=6, va="center")
     return figure
-
-
-def ratios(runs: Runs, sign: str) -> tuple[float, float, float]:
-    """5, 50 and 95 % quantiles of the ratio, those of `log_ratios`."""
-    low, middle, high = map(float, np.exp(log_ratios(runs, sign)))
-    return low, middle, high
 
 
 def log_ratios(runs: Runs, sign: str) -> tuple[float, float, float]:

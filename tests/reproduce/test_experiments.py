@@ -31,7 +31,7 @@ def test_every_experiment_belongs_to_a_figure() -> None:
 
 def test_a_run_that_several_figures_need_is_one_run_with_completions_of_its_seed() -> None:
     jobs = {
-        name: jobs_of(named(name), request_for(named(name)))[0].values() for name in ("fig1", "fig2", "fig7", "related")
+        name: jobs_of(named(name), request_for(named(name))).values() for name in ("fig1", "fig2", "fig7", "related")
     }
     folders = {name: {job.config.folder for job in each} for name, each in jobs.items()}
     assert len(folders["fig1"]) == 21
@@ -75,7 +75,7 @@ def test_an_experiment_s_own_settings_and_the_command_line_s() -> None:
 )  # fmt: skip
 def test_one_algorithm_of_a_figure_that_has_settings_of_others(text: str, losses: set[tuple[str, bool]]) -> None:
     figure = named("staleness_long")
-    jobs, _ = jobs_of(figure, request_for(figure, overrides=(text, "seed=0")))
+    jobs = jobs_of(figure, request_for(figure, overrides=(text, "seed=0")))
     assert {
         (job.config.algo.name, getattr(job.config.algo, "length_normalize", False)) for job in jobs.values()
     } == losses

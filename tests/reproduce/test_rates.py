@@ -94,4 +94,4 @@ def test_runs_on_long_answers_have_the_rate_of_their_length_and_loss() -> None:
 def jobs_of_length() -> list[Any]:
     from reproduce.jobs import jobs_of
 
-    return list(jobs_of(named("length"), request_for(named("length")))[0].values())
+    return list(jobs_of(named("length"), request_for(named("length"))).values())

@@ -68,7 +68,7 @@ def test_a_figure_of_half_of_its_runs(figure: Figure, tmp_path: Path) -> None:
 @EVERY_FIGURE
 def test_recorded_runs_are_those_of_the_experiments(figure: Figure) -> None:
     """Settings of the first two seeds, composed now, are identities of records; so that --recorded runs nothing."""
-    jobs, _ = jobs_of(figure, request_for(figure, overrides=("seed=0",)))
+    jobs = jobs_of(figure, request_for(figure, overrides=("seed=0",)))
     known = records.known(records.read(RESULTS / f"{figure.name}.json"))
     assert jobs.keys() <= known.keys()
     assert len({job.config.folder for job in jobs.values()}) == len(jobs)
