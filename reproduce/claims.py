@@ -24,22 +24,8 @@ from reproduce.figure import (
     model_and_seed,
     of_model,
     pick,
-    within,
 )
-from reproduce.groups import (
-    EFFECTIVE,
-    RATE,
-    TOP_K,
-    TURNS,
-    algorithms,
-    divided,
-    name_of,
-    shares,
-    titled,
-    told,
-    top_k,
-    ways,
-)
+from reproduce.groups import EFFECTIVE, RATE, TURNS, algorithms, divided, name_of, shares, titled, told, ways
 from reproduce.panels import distances
 from reproduce.records import LENGTHS
 from reproduce.variance import LIMITS
@@ -238,17 +224,6 @@ def at_beta(runs: Runs, extra: Extra) -> Claim:
 
 
 # ---- beyond the papers
-
-
-def log_mu(runs: Runs, extra: Extra) -> list[Claim]:
-    """Of one algorithm: recomputing log μ against taking the sampler's, with and without top-k."""
-    found: list[Claim] = []
-    for k, group in runs.split(TOP_K).items():
-        claimed = "recomputing log μ ends above taking the sampler's" if k else "whose log μ it is makes no difference"
-        text = f"{{algorithms}}, {top_k(k)}: {claimed}"
-        lead = difference(pick(group, "mu=sampler"), pick(group, "mu=scored"))
-        found.append(above(text, lead) if k else within(f"{text} (within a point)", lead, 0.01))
-    return found
 
 
 def spent_percent(record: Record) -> float:

@@ -8,13 +8,13 @@ from typing import Any
 import yaml
 
 from reproduce import claims, draw, groups, panels, rates, table2, tabular, variance
-from reproduce.figure import Compared, Decides, Figure, Row, above, below, each, judged, others, pick
+from reproduce.figure import Compared, Decides, Figure, Row, above, below, each, judged, others, pick, within
 from topr_exp.report.selection import Runs
 
 MODULES = (groups, claims, draw, panels, rates, table2, tabular, variance)
 TABLE = yaml.safe_load(Path(__file__).with_name("figures.yaml").read_text(encoding="utf-8"))
 SHARED = TABLE.pop("_")
-RULES = {"above": above, "below": below}
+RULES = {"above": above, "below": below, "within": within}
 
 
 def named(name: str) -> Any:
