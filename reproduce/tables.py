@@ -14,7 +14,7 @@ from topr_exp.report.selection import Runs
 MODULES = (groups, claims, draw, panels, rates, table2, tabular, variance)
 TABLE = yaml.safe_load(Path(__file__).with_name("figures.yaml").read_text(encoding="utf-8"))
 SHARED = TABLE.pop("_")
-RULES = {"above": above, "below": below, "within": within}
+RULES: dict[str, Any] = {"above": above, "below": below, "within": within}
 
 
 def named(name: str) -> Any:
