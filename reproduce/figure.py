@@ -54,14 +54,14 @@ class Figure:
     draw: Callable[[Runs, Extra], Drawing]
     judge: Judge  # for one model
     levels: tuple[Level, ...]  # the table's rows are these groups
-    wider: tuple[str, ...] = ("seed=0,1,2,3,4", "model=tiny,tiny_noise")  # added to them in the full version
+    wider: tuple[str, ...]  # added to them in the full version
+    metrics: tuple[str, ...]  # of the updates, by records.METRICS, that it needs
+    names: tuple[str, ...]  # columns of the table
+    note: str = ""  # what a reader must know of how it was made
     only_full: bool = False
     own_model: bool = False  # its experiments name their models: model=NAME is not for it
     extra: Callable[[Sequence[tuple[Record, Path]]], Extra] | None = None  # computed from finished runs
-    metrics: tuple[str, ...] = ()  # of the updates, by records.METRICS, that it needs
     own_table: Callable[[Runs, Extra], list[str]] | None = None  # in Markdown, for one model, beside that of numbers
-    note: str = ""  # what a reader must know of how it was made
-    names: tuple[str, ...] = ("pass@1", "maj", "invalid")  # columns of the table
 
 
 # ---- rules
