@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from topr_exp.config.load import build_algorithm
+from topr_exp.config.load import build_section
 from topr_exp.types import Batch, PairBatch
 
 CONF = Path(__file__).parents[2] / "conf" / "algo"
@@ -44,7 +44,7 @@ def settings_of(name: str, **overrides: Any) -> Any:
 
 def load(name: str, **overrides: Any) -> Any:
     """The loss of <name>.yaml with some fields replaced."""
-    return build_algorithm(settings_of(name, **overrides))
+    return build_section("algo", settings_of(name, **overrides))
 
 
 # Each loss as its YAML has it, and each of its options.

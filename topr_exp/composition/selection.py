@@ -95,8 +95,8 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     A problem with a single completion is left out: group baselines need two.
     Raises TOPRError when no problem fits.
     """
-    assert config.name is ComposeName.uniform, "ComposeConfig.check_unit refuses the others"
-    assert not [*config.left_out()], "ComposeConfig.check_unit refuses it"
+    assert config.name is ComposeName.uniform, "config.settings refuses the others"
+    assert (config.drop_truncated, config.duplicates) == (False, Duplicates.keep), "config.settings refuses the others"
     rows = usable_rows(candidates, config)
     index, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
     usable = np.flatnonzero((size >= 2) & np.isin(index, candidates.problem[rows]))
