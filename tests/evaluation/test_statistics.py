@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation import brute_force
-from tests.evaluation.synthetic import evaluation
+from tests.evaluation.brute_force import evaluation
 from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID, correct_histogram, encode, shares
 from topr_exp.evaluation.statistics import mean_lengths, mean_reward, measure, summarise
 
@@ -62,6 +62,8 @@ def test_every_k_against_enumeration():
         exact = 1e-12 if k in (1, 8) else 4 * 0.5 / math.sqrt(2000 * 40)
         assert found["pass@k"][str(k)]["value"] == pytest.approx(passed, abs=1e-12)
         assert found["maj@k"][str(k)]["value"] == pytest.approx(voted, abs=exact)
+        for name, value in (("pass@k", passed), ("maj@k", voted)):
+            assert found[name][str(k)]["draws"] == pytest.approx(value, abs=4 * 0.5 / math.sqrt(2000 * 40))
 
 
 def test_each_curve_point_carries_its_errors():
