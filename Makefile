@@ -1,11 +1,12 @@
 # `make demo` and `make test` need nothing but Python 3.11 and a package index.
 PYTHON ?= python3
+SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 
 VLLM := .venv-vllm
 
-.PHONY: demo vllm test test-extended test-all test-slow check-ordering faults io-faults gpu-check paper paper-full lint clean
+.PHONY: demo vllm test test-extended test-all test-slow check-ordering faults io-faults gpu-check check-gpu-pins paper paper-full lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -48,6 +49,11 @@ paper: $(VENV)/.installed
 # Hours; the same command goes on where it stopped: both bases, more seeds, learning rates, questions beyond the papers.
 paper-full: $(VENV)/.installed
 	$(BIN)/python -m reproduce --full
+
+# Half a minute: does uv (on PATH) still resolve pyproject's ranges to the versions of constraints-gpu.txt?
+check-gpu-pins:
+	uv pip compile --universal --python-version 3.11 --extra vllm --extra dev --constraint constraints-gpu.txt \
+		--no-annotate --no-header --quiet pyproject.toml | diff - <(grep -v '^\#' constraints-gpu.txt)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -39,10 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def difficulty_of_run(run: Path, iteration: int, effective_positive: Sequence[float]) -> dict[str, Any]:
-    """`composition.difficulty.difficulty_weights` of the completions that an iteration of a run was composed from."""
+    """`composition.weights.difficulty_weights` of the completions that an iteration of a run was composed from."""
     import numpy as np
 
-    from topr_exp.composition.difficulty import difficulty_weights
+    from topr_exp.composition.weights import difficulty_weights
     from topr_exp.store import Store
 
     if not run.is_dir():
@@ -58,16 +58,10 @@ def difficulty_of_run(run: Path, iteration: int, effective_positive: Sequence[fl
     verdict = store.open(store.root / sources["verdicts"]).read(["verdict"])["verdict"].to_numpy()
     _, group, samples = np.unique(problem, return_inverse=True, return_counts=True)
     correct = np.bincount(group, weights=verdict == "correct").astype(int)
-    weights = difficulty_weights(correct, samples, effective_positive)
-    per_problem = np.round(weights.per_problem, 6).tolist()
-    return {
-        "positive_share": weights.positive_share,
-        "effective_positive": weights.effective_positive,
-        "baseline": weights.baseline,
-        "problems": weights.n_problems,
-        "share": np.round(weights.share, 6).tolist(),
-        "per_problem": [[None if value != value else value for value in row] for row in per_problem],
-    }
+    found = difficulty_weights(correct, samples, effective_positive)
+    for name in ("share", "per_problem"):
+        found[name] = [[None if v != v else v for v in row] for row in np.round(found[name], 6).tolist()]
+    return found
 
 
 def difficulty_table(found: dict[str, Any]) -> str:
