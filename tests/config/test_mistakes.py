@@ -126,6 +126,12 @@ hydra.sweep.dir=x | hydra.sweep.dir=x: nothing reads hydra.sweep.dir; output_dir
 +hydra.run.dir=x | +hydra.run.dir=x: nothing reads hydra.run.dir;
 model.size=null | model.size=null: expected tiny or large, in the model's YAML
 -m data.nn=1,2 | nothing reads data.nn
+-m cluster=local,slurm | cluster=local,slurm: the runs of a sweep share it
+-m name=a,b | name=a,b: the runs of a sweep share it
+-m seed=0,0 | seed=0 and seed=0 are the same run
+-m tracking=none,wandb | tracking=wandb and tracking=none are the same run
+-m optim.micro_batch_size=2,4 | optim.micro_batch_size=4 and optim.micro_batch_size=2 are the same run
+cluster.jobs=0 | cluster.jobs must be 1 or more; got 0
 -m optim.lr.x=1,2 | optim.lr={'x': 1}: expected a number
 model.lora.rank=8 | model.lora.alpha is not set
 model.lora.rnk=8 | nothing reads model.lora.rnk
