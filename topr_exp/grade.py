@@ -1,8 +1,8 @@
 """`python -m topr_exp.grade`: grades completions on their own, JSON lines in, the same lines with verdicts out.
 
-Each input line is an object with the strings `completion` and `gold`; it comes back, in order and as soon as it is
-decided, with `verdict`, `answer` and `path` (docs/grading.md), and `reward` where your own grader gives a number. A
-malformed line comes back as {"line", "error"}, the rest is graded, and the exit status is 1. Exit status 2: a wrong
+Each input line is an object with the strings `completion` and `gold`; it comes back, in order and without waiting for
+further input, with `verdict`, `answer` and `path` (docs/grading.md), and `reward` where your own grader gives a number.
+A malformed line comes back as {"line", "error"}, the rest is graded, and the exit status is 1. Exit status 2: a wrong
 option, or a file that cannot be read.
 """
 
@@ -10,26 +10,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
+import io
 import json
-import os
-import queue
 import sys
-import threading
 import time
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from topr_exp.grading import Grader, Outcome
+from topr_exp.grading import Grader
 from topr_exp.grading.extraction import FORMATS
 from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.files import unique_name
+from topr_exp.runtime.files import whole_file
 from topr_exp.types import VERDICTS, ConfigError, TOPRError
 
-LINES_AHEAD = 1024
+READ_BYTES = 1 << 16
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,16 +34,27 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
+    started, number, malformed = time.monotonic(), 0, 0
     with (
         Grader(options.format, options.workers, options.deadline, threshold=options.threshold) as grader,
         _source(options.input) as source,
         _sink(options.output) as sink,
     ):
-        started = time.monotonic()
-        job = _Job(grader, source, sink)
-        job.run()
-        print(job.summary(time.monotonic() - started), file=sys.stderr)
-    return 1 if job.malformed else 0
+        for lines in _lines(source):
+            rows = [_row(line, place) for place, line in enumerate(lines, number + 1) if line.strip()]
+            number += len(lines)
+            outcomes = grader.grade((row["completion"], row["gold"]) for row in rows if "completion" in row)
+            for row in rows:
+                if "completion" not in row:
+                    malformed += 1
+                else:
+                    outcome = next(outcomes)
+                    row |= {"verdict": outcome.verdict, "answer": outcome.answer, "path": outcome.path}
+                    row |= {} if outcome.reward is None else {"reward": outcome.reward}
+                sink.write(json.dumps(row) + "\n")
+            sink.flush()
+    print(_summary(grader.counters, malformed, time.monotonic() - started), file=sys.stderr)
+    return 1 if malformed else 0
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -69,15 +76,11 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def _source(name: str | None) -> Iterator[BinaryIO]:
-    if name is None:
-        # Not sys.stdin, and never closed: after Ctrl-C the thread of `_lines` still waits in it, and closing would too.
-        yield open(sys.stdin.fileno(), "rb", closefd=False)  # noqa: SIM115
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            stream = stack.enter_context(open(name, "rb"))
-        except OSError as error:
-            raise ConfigError(f"--in {name}: {error.strerror}") from error
+    try:
+        stream = open(sys.stdin.fileno() if name is None else name, "rb", closefd=name is not None)  # noqa: SIM115
+    except OSError as error:
+        raise ConfigError(f"--in {name}: {error.strerror}") from error
+    with stream:
         yield stream
 
 
@@ -87,128 +90,58 @@ def _sink(name: str | None) -> Iterator[TextIO]:
     if name is None:
         yield sys.stdout
         return
-    target = Path(name)
-    temporary = target.with_name(f".{target.name}.{unique_name()}")
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(whole_file(Path(name)))
+        except OSError as error:
+            raise ConfigError(f"--out {name}: {error.strerror}") from error
+        text = io.TextIOWrapper(file, "ascii")
+        yield text
+        text.detach()
+
+
+def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
+    """The lines that have come, without waiting for more; of the last one, what there is at the end."""
+    begun: list[bytes] = []
     try:
-        stream = open(temporary, "x")  # noqa: SIM115
+        while data := source.read1(READ_BYTES):  # type: ignore[attr-defined]
+            *lines, rest = data.split(b"\n")
+            if lines:
+                yield [b"".join([*begun, lines[0]]), *lines[1:]]
+                begun = []
+            begun.append(rest)
     except OSError as error:
-        raise ConfigError(f"--out {name}: {error.strerror}") from error
-    try:
-        with stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        raise TOPRError(f"the input can't be read: {error.strerror}") from error
+    yield [b"".join(begun)]
 
 
-class _Job:
-    """One pass over the input: rows wait in order until their outcome is there."""
-
-    def __init__(self, grader: Grader, source: BinaryIO, sink: TextIO) -> None:
-        self.grader, self.sink = grader, sink
-        self.lines = _lines(source)
-        self.waiting: deque[dict[str, Any]] = deque()  # rows under way, and errors behind them
-        self.malformed = 0
-        self.graded: Counter[str] = Counter()
-
-    def run(self) -> None:
-        for outcome in self.grader.grade(self._pairs()):
-            self._pass_errors()
-            row = self.waiting.popleft()
-            reward = {} if outcome.reward is None else {"reward": outcome.reward}
-            self._write({**row, "verdict": outcome.verdict, "answer": outcome.answer, "path": outcome.path, **reward})
-            self._count(outcome)
-            self._pass_errors()
-        self._pass_errors()
-        self.sink.flush()
-
-    def summary(self, seconds: float) -> str:
-        """One line for standard error: verdicts, paths, malformed lines, speed."""
-        total = sum(self.graded[verdict] for verdict in VERDICTS)
-        verdicts = ", ".join(f"{self.graded[name]} {name}" for name in VERDICTS)
-        paths = ("string", "rational", "numeric", "symbolic", "timeout", "died", "raised", "user")
-        by_path = ", ".join(f"{self.graded[name]} {name}" for name in paths if self.graded[name])
-        return (
-            f"{total} graded: {verdicts}; decided by: {by_path or 'nothing'}; {self.malformed} malformed; "
-            f"{seconds:.1f} s, {total / max(seconds, 1e-9):,.0f} a second"
-        )
-
-    def _pairs(self) -> Iterator[tuple[str, str] | None]:
-        for number, line in self.lines:
-            if line is None:
-                yield None  # nothing to read for now: finish what is open
-                self.sink.flush()
-            elif line.strip():
-                yield from self._pair(number, line)
-
-    def _pair(self, number: int, line: bytes) -> Iterator[tuple[str, str]]:
-        row, error = _row(line)
-        if error is None:
-            self.waiting.append(row)
-            yield row["completion"], row["gold"]
-            return
-        self.malformed += 1
-        self.waiting.append({"line": number, "error": error})
-        if len(self.waiting) == 1:
-            self._pass_errors()
-
-    def _pass_errors(self) -> None:
-        while self.waiting and self.waiting[0].keys() == {"line", "error"}:
-            self._write(self.waiting.popleft())
-
-    def _write(self, row: dict[str, Any]) -> None:
-        self.sink.write(json.dumps(row) + "\n")
-
-    def _count(self, outcome: Outcome) -> None:
-        self.graded[outcome.verdict] += 1
-        self.graded[outcome.path] += 1
-
-
-def _row(line: bytes) -> tuple[dict[str, Any], str | None]:
-    """The parsed line, or what is wrong with it."""
+def _row(line: bytes, number: int) -> dict[str, Any]:
+    """The parsed line, or its number and what is wrong with it."""
     try:
         row = json.loads(line)
     except UnicodeDecodeError:
-        return {}, "not UTF-8"
+        return {"line": number, "error": "not UTF-8"}
     except (ValueError, RecursionError) as error:
-        return {}, f"not JSON: {error}"
+        return {"line": number, "error": f"not JSON: {error}"}
     if not isinstance(row, dict):
-        return {}, f"not an object but {type(row).__name__}"
+        return {"line": number, "error": f"not an object but {type(row).__name__}"}
     for name in ("completion", "gold"):
-        if name not in row:
-            return {}, f"no {name}"
-        if not isinstance(row[name], str):
-            return {}, f"{name} is not a string but {type(row[name]).__name__}"
-    return row, None
+        if not isinstance(row.get(name), str):
+            wrong = f"{name} is not a string but {type(row[name]).__name__}" if name in row else f"no {name}"
+            return {"line": number, "error": wrong}
+    return row
 
 
-def _lines(source: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Numbered lines, read by a thread so that results never wait for input; None when no further line has come yet."""
-    lines: queue.Queue[bytes | OSError | None] = queue.Queue(LINES_AHEAD)
-
-    def read() -> None:
-        try:
-            for line in source:
-                lines.put(line)
-            lines.put(None)
-        except OSError as error:
-            lines.put(error)
-
-    threading.Thread(target=read, name="grade-input", daemon=True).start()
-    for number in itertools.count(1):
-        try:
-            line = lines.get_nowait()
-        except queue.Empty:
-            yield number, None
-            line = lines.get()
-        if line is None:
-            return
-        if isinstance(line, OSError):
-            raise TOPRError(f"the input can't be read: {line.strerror}")
-        yield number, line
+def _summary(counts: Mapping[str, int], malformed: int, seconds: float) -> str:
+    """One line for standard error: verdicts, paths, malformed lines, speed."""
+    total = sum(counts[verdict] for verdict in VERDICTS)
+    verdicts = ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
+    paths = ("string", "rational", "numeric", "symbolic", "timeout", "died", "raised", "user")
+    by_path = ", ".join(f"{counts[name]} {name}" for name in paths if counts[name])
+    return (
+        f"{total} graded: {verdicts}; decided by: {by_path or 'nothing'}; {malformed} malformed; "
+        f"{seconds:.1f} s, {total / max(seconds, 1e-9):,.0f} a second"
+    )
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ import pytest
 
 from scripts.make_tiny import tasks
 from tests.conftest import ROOT, config_of, needs_gym, overrides
-from topr_exp.data.gym_tasks import EXCLUDED, TASKS
+from topr_exp.data import reasoning_gym
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.sources import reasoning_gym
+from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
 from topr_exp.grading import Grader
 from topr_exp.pipeline import run
 from topr_exp.runs import reading
@@ -200,14 +200,12 @@ def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
 
 @needs_gym
 def test_scores_as_rewards(tmp_path: Path) -> None:
-    """Of a matrix some tasks pay the part that is right; all tell correct and invalid as the other grader does."""
+    """Of a matrix some tasks pay the part that is right."""
     made = {"answer": "12", "metadata": {"difficulty": {}}}
     gold = json.dumps({"task": "chain_sum", "options": {}, **made})
     cases = ["<answer>12</answer>", "<answer>13</answer>", "12"]
-    with Grader("topr_exp.grading.gym_scores:grade", workers=1, deadline=60, graded=True) as grader:
+    with Grader(GRADER, workers=1, deadline=60, graded=True) as grader:
         found = list(grader.grade((one, gold) for one in cases))
-    with Grader(GRADER, workers=1, deadline=60) as grader:
-        assert [one.verdict for one in grader.grade((one, gold) for one in cases)] == [one.verdict for one in found]
     assert [(one.verdict, one.answer) for one in found] == [("correct", "12"), ("incorrect", "13"), ("invalid", None)]
     first, second, third = (one.reward for one in found)
     assert first == 1

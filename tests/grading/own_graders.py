@@ -1,8 +1,10 @@
 """Graders as a user would write them, good and bad."""
 
 import ast
+import json
 import os
 import time
+from pathlib import Path
 
 
 def contains(completion: str, gold: str) -> str:
@@ -14,26 +16,41 @@ def with_answer(completion: str, gold: str) -> tuple[str, str | None]:
     return ("correct" if gold in words else "incorrect", words[-1]) if words else ("invalid", None)
 
 
-def endless(completion: str, gold: str) -> str:
-    while "wait" in completion:
-        time.sleep(0.01)
-    return "correct"
+def obedient(completion: str, gold: str) -> object:
+    """Does what the completion says, or returns it, read as JSON."""
+    act, _, rest = completion.partition(" ")
+    match act:
+        case "raise":
+            raise ValueError("no\nidea")
+        case "die":
+            os._exit(3)
+        case "hang":
+            time.sleep(600)
+        case "hoard":
+            hoard = []
+            while True:
+                hoard.append(bytearray(1 << 26))
+        case "swell":
+            return "correct" if len(b"x" * (500 << 20)) else "incorrect"
+        case "write":
+            Path(rest).touch()
+        case "eval":
+            return eval(rest)
+        case "tree":
+            return eval(compile(ast.parse(rest, mode="eval"), "<unknown>", "eval"))
+        case "literal":
+            import colorsys  # late, and of no bytecode before
 
+            assert colorsys
+            return "correct" if list(ast.literal_eval(rest)) == ast.literal_eval(gold) else "incorrect"
+        case "library":
+            import fractions
 
-def raising(completion: str, gold: str) -> str:
-    raise ValueError("no\nidea")
-
-
-def wrong_type(completion: str, gold: str) -> bool:
-    return True
-
-
-def dying(completion: str, gold: str) -> str:
-    os._exit(3)
-
-
-def dying_if_told(completion: str, gold: str) -> str:
-    return "correct" if completion == "go" else dying(completion, gold)
+            return fractions.Fraction(1, 4)
+        case "object":
+            return {"correct"}
+    said = json.loads(completion)
+    return tuple(said) if isinstance(said, list) else said
 
 
 def dying_without_file(completion: str, gold: str) -> tuple[str, str]:
@@ -43,65 +60,6 @@ def dying_without_file(completion: str, gold: str) -> tuple[str, str]:
     began = time.monotonic()
     time.sleep(float(completion))
     return "correct", f"{began} {time.monotonic()}"
-
-
-def wrong_object(completion: str, gold: str) -> object:
-    return {"correct"}
-
-
-def evaluating(completion: str, gold: str) -> str:
-    return str(eval(completion))
-
-
-def evaluating_a_tree(completion: str, gold: str) -> str:
-    return str(eval(compile(ast.parse(completion, mode="eval"), "<unknown>", "eval")))
-
-
-def reading_a_literal(completion: str, gold: str) -> str:
-    import colorsys  # late, and of no bytecode before
-
-    assert colorsys
-    return "correct" if list(ast.literal_eval(completion)) == ast.literal_eval(gold) else "incorrect"
-
-
-def greedy(completion: str, gold: str) -> str:
-    hoard = []
-    while True:
-        hoard.append(bytearray(1 << 26))
-
-
-def swelling(completion: str, gold: str) -> str:
-    return "correct" if len(b"x" * (500 << 20)) else "incorrect"
-
-
-def writing(completion: str, gold: str) -> str:
-    with open(completion, "w") as file:
-        file.write("x")
-    return "correct"
-
-
-def closeness(completion: str, gold: str) -> object:
-    """What a grader may return beside a verdict, or not: the completion says which."""
-    import fractions
-
-    said = {
-        "number": 0.5,
-        "whole": 1,
-        "of a library": fractions.Fraction(1, 4),
-        "with answer": (2.5, "5"),
-        "with verdict": ("invalid", None, -3),
-        "verdict alone": "correct",
-        "nan": float("nan"),
-        "inf": (float("-inf"), "5"),
-        "large": 10**400,
-        "true": (True, "5"),
-        "twice": (0.5, "5", 0.5),
-        "text": ("correct", "5", "0.5"),
-        "four": ("correct", "5", 1, 1),
-    }
-    if completion == "died":
-        os._exit(3)
-    return said[completion]
 
 
 NOT_CALLABLE = 3

@@ -1,7 +1,6 @@
 """Every convention of docs/grading.md, by the examples that stand there, in both directions."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +23,6 @@ def conventions() -> dict[str, list[tuple[str, bool, str]]]:
         title: [(gold, sign == "=", answer) for gold, sign, answer in EXAMPLE.findall(body)]
         for title, body in zip(sections[::2], sections[1::2], strict=True)
     }
-
-
-@pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
-    with Grader("math", workers=1, deadline=20.0) as grader:
-        yield grader
 
 
 def test_the_document_covers_the_conventions() -> None:
@@ -73,13 +66,6 @@ HEDGES = [
     (r"\boxed{3 = 5}", "5", "incorrect"),
     (r"\boxed{-2} \text{ and } \boxed{1}", "1,-2", "correct"),
 ]
-
-
-@pytest.mark.parametrize(("completion", "gold", "verdict"), HEDGES)
-def test_hedging_is_not_paid(completion: str, gold: str, verdict: str, grader: Grader) -> None:
-    assert next(iter(grader.grade([(completion, gold)]))).verdict == verdict
-
-
 GSM8K = [
     ("The answer is 18 dollars.", "18", "correct"),
     ("The answer is $18.", "18", "correct"),
@@ -100,7 +86,9 @@ GSM8K = [
 ]
 
 
-@pytest.mark.parametrize(("completion", "gold", "verdict"), GSM8K)
-def test_gsm8k(completion: str, gold: str, verdict: str) -> None:
-    with Grader("gsm8k") as grader:
-        assert next(iter(grader.grade([(completion, gold)]))).verdict == verdict
+def test_hedging_is_not_paid(grader: Grader) -> None:
+    found = grader.grade((completion, gold) for completion, gold, _ in HEDGES)
+    assert [(*case[:2], one.verdict) for case, one in zip(HEDGES, found, strict=True)] == HEDGES
+    with Grader("gsm8k") as phrases:
+        found = phrases.grade((completion, gold) for completion, gold, _ in GSM8K)
+        assert [(*case[:2], one.verdict) for case, one in zip(GSM8K, found, strict=True)] == GSM8K

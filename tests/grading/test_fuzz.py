@@ -1,8 +1,6 @@
 """Random LaTeX-like text: nothing crashes, nothing hangs, and equality has the properties of an equality."""
 
 import random
-import time
-from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from topr_exp.grading import Grader, extract, last_boxed
 from topr_exp.grading.equivalence import compare_quickly, normal_form
-from topr_exp.grading.structure import Group, Named, Node, Range, TooComplex, parse
+from topr_exp.grading.structure import Group, Named, Node, TooComplex, parse
 
 PIECES = [
     "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "12", "1000", ".5", "3.14", ",", ";", ":", " ", "  ", "\n", "x",
@@ -44,6 +42,7 @@ def test_extraction_never_fails(text: str) -> None:
 @given(TEXT, TEXT)
 def test_the_quick_comparison_never_fails_and_is_symmetric(one: str, other: str) -> None:
     assert compare_quickly(one, one)[0] is True
+    assert compare_quickly(one, f"  {one}\n")[0] is True
     assert compare_quickly(one, other)[0] == compare_quickly(other, one)[0]
     if (
         normal_form(one) == normal_form(other)
@@ -58,18 +57,12 @@ def named(text: str) -> bool:
     """Whether an unknown is named, as in x = 5 or x < 5: keys leave names out, since x = 5 and y = 5 are both 5."""
 
     def below(node: Node) -> bool:
-        return isinstance(node, (Named, Range)) or (isinstance(node, Group) and any(map(below, node.items)))
+        return isinstance(node, Named) or (isinstance(node, Group) and any(map(below, node.items)))
 
     try:
         return below(parse(text))
     except TooComplex:
         return False
-
-
-@FUZZ
-@given(TEXT)
-def test_spaces_do_not_matter(text: str) -> None:
-    assert compare_quickly(text, f"  {text}\n")[0] is True
 
 
 @NUMBERS
@@ -100,39 +93,15 @@ def test_thousands(number: int) -> None:
         assert compare_quickly(str(number), grouped.replace(",", separator))[0] is True
 
 
-def random_answers(count: int, seed: int) -> Iterator[str]:
-    draw = random.Random(seed)
-    for _ in range(count):
-        yield "".join(draw.choice(PIECES) for _ in range(draw.randint(1, 14)))
-
-
-def assert_random_text_goes_through_the_workers(count: int, seed: int) -> None:
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", range(3))
+def test_random_text_through_the_workers(seed: int) -> None:
+    draw, count = random.Random(seed), 1500
+    answers = ["".join(draw.choice(PIECES) for _ in range(draw.randint(1, 14))) for _ in range(count)]
     golds = [r"\pi+1", r"\frac{\sqrt{3}}{x+1}", "(1,2)", r"x^2-2x+1", r"\{1,\pi\}", "y=2x+1", r"[0,\sqrt{2})"]
-    pairs = [(rf"\boxed{{{a}}}", golds[i % len(golds)]) for i, a in enumerate(random_answers(count, seed))]
     with Grader("math", workers=2, deadline=5.0) as grader:
-        start = time.monotonic()
-        outcomes = list(grader.grade(pairs))
-        assert len(outcomes) == count
-        assert time.monotonic() - start < 300 + count / 20  # an idle machine needs count / 500
+        found = list(grader.grade((rf"\boxed{{{a}}}", golds[i % len(golds)]) for i, a in enumerate(answers)))
+        assert len(found) == count
         assert grader.counters["symbolic"] > count / 20
-        assert grader.counters["died"] <= count / 1000
+        assert grader.counters["died"] <= 1
         assert next(grader.grade([(r"\boxed{\frac{\sqrt{2}}{2}+1}", r"1+\frac{1}{\sqrt{2}}")])).verdict == "correct"
-
-
-def test_random_text_through_the_workers() -> None:
-    assert_random_text_goes_through_the_workers(1500, seed=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 5))
-def test_much_random_text_through_the_workers(seed: int) -> None:
-    assert_random_text_goes_through_the_workers(10_000, seed)
-
-
-@pytest.mark.slow
-@settings(max_examples=30_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(TEXT, TEXT)
-def test_much_random_text(one: str, other: str) -> None:
-    extract(one, "gsm8k")
-    extract(one, "math")
-    assert compare_quickly(one, other)[0] == compare_quickly(other, one)[0]

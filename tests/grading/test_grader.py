@@ -1,123 +1,81 @@
-"""The grader's contract: order, streaming, laziness, the cache, counters, classes."""
+"""The grader's contract: order, streaming, laziness, counters, classes; arithmetic; the CPUs that it takes."""
 
 import importlib
 import itertools
 import random
-from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
 
 from topr_exp.grading import Grader
 from topr_exp.grading.grader import cores
-from topr_exp.types import TOPRError
+from topr_exp.grading.gym import score, value_and_numbers
+from topr_exp.grading.pool import WorkerPool
 
 HALF = r"\frac{\sqrt{2}}{2}"
 
 
-@pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
-    with Grader("math", workers=2, deadline=20.0) as grader:
-        yield grader
+def boxed(*pairs: tuple[str, str]) -> list[tuple[str, str]]:
+    return [(rf"\boxed{{{answer}}}", gold) for answer, gold in pairs]
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What is handed to workers from now on."""
+    seen: list[tuple[str, ...]] = []
+    submit = WorkerPool.submit
+    noting = lambda pool, tasks: submit(pool, (seen.append(task) or task for task in tasks))  # type: ignore
+    monkeypatch.setattr(WorkerPool, "submit", noting)
+    return seen
 
 
 def test_plain_numbers_start_no_process() -> None:
     with Grader("gsm8k") as grader:
-        completions = [
-            ("The answer is 5.", "5"),
-            ("The answer is 1,000.0", "1000"),
-            ("The answer is 1/2.", "0.25"),
-            ("", "1"),
-        ]
-        outcomes = list(grader.grade(completions))
-        assert [o.verdict for o in outcomes] == ["correct", "correct", "incorrect", "invalid"]
-        assert [o.path for o in outcomes] == ["string", "rational", "rational", "none"]
+        said = {"The answer is 5.": "5", "The answer is 1,000.0": "1000", "The answer is 1/2.": "0.25", "": "1"}
+        outcomes = list(grader.grade(said.items()))
+        assert [one.verdict for one in outcomes] == ["correct", "correct", "incorrect", "invalid"]
+        assert [one.path for one in outcomes] == ["string", "rational", "rational", "none"]
         assert grader.worker_pids() == []
-        assert grader.counters["correct"] == 2
         grader.start()
         assert len(grader.worker_pids()) == 1 + grader.workers
 
 
 def test_order_is_kept_whatever_takes_longer(grader: Grader) -> None:
     draw = random.Random(1)
-    pairs = []
-    for i in range(300):
-        form = draw.choice([r"\boxed{%d}", r"\boxed{%d.0}", r"\boxed{%d+\pi-\pi}", "%d"])
-        pairs.append((form % i, str(i)))
-    outcomes = list(grader.grade(pairs))
-    assert [o.verdict for o in outcomes] == ["correct" if "boxed" in text else "invalid" for text, _ in pairs]
-    assert [o.answer for o in outcomes] == [text[7:-1] if "boxed" in text else None for text, _ in pairs]
+    forms = [draw.choice([r"\boxed{%d}", r"\boxed{%d.0}", r"\boxed{%d+\pi-\pi}", "%d"]) for _ in range(1200)]
+    outcomes = list(grader.grade((form % i, str(i)) for i, form in enumerate(forms)))
+    texts = [form % i for i, form in enumerate(forms)]
+    assert [one.verdict for one in outcomes] == ["correct" if "boxed" in text else "invalid" for text in texts]
+    assert [one.answer for one in outcomes] == [text[7:-1] if "boxed" in text else None for text in texts]
 
 
 def test_streaming_reads_only_so_far_ahead(grader: Grader) -> None:
-    read = 0
-
-    def endless() -> Iterator[tuple[str, str]]:
-        nonlocal read
-        for i in itertools.count():
-            read += 1
-            yield rf"\boxed{{{i}+\pi}}", rf"\pi+{i}"
-
-    outcomes = grader.grade(endless())
+    read = itertools.count()
+    outcomes = grader.grade((rf"\boxed{{{i}+\pi}}", rf"\pi+{i}") for i in read)
     assert all(next(outcomes).verdict == "correct" for _ in range(5))
-    assert read < 300
+    assert next(read) < 600
     outcomes.close()
 
 
-def test_a_decided_outcome_does_not_wait_for_the_next_pair(grader: Grader) -> None:
-    def source() -> Iterator[tuple[str, str] | None]:
-        yield r"\boxed{5}", "5"
-        assert seen == ["correct"]
-        yield rf"\boxed{{{HALF}}}", r"\frac{1}{\sqrt{2}}"
-        yield None  # nothing more for now
-        assert seen == ["correct", "correct"]
-        yield r"\boxed{6}", "5"
-
-    seen: list[str] = []
-    for outcome in grader.grade(source()):
-        seen.append(outcome.verdict)
-    assert seen == ["correct", "correct", "incorrect"]
-
-
-def test_identical_work_is_done_once() -> None:
-    with Grader("math", workers=1, deadline=20.0) as grader:
-        pair = (rf"\boxed{{{HALF}+7}}", r"7+\frac{1}{\sqrt{2}}")
-        submitted = []
-        pool = grader._workers_pool()
-        submit = pool.submit
-        pool.submit = lambda *arguments: submitted.append(arguments) or submit(*arguments)  # type: ignore
-        assert [o.verdict for o in grader.grade([pair] * 50)] == ["correct"] * 50
-        assert [o.path for o in grader.grade([pair] * 50)] == ["symbolic"] * 50
-        assert len(submitted) == 1
+def test_identical_work_is_done_once(grader: Grader, submitted: list[tuple[str, ...]]) -> None:
+    [pair] = boxed((HALF + "+7", r"7+\frac{1}{\sqrt{2}}"))
+    for _ in range(2):
+        assert [(one.verdict, one.path) for one in grader.grade([pair] * 50)] == [("correct", "symbolic")] * 50
+    assert len(submitted) == 1
 
 
 def test_counters_tell_what_became_of_work() -> None:
     with Grader("math", workers=1, deadline=0.3) as grader:
-        list(
-            grader.grade(
-                [(r"\boxed{9^{9^{9^{9}}}}", r"\pi"), (r"\boxed{1}", "1"), ("", "1"), (r"\boxed{0.5}", r"\frac12")]
-            )
-        )
+        pairs = [(r"9^{9^{9^{9}}}", r"\pi"), ("1", "1"), ("0.5", r"\frac12")]
+        list(grader.grade([*boxed(*pairs), ("", "1")]))
         assert grader.counters == {
             "timeout": 1, "string": 1, "none": 1, "rational": 1, "correct": 2, "incorrect": 1, "invalid": 1,
         }  # fmt: skip
 
 
 def test_classes(grader: Grader) -> None:
-    answers = [
-        "0.5",
-        None,
-        r"\frac12",
-        "1",
-        HALF,
-        r"\frac{1}{\sqrt 2}",
-        "x=1",
-        "50\\%",
-        "50",
-        r"\text{Even}",
-        "even",
-        "1 ",
-    ]
-    assert grader.classes(answers) == [0, -1, 0, 1, 2, 2, 1, 3, 3, 4, 4, 1]
+    answers = ["0.5", None, r"\frac12", "1", HALF, r"\frac{1}{\sqrt 2}", "x=1", "50\\%", "50", r"\text{Even}", "even"]
+    assert grader.classes(answers) == [0, -1, 0, 1, 2, 2, 1, 3, 3, 4, 4]
     assert grader.classes([]) == []
     assert grader.classes([None, None]) == [-1, -1]
 
@@ -135,87 +93,104 @@ def partition(answers: list[str], classes: list[int]) -> set[frozenset[str]]:
     return {frozenset(a for a, c in zip(answers, classes, strict=True) if c == number) for number in set(classes)}
 
 
-def test_classes_of_many_answers_take_few_comparisons() -> None:
+def test_classes_of_many_answers_take_few_comparisons(grader: Grader, submitted: list[tuple[str, ...]]) -> None:
     """24 sums that only sympy could tell apart: at most 64 comparisons, not 276; for plain expressions, none."""
-    with Grader("math", workers=2, deadline=20.0) as grader:
-        submitted = 0
-        pool = grader._workers_pool()
-        submit = pool.submit
-
-        def counting(*arguments: str) -> object:
-            nonlocal submitted
-            submitted += 1
-            return submit(*arguments)
-
-        pool.submit = counting  # type: ignore[method-assign,assignment]
-        assert grader.classes([str(i % 500) for i in range(1000)]) == [i % 500 for i in range(1000)]
-        assert len(set(grader.classes([rf"{i}\sqrt{{{i + 2}}}+\pi" for i in range(1, 65)]))) == 64
-        assert submitted == 0
-        grader.classes([rf"\sum_{{k=1}}^{{n}} (k^2+{i})" for i in range(24)])
-        assert 0 < submitted <= 64
+    assert grader.classes([str(i % 500) for i in range(1000)]) == [i % 500 for i in range(1000)]
+    assert len(set(grader.classes([rf"{i}\sqrt{{{i + 2}}}+\pi" for i in range(1, 65)]))) == 64
+    assert not submitted
+    grader.classes([rf"\sum_{{k=1}}^{{n}} (k^2+{i})" for i in range(24)])
+    assert 0 < len(submitted) <= 64
 
 
 def test_closing_ends_the_workers_and_grading_goes_on() -> None:
     grader = Grader("math", workers=1, deadline=20.0)
-    pair = (rf"\boxed{{{HALF}}}", r"\frac{1}{\sqrt{2}}")
-    assert [o.verdict for o in grader.grade([pair])] == ["correct"]
-    grader.close()
-    assert grader.worker_pids() == []
-    assert [o.verdict for o in grader.grade([(pair[0], pair[1] + " ")])] == ["correct"]
-    grader.close()
-    grader.close()
-
-
-def test_work_that_is_open_when_the_workers_are_closed_fails_in_one_line() -> None:
-    with Grader("math", workers=1, deadline=60.0) as grader:
-        pool = grader._workers_pool()
-        answers = [pool.submit("9^{9^{9^{9}}}", rf"{i}+\pi") for i in range(3)]
+    for space in ("", " "):
+        assert [one.verdict for one in grader.grade(boxed((HALF, r"\frac{1}{\sqrt{2}}" + space)))] == ["correct"]
+        assert grader.worker_pids()
         grader.close()
-        assert [answer.result() for answer in answers] == [("failed", "the grading pool is closed")] * 3
-        with pytest.raises(TOPRError, match="the grading pool is closed"):
-            pool.submit("x", "y")
+        assert grader.worker_pids() == []
+    grader.close()
 
 
 @pytest.mark.parametrize("kind", ["gsm8k", "math"])
 def test_golds_of_the_generated_problems_equal_themselves(kind: str, grader: Grader) -> None:
     generate = importlib.import_module(f"topr_exp.data.embedded_{kind}").generate
     golds = [problem.answer for problem in generate("test", 60, 0)]
-    outcomes = list(grader.grade((rf"so \boxed{{ {gold} }}.", gold) for gold in golds))
-    assert {outcome.verdict for outcome in outcomes} == {"correct"}
+    outcomes = grader.grade((rf"so \boxed{{ {gold} }}.", gold) for gold in golds)
+    assert {one.verdict for one in outcomes} == {"correct"}
 
 
 def test_an_error_in_the_comparison_is_counted_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topr_exp.grading.grader.SYMBOLIC", "tests.grading.own_graders:raising")
+    monkeypatch.setattr("topr_exp.grading.grader.SYMBOLIC", "math:sqrt")  # of a text: it raises
     with Grader("math") as grader:
-        outcomes = list(
-            grader.grade([(rf"\boxed{{{text}}}", HALF) for text in (r"\frac{1}{\sqrt{2}}", r"\frac12\sqrt{2}", HALF)])
-        )
-        assert [(each.verdict, each.path) for each in outcomes] == [
-            ("incorrect", "raised"),
-            ("incorrect", "raised"),
-            ("correct", "string"),
-        ]
+        texts = (r"\frac{1}{\sqrt{2}}", r"\frac12\sqrt{2}", HALF)
+        found = [(one.verdict, one.path) for one in grader.grade(boxed(*((text, HALF) for text in texts)))]
+        assert found == [("incorrect", "raised"), ("incorrect", "raised"), ("correct", "string")]
         assert grader.counters["raised"] == 2
 
 
 @pytest.mark.parametrize(
-    ("variables", "expected"),
+    ("processes", "tasks", "cpus_per_task", "expected"),
     [
-        ({}, 16),
-        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}, 4),  # processes of this machine, or of torchrun
-        ({"WORLD_SIZE": "40", "LOCAL_WORLD_SIZE": "40"}, 1),
-        # Four tasks of Slurm: not bound to CPUs of their own, and bound to 16 each.
-        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "4"}, 4),
-        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "SLURM_NTASKS": "4", "SLURM_CPUS_PER_TASK": "16"}, 16),
-        # One task of Slurm's that torchrun divides.
-        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "SLURM_NTASKS": "1", "SLURM_CPUS_PER_TASK": "16"}, 4),
+        (None, None, None, 16),
+        ("4", None, None, 4),  # processes of this machine, or of torchrun
+        ("40", None, None, 1),
+        ("4", "4", "4", 4),  # four tasks of Slurm, not bound to CPUs of their own
+        ("4", "4", "16", 16),  # bound to 16 each
+        ("4", "1", "16", 4),  # one task of Slurm's that torchrun divides
     ],
-    ids=str,
 )
-def test_the_cpus_of_a_process(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: int) -> None:
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+def test_the_cpus_of_a_process(
+    monkeypatch: pytest.MonkeyPatch, processes: str | None, tasks: str | None, cpus_per_task: str | None, expected: int
+) -> None:
+    given = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "SLURM_NTASKS": tasks}
+    for name, value in (given | {"SLURM_CPUS_PER_TASK": cpus_per_task}).items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(16)))
     assert cores() == expected
+
+
+# ---- arithmetic of countdown's answers: exact, bounded, and nothing but + - * / on whole numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "numbers"),
+    [
+        ("96 - 36 + 5*11", 115, [96, 36, 5, 11]), ("2*(3+4)/7", 2, [2, 3, 4, 7]), ("1/3/2", Fraction(1, 6), [1, 3, 2]),
+        ("10 - 3 - 2", 5, [10, 3, 2]), ("-(2 - 5) * -4", -12, [2, 5, 4]), ("007", 7, [7]),
+        ("\t(1\n+ 2) ", 3, [1, 2]), ("(" * 90 + "5" + ")" * 90, 5, [5]), ("-" * 199 + "5", -5, [5]),
+    ],
+)  # fmt: skip
+def test_the_value_of_arithmetic(text: str, value: Fraction, numbers: list[int]) -> None:
+    assert value_and_numbers(text) == (value, numbers)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "1 2", "1 +", "*1", "+1", "(1", "1)", "()", "2(3)", "(2)3", "2**3", "7//2", "1.5", "1,5", "2^3", "3!",
+     "1e3", "1_0", "x", "4 = 4", "1/0", "1/(2-2)", "٣", "９", "−1", "5" * 13, "1" + "+1" * 100, "__import__('os')",
+     "1\0", "2 1/3", "(+1)", "2*+3"],
+)  # fmt: skip
+def test_nothing_else_has_a_value(text: str) -> None:
+    assert value_and_numbers(text) is None
+
+
+COUNTDOWN = {"task": "countdown", "options": {}, "metadata": {"numbers": [2, 3, 3, 7], "target": 20}}
+PUZZLE24 = {"task": "puzzle24", "options": {}, "metadata": {"numbers": [3, 3, 8, 8]}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("2*3+2*7", 0), ("(3*7)-(2-3/3)", 0), ("3*7 - 3 + 2", 1), ("2 + 7*3 - 3", 1), ("20", 0),
+     ("3*7 - 3 + 2 = 20", 0), ("3*7 - 3 + 2 + 0", 0), ("37 - 3 - 2", 0), ("7*3 - 2/3 - 1/3", 0)],
+)  # fmt: skip
+def test_countdown_takes_each_number_once_and_comes_to_the_target(answer: str, right: int) -> None:
+    assert score(answer, COUNTDOWN) == right
+
+
+def test_puzzle24_rounds_nothing() -> None:
+    answers = {"8/(3-8/3)": 1, "8*3 + 3/8": 0, "4*6": 0}  # the library cuts 24.375 to 24
+    assert {answer: score(answer, PUZZLE24) for answer in answers} == answers

@@ -13,64 +13,63 @@ import pytest
 from tests.grading import hostile_inputs
 from topr_exp.grading import Grader
 from topr_exp.grading.equivalence import compare_quickly
-from topr_exp.types import TOPRError
 
-SLACK = 2.0  # seconds beyond the deadline within which every answer has to be there; an idle machine needs 0.02
+ROOT = Path(__file__).resolve().parents[2]
+SLACK = 2.0  # seconds beyond the deadlines within which every answer has to be there; an idle machine needs 0.02
 SYMBOLIC = [(rf"\boxed{{{i}+\frac{{\sqrt{{2}}}}{{2}}}}", rf"{i}+\frac{{1}}{{\sqrt{{2}}}}") for i in range(60)]
+GOLDS = [hostile_inputs.GOLD, hostile_inputs.GOLD_NUMBER, r"\frac{\sqrt{3}}{x+1}"]
 
 
 @pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
+def hasty() -> Iterator[Grader]:
     with Grader("math", workers=2, deadline=0.4) as grader:
         grader.start()
         yield grader
 
 
-def best_seconds(grader: Grader, completion: str, gold: str, tries: int = 4) -> float:
-    """The fastest of a few tries, so that a busy machine does not fail the test; one fast try is proof enough."""
+def assert_answered_in_time(grader: Grader, completion: str, gold: str, tries: int = 4) -> None:
+    """One fast try of a few is proof enough, so that a busy machine does not fail the test."""
     best = float("inf")
     for attempt in range(tries):
         start = time.perf_counter()
-        [outcome] = grader.grade([(completion, gold + " " * attempt)])  # another text: not from the cache
+        [outcome] = grader.grade([(completion, gold + " " * attempt)])  # another text: not one that is known
         best = min(best, time.perf_counter() - start)
         assert outcome.verdict != "correct"
         if best < grader.deadline + SLACK:
-            break
-    return best
+            return
+    raise AssertionError(f"{best:.1f} s")
 
 
 @pytest.mark.parametrize(("name", "completion"), hostile_inputs.completions(), ids=lambda v: v if len(v) < 40 else "")
 def test_answered_in_time(
-    name: str, completion: str, grader: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, completion: str, hasty: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert best_seconds(grader, completion, hostile_inputs.GOLD) < grader.deadline + SLACK
+    assert_answered_in_time(hasty, completion, hostile_inputs.GOLD)
     assert not any(tmp_path.iterdir())
-    for pid in grader.worker_pids()[1:]:
+    for pid in hasty.worker_pids()[1:]:
         limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
         [memory] = [line for line in limits if line.startswith("Max address space")]
         assert int(memory.split()[3]) < 1 << 30
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gold", [hostile_inputs.GOLD, hostile_inputs.GOLD_NUMBER, r"\frac{\sqrt{3}}{x+1}"])
+@pytest.mark.parametrize("gold", GOLDS)
 def test_answered_in_time_at_the_default_deadline(gold: str) -> None:
     with Grader("math", workers=2) as grader:
         grader.start()
-        for name, completion in hostile_inputs.completions():
-            assert best_seconds(grader, completion, gold) < grader.deadline + SLACK, name
+        for _, completion in hostile_inputs.completions():
+            assert_answered_in_time(grader, completion, gold)
 
 
 @pytest.mark.parametrize("format", ["gsm8k", "final"])
 def test_phrases_in_time(format: str) -> None:
     with Grader(format, workers=1, deadline=0.4) as grader:
-        list(
-            grader.grade([(rf"The final answer is {SYMBOLIC[0][0]}. The answer is {SYMBOLIC[0][0]}.", SYMBOLIC[0][1])])
-        )
-        for name, answer in hostile_inputs.IN_A_BOX.items():
+        grader.start()
+        for answer in hostile_inputs.IN_A_BOX.values():
             if len(answer) > 3000:
                 completion = f"The final answer is {answer}. The answer is {answer}."
-                assert best_seconds(grader, completion, hostile_inputs.GOLD) < grader.deadline + SLACK, name
+                assert_answered_in_time(grader, completion, hostile_inputs.GOLD)
 
 
 def test_the_pool_is_as_fast_right_after() -> None:
@@ -78,12 +77,11 @@ def test_the_pool_is_as_fast_right_after() -> None:
     with Grader("math", workers=2, deadline=3.0) as grader:
         list(grader.grade(SYMBOLIC))
         server, *workers = grader.worker_pids()
-        before = min(seconds(grader, 1), seconds(grader, 2), seconds(grader, 3))
+        before = min(seconds(grader, salt) for salt in (1, 2, 3))
         hostile = [rf"\boxed{{{answer}}}" for answer in hostile_inputs.IN_A_BOX.values()][:4]
         list(grader.grade((completion, hostile_inputs.GOLD) for completion in hostile))
         assert grader.counters["timeout"] + grader.counters["died"] > 0
-        after = min(seconds(grader, 4), seconds(grader, 5), seconds(grader, 6))
-        assert after < 10 * before + 1.0
+        assert min(seconds(grader, salt) for salt in (4, 5, 6)) < 10 * before + 1.0
         same, *others = grader.worker_pids()
         assert same == server
         assert len(others) == 2
@@ -91,7 +89,7 @@ def test_the_pool_is_as_fast_right_after() -> None:
 
 
 def seconds(grader: Grader, salt: int) -> float:
-    """Time of sixty symbolic answers that are in no cache."""
+    """Time of sixty symbolic answers that are not known yet."""
     pairs = [(completion, gold + " " * salt) for completion, gold in SYMBOLIC]
     start = time.perf_counter()
     assert {outcome.verdict for outcome in grader.grade(pairs)} == {"correct"}
@@ -105,9 +103,7 @@ def test_the_callers_memory_stays_small() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
-EXECUTES_NOTHING = """
-import os, sys
-sys.path[:0] = {paths!r}
+EXECUTES_NOTHING = r"""
 from topr_exp.grading import symbolic
 from topr_exp.grading.equivalence import compare_quickly
 from tests.grading import hostile_inputs
@@ -115,32 +111,19 @@ symbolic.prepare()
 seen = []
 watched = ("compile", "os.", "subprocess.", "socket.", "ctypes.", "shutil.")
 sys.addaudithook(lambda event, args: seen.append((event, args)) if event.startswith(watched) else None)
-pairs = [(r"x^2-1", r"(x-1)(x+1)"), (r"\\frac{{1}}{{2}}+\\pi", r"\\pi+0.5"), (r"3\\sqrt{{2}}", r"\\sqrt{{18}}"),
-         (r"y=2x+1", r"2x-y=-1"), (r"\\binom{{n}}{{2}}", r"\\frac{{n(n-1)}}{{2}}"), (r"\\log_2 8x", r"3+\\log_2 x")]
+pairs = [(r"x^2-1", r"(x-1)(x+1)"), (r"\frac{1}{2}+\pi", r"\pi+0.5"), (r"3\sqrt{2}", r"\sqrt{18}"),
+         (r"y=2x+1", r"2x-y=-1"), (r"\binom{n}{2}", r"\frac{n(n-1)}{2}"), (r"\log_2 8x", r"3+\log_2 x")]
 for gold, answer in pairs:
     assert compare_quickly(gold, answer)[0] is None and symbolic.equal(gold, answer), (gold, answer)
-for name in ("import", "import in letters", "lambda", "open", "variable", "operator name", "write18", "input",
+for name in ("import", "import in letters", "lambda", "open", "variable", "operator name", "write18",
              "symbol with code in a sum"):
     answer = hostile_inputs.IN_A_BOX[name]
-    for gold in (r"\\pi", "x", "1", answer + "+x"):
+    for gold in (r"\pi", "x", "1", answer + "+x"):
         assert compare_quickly(gold, answer)[0] is not True and not symbolic.equal(gold, answer), name
-print([event for event in seen if event[0] != "os.listdir"])
+assert not [event for event in seen if event[0] != "os.listdir"], seen
 """
 
-
-def test_no_text_is_executed(tmp_path: Path) -> None:
-    """Comparing compiles nothing at all: no eval, no sympify of a string, no lambdify, whoever would call it."""
-    paths = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[2])]
-    code = EXECUTES_NOTHING.format(paths=paths)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.stderr == ""
-    assert done.stdout.strip() == "[]"
-    assert not any(tmp_path.iterdir())
-
-
 SEALED = """
-import os, socket, sqlite3, sys
-sys.path[:0] = {paths!r}
 from topr_exp.grading import worker
 worker._seal()
 existing = [lambda mode=mode: open("kept", mode) for mode in ("w", "r+", "a", "wb", "r+b", "ab")]
@@ -158,46 +141,31 @@ for attempt in (lambda: eval("1+1"), lambda: exec("x = 1"), lambda: compile("1",
         assert "grading worker" in str(error)
     else:
         sys.exit("not refused")
-print("sealed")
 """
 
 
-def test_the_seal_refuses(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [EXECUTES_NOTHING, SEALED], ids=["comparing compiles nothing", "the seal refuses"])
+def test_no_text_is_executed(code: str, tmp_path: Path) -> None:
+    """No eval, no sympify of a string, no lambdify, whoever would call it; the seal refuses that, and all writing."""
     (tmp_path / "kept").write_text("kept")
-    code = SEALED.format(paths=[str(Path(__file__).resolve().parents[2])])
+    code = f"import os, socket, sqlite3, sys\nsys.path[:0] = [{str(ROOT)!r}]\n{code}\nprint('done')"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert (done.stdout, done.stderr) == ("sealed\n", "")
+    assert (done.stdout, done.stderr) == ("done\n", "")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("kept", "kept")]
 
 
-def test_workers_of_ones_own_grader_are_sealed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    for name in ("evaluating", "evaluating_a_tree"):
-        with Grader(f"own_graders:{name}", workers=1, deadline=60.0) as grader:
-            pairs = [("(1, 2)", "")] * 2
-            message = f"grader own_graders:{name} raised RuntimeError: a grading worker executes no text (completion 1)"
-            with pytest.raises(TOPRError) as caught:
-                list(grader.grade(pairs))
-            assert str(caught.value) == message
-    with Grader("own_graders:reading_a_literal", workers=1, deadline=60.0) as grader:
-        outcomes = list(grader.grade([("(1, 2)", "[1, 2]"), ("(1, 3)", "[1, 2]")]))
-        assert [outcome.verdict for outcome in outcomes] == ["correct", "incorrect"]
-
-
-def test_workers_inherit_no_descriptors(grader: Grader) -> None:
+def test_workers_inherit_no_descriptors() -> None:
     """Standard input and output are /dev/null; beside them there is standard error and the one socket."""
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     try:
         with Grader("math", workers=1) as own:
-            list(own.grade(SYMBOLIC[:1]))
+            own.start()
             for pid in own.worker_pids():
                 links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
                 assert links.count("/dev/null") == 2
                 assert len(links) == 4
-                assert not any(
-                    link.startswith("pipe:") and link == os.readlink(f"/proc/self/fd/{writer}") for link in links
-                )
+                assert os.readlink(f"/proc/self/fd/{writer}") not in links
     finally:
         os.close(reader)
         os.close(writer)

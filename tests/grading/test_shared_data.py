@@ -1,18 +1,28 @@
-"""Agreement with labelled pairs of public graders' tests, and every gold against itself; skips without the data."""
+"""Agreement with labelled pairs of public graders' tests, and every gold against itself; skips without the data.
+
+It is no part of the project: beside the repository, or in TOPR_SHARED_DATA.
+"""
 
 import itertools
-from collections.abc import Iterator
+import json
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.grading.grading_data import rows
 from topr_exp.grading import Grader, last_boxed
 
+SHARED = Path(os.environ.get("TOPR_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 
-@pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
-    with Grader("math", workers=2, deadline=20.0) as grader:
-        yield grader
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The JSON lines of a shared file; skips the test where it is absent."""
+    path = SHARED / name
+    if not path.is_file():
+        pytest.skip(f"{path} is absent (set TOPR_SHARED_DATA)")
+    with open(path, encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 def test_equivalence(grader: Grader) -> None:

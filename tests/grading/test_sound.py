@@ -8,7 +8,7 @@ import sympy
 
 from topr_exp.grading import symbolic
 from topr_exp.grading.equivalence import compare_quickly
-from topr_exp.grading.numeric import certainly_different
+from topr_exp.grading.expression import certainly_different
 
 X, Y = sympy.symbols("x y", real=True)
 

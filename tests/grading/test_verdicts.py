@@ -1,8 +1,12 @@
-"""Verdicts in the store: what decides them is in their key, each completion has those of its own problem."""
+"""Verdicts in the store: what decides them is in their key, each completion has those of its own problem; regrading."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +14,36 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.conftest import config_of, overrides
 from topr_exp.config.data import Grading
 from topr_exp.grading import verdicts
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, warn_of_failures
+from topr_exp.pipeline import run
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
+from topr_exp.store.__main__ import main
+from topr_exp.store.completions import import_file
+from topr_exp.store.table import Table
 from topr_exp.types import Problem
 
 GOLDS = ("5", "7", "x = 9", "(1, 2)")
 SAID = ("5", "The answer is 5.", "The answer is 7.", "The answer is 9.", "The answer is (1, 2).", "The answer is 5.0.")
-PROBLEMS = [Problem(f"p{i}", "?", gold) for i, gold in enumerate(GOLDS)]
+PROBLEMS = [Problem(f"p{i}", f"{i}?", gold) for i, gold in enumerate(GOLDS)]
 
 
-def rollouts(name: str = "rollouts/a") -> Rollouts:
+def rollouts(texts: list[str], problem: list[int], bounds: list[int], name: str = "rollouts/a") -> Rollouts:
+    columns = pa.table({"text": texts, "problem": pa.array(problem, pa.int32())})
+    return Rollouts(name, columns, [np.zeros(1, np.int32)] * len(PROBLEMS), bounds, 0)
+
+
+def all_said(name: str = "rollouts/a") -> Rollouts:
     """What stands in SAID, of each problem; a shard has one and a half of them."""
-    rows = len(PROBLEMS) * len(SAID)
-    columns = pa.table(
-        {
-            "text": pa.array([*SAID] * len(PROBLEMS)),
-            "problem": pa.array(np.repeat(np.arange(len(PROBLEMS)), len(SAID)), pa.int32()),
-        }
-    )
-    return Rollouts(name, columns, [np.zeros(1, np.int32)] * len(PROBLEMS), [0, 9, 18, rows], 0)
+    problem = np.repeat(np.arange(len(PROBLEMS)), len(SAID)).tolist()
+    return rollouts([*SAID] * len(PROBLEMS), problem, [0, 9, 18, len(problem)], name)
 
 
 def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path: Path) -> None:
-    found = grade_rollouts(rollouts(), PROBLEMS, Grading("gsm8k"), Store(tmp_path))
+    found = grade_rollouts(all_said(), PROBLEMS, Grading("gsm8k"), Store(tmp_path))
     right = {0: (1, 5), 1: (2,), 2: (3,), 3: (4,)}
     expected = [
         "invalid" if i == 0 else "correct" if i in right[problem] else "incorrect"
@@ -53,20 +61,13 @@ def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path: Path
 
 def test_classes_count_from_0_within_each_problem(tmp_path: Path) -> None:
     """Also where a problem has one completion; what has no answer has no class."""
-    texts = ["The answer is 5.", "5", "The answer is 9.", "The answer is 8."]
-    columns = pa.table({"text": pa.array(texts), "problem": pa.array([0, 1, 2, 2], pa.int32())})
-    one = Rollouts("rollouts/one", columns, [np.zeros(1, np.int32)] * len(PROBLEMS), [0, 4], 0)
+    one = rollouts(["The answer is 5.", "5", "The answer is 9.", "The answer is 8."], [0, 1, 2, 2], [0, 4])
     assert grade_rollouts(one, PROBLEMS, Grading("gsm8k"), Store(tmp_path)).classes.tolist() == [0, -1, 0, 1]
 
 
-def test_rewards_lie_with_the_verdicts_and_change_nothing_where_they_are_not_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    said, store = ("number", "whole", "died", "with verdict", "of a library"), Store(tmp_path)
-    columns = pa.table({"text": pa.array(said), "problem": pa.array([0, 0, 0, 1, 1], pa.int32())})
-    asked = Rollouts("rollouts/a", columns, [np.zeros(1, np.int32)] * 2, [0, 3, 5], 0), PROBLEMS[:2]
-    name = "own_graders:closeness"
+def test_rewards_lie_with_the_verdicts_and_change_nothing_where_they_are_not_asked_for(tmp_path: Path) -> None:
+    said, store = ["0.5", "1", "die", '["invalid", null, -3]', "library"], Store(tmp_path)
+    asked, name = (rollouts(said, [0, 0, 0, 1, 1], [0, 3, 5]), PROBLEMS[:2]), "own_graders:obedient"
     two_valued, graded, low = (
         grade_rollouts(*asked, each, store)
         for each in (Grading(name), Grading(name, graded=True), Grading(name, graded=True, threshold=0.5))
@@ -88,15 +89,14 @@ def test_rewards_lie_with_the_verdicts_and_change_nothing_where_they_are_not_ask
 
 def test_what_decides_the_verdicts_is_in_their_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where something else is asked, nothing that lies there is taken for the answer."""
-    asked: dict[str, Any] = {"rollouts": rollouts(), "problems": PROBLEMS, "grading": Grading("gsm8k")}
-    other_gold = [*PROBLEMS[:-1], dataclasses.replace(PROBLEMS[-1], answer="(2, 1)")]
-    others = {"final": Grading("final"), "threshold": Grading("gsm8k", threshold=0.5)}
-    changes = (
+    asked: dict[str, Any] = {"rollouts": all_said(), "problems": PROBLEMS, "grading": Grading("gsm8k")}
+    changes: list[dict[str, Any]] = [
         {},
-        {"rollouts": rollouts("rollouts/b")},
-        {"problems": other_gold},
-        *({"grading": each} for each in others.values()),
-    )
+        {"rollouts": all_said("rollouts/b")},
+        {"problems": [*PROBLEMS[:-1], dataclasses.replace(PROBLEMS[-1], answer="(2, 1)")]},
+        {"grading": Grading("final")},
+        {"grading": Grading("gsm8k", threshold=0.5)},
+    ]
     found = [grade_rollouts(**asked | change, store=Store(tmp_path)) for change in changes]
     monkeypatch.setattr(verdicts, "version", lambda name: "another")
     found.append(grade_rollouts(**asked, store=Store(tmp_path)))
@@ -105,24 +105,113 @@ def test_what_decides_the_verdicts_is_in_their_key(tmp_path: Path, monkeypatch: 
     assert set(found[3].verdict) == {"invalid"}
 
 
+def decided(verdict: str, *paths: str, classes: tuple[int, ...] = ()) -> Verdicts:
+    rows = {"verdict": [verdict] * len(paths), "answer": ["1"] * len(paths), "path": list(paths)}
+    return Verdicts("name", pa.table(rows | {"class": pa.array(classes or [0] * len(paths), pa.int32())}))
+
+
 @pytest.mark.parametrize(("verdict", "known"), [("incorrect", False), ("correct", True), ("invalid", True)])
 def test_votes_are_known_unless_an_incorrect_completion_has_no_answer(verdict: str, known: bool) -> None:
-    columns = {"verdict": ["correct", verdict], "answer": ["5", None], "path": ["user"] * 2}
-    assert Verdicts("", pa.table({**columns, "class": pa.array([0, -1], pa.int32())})).votes_known == known
-
-
-def decided(*paths: str) -> Verdicts:
-    rows = {"verdict": ["incorrect"] * len(paths), "answer": ["1"] * len(paths), "path": list(paths)}
-    return Verdicts("name", pa.table(rows | {"class": pa.array([0] * len(paths), pa.int32())}))
+    assert decided(verdict, "user", "user", classes=(0, -1)).votes_known == known
 
 
 def test_errors_of_the_comparison_and_comparisons_that_were_cut_off_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    warn_of_failures(decided("raised", "timeout", "died", "string", "raised"), "math", "; try again")
+    warn_of_failures(decided("incorrect", "raised", "timeout", "died", "string", "raised"), "math", "; try again")
     assert [record.getMessage() for record in caplog.records] == [
         "warning: grader math was cut off twice (its time, its memory, or by another program) on 2 of 5 completions, "
         "which count as incorrect; try again",
         "warning: grader math failed with an error on 2 of 5 completions, which count as incorrect",
     ]
     caplog.clear()
-    warn_of_failures(decided("string", "none"), "math")
+    warn_of_failures(decided("incorrect", "string", "none"), "math")
     assert not caplog.records
+
+
+# ---- `python -m topr_exp.store regrade`
+
+
+def damage(table: Table, shard: int, *rows: int) -> None:
+    """Make some rows of a shard what a worker that was killed left."""
+    columns = table.shard(shard).to_pydict()
+    for row in rows:
+        columns["verdict"][row], columns["path"][row], columns["class"][row] = "incorrect", "died", -1
+    table.replace(shard, pa.table(columns, schema=table.shard(shard).schema))
+
+
+def in_store(store: Store, imported: bool, folder: Path) -> Rollouts:
+    """Two completions of three problems, a shard for each problem; imported: in one shard, the problems mixed."""
+    said = [f"The answer is {text}." for text in ("5", "6", "7", "9", "9", "9.0")]
+    if not imported:
+        made = rollouts(said, [0, 0, 1, 1, 2, 2], [0, 2, 4, 6])
+        table = store.table("rollouts", {"a": 1}, 3)
+        table.fill(lambda shard: made.columns.slice(2 * shard, 2))
+        return dataclasses.replace(made, name=table.name)
+    order = [0, 2, 4, 1, 3, 5]
+    rows = [{"question": f"{row // 2}?", "gold": GOLDS[row // 2], "completion": said[row]} for row in order]
+    (folder / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table, _, _ = import_file(store, folder / "own.jsonl")
+    columns = table.read().append_column("problem", pa.array([row // 2 for row in order], pa.int32()))
+    return Rollouts(f"{table.name} as read by x", columns, [np.zeros(1, np.int32)] * 3, [0, 6], 0)
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_what_was_cut_off_is_graded_again_and_the_rest_stays(
+    imported: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, command = Store(tmp_path / "store"), ["--root", str(tmp_path / "store"), "regrade"]
+    made = in_store(store, imported, tmp_path)
+    found = grade_rollouts(made, PROBLEMS[:3], Grading("gsm8k"), store)
+    table = store.open(tmp_path / "store" / found.name)
+    whole = [table.shard(shard) for shard in range(table.shards)]
+    assert whole[0]["verdict"].to_pylist()[0] == "correct"
+    damage(table, 0, 0)
+    damage(table, table.shards - 1, 1)
+    kept = table.shard_file(1).stat().st_mtime_ns if not imported else None
+    assert grade_rollouts(made, PROBLEMS[:3], Grading("gsm8k"), store).cut_off == 2
+    assert main(command) == 0
+    assert capsys.readouterr().out == f"2 of 2 cut-off completions of {table.name} are decided now\n"
+    again = store.open(table.folder)
+    assert all(again.shard(shard).equals(one) for shard, one in enumerate(whole))
+    assert kept is None or table.shard_file(1).stat().st_mtime_ns == kept
+    assert main([*command, table.name]) == 0
+    assert "no completion was cut off, of 1 tables" in capsys.readouterr().out
+
+
+def test_code_and_completions_that_are_not_there_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, own, here = Store(tmp_path), "own_graders:with_answer", Path(__file__).parent
+    command = ["--root", str(tmp_path), "regrade"]
+    table = store.open(tmp_path / grade_rollouts(in_store(store, False, tmp_path), PROBLEMS, Grading(own), store).name)
+    damage(table, 1, 0)
+    assert main(command) == 1
+    assert f"NOT GRADED  {table.name}: its grader is code of your own; add --grader {own}" in capsys.readouterr().out
+    there = [sys.executable, "-m", "topr_exp.store", *command, "--grader", own]  # a file of the current folder
+    done = subprocess.run(there, cwd=here, capture_output=True, text=True)
+    assert "1 of 1 cut-off completions" in done.stdout, done.stdout + done.stderr
+    damage(table, 1, 0)
+    shutil.rmtree(tmp_path / "rollouts")
+    (tmp_path / "own.jsonl").write_text('{"question": "5?", "gold": "5", "completion": "5"}\n')
+    import_file(store, tmp_path / "own.jsonl", "verdicts")  # by its kind no verdicts of ours, whatever its name
+    assert main([*command, "--grader", own]) == 1
+    assert "no table in" in capsys.readouterr().out
+
+
+def test_a_run_says_what_was_cut_off_and_does_not_after_a_regrade(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = run(config_of(*overrides(tmp_path)))
+    assert (first["cut_off"], first["base"]["cut_off"], first["final"]["cut_off"]) == (0, 0, 0)
+    config = config_of(*overrides(tmp_path, "name=second"))
+    store, base = Store(config.store), Path(first["base"]["verdicts"]).name
+    for table in map(store.open, (config.store / "verdicts").iterdir()):
+        damage(table, 0, *((0, 1, 2) if table.folder.name == base else (3,)))
+    capsys.readouterr()
+    second = run(config)
+    assert (second["cut_off"], second["base"]["cut_off"], second["final"]["cut_off"]) == (1, 3, 0)
+    assert "note: the grader was cut off twice on 4 completions, which count as incorrect" in capsys.readouterr().out
+    assert f"regrade verdicts/{base}" in caplog.text
+    assert main(["--root", str(config.store), "regrade"]) == 0
+    third = run(config_of(*overrides(tmp_path, "name=third")))
+    assert (third["cut_off"], third["base"]) == (0, first["base"])
+    assert third["final"]["pass@k"] == first["final"]["pass@k"]

@@ -78,10 +78,7 @@ class SlurmCluster(ClusterConfig):
 
     def check(self) -> None:
         if self.signal_delay_s >= 60 * self.timeout_min:
-            raise ValueError(
-                f"signal_delay_s must be below timeout_min={self.timeout_min} minutes, or a run is told to "
-                f"stop as it starts; got {self.signal_delay_s}"
-            )
+            raise ValueError(f"signal_delay_s must be below {self.timeout_min} minutes; got {self.signal_delay_s}")
 
     @property
     def world_size(self) -> int:

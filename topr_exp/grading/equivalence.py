@@ -10,10 +10,9 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from topr_exp.grading.expression import certainly_different, rational_value
 from topr_exp.grading.latex import Tokens, TooComplex, number_like, words
-from topr_exp.grading.numeric import certainly_different
-from topr_exp.grading.rational import rational_value
-from topr_exp.grading.structure import Chain, Group, Leaf, Named, Node, Range, parse, textual
+from topr_exp.grading.structure import Group, Leaf, Named, Node, parse, textual
 
 Verdict3 = bool | None  # equal, different, not decided
 LeafRule = Callable[[Leaf, Leaf], Verdict3]
@@ -66,9 +65,7 @@ def same(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     """Compares two structures; `leaf` compares two single expressions (or two whole relations)."""
     if isinstance(gold, Named) or isinstance(answer, Named):
         return _same_named(gold, answer, leaf)
-    if isinstance(gold, Range) or isinstance(answer, Range):
-        return _same_range(gold, answer, leaf)
-    if isinstance(gold, Chain) or isinstance(answer, Chain):
+    if _is_chain(gold) or _is_chain(answer):
         return _same_chain(gold, answer, leaf)
     if isinstance(gold, Group) and isinstance(answer, Group):
         return _same_group(gold, answer, leaf)
@@ -97,17 +94,6 @@ def _same_named(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     return False if closed else leaf(_whole(gold), _whole(answer))
 
 
-def _same_range(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
-    r"""x > 5 is x > 5 and (5, \infty), not y > 5."""
-    if isinstance(gold, Range) and isinstance(answer, Range):
-        return same(gold.interval, answer.interval, leaf) if gold.name == answer.name else False
-    other = answer if isinstance(gold, Range) else gold
-    if isinstance(other, Leaf):
-        return leaf(_whole(gold), _whole(answer)) if other.relation else False
-    one, two = (node.interval if isinstance(node, Range) else node for node in (gold, answer))
-    return same(one, two, leaf)
-
-
 def _same_group(gold: Group, answer: Group, leaf: LeafRule) -> Verdict3:
     if gold.kind != answer.kind or len(gold.items) != len(answer.items):
         return False
@@ -116,9 +102,13 @@ def _same_group(gold: Group, answer: Group, leaf: LeafRule) -> Verdict3:
     return _all_same(zip(gold.items, answer.items, strict=True), leaf)
 
 
+def _is_chain(node: Node) -> bool:
+    return isinstance(node, Group) and node.kind == "="
+
+
 def _same_chain(gold: Node, answer: Node, leaf: LeafRule) -> Verdict3:
     """A chain whose parts differ equals nothing."""
-    chains = [node.parts if isinstance(node, Chain) else (node,) for node in (gold, answer)]
+    chains = [node.items if isinstance(node, Group) and node.kind == "=" else (node,) for node in (gold, answer)]
     within = [(part, parts[-1]) for parts in chains for part in parts[:-1]]
     return _all_same([(chains[0][-1], chains[1][-1]), *within], leaf)
 
@@ -183,13 +173,10 @@ def normal_form(text: str) -> NormalForm:
 def _normal_form(node: Node) -> NormalForm:
     if isinstance(node, Named):
         return _normal_form(node.value)
-    if isinstance(node, Range):
-        return _normal_form(node.interval)
-    if isinstance(node, Chain):
-        values = {_normal_form(part) for part in node.parts}
-        return values.pop() if len(values) == 1 else ("chain", *node.tokens)
     if isinstance(node, Group):
-        keys: list[NormalForm] = [_normal_form(item) for item in node.items]
+        keys = [_normal_form(item) for item in node.items]
+        if node.kind == "=":
+            return keys[0] if len({*keys}) == 1 else ("chain", *node.tokens)
         return (node.kind, *(sorted(keys, key=repr) if node.kind in ("list", "union") else keys))
     number = rational_value(node.tokens)
     if number is not None:

@@ -1,49 +1,105 @@
-r"""Parses plain expressions: canonical tokens to a small tree, or to nothing where their meaning is in doubt.
+r"""Single expressions: one parser and one small tree, whose value is exact, or floating-point at sample points.
 
 There is no tree where people would disagree on what is meant (1/2x, \sin x y, 2\frac{1}{2}x), nor for what is rarer
-(sums, integrals, matrices): latex2sympy2 is asked instead. The tree is only data: (operator, operands...).
+(sums, integrals, matrices): latex2sympy2 is asked instead. Every size is bounded, so that no input is slow.
 """
 
 from __future__ import annotations
 
+import cmath
+import math
+import operator
+import re
+from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 from topr_exp.grading.latex import GREEK, Tokens, integer_like, number_like, words
-from topr_exp.grading.reader import TokenReader, Unreadable
 
 MAX_TOKENS = 300
+MAX_BITS = 4000
+MAX_EXPONENT = 1000
+MAX_FACTORIAL = 100
 
-# ("number", "2.5"), ("name", "x_1"), ("constant", "pi"), ("+", a, b), ("*", a, b), ("/", a, b), ("-", a), ("^", a, b),
-# ("root", radicand, degree), ("sin", a), ...
-Tree = tuple[object, ...]
+# ("number", "2.5"), ("name", "x_1"), ("constant", "pi"), ("+", a, b), ("*", a, b), ("/", a, b), ("-", a),
+# ("^", a, b), ("root", radicand, degree), ("sin", a), ..., of numbers alone also ("!", a), ("mixed", whole, fraction)
+Tree = tuple[Any, ...]
 
 FUNCTIONS = words(r"\sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \sinh \cosh \tanh \ln")
 _CONSTANTS = {r"\pi": "pi", "e": "e", "i": "i"}
 _ENDS = words("+ - ) }") | {""}
+_LITERAL = frozenset("+-*/^!(){}") | {r"\frac"}
+_SCIENTIFIC = re.compile(r"([+-] )?(\d+(\.\d+)?|\.\d+) [eE] ([+-] )?\d{1,3}", re.ASCII)  # a calculator's 2.5e6
+
+
+class Unreadable(Exception):
+    """The tokens spell no expression beyond doubt, or its value exceeds a bound."""
 
 
 @lru_cache(maxsize=1 << 12)
 def expression_tree(tokens: Tokens) -> Tree | None:
     """The expression that the tokens spell beyond doubt, None where there is any."""
-    if not tokens or len(tokens) > MAX_TOKENS:
+    letters = [letter for token in tokens for letter in (token if token.isalpha() and token.isascii() else (token,))]
+    return _parse(letters, literal=False) if len(tokens) <= MAX_TOKENS else None
+
+
+@lru_cache(maxsize=1 << 12)
+def rational_value(tokens: Tokens) -> Fraction | None:
+    r"""The rational number that the tokens spell, None if they spell none. 2\frac{1}{3} is a mixed number."""
+    if len(tokens) > MAX_TOKENS:
         return None
-    parser = _ExpressionParser(_letters(tokens))
     try:
-        result = parser.sum()
-    except Unreadable:
+        if all(token in _LITERAL or number_like(token) for token in tokens):
+            tree = _parse(tokens, literal=True)
+            return None if tree is None else evaluate(tree, _exact)
+        text = " ".join(tokens)
+        return _bounded(Fraction(text.replace(" ", ""))) if _SCIENTIFIC.fullmatch(text) else None
+    except (Unreadable, ZeroDivisionError, RecursionError):
         return None
-    return result if parser.at == len(parser.tokens) else None
 
 
-def _letters(tokens: Tokens) -> Tokens:
-    """Runs of letters are products of single letters."""
-    out: list[str] = []
-    for token in tokens:
-        out += token if token.isalpha() and token.isascii() else [token]
-    return tuple(out)
+def evaluate(tree: Tree, apply: Callable[..., Any]) -> Any:
+    """Fold a tree: `apply` gets a node's kind and the values of its parts, or what a leaf holds."""
+    return apply(tree[0], *(evaluate(part, apply) if isinstance(part, tuple) else part for part in tree[1:]))
 
 
-class _ExpressionParser(TokenReader):
+def _parse(tokens: Tokens | list[str], literal: bool) -> Tree | None:
+    parser = _Parser(tokens, literal)
+    try:
+        tree = parser.sum()
+    except (Unreadable, RecursionError):
+        return None
+    return tree if parser.at == len(tokens) else None
+
+
+class _Parser:
+    """Recursive descent. `literal`: arithmetic on numbers, where slashes, mixed numbers and factorials are plain."""
+
+    def __init__(self, tokens: Tokens | list[str], literal: bool) -> None:
+        self.tokens, self.literal, self.at = tokens, literal, 0
+
+    def _peek(self, ahead: int = 0) -> str:
+        """The token so many ahead; "" behind the end."""
+        position = self.at + ahead
+        return self.tokens[position] if position < len(self.tokens) else ""
+
+    def _next(self) -> str:
+        self.at += 1
+        return self._peek(-1)
+
+    def _accept(self, *expected: str) -> str:
+        """Take the next token if it is one of these, else return ""."""
+        return self._next() if self._peek() in expected else ""
+
+    def _take(self, expected: str) -> None:
+        if not self._accept(expected):
+            raise Unreadable
+
+    def _end_term(self) -> None:
+        if self._peek() not in _ENDS:
+            raise Unreadable
+
     def sum(self) -> Tree:
         total = self._signed_term()
         while self._peek() in ("+", "-"):
@@ -52,23 +108,20 @@ class _ExpressionParser(TokenReader):
 
     def _signed_term(self) -> Tree:
         negative = False
-        while self._peek() in ("+", "-"):
-            negative ^= self._peek() == "-"
-            self.at += 1
+        while sign := self._accept("+", "-"):
+            negative ^= sign == "-"
         return ("-", self._term()) if negative else self._term()
 
     def _term(self) -> Tree:
-        """Factors side by side or with *; a slash only between two single factors, or behind a product in full."""
-        product = self._power()
+        """Factors side by side or with *; beside names a slash only between single factors, or behind a product."""
+        product = self._mixed() or self._power()
         while True:
-            if self._peek() == "*":
-                self.at += 1
-                product = ("*", product, self._power())
-            elif self._peek() == "/":
-                self.at += 1
-                product = ("/", product, self._power())
-                if self._peek() not in _ENDS:
-                    raise Unreadable
+            if sign := self._accept("*", "/"):
+                negative = self.literal and self._accept("-")
+                factor = self._power()
+                product = (sign, product, ("-", factor) if negative else factor)
+                if sign == "/" and not self.literal:
+                    self._end_term()
             elif self._starts_factor():
                 product = ("*", product, self._power())
             else:
@@ -76,26 +129,36 @@ class _ExpressionParser(TokenReader):
 
     def _starts_factor(self) -> bool:
         token = self._peek()
-        if not token or token in _ENDS:
+        if token in _ENDS:
             return False
-        if number_like(token) or (token == r"\frac" and self._mixed()):
+        fraction_of_integers = token == r"\frac" and integer_like(self._peek(2)) and integer_like(self._peek(5))
+        mixed = not self.literal and fraction_of_integers and integer_like(self._peek(-1))
+        if number_like(token) or mixed:
             raise Unreadable
         return True
 
-    def _mixed(self) -> bool:
-        """Check that the fraction ahead stands behind an integer and is one of integers."""
-        before = self.tokens[self.at - 1]
-        return integer_like(before) and integer_like(self._peek(2)) and integer_like(self._peek(5))
+    def _mixed(self) -> Tree | None:
+        r"""2\frac{1}{3} and 2 1/3, of numbers alone; None, with nothing taken, for anything else."""
+        if not self.literal or not integer_like(self._peek()):
+            return None
+        slash = integer_like(self._peek(1)) and self._peek(2) == "/" and integer_like(self._peek(3))
+        if not slash and self._peek(1) != r"\frac":
+            return None
+        whole, part = self._atom(), self._atom()
+        if slash:
+            self._take("/")
+            part = ("/", part, self._atom())
+        self._end_term()  # 2\frac{1}{3}^2: nobody can tell
+        return ("mixed", whole, part)
 
     def _power(self) -> Tree:
         base = self._atom()
-        while self._peek() in ("^", "!"):
-            if self._peek() == "!":
-                raise Unreadable
-            self.at += 1
+        if self.literal and self._accept("!"):
+            base = ("!", base)
+        if self._accept("^"):
             base = ("^", base, self._braced())
-            if self._peek() == "^":
-                raise Unreadable
+        if self._peek() in ("^", "!"):
+            raise Unreadable
         return base
 
     def _braced(self) -> Tree:
@@ -105,12 +168,12 @@ class _ExpressionParser(TokenReader):
         return inner
 
     def _atom(self) -> Tree:
-        token = self._peek()
-        self.at += 1
+        token = self._next()
         if not token:
             raise Unreadable
         if number_like(token):
-            return self._degrees(("number", token))
+            number = ("number", token)
+            return ("*", number, ("/", ("constant", "pi"), ("number", "180"))) if self._accept(r"\circ") else number
         if token in _CONSTANTS and self._peek() != "_":
             return ("constant", _CONSTANTS[token])
         if (token.isalpha() and token.isascii()) or token in GREEK:
@@ -127,58 +190,177 @@ class _ExpressionParser(TokenReader):
             return inner
         raise Unreadable
 
-    def _degrees(self, number: Tree) -> Tree:
-        if self._peek() != r"\circ":
-            return number
-        self.at += 1
-        return ("*", number, ("/", ("constant", "pi"), ("number", "180")))
-
     def _subscript(self) -> str:
         """_{1}, _{n}, _{10}: a subscript of one token."""
-        if self._peek() != "_":
+        if not self._accept("_"):
             return ""
-        self.at += 1
         self._take("{")
-        name = self._peek()
+        name = self._next()
         if not name.isalnum():
             raise Unreadable
-        self.at += 1
         self._take("}")
         return "_" + name
 
     def _root(self) -> Tree:
-        degree: Tree = ("number", "2")
-        if self._peek() == "[":
-            self.at += 1
-            degree = ("number", self._peek())
+        degree = ("number", "2")
+        if self._accept("["):
             if not integer_like(self._peek()):
                 raise Unreadable
-            self.at += 1
+            degree = ("number", self._next())
             self._take("]")
         return ("root", self._braced(), degree)
 
     def _function(self, name: str) -> Tree:
         """sin(...), sin x, sin 2x, sin^2 x: the argument ends with the term; nothing may follow a bracketed one."""
-        power: Tree | None = None
-        if self._peek() == "^":
-            self.at += 1
-            power = self._braced()
-            if power[0] == "-":  # an inverse function, or a reciprocal
-                raise Unreadable
-        if self._peek() in ("(", "{"):
-            argument = self._atom()
-            if self._peek() not in _ENDS and self._peek() not in FUNCTIONS:
-                raise Unreadable
-        else:
-            argument = self._plain_product()
-        applied: Tree = (name[1:], argument)
-        return applied if power is None else ("^", applied, power)
-
-    def _plain_product(self) -> Tree:
-        """2x, \\frac{\\pi}{3}: single factors side by side, up to the end or the next function."""
-        argument = self._power()
+        power = self._braced() if self._accept("^") else None
+        if power is not None and power[0] == "-":  # an inverse function, or a reciprocal
+            raise Unreadable
+        bracketed = self._peek() in ("(", "{")
+        argument = self._atom() if bracketed else self._power()
         while self._peek() not in _ENDS and self._peek() not in FUNCTIONS:
-            if self._peek() in ("*", "/", "(") or not self._starts_factor():
+            if bracketed or self._peek() in ("*", "/", "(") or not self._starts_factor():
                 raise Unreadable
             argument = ("*", argument, self._power())
-        return argument
+        applied = (name[1:], argument)
+        return applied if power is None else ("^", applied, power)
+
+
+# ---- exact values
+
+
+def _exact(kind: str, *parts: Any) -> Fraction:
+    return _bounded(_EXACT[kind](*parts))
+
+
+def _bounded(result: Fraction) -> Fraction:
+    if result.numerator.bit_length() + result.denominator.bit_length() > MAX_BITS:
+        raise Unreadable
+    return result
+
+
+def _exact_power(base: Fraction, exponent: Fraction) -> Fraction:
+    if exponent.denominator != 1 or abs(exponent) > MAX_EXPONENT or (base == 0 and exponent <= 0):
+        raise Unreadable
+    times = abs(int(exponent))
+    if (base.numerator.bit_length() + base.denominator.bit_length() - 2) * times > MAX_BITS:
+        raise Unreadable
+    return Fraction(base ** int(exponent))
+
+
+def _exact_factorial(base: Fraction) -> Fraction:
+    if base.denominator != 1 or not 0 <= base <= MAX_FACTORIAL:
+        raise Unreadable
+    return Fraction(math.factorial(int(base)))
+
+
+def _exact_mixed(whole: Fraction, part: Fraction) -> Fraction:
+    if part < 0:
+        raise Unreadable
+    return whole + part
+
+
+_EXACT: dict[str, Callable[..., Fraction]] = {
+    "number": Fraction, "+": operator.add, "-": operator.neg, "*": operator.mul, "/": operator.truediv,
+    "^": _exact_power, "!": _exact_factorial, "mixed": _exact_mixed,
+}  # fmt: skip
+
+
+# ---- values at sample points: they prove that two expressions differ, and settle most wrong answers in microseconds
+
+# Positive, since identities such as sqrt(a b) = sqrt(a) sqrt(b) are meant where they hold.
+# The first name's value and the step to the next one's.
+_POINTS = ((0.7390851332151607, 0.4142135623730951), (1.3247179572447460, 0.2360679774997897))
+_RELATIVE = 1e-7  # far above what rounding can do to values of the magnitude that was passed through
+_LARGEST = 1e100
+
+_VALUES: dict[str, complex] = {"pi": math.pi, "e": math.e, "i": 1j}
+_NUMERIC: dict[str, Callable[..., complex]] = {
+    "number": float, "constant": _VALUES.__getitem__, "+": operator.add, "-": operator.neg, "*": operator.mul,
+    "sin": cmath.sin, "cos": cmath.cos, "tan": cmath.tan, "arcsin": cmath.asin, "arccos": cmath.acos,
+    "arctan": cmath.atan, "sinh": cmath.sinh, "cosh": cmath.cosh, "tanh": cmath.tanh, "ln": cmath.log,
+    "sec": lambda x: 1 / cmath.cos(x), "csc": lambda x: 1 / cmath.sin(x), "cot": lambda x: 1 / cmath.tan(x),
+}  # fmt: skip
+
+
+class _NoValue(Exception):
+    pass
+
+
+def certainly_different(one: Tokens, other: Tokens) -> bool:
+    """True if the two expressions certainly have different values; False if that is not known."""
+    trees = expression_tree(one), expression_tree(other)
+    if trees[0] is None or trees[1] is None:
+        return False
+    names = sorted(_names(trees[0]) | _names(trees[1]))
+    for start, step in _POINTS[: 2 if names else 1]:
+        point = {name: start + step * index for index, name in enumerate(names)}
+        left, right = _Sample(point), _Sample(point)
+        try:
+            gap = abs(evaluate(trees[0], left.value) - evaluate(trees[1], right.value))
+        except (_NoValue, ArithmeticError, ValueError, RecursionError):
+            continue
+        if gap > _RELATIVE * max(left.largest, right.largest):
+            return True
+    return False
+
+
+@lru_cache(maxsize=1 << 12)
+def _names(tree: Tree) -> frozenset[str]:
+    if tree[0] == "name":
+        return frozenset(tree[1:])
+    return frozenset().union(*(_names(part) for part in tree[1:] if isinstance(part, tuple)))
+
+
+class _Sample:
+    """Evaluates at one point and keeps the largest magnitude on the way, on which the rounding error depends."""
+
+    def __init__(self, point: dict[str, float]) -> None:
+        self.point, self.largest = point, 0.0
+
+    def value(self, kind: str, *parts: Any) -> complex:
+        result: complex
+        match kind:
+            case "name":
+                result = self.point[parts[0]]
+            case "/":
+                result = parts[0] / self._divisor(parts[1])
+            case "^":
+                result = self._power(*parts)
+            case "root":
+                result = self._root(*parts)
+            case "ln" if self._doubtful(parts[0]) or _at_branch_cut(parts[0]):
+                raise _NoValue
+            case "arcsin" | "arccos" if not abs(parts[0]) < 1 - 1e-9:
+                raise _NoValue
+            case _:
+                result = _NUMERIC[kind](*parts)
+        magnitude = abs(result)
+        if not magnitude < _LARGEST:  # not-a-number, too
+            raise _NoValue
+        self.largest = max(self.largest, magnitude)
+        return result
+
+    def _divisor(self, value: complex) -> complex:
+        if self._doubtful(value):
+            raise _NoValue
+        return value
+
+    def _doubtful(self, value: complex) -> bool:
+        """Check for a value that may be a rounded zero."""
+        return abs(value) < 1e-9 * max(1.0, self.largest)
+
+    def _power(self, base: complex, exponent: complex) -> complex:
+        if abs(exponent) > 1000 or self._doubtful(base) or _at_branch_cut(base):
+            raise _NoValue
+        return base**exponent
+
+    def _root(self, base: complex, degree: complex) -> complex:
+        """The real root where there is one: the third root of -8 is -2."""
+        if isinstance(base, float) and base < 0 and degree.real % 2 == 1:
+            return -self._power(-base, 1 / degree)
+        return self._power(base, 1 / self._divisor(degree))
+
+
+def _at_branch_cut(value: complex) -> bool:
+    """A negative number with an imaginary part of rounding errors would fall on either side."""
+    return isinstance(value, complex) and value.real < 0 and abs(value.imag) < 1e-9 * abs(value)

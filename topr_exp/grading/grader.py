@@ -1,19 +1,17 @@
-"""Grades a stream of completions against their golds, in order.
+"""Grades completions against their golds, chunk by chunk.
 
 What text and arithmetic decide is decided here; what needs sympy, or a user's grader, runs in worker processes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import threading
-import weakref
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +19,19 @@ import topr_exp
 from topr_exp.grading.equivalence import compare_quickly, normal_form
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import Answer, WorkerPool
-from topr_exp.grading.server import SYMBOLIC
 from topr_exp.runtime.files import file_digest
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
-GRADER_VERSION = "2"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "3"  # part of store keys: raise it with every change that can change a verdict
 
+SYMBOLIC = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
-CACHED = 1 << 14  # verdicts of identical (gold, answer) pairs that are kept
-CACHED_CHARS = 1000  # a longer pair is not kept
-AHEAD = 64  # completions read ahead of the oldest open one, for each worker
+CHUNK = 256  # completions that are graded together, for each worker
+KEPT = 1 << 14  # verdicts of (gold, answer) pairs that are kept
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
 LARGEST_REWARD = 3.4e38  # training computes in float32
+
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +50,6 @@ class Outcome:
     reward: float | None = None
 
 
-@dataclass(slots=True)
-class _Open:
-    """A completion whose outcome may still be on its way; its number counts from 1."""
-
-    number: int
-    answer: str | None
-    future: Future[Answer] | None = None
-    pair: tuple[str, str] | None = None
-    outcome: Outcome | None = None
-
-
 def cores() -> int:
     """The CPUs that this process may use, its share where the run's other processes on this machine use the same."""
     allowed, asked = len(os.sched_getaffinity(0)), os.environ.get
@@ -70,17 +58,6 @@ def cores() -> int:
     if is_task and allowed <= int(asked("SLURM_CPUS_PER_TASK", "0")):
         return allowed
     return max(1, allowed // int(asked("LOCAL_WORLD_SIZE", "1")))
-
-
-_graders: weakref.WeakSet[Grader] = weakref.WeakSet()
-
-
-def _forget_pools() -> None:
-    for grader in list(_graders):
-        grader._after_fork()
-
-
-os.register_at_fork(after_in_child=_forget_pools)
 
 
 class Grader:
@@ -116,11 +93,9 @@ class Grader:
         self.name, self.deadline, self.graded, self.threshold = name, deadline, graded, threshold
         self.workers = workers if workers is not None else cores()
         self.counters: Counter[str] = Counter()
-        self._cache: OrderedDict[tuple[str, str], tuple[bool, str]] = OrderedDict()
-        self._under_way: weakref.WeakValueDictionary[tuple[str, str], Future[Answer]] = weakref.WeakValueDictionary()
+        self._known: dict[Pair, tuple[bool, str]] = {}
         self._pool: WorkerPool | None = None
-        self._lock = threading.Lock()
-        _graders.add(self)
+        self._process, self._lock = os.getpid(), threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Grader, (self.name, self.workers, self.deadline, self.graded, self.threshold)
@@ -133,37 +108,34 @@ class Grader:
 
     def start(self) -> None:
         """Start the workers now (it takes 1 to 2 seconds), not with the first answer that needs them."""
-        self._workers_pool()
+        with self._lock_of_process():
+            if self._pool is None or self._pool.closed:
+                self._pool = WorkerPool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
 
     def close(self) -> None:
         """End the workers; the grader stays usable and would start new ones."""
-        with self._lock:
+        with self._lock_of_process():
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()
 
     def worker_pids(self) -> list[int]:
         """Process ids of the server and the workers; empty while none were needed."""
-        with self._lock:
-            pool = self._pool
-        return pool.pids() if pool is not None else []
+        with self._lock_of_process():
+            return self._pool.pids() if self._pool is not None and not self._pool.closed else []
 
-    def grade(self, pairs: Iterable[tuple[str, str] | None]) -> Iterator[Outcome]:
-        """One Outcome for each (completion, gold), in order, while `pairs` is still being read.
+    def grade(self, pairs: Iterable[Pair]) -> Iterator[Outcome]:
+        """One Outcome for each (completion, gold), in order; `pairs` is read and graded chunk by chunk.
 
-        A None among the pairs says that the source has nothing more for now: all that is open is finished before the
-        next pair is asked for. Identical answers to the same gold are compared once.
+        Identical answers to the same gold are compared once.
         """
-        open_items: deque[_Open] = deque()
-        limit, number = AHEAD * self.workers, 0
-        for pair in pairs:
-            if pair is not None:
-                number += 1
-                open_items.append(self._begin(number, *pair))
-            while open_items and (pair is None or len(open_items) > limit or self._ready(open_items[0])):
-                yield self._finish(open_items.popleft())
-        while open_items:
-            yield self._finish(open_items.popleft())
+        pairs, number = iter(pairs), 0
+        while chunk := list(islice(pairs, CHUNK * self.workers)):
+            for outcome in self._grade_own(chunk, number) if self._own else self._grade_answers(chunk):
+                self.counters[outcome.path] += 1
+                self.counters[outcome.verdict] += 1
+                yield outcome
+            number += len(chunk)
 
     def classes(self, answers: Sequence[str | None]) -> list[int]:
         """Equivalent answers share a number, counted from 0 in order of first appearance; None gets -1.
@@ -171,91 +143,81 @@ class Grader:
         At most MAX_CLASS_COMPARISONS comparisons are symbolic; of answers of a user's own grader, none is.
         """
         forms = [None if answer is None else normal_form(answer) for answer in answers]
-        texts: dict[Any, str] = {}  # normal form -> the first answer that has it
-        for form, answer in zip(forms, answers, strict=True):
-            if form is not None and answer is not None:
-                texts.setdefault(form, answer)
         counts = Counter(form for form in forms if form is not None)
-        representative = self._merge_forms({form: texts[form] for form, _ in counts.most_common()})
+        texts = dict(zip(reversed(forms), reversed(answers), strict=True))  # normal form -> the first answer with it
+        budget = 0 if self._own else MAX_CLASS_COMPARISONS
+        representative: dict[Any, Any] = {}  # of a form: the most frequent form whose text equals its own
+        for form, _ in counts.most_common():
+            others = dict.fromkeys(representative.values())
+            verdicts = {other: compare_quickly(texts[other], texts[form])[0] for other in others}
+            equal = [other for other in others if verdicts[other]]
+            if not equal and (undecided := [other for other in others if verdicts[other] is None][:budget]):
+                budget -= len(undecided)
+                found = self._submit([(texts[other], texts[form]) for other in undecided])
+                equal = [other for other, answer in zip(undecided, found, strict=True) if answer == ("ok", True)]
+            representative[form] = equal[0] if equal else form
         numbers: dict[Any, int] = {}
         return [-1 if form is None else numbers.setdefault(representative[form], len(numbers)) for form in forms]
 
-    def _merge_forms(self, texts: dict[Any, str]) -> dict[Any, Any]:
-        """Each form's representative: the first of the forms, in their order, whose text equals its own."""
-        representative: dict[Any, Any] = {}
-        budget = 0 if self._own else MAX_CLASS_COMPARISONS
-        for form, text in texts.items():
-            others = dict.fromkeys(representative.values())
-            verdicts = {other: compare_quickly(texts[other], text)[0] for other in others}
-            equal = [other for other in others if verdicts[other]]
-            if not equal:
-                open_ = [other for other in others if verdicts[other] is None][:budget]
-                budget -= len(open_)
-                futures = [(other, self._workers_pool().submit(texts[other], text)) for other in open_]
-                equal = [other for other, future in futures if _answer(future) == ("ok", True)]
-            representative[form] = equal[0] if equal else form
-        return representative
+    def _lock_of_process(self) -> threading.Lock:
+        """The lock of the pool; a forked child leaves the parent's lock and pool alone and begins without workers."""
+        if self._process != os.getpid():
+            if self._pool is not None:
+                self._pool.abandon()
+            self._process, self._lock, self._pool = os.getpid(), threading.Lock(), None
+        return self._lock
 
-    # ---- one completion ----
+    def _submit(self, tasks: Iterable[Pair]) -> list[Answer]:
+        self.start()
+        assert self._pool is not None
+        return self._pool.submit(tasks)
 
-    def _begin(self, number: int, completion: str, gold: str) -> _Open:
-        if self._own:
-            return _Open(number, None, self._workers_pool().submit(completion, gold))
-        answer = extract(completion, self.name)
-        if answer is None:
-            return _Open(number, None, outcome=Outcome("invalid", None, "none"))
-        pair = (gold, answer)
-        with self._lock:
-            cached = self._cache.get(pair)
-            if cached is not None:
-                self._cache.move_to_end(pair)
-        if cached is None:
-            equal, path = compare_quickly(gold, answer)
-            if equal is None:
-                return _Open(number, answer, self._compare_in_worker(pair), pair)
-            cached = (equal, path)
-            self._remember(pair, cached)
-        return _Open(number, answer, outcome=_outcome(answer, *cached))
+    def _grade_answers(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
+        answers = [extract(completion, self.name) for completion, _ in chunk]
+        pairs = [(gold, answer) for (_, gold), answer in zip(chunk, answers, strict=True) if answer is not None]
+        decided = self._compare(pairs)
+        for (_, gold), answer in zip(chunk, answers, strict=True):
+            if answer is None:
+                yield Outcome("invalid", None, "none")
+            else:
+                equal, path = decided[gold, answer]
+                yield Outcome("correct" if equal else "incorrect", answer, path)
 
-    def _compare_in_worker(self, pair: tuple[str, str]) -> Future[Answer]:
-        with self._lock:
-            future = self._under_way.get(pair)
-        if future is None:
-            future = self._workers_pool().submit(*pair)
-            with self._lock:
-                self._under_way[pair] = future
-        return future
+    def _compare(self, pairs: Iterable[Pair]) -> dict[Pair, tuple[bool, str]]:
+        """Whether each pair is equal, and what decided; workers begin while the rest is still compared quickly."""
+        decided: dict[Pair, tuple[bool, str]] = {}
+        undecided: list[Pair] = []
 
-    @staticmethod
-    def _ready(item: _Open) -> bool:
-        return item.outcome is not None or (item.future is not None and item.future.done())
+        def ask() -> Iterator[Pair]:
+            for pair in dict.fromkeys(pairs):
+                equal, path = self._known.get(pair) or compare_quickly(*pair)
+                if equal is None:
+                    undecided.append(pair)
+                    yield pair
+                else:
+                    decided[pair] = equal, path
 
-    def _finish(self, item: _Open) -> Outcome:
-        outcome = item.outcome
-        if outcome is None:
-            assert item.future is not None
-            status, value = _answer(item.future)
-            if self._own:
-                outcome = self._user_outcome(item.number, status, value)
-            else:  # no text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown
+        asked = ask()
+        if (first := next(asked, None)) is not None:
+            for pair, (status, value) in zip(undecided, self._submit(chain([first], asked)), strict=True):
+                # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
                 path = {"ok": "symbolic", "error": "raised"}.get(status, status)
-                equal = status == "ok" and value is True
-                assert item.answer is not None
-                assert item.pair is not None
-                self._remember(item.pair, (equal, path))
-                outcome = _outcome(item.answer, equal, path)
-        with self._lock:
-            self.counters[outcome.path] += 1
-            self.counters[outcome.verdict] += 1
-        return outcome
+                decided[pair] = (status == "ok" and value is True, path)
+        if len(self._known) > KEPT:
+            self._known = {}
+        self._known |= {pair: found for pair, found in decided.items() if found[1] != "string"}
+        return decided
 
-    def _user_outcome(self, number: int, status: str, value: Any) -> Outcome:
-        if status == "error":
-            raise TOPRError(f"grader {self.name} raised {' '.join(value.split())} (completion {number})")
-        if status != "ok":
-            return Outcome("incorrect", None, status)
+    def _grade_own(self, chunk: Sequence[Pair], before: int) -> Iterator[Outcome]:
+        for number, (status, value) in enumerate(self._submit(chunk), before + 1):
+            if status == "error":
+                raise TOPRError(f"grader {self.name} raised {' '.join(value.split())} (completion {number})")
+            yield self._own_outcome(value, number) if status == "ok" else Outcome("incorrect", None, status)
+
+    def _own_outcome(self, value: Any, number: int) -> Outcome:
         verdict, answer, reward = _parts(value)
-        if not _is_result(verdict, answer, reward):
+        judged = verdict in VERDICTS if verdict is not None else reward is not None
+        if not judged or not isinstance(answer, str | None) or not (reward is None or _is_number(reward)):
             raise TOPRError(
                 f"grader {self.name} must return one of {', '.join(VERDICTS)}, or a number, or one of these and the "
                 f"answer's text, or a verdict, the answer and a number; got {value!r:.100} (completion {number})"
@@ -271,33 +233,6 @@ class Grader:
             verdict = "correct" if reward >= self.threshold else "incorrect"
         return Outcome(verdict, answer, "user", None if reward is None else float(reward))
 
-    def _remember(self, pair: tuple[str, str], decided: tuple[bool, str]) -> None:
-        if len(pair[0]) + len(pair[1]) > CACHED_CHARS:
-            return
-        with self._lock:
-            self._cache[pair] = decided
-            while len(self._cache) > CACHED:
-                self._cache.popitem(last=False)
-
-    def _workers_pool(self) -> WorkerPool:
-        with self._lock:
-            if self._pool is None:
-                self._pool = WorkerPool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
-            return self._pool
-
-    def _after_fork(self) -> None:
-        pool, self._pool, self._lock = self._pool, None, threading.Lock()
-        self._under_way.clear()
-        if pool is not None:
-            pool.abandon()
-
-
-def _answer(future: Future[Answer]) -> Answer:
-    status, value = future.result()
-    if status == "failed":
-        raise TOPRError(f"grading failed: {value}")
-    return status, value
-
 
 def _parts(value: Any) -> tuple[Any, Any, Any]:
     """Verdict, answer and reward of what a user's function returned, as JSON gives it back; None where it gave none."""
@@ -306,17 +241,8 @@ def _parts(value: Any) -> tuple[Any, Any, Any]:
     return (None, answer, first) if _is_number(first) and len(parts) < 3 else (first, answer, reward)
 
 
-def _is_result(verdict: Any, answer: Any, reward: Any) -> bool:
-    judged = verdict in VERDICTS if verdict is not None else reward is not None
-    return judged and (answer is None or isinstance(answer, str)) and (reward is None or _is_number(reward))
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _outcome(answer: str, equal: bool, path: str) -> Outcome:
-    return Outcome("correct" if equal else "incorrect", answer, path)
 
 
 def version(name: str) -> str:
@@ -339,14 +265,10 @@ def check_name(name: str) -> None:
     allowed = f"one of {', '.join(FORMATS)} or package.module:function"
     if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise ConfigError(f"grader must be {allowed}; got {name}")
-    found: Callable[..., Any] | None = None
-    reason = "it has no such function"
-    with contextlib.suppress(AttributeError):
-        try:
-            found = getattr(topr_exp.import_own(module), function)
-        except Exception as error:
-            if isinstance(error, AttributeError) and not isinstance(error, ImportError):
-                raise
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
+    found, reason = None, "it has no such function"
+    try:
+        found = getattr(topr_exp.import_own(module), function, None)
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
     if not callable(found):
         raise ConfigError(f"grader {name} cannot be loaded ({reason}); it must be {allowed}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
-from topr_exp.grading.arithmetic import value_and_numbers
+from topr_exp.grading.expression import rational_value
 from topr_exp.grading.extraction import tagged
 
 
@@ -17,23 +19,26 @@ def prepare() -> None:
     importlib.import_module("reasoning_gym")
 
 
-def grade(completion: str, gold: str) -> tuple[str, str | None]:
-    """The verdict on what the last <answer>...</answer> holds, and that; without such a one: invalid.
+def grade(completion: str, gold: str) -> tuple[str, str | None, float]:
+    """The verdict on what the last <answer>...</answer> holds, that, and the task's score of it in [0, 1].
 
     gold: the problem as JSON, with `task`, `options` of the task, `answer` and `metadata`. Correct is what the task
-    gives the score 1; all lower ones are incorrect, and so is an answer that its scorer fails on.
+    gives the score 1; all lower ones are incorrect, and so is an answer that its scorer fails on. Without an answer:
+    invalid, which scores 0.
     """
     answer = tagged(completion)
     if answer is None:
-        return "invalid", None
-    return "correct" if score(answer, json.loads(gold)) == 1 else "incorrect", answer
+        return "invalid", None, 0.0
+    reward = score(answer, json.loads(gold))
+    return "correct" if reward == 1 else "incorrect", answer, reward
 
 
 def score(answer: str, entry: Mapping[str, Any]) -> float:
     """A task's score of an answer, in [0, 1]."""
-    if entry["task"] in OWN:
-        return float(OWN[entry["task"]](answer, entry["metadata"]))
-    scorer = task_of(entry["task"], json.dumps(entry["options"]))
+    task, metadata = entry["task"], entry["metadata"]
+    if task in ("countdown", "puzzle24"):  # the library's scorers parse these answers by evaluating them
+        return float(_solves(answer, metadata["numbers"], metadata["target"] if task == "countdown" else 24))
+    scorer = task_of(task, json.dumps(entry["options"]))
     try:
         return float(scorer.score_answer(answer, entry))
     except (MemoryError, RecursionError):
@@ -48,19 +53,24 @@ def task_of(task: str, options: str) -> Any:
     return importlib.import_module("reasoning_gym").create_dataset(task, seed=0, size=1, **json.loads(options))
 
 
-def countdown(answer: str, metadata: Mapping[str, Any]) -> bool:
-    """Check that arithmetic with each number once, and no other, comes to the target exactly."""
-    return _solves(answer, metadata["numbers"], metadata["target"])
-
-
-def puzzle24(answer: str, metadata: Mapping[str, Any]) -> bool:
-    """The same with 24 for a target."""
-    return _solves(answer, metadata["numbers"], 24)
-
-
 def _solves(answer: str, numbers: list[int], target: int) -> bool:
+    """Check that arithmetic with each number once, and no other, comes to the target exactly."""
     found = value_and_numbers(answer)
     return found is not None and found[0] == target and sorted(found[1]) == sorted(numbers)
 
 
-OWN = {"countdown": countdown, "puzzle24": puzzle24}  # the library's scorers parse these answers by evaluating them
+_ARITHMETIC = re.compile(r"[\s0-9+\-*/()]{1,200}", re.ASCII)
+# A product without its sign, a sign without its number, and a number of over 12 digits.
+_NO_ARITHMETIC = re.compile(r"[\d)]\s*\(|\)\s*\d|\d\s+\d|(^|[-+*/(])\s*\+|\d{13}", re.ASCII)
+
+
+def value_and_numbers(text: str) -> tuple[Fraction, list[int]] | None:
+    """The value of a text of whole numbers, + - * / and parentheses, and its numbers; nothing is evaluated as code.
+
+    None for anything else, a division by zero, more than 200 characters or a number of more than 12 digits.
+    """
+    text = text.strip()
+    if not _ARITHMETIC.fullmatch(text) or _NO_ARITHMETIC.search(text):
+        return None
+    value = rational_value(tuple(re.findall(r"\d+|\S", text)))
+    return None if value is None else (value, [int(number) for number in re.findall(r"\d+", text)])

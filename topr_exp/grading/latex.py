@@ -207,14 +207,15 @@ class _Canonical:
         token = self.tokens[self.at]
         self.at += 1
         if token == "{":
-            inner = self._group(depth + 1)
+            inner = self._until("}", depth + 1)
             return inner if len(inner) <= 1 else ["{", *inner, "}"]
         if token == r"\begin":
             return self._environment(depth + 1)
         if token in ("^", "_"):
             return self._script(token, depth)
         if token == r"\sqrt" and self._peek() == "[":
-            root = self._bracketed(depth + 1)
+            self.at += 1
+            root = self._until("]", depth + 1)
             return [token, "[", *root, "]", "{", *self._argument(depth + 1, True), "}"]
         if token in _ARGUMENTS:
             out = [token]
@@ -241,17 +242,14 @@ class _Canonical:
     def _peek(self) -> str | None:
         return self.tokens[self.at] if self.at < len(self.tokens) else None
 
-    def _group(self, depth: int) -> list[str]:
+    def _until(self, closing: str, depth: int) -> list[str]:
+        """What stands before a closing bracket, or the end; parentheses come in pairs."""
         out: list[str] = []
-        while self.at < len(self.tokens) and self.tokens[self.at] != "}":
-            out += self._one(depth)
-        self.at += 1
-        return out
-
-    def _bracketed(self, depth: int) -> list[str]:
-        self.at += 1
-        out: list[str] = []
-        while self.at < len(self.tokens) and self.tokens[self.at] != "]":
+        level = 1
+        while self.at < len(self.tokens):
+            level += (closing == ")" and self.tokens[self.at] == "(") - (self.tokens[self.at] == closing)
+            if level == 0:
+                break
             out += self._one(depth)
         self.at += 1
         return out
@@ -261,30 +259,13 @@ class _Canonical:
         token = self._peek()
         if token is None:
             return []
-        if token == "{":
+        if token in ("{", "("):  # sqrt(x+1), x^(1/2)
             self.at += 1
-            return self._group(depth)
-        if one_digit and integer_like(token) and len(token) > 1:
+            return self._until("}" if token == "{" else ")", depth)
+        if one_digit and len(token) > 1 and token.isascii() and (token.isdigit() or token.isalpha()):
             self.tokens[self.at] = token[1:]
             return [token[0]]
-        if one_digit and token.isalpha() and token.isascii() and len(token) > 1:
-            self.tokens[self.at] = token[1:]
-            return [token[0]]
-        if token == "(":  # sqrt(x+1), x^(1/2)
-            return self._parenthesised(depth)
         if token == "-" and not one_digit:  # x^-1
             self.at += 1
             return ["-", *self._argument(depth + 1, one_digit)]
         return self._one(depth)
-
-    def _parenthesised(self, depth: int) -> list[str]:
-        self.at += 1
-        out: list[str] = []
-        level = 1
-        while self.at < len(self.tokens):
-            level += (self.tokens[self.at] == "(") - (self.tokens[self.at] == ")")
-            if level == 0:
-                self.at += 1
-                break
-            out += self._one(depth)
-        return out

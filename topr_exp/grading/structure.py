@@ -7,8 +7,10 @@ conventions (docs/grading.md), and only single expressions have to be compared b
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 from topr_exp.grading.expression import FUNCTIONS
 from topr_exp.grading.extraction import last_boxed
@@ -28,7 +30,11 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Group:
-    """Several expressions. Kind: "list" or "union" (no order), brackets such as "(]", ":" or a matrix's shape."""
+    """Several expressions.
+
+    Kind: "list" or "union" (no order), brackets such as "(]", ":" or a matrix's shape; "=" for a chain of equal ones,
+    3 + 4 = 14 / 2 = 7, whose last item is what is answered, if none of the others differs from it.
+    """
 
     kind: str
     items: tuple[Node, ...]
@@ -37,36 +43,22 @@ class Group:
 
 @dataclass(frozen=True)
 class Named:
-    """name = value, where the name is a variable, f(x), (x, y), a segment: anything that is not itself computed."""
+    """name = value, where the name is a variable, f(x), (x, y), a segment: anything that is not itself computed.
+
+    Of an inequality of one name the value is the interval that it describes.
+    """
 
     name: Tokens
     value: Node
     tokens: Tokens
 
 
-@dataclass(frozen=True)
-class Range:
-    """An inequality of one name, as the interval that it describes."""
-
-    name: Tokens
-    interval: Group
-    tokens: Tokens
-
-
-@dataclass(frozen=True)
-class Chain:
-    """3 + 4 = 14 / 2 = 7: the last part is what is answered, if none of the others differs from it."""
-
-    parts: tuple[Node, ...]
-    tokens: Tokens
-
-
-Node = Leaf | Group | Named | Range | Chain
+Node = Leaf | Group | Named
 
 _OPEN = {"(": ")", "[": "]", r"\{": r"\}", r"\langle": r"\rangle", "{": "}"}
 _CLOSE = frozenset(_OPEN.values())
 _RELATIONS = frozenset(("=", "<", ">", r"\leq", r"\geq", r"\neq", r"\in", r"\approx", r"\equiv", r"\subset"))
-_FLIPPED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}
+_RISING, _FALLING, _STRICT = frozenset(("<", r"\leq")), frozenset((">", r"\geq")), frozenset("<>")
 _NAME_SIGNS = frozenset(("(", ")", ",", "|", "'", "_", "{", "}", ":", r"\angle", r"\triangle", r"\frac", r"\overline"))
 # Units that contradict each other; any other word after a number is dropped unread ("18 cookies" is 18).
 _UNITS = {
@@ -94,11 +86,7 @@ def parse(text: str) -> Node:
             raise TooComplex
         text = inner
     tokens = tokenize(text)
-    deepest = level = 0
-    for token in tokens:
-        level += (token in _OPEN) - (token in _CLOSE)
-        deepest = max(deepest, level)
-    if deepest > MAX_DEPTH:
+    if max(_levels(tokens), default=0) > MAX_DEPTH:
         raise TooComplex
     return _node(tokens, 0)
 
@@ -132,16 +120,16 @@ def _split(tokens: Tokens, separators: frozenset[str] | set[str]) -> tuple[list[
     return [*parts, tokens[start:]], found
 
 
+def _levels(tokens: Tokens) -> Iterator[int]:
+    """The number of open brackets behind each token."""
+    return accumulate((token in _OPEN) - (token in _CLOSE) for token in tokens)
+
+
 def _enclosed(tokens: Tokens) -> bool:
     """Check that the first bracket closes at the very end (by any bracket: [0,1) is one interval)."""
     if len(tokens) < 2 or tokens[0] not in _OPEN or tokens[-1] not in _CLOSE:
         return False
-    level = 0
-    for i, token in enumerate(tokens):
-        level += (token in _OPEN) - (token in _CLOSE)
-        if level == 0:
-            return i == len(tokens) - 1
-    return False
+    return next((i for i, level in enumerate(_levels(tokens)) if level == 0), 0) == len(tokens) - 1
 
 
 def _node(tokens: Tokens, depth: int) -> Node:
@@ -261,7 +249,7 @@ def _chain(parts: list[Tokens], depth: int) -> Node:
     nodes = tuple(_node(part, depth + 1) for part in parts[:-1] if _contradictable(part, last))
     answer = _node(last, depth + 1)
     tokens = tuple(token for part in parts for token in ("=", *part))[1:]
-    return Chain((*nodes, answer), tokens) if nodes else answer
+    return Group("=", (*nodes, answer), tokens) if nodes else answer
 
 
 def _contradictable(part: Tokens, last: Tokens) -> bool:
@@ -291,28 +279,24 @@ def _is_name(tokens: Tokens) -> bool:
     return True
 
 
-def _range(tokens: Tokens, parts: list[Tokens], found: list[str], depth: int) -> Range | None:
+def _range(tokens: Tokens, parts: list[Tokens], found: list[str], depth: int) -> Named | None:
     r"""x > 5, 5 < x, a \leq x < b (in either direction) as an interval."""
-    signs = [_FLIPPED.get(sign, "") for sign in found]
-    if not all(signs) or len(found) > 2:
+    if not _RISING.issuperset(found) and not _FALLING.issuperset(found):
         return None
-    if len(found) == 2:
-        if not _is_name(parts[1]) or (signs[0] in "<\\leq") != (signs[1] in "<\\leq"):
-            return None
-        name, low, high, low_sign, high_sign = parts[1], parts[0], parts[2], found[0], found[1]
-        if found[0] in (">", r"\geq"):
-            low, high, low_sign, high_sign = high, low, high_sign, low_sign
-    elif _is_name(parts[0]) != _is_name(parts[1]):
-        name, bound, sign = (parts[0], parts[1], found[0]) if _is_name(parts[0]) else (parts[1], parts[0], signs[0])
-        upper = sign in ("<", r"\leq")
-        low, high = (("-", r"\infty"), bound) if upper else (bound, (r"\infty",))
-        low_sign, high_sign = ("<", sign) if upper else (sign, "<")
-    else:
+    rising = found[0] in _RISING
+    if len(found) == 1 and _is_name(parts[0]) != _is_name(parts[1]):
+        end: Tokens = (r"\infty",) if rising == _is_name(parts[1]) else ("-", r"\infty")
+        strict = "<" if rising else ">"
+        parts, found = ([end, *parts], [strict, *found]) if _is_name(parts[0]) else ([*parts, end], [*found, strict])
+    if len(found) != 2 or not _is_name(parts[1]):
         return None
-    kind = ("[" if low_sign in (r"\leq", r"\geq") else "(") + ("]" if high_sign in (r"\leq", r"\geq") else ")")
-    if "|" in name or set(name) & {t for t in (*low, *high) if t.isalpha()}:
+    low, name, high = parts if rising else parts[::-1]
+    if "|" in name or set(name) & {token for token in (*low, *high) if token.isalpha()}:
         return None
-    return Range(name, Group(kind, (_node(low, depth + 1), _node(high, depth + 1)), tokens), tokens)
+    first, last = found if rising else found[::-1]
+    kind = ("(" if first in _STRICT else "[") + (")" if last in _STRICT else "]")
+    interval = Group(kind, (_node(low, depth + 1), _node(high, depth + 1)), (*low, ",", *high))
+    return Named(name, interval, tokens)
 
 
 def _leaf(tokens: Tokens) -> Leaf:

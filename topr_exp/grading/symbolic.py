@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -47,9 +48,9 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     verdict = QuickRule()(gold, answer)
     if verdict is not None:
         return verdict
-    trees = expression_tree(gold.tokens), expression_tree(answer.tokens)
-    if trees[0] is not None and trees[1] is not None:
-        one, other = to_sympy(trees[0]), to_sympy(trees[1])
+    left, right = expression_tree(gold.tokens), expression_tree(answer.tokens)
+    if left is not None and right is not None:
+        one, other = to_sympy(left), to_sympy(right)
         if sympy.expand(one - other) == 0:
             return True
     else:
@@ -124,32 +125,25 @@ def to_latex(tokens: Tokens) -> str:
 
 
 @lru_cache(maxsize=256)
-def to_sympy(node: Tree) -> Any:
+def to_sympy(tree: Tree) -> Any:
     """The sympy expression of a tree; variables are real, and odd roots of negative numbers, too."""
-    kind = node[0]
-    if kind == "number":
-        whole, _, decimals = str(node[1]).partition(".")
-        return Rational(int(whole + decimals), 10 ** len(decimals))
-    if kind == "name":
-        return sympy.Symbol(str(node[1]).lstrip("\\"), real=True)
-    if kind == "constant":
-        return {"pi": sympy.pi, "e": sympy.E, "i": sympy.I}[str(node[1])]
-    parts = [to_sympy(part) for part in node[1:] if isinstance(part, tuple)]
-    if kind == "-":
-        return -parts[0]
-    if kind == "root":
-        odd_of_negative = parts[1].is_odd and parts[0].is_negative
-        return -sympy.root(-parts[0], parts[1]) if odd_of_negative else sympy.root(*parts)
-    if kind in _OPERATORS:
-        return _OPERATORS[str(kind)](*parts)
-    return _FUNCTIONS[str(kind)](parts[0])
+    kind, *parts = (to_sympy(part) if isinstance(part, tuple) else part for part in tree)
+    match kind:
+        case "number":
+            return Rational(*Fraction(parts[0]).as_integer_ratio())
+        case "name":
+            return sympy.Symbol(parts[0].lstrip("\\"), real=True)
+        case "root" if parts[1].is_odd and parts[0].is_negative:
+            return -sympy.root(-parts[0], parts[1])
+    return _OPERATORS[kind](*parts)
 
 
-_OPERATORS = {"+": operator.add, "*": operator.mul, "/": operator.truediv, "^": operator.pow}
-_FUNCTIONS = {
+_OPERATORS: dict[str, Any] = {
+    "constant": {"pi": sympy.pi, "e": sympy.E, "i": sympy.I}.__getitem__, "root": sympy.root, "ln": sympy.log,
+    "+": operator.add, "-": operator.neg, "*": operator.mul, "/": operator.truediv, "^": operator.pow,
     "sin": sympy.sin, "cos": sympy.cos, "tan": sympy.tan, "sec": sympy.sec, "csc": sympy.csc, "cot": sympy.cot,
     "arcsin": sympy.asin, "arccos": sympy.acos, "arctan": sympy.atan, "sinh": sympy.sinh, "cosh": sympy.cosh,
-    "tanh": sympy.tanh, "ln": sympy.log,
+    "tanh": sympy.tanh,
 }  # fmt: skip
 
 

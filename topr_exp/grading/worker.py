@@ -1,8 +1,14 @@
-"""A worker process: runs one function on one task after the other, under limits on what it may use and do."""
+"""The processes that grade: a small server, which imports and warms all once, and the workers that it forks.
+
+A worker runs one function on one task after the other, under limits on what it may use and do. A lost one is replaced
+by the server in milliseconds. All of them end when the caller closes the socket or is gone.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
 import json
 import os
 import resource
@@ -11,9 +17,12 @@ import sys
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from numbers import Real
 from typing import Any, NoReturn
 
+PACKAGE = "topr_exp."  # functions of the package, whose modules are prepared
+CALLER_CHECK_SECONDS = 0.5  # a caller killed with -9 whose socket lives on in a forked child is noticed after this
 MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: under 1 GiB in all
 RETIRE_BYTES = 400 << 20  # a worker whose memory ever grew beyond this asks to be replaced
 TASK_CPU_SECONDS = 30  # beyond any deadline; holds even if the caller is stopped
@@ -23,27 +32,75 @@ _PR_SET_PDEATHSIG = 1
 Task = Callable[..., Any]
 
 
-def run(channel: Connection, server: int, task: Task) -> NoReturn:
-    """Everything that a freshly forked worker does, until its caller closes the channel; never returns."""
+# ---- the server
+
+
+def serve(descriptor: int, caller: int, target: str) -> None:
+    """Load `target` ("package.module:function"), then fork workers on request, until the caller is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control, workers = Connection(descriptor), set[int]()
+    task, error = _load(target)
+    gc.collect()
+    gc.freeze()  # what is shared with the workers stays shared
     try:
-        _die_with(server)
-        _limit()
-        _seal()
-        channel.send_bytes(b"ready")  # a worker that cannot start must not pass for one that died of its task
         while True:
-            _work(channel, task)
+            while not control.poll(CALLER_CHECK_SECONDS):
+                if os.getppid() != caller:
+                    return
+            replaced, channel = json.loads(control.recv_bytes()), recv_handle(control)
+            if replaced is not None:
+                workers.discard(replaced)
+                _kill(replaced)
+            server, pid = os.getpid(), os.fork()
+            if pid == 0:
+                control.close()
+                _work(Connection(channel), server, task, error)
+            os.close(channel)
+            workers.add(pid)
+    except (EOFError, ConnectionError):
+        pass  # the caller closed the socket, or is gone
+    finally:
+        for pid in workers:
+            _kill(pid)
+
+
+def _load(target: str) -> tuple[Task, str | None]:
+    """The function that a worker runs, and why there is none; the package's come with warm caches (`prepare`)."""
+    name, _, function = target.partition(":")
+    try:
+        module = importlib.import_module(name)
+        if target.startswith(PACKAGE):
+            module.prepare()
+        return getattr(module, function), None
+    except Exception as error:
+        return str, f"grader {target} cannot be loaded: {type(error).__name__}: {error}"
+
+
+def _kill(pid: int) -> None:
+    """Until it is reaped here, the number cannot become another process's."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+# ---- a worker
+
+
+def _work(channel: Connection, server: int, task: Task, error: str | None) -> NoReturn:
+    """Say that this worker is ready, or why there can be none; then answer one task after the other."""
+    try:
+        # The kernel kills this process when the server ends, whatever ends it.
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() == server:  # else it ended before the call
+            _limit()
+            _seal()
+            channel.send_bytes(json.dumps([os.getpid(), error]).encode())
+            while True:
+                _answer(channel, task)
     except EOFError:
         os._exit(0)
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(1)
-
-
-def _die_with(server: int) -> None:
-    """The kernel kills this process when the server ends, whatever ends it."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != server:  # it ended before the call
         os._exit(1)
 
 
@@ -61,6 +118,29 @@ def _limit() -> None:
         amount = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
         resource.setrlimit(what, (amount, amount))
 
+
+def _answer(channel: Connection, task: Task) -> None:
+    """Answer a task: status, value, and whether this worker has grown so large that a fresh one is cheaper."""
+    arguments = json.loads(channel.recv_bytes())
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + TASK_CPU_SECONDS, hard))
+    try:
+        status, value = "ok", task(*arguments)
+    except (MemoryError, RecursionError):
+        os._exit(2)  # its heap or caches are in an unknown state: died
+    except Exception as error:
+        status, value = "error", f"{type(error).__name__}: {error}"[:500]
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > RETIRE_BYTES
+    channel.send_bytes(json.dumps([status, value, grown], default=_as_json).encode())
+
+
+def _as_json(value: Any) -> Any:
+    """A number of a library's as a plain one; anything else in words, for a message."""
+    return float(value) if isinstance(value, Real) else repr(value)
+
+
+# ---- the seal
 
 _REFUSED = (
     *("os.", "subprocess.", "socket.", "ctypes.", "shutil.", "pty.", "signal.", "urllib.", "http.", "ftplib."),
@@ -98,30 +178,3 @@ def refused(event: str, arguments: tuple[Any, ...]) -> str | None:
         flags = arguments[2] if isinstance(arguments[2], int) else 0
         return "writes no file" if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC) else None
     return f"does not call {event}" if event.startswith(_REFUSED) and event not in _ALLOWED else None
-
-
-def _work(channel: Connection, task: Task) -> None:
-    """Takes one task and answers it."""
-    arguments = json.loads(channel.recv_bytes())
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    spent = int(used.ru_utime + used.ru_stime)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (spent + TASK_CPU_SECONDS, hard))
-    try:
-        answer = _answer("ok", task(*arguments))
-    except (MemoryError, RecursionError):
-        os._exit(2)  # its heap or caches are in an unknown state: died
-    except Exception as error:
-        answer = _answer("error", f"{type(error).__name__}: {error}"[:500])
-    channel.send_bytes(answer)
-
-
-def _answer(status: str, value: Any) -> bytes:
-    """Status, value, and whether this worker has grown so large that a fresh one is cheaper."""
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > RETIRE_BYTES
-    return json.dumps([status, value, grown], default=_as_json).encode()
-
-
-def _as_json(value: Any) -> Any:
-    """A number of a library's as a plain one; anything else in words, for a message."""
-    return float(value) if isinstance(value, Real) else repr(value)

@@ -18,8 +18,7 @@ from topr_exp.config.arguments import parse
 from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose_overrides import Composer, dotted
 from topr_exp.config.load import build_section, load, unknown_key
-from topr_exp.config.rules import unread
-from topr_exp.config.settings import Config
+from topr_exp.config.settings import Config, unread
 from topr_exp.runs.console import warn
 from topr_exp.runs.preflight import check_files
 from topr_exp.types import ConfigError

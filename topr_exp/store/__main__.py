@@ -190,7 +190,7 @@ def is_json(path: Path) -> bool:
 
 
 def regrade(store: Store, options: argparse.Namespace) -> int:
-    from topr_exp.grading.regrade import regrade_table
+    from topr_exp.grading.verdicts import regrade_table
 
     found = catalog.tables(store)
     found = [catalog.find(store, options.key, found)] if options.key else found

@@ -21,13 +21,12 @@ from scripts.make_tiny.pretrain import cut, length, pretrain, save
 from scripts.make_tiny.recipes import FORMS, RECIPES, STYLES, completion, examples
 from tests.conftest import ROOT, config_of, needs_gym
 from topr_exp.config.data import AnswerFormat
-from topr_exp.data import embedded_gsm8k, embedded_math
+from topr_exp.data import embedded_gsm8k, embedded_math, ledger, reasoning_gym
 from topr_exp.data.embedded import draw_tasks, split_of
 from topr_exp.data.prompts import TEMPLATES
-from topr_exp.data.sources import ledger, reasoning_gym
 from topr_exp.grading import extract, gym
-from topr_exp.grading.arithmetic import value_and_numbers
 from topr_exp.grading.extraction import tagged
+from topr_exp.grading.gym import value_and_numbers
 from topr_exp.models.loading import SHIPPED, load_model
 from topr_exp.types import Problem
 from topr_exp.verifier.solutions import fill
@@ -160,7 +159,9 @@ def test_tasks_and_their_styles() -> None:
                 assert given is not None
                 assert target is not None
                 numbers, kind = [int(number) for number in re.findall(r"[0-9]+", given[1])], "countdown"
-                right = gym.countdown(answer, {"numbers": numbers, "target": int(target[1])})
+                right = gym.score(
+                    answer, {"task": "countdown", "metadata": {"numbers": numbers, "target": int(target[1])}}
+                )
                 reached = value_and_numbers(answer)
                 assert reached is not None
                 assert sorted(reached[1]) == sorted(numbers)
