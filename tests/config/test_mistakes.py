@@ -59,7 +59,7 @@ algo.eps_low=0.1 | nothing reads algo.eps_low here; allowed: algo.name, algo.a_p
 lr=1e-4 | nothing reads lr; did you mean optim.lr?
 model=meta-llama/Llama-3.2-1B | model=meta-llama/Llama-3.2-1B: no such choice; allowed: deepseek_r1_8b,
 -m experiment=fig7,fig8 | experiment=fig7,fig8: each has a sweep of its own
--m hydra.sweeper.params={seed:1} | hydra.sweeper.params={seed:1}: nothing reads hydra.sweeper.params; output_dir, name and
+-m hydra.sweeper.params={seed:1} | hydra.sweeper.params={seed:1}: nothing reads hydra.sweeper.params; output_dir, name
 -m seed=range(3,0) | seed=range(3,0): there is no such value
 -m optim.lr=interval(1e-5,1e-3) | optim.lr=interval(1e-5,1e-3): no list of values
 -m algo=glob(x*) | algo=glob(x*): there is no such value
