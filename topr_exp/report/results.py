@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from topr_exp.evaluation.draws import INVALID, encode
+from topr_exp.evaluation.draws import INVALID
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.evaluation.statistics import headline_k, measure
 from topr_exp.report.runs import Run
@@ -108,7 +108,7 @@ def results(run: Run, record: Record, *, votes: bool = True) -> Record:
     columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
     if len(columns) != n * problems or problems % solutions.get("solutions", 1):
         raise TOPRError(f"{run.name}: {place} does not hold {n} verdicts (data.eval_n) on each of its problems")
-    codes = encode(columns["verdict"].to_pylist()).reshape(-1, n)
+    codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()], np.int8).reshape(-1, n)
     k = headline_k(n)
     counts = {"correct": packed(np.sum(codes == 0, axis=1)), "invalid": packed(np.sum(codes == INVALID, axis=1))}
     if votes:
