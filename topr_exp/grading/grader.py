@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import topr_exp
-from topr_exp.grading.equivalence import compare_quickly, normal_form
+from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import Answer, WorkerPool
 from topr_exp.runtime.files import file_digest
@@ -142,22 +142,19 @@ class Grader:
 
         At most MAX_CLASS_COMPARISONS comparisons are symbolic; of answers of a user's own grader, none is.
         """
-        forms = [None if answer is None else normal_form(answer) for answer in answers]
-        counts = Counter(form for form in forms if form is not None)
-        texts = dict(zip(reversed(forms), reversed(answers), strict=True))  # normal form -> the first answer with it
         budget = 0 if self._own else MAX_CLASS_COMPARISONS
-        representative: dict[Any, Any] = {}  # of a form: the most frequent form whose text equals its own
-        for form, _ in counts.most_common():
+        representative: dict[str, str] = {}  # of an answer: the most frequent one that equals it
+        for answer, _ in Counter(each for each in answers if each is not None).most_common():
             others = dict.fromkeys(representative.values())
-            verdicts = {other: compare_quickly(texts[other], texts[form])[0] for other in others}
+            verdicts = {other: compare_quickly(other, answer)[0] for other in others}
             equal = [other for other in others if verdicts[other]]
             if not equal and (undecided := [other for other in others if verdicts[other] is None][:budget]):
                 budget -= len(undecided)
-                found = self._submit([(texts[other], texts[form]) for other in undecided])
-                equal = [other for other, answer in zip(undecided, found, strict=True) if answer == ("ok", True)]
-            representative[form] = equal[0] if equal else form
-        numbers: dict[Any, int] = {}
-        return [-1 if form is None else numbers.setdefault(representative[form], len(numbers)) for form in forms]
+                found = self._submit([(other, answer) for other in undecided])
+                equal = [other for other, said in zip(undecided, found, strict=True) if said == ("ok", True)]
+            representative[answer] = equal[0] if equal else answer
+        numbers: dict[str, int] = {}
+        return [-1 if each is None else numbers.setdefault(representative[each], len(numbers)) for each in answers]
 
     def _lock_of_process(self) -> threading.Lock:
         """The lock of the pool; a forked child leaves the parent's lock and pool alone and begins without workers."""
