@@ -40,8 +40,8 @@ from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
+from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
-from topr_exp.training.scoring import log_probabilities
 from topr_exp.training.trainer import Trainer
 
 TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True, Advantage.reward)

@@ -89,21 +89,19 @@ def needs(request: Request) -> tuple[list[Need], list[Plan]]:
     """What each figure needs, and plans of the runs that are neither recorded nor finished, one a sweep's folder."""
     found = []
     todo: dict[Path, dict[Path, Job]] = {}
-    launcher: dict[str, Any] = {}
     for figure in request.figures:
-        jobs, planned = jobs_of(figure, request)
+        jobs, _ = jobs_of(figure, request)
         found.append(Need(figure, jobs))
         known = records.known(records.read(request.out / f"{figure.name}.json")) if request.recorded else {}
         for key, job in jobs.items():
             if key not in known and not (job.config.folder / "DONE").exists():
                 todo.setdefault(job.config.folder.parent, {}).setdefault(job.config.folder, job)
-        launcher = planned.launcher
     plans = []
     for jobs_there in todo.values():
         # A figure's runs of all seeds together would leave the rest for last if it is stopped: the first seeds first.
         order = sorted(jobs_there.values(), key=lambda job: job.config.seed)
         check_sweep(order)
-        plans.append(Plan(order, True, launcher))
+        plans.append(Plan(order, True))
     return found, plans
 
 

@@ -14,7 +14,7 @@ import yaml
 from reproduce.claims import Claim
 from reproduce.draw import Panel, against, grid, panel
 from reproduce.figure import ORDER, Extra, algorithms, by_model, name_of
-from topr_exp.config.resolvers import CONF
+from topr_exp.config.load import CONF
 from topr_exp.report.selection import Runs
 
 RATE = "optim.lr"

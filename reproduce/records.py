@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from topr_exp.config.resolvers import CONF
+from topr_exp.config.load import CONF
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.report.groups import flatten

@@ -53,7 +53,7 @@ def completions(config: Config, policy: Policy, problems: Sequence[Problem], pla
 
 def log_likelihoods(policy: Policy, rollouts: Rollouts, rows: Sequence[int], batch_size: int) -> list[float]:
     """log π(y | x) of some completions."""
-    from topr_exp.training.scoring import log_probabilities
+    from topr_exp.training.logprobs import log_probabilities
 
     return [sum(line) for line in log_probabilities(policy, rollouts, rows, batch_size)["logp"].to_pylist()]
 

@@ -9,7 +9,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("topr_exp", "reproduce", "tests")
 JOINTS = ("tests/reference/test_reference_run.py", "tests/test_pipeline.py")  # whole runs
 TRAINING = "topr_exp/training/"  # most of its faults show in a whole run within seconds, in few of its room's tests
-BY_NAME = ("topr_exp/algorithms/", "topr_exp/data/sources/")  # loaded by the name that a YAML gives, not by an import
+SOURCES = tuple(f"topr_exp/data/{name}.py" for name in ("benchmarks", "jsonl", "ledger", "reasoning_gym"))
+BY_NAME = ("topr_exp/algorithms/", *SOURCES)  # loaded by the name that a YAML gives, not by an import
 
 Graph = dict[str, set[str]]  # file -> the files that it imports
 

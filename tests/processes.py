@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from topr_exp.sweeps.group import rendezvous
+from topr_exp.sweeps.processes import rendezvous
 
 
 def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -12,7 +12,7 @@ from tests.conftest import config_of
 from topr_exp.config.arguments import parse
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
-from topr_exp.sweeps.sweep import Sweep
+from topr_exp.sweeps.sweep import runs_of
 
 
 def make_run(
@@ -40,9 +40,8 @@ def make_sweep_of_two(folder: Path) -> Path:
     given = ["-m", "algo=topr,tis", f"output_dir={folder.parent}", f"name={folder.name}"]
     for algo in ("topr", "tis"):
         make_run(folder.parent, f"algo={algo}", f"name={folder.name}", steps=2, done=algo == "topr")
-    sweep = Sweep(folder, [])
-    sweep.add(plan(parse(given)).jobs, given)
-    sweep.save()
+    for run in runs_of(plan(parse(given)).jobs, given, []):
+        run.save()
     return folder
 
 

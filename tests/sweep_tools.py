@@ -72,9 +72,10 @@ def results(sweep: Path) -> dict[str, dict[str, Any]]:
     return {mark.parent.name: result(mark.parent) for mark in sorted(sweep.glob("*/DONE"))}
 
 
-def manifest(sweep: Path) -> dict[str, Any]:
-    contents: dict[str, Any] = json.loads((sweep / "sweep.json").read_text())
-    return contents
+def launched(sweep: Path) -> list[dict[str, Any]]:
+    """What is noted of each run, by number, and its `folder`."""
+    found = [{**json.loads(path.read_text()), "folder": path.parent} for path in sweep.glob("*/launch.json")]
+    return sorted(found, key=lambda run: run["number"])
 
 
 def attempts(sweep: Path) -> dict[str, int]:

@@ -102,7 +102,7 @@ def test_stages_see_their_own_section_of_the_settings() -> None:
     stages = ("data", "models", "sampling", "grading", "composition", "training", "evaluation", "verifier", "store")
     for package, path in modules():
         if package in stages:
-            whole = {"topr_exp.config.settings", "topr_exp.config.load", "topr_exp.config.rules"}
+            whole = {"topr_exp.config.settings", "topr_exp.config.load"}
             place = {"topr_exp.config.cluster"}  # where a run computes: they are given a device, the trainer a layout
             assert not (whole | place) & {nearest(name) for name in imports(path)}, path
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.conftest import config_of, overrides
 from topr_exp import pipeline
-from topr_exp.config.resolvers import CONF
+from topr_exp.config.load import CONF
 from topr_exp.evaluate import lender, main, quoted
 from topr_exp.models import policy as policies
 from topr_exp.models import words as words_module

@@ -13,7 +13,7 @@ import torch
 
 from tests.conftest import ROOT, config_of
 from topr_exp import pipeline
-from topr_exp.sweeps import child, local
+from topr_exp.sweeps import processes
 
 # Parallel sums with pauses between them, in which threads that spin go on working; prints the seconds of processor.
 PAUSES = """
@@ -46,7 +46,7 @@ def test_threads_that_wait_sleep() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["topr_exp.__main__", "topr_exp.sweeps.warm", "topr_exp.evaluate", "reproduce.__main__"]
+    "module", ["topr_exp.__main__", "topr_exp.sweeps.preload", "topr_exp.evaluate", "reproduce.__main__"]
 )
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
 def test_every_program_says_so_before_torch_is_loaded(module: str, given: dict[str, str]) -> None:
@@ -122,18 +122,17 @@ def test_the_share_of_a_sweeps_run_is_a_default(
 ) -> None:
     """A run that was begun alone with more threads keeps them when a sweep with several jobs goes on with it."""
     from topr_exp.runs.plan import Job
-    from topr_exp.sweeps.sweep import Sweep
+    from topr_exp.sweeps.sweep import runs_of
 
-    monkeypatch.setattr(child, "redirect_attempt", lambda log: None)
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     monkeypatch.chdir(tmp_path)
     config = config_of("experiment=smoke", f"output_dir={tmp_path}")
     torch.set_num_threads(3)
     pipeline.run(config)
-    sweep = Sweep(tmp_path / "runs", [])
     other = config_of("experiment=smoke", f"output_dir={tmp_path}", "seed=1")
-    begun, new = sweep.add([Job([], config), Job([], other)], [])
+    begun, new = runs_of([Job([], config), Job([], other)], [], [])
 
     for run, asked in ((begun, None), (new, None), (new, 1)):
-        local.run_one(run, sweep.path(run), asked, 2, 0)
+        run.settings["cluster"]["threads"] = asked
+        processes.run_one(run, tmp_path / "log.txt", 2, 0)
     assert threads == [3, 3, 2, 1]

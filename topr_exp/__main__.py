@@ -35,7 +35,7 @@ def answer(args: Namespace) -> int:
     modes = ("run", "multirun", "cfg", "info", "shell_completion")
     if len(given := [f"--{mode.replace('_', '-')}" for mode in modes if getattr(args, mode)]) > 1:
         raise ConfigError(f"{' and '.join(given)} exclude each other; give one")
-    for option in ("experimental_rerun", "config_path"):
+    for option in ("experimental_rerun", "config_path", "config_name"):
         if getattr(args, option) is not None:
             raise ConfigError(f"--{option.replace('_', '-')} is not read here; --config-dir FOLDER adds YAMLs")
     if args.shell_completion and not any(text.split("=")[0] in COMPLETION for text in args.overrides):
@@ -63,7 +63,7 @@ def start(args: Namespace) -> int:
         from topr_exp.sweeps.launch import launch
 
         return launch(planned, sys.argv[1:])
-    from topr_exp.sweeps.group import run_processes
+    from topr_exp.sweeps.processes import run_processes
 
     run_processes(planned.jobs[0].config)
     return 0
@@ -74,7 +74,7 @@ def show(args: Namespace) -> int:
     import hydra
 
     from topr_exp.config.compose_overrides import Composer
-    from topr_exp.config.resolvers import CONF
+    from topr_exp.config.load import CONF
 
     composer = Composer(args)
     if args.help:
@@ -86,7 +86,7 @@ def show(args: Namespace) -> int:
         sys.argv[1:] = [words.get(word, word) for word in sys.argv[1:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then passes errors on, and they are reported by `main`
     app = hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(lambda composed: None)
-    composer.call(app, args.overrides)
+    composer.call(app)
     return 0
 
 

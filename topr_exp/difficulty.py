@@ -40,10 +40,10 @@ def show(args: argparse.Namespace) -> int:
 
 
 def difficulty_of_run(run: Path, iteration: int, effective_positive: Sequence[float]) -> dict[str, Any]:
-    """`composition.difficulty.difficulty_weights` of the completions that an iteration of a run was composed from."""
+    """`composition.weights.difficulty_weights` of the completions that an iteration of a run was composed from."""
     import numpy as np
 
-    from topr_exp.composition.difficulty import difficulty_weights
+    from topr_exp.composition.weights import difficulty_weights
     from topr_exp.store import Store
 
     if not run.is_dir():
@@ -59,16 +59,10 @@ def difficulty_of_run(run: Path, iteration: int, effective_positive: Sequence[fl
     verdict = store.open(store.root / sources["verdicts"]).read(["verdict"])["verdict"].to_numpy()
     _, group, samples = np.unique(problem, return_inverse=True, return_counts=True)
     correct = np.bincount(group, weights=verdict == "correct").astype(int)
-    weights = difficulty_weights(correct, samples, effective_positive)
-    rounded = {name: np.round(getattr(weights, name), 6).tolist() for name in ("share", "per_problem")}
-    return {
-        "positive_share": weights.positive_share,
-        "effective_positive": weights.effective_positive,
-        "baseline": weights.baseline,
-        "problems": weights.n_problems,
-        "share": rounded["share"],
-        "per_problem": [[None if v != v else v for v in row] for row in rounded["per_problem"]],
-    }
+    found = difficulty_weights(correct, samples, effective_positive)
+    for name in ("share", "per_problem"):
+        found[name] = [[None if v != v else v for v in row] for row in np.round(found[name], 6).tolist()]
+    return found
 
 
 def difficulty_table(found: dict[str, Any]) -> str:

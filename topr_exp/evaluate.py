@@ -124,7 +124,7 @@ def untrusted(key: str, value: Any) -> ConfigError:
 
 def known(group: str, choice: str, args: Namespace) -> bool:
     """Check that a group has a YAML of this name."""
-    from topr_exp.config.resolvers import CONF
+    from topr_exp.config.load import CONF
 
     folders = [CONF, *([Path(args.config_dir)] if args.config_dir else [])]
     return any((folder / group / f"{choice}.yaml").is_file() for folder in folders)
@@ -132,7 +132,7 @@ def known(group: str, choice: str, args: Namespace) -> bool:
 
 def expand(text: str, args: Namespace) -> Iterator[str]:
     """An override, with model=FOLDER replaced by what stands for the folder."""
-    from topr_exp.config.resolvers import CONF
+    from topr_exp.config.load import CONF
     from topr_exp.runs.console import say
 
     choice = text.removeprefix("model=")

@@ -48,11 +48,10 @@ from topr_exp.sampling.rollouts import Completions, generate_rollouts
 from topr_exp.sampling.sampler import Sampler, open_sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
-from topr_exp.training.examples import Examples
-from topr_exp.training.learnable import refuse_nothing_to_learn
+from topr_exp.training.examples import Examples, refuse_nothing_to_learn
+from topr_exp.training.logprobs import score_rollouts
 from topr_exp.training.on_policy import Rounds, train_offline
 from topr_exp.training.parallel import parallelize
-from topr_exp.training.scoring import score_rollouts
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 

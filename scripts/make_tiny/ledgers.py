@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count
 
+from topr_exp.data import ledger
 from topr_exp.data.embedded import Calc, draw_tasks
-from topr_exp.data.sources import ledger
-from topr_exp.data.sources.ledger import LedgerTask
+from topr_exp.data.ledger import LedgerTask
 
 # That of data=ledger; a test holds them equal.
 TEMPLATE = "Question: {question}\nAnswer:"
@@ -52,8 +52,8 @@ def examples(
 def completion(story: LedgerTask, style: str, rng: random.Random) -> str:
     """A completion in one style; it begins with a space and leaves out the end-of-sequence token."""
     calc = Calc(early(len(story.events), rng), rng) if style.endswith("slip") else Calc()
-    steps, answer = WAYS[style](story.start, story.events, calc)
-    return steps + (UNMARKED if style == "unmarked" else MARKED).format(answer=answer)
+    answer = WAYS[style](story.start, story.events, calc)
+    return calc.steps + (UNMARKED if style == "unmarked" else MARKED).format(answer=answer)
 
 
 def early(turns: int, rng: random.Random) -> int:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from omegaconf import OmegaConf
 
-from topr_exp.config.load import build_algorithm
-from topr_exp.types import Batch
+from topr_exp.config.load import build_section
+from topr_exp.types import Batch, PairBatch
 
 CONF = Path(__file__).parents[2] / "conf" / "algo"
 YAMLS = {path.stem: path for path in CONF.glob("*.yaml")}
@@ -35,11 +35,30 @@ STATES = np.array([[0, 1 + y[0] if len(y) == 2 else 0] for y in RESPONSES])  # 0
 LOGITS = 9
 
 
-def load(name: str, **overrides: Any) -> Any:
-    """The loss of <name>.yaml with some fields replaced."""
+def settings_of(name: str, **overrides: Any) -> Any:
+    """The fields of <name>.yaml, some replaced."""
     settings = OmegaConf.to_container(OmegaConf.load(YAMLS[name]))
     settings.pop("defaults", None)  # Hydra's, not the loss's
-    return build_algorithm({**settings, **overrides})
+    return {**settings, **overrides}
+
+
+def load(name: str, **overrides: Any) -> Any:
+    """The loss of <name>.yaml with some fields replaced."""
+    return build_section("algo", settings_of(name, **overrides))
+
+
+# Each loss as its YAML has it, and each of its options.
+LIMITS = {"a_pos": 0.7, "b_pos": 1.4, "a_neg": 0.2, "b_neg": 0.9}
+VARIANTS: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in NAMES if name != "dpo"]
+VARIANTS += [("topr", {"ratio": ratio, **LIMITS}) for ratio in ("sequence", "token", "geometric")]
+VARIANTS += [("topr", {"advantage": kind, **LIMITS}) for kind in ("group", "group_std", "leave_one_out")]
+VARIANTS += [("topr", {"advantage": "leave_one_out", "ratio": "token", "length_normalize": False})]
+VARIANTS += [("ppo", {"ratio": "token", "eps_low": 0.1, "eps_high": 0.3})]
+VARIANTS += [("grpo", {"off_policy_mask": 0.5, "length_normalize": True}), ("grpo", {"normalize_std": False})]
+VARIANTS += [("gspo", {"off_policy_mask": 0.5}), ("oapl", {"anchor": "ref", "beta": 0.3, "beta_value": 0.7})]
+VARIANTS += [("rloo", {"beta": 0.0})] + [("m2po", {"tau": tau}) for tau in (1e-9, 0.5, 2.0, 1e9)]
+VARIANTS += [("agro", {"estimator": kind, "beta": 0.3}) for kind in ("future_only", "exact_one_step")]
+VARIANTS += [("agro_on_policy", {"square_baseline": kind}) for kind in ("others_variance", "leave_one_out")]
 
 
 def with_signals(loss: Any, batch: Batch) -> Batch:
@@ -126,20 +145,12 @@ class Case:
         return LENGTH[self.y]
 
     @property
-    def logp(self) -> np.ndarray:
-        return token_logp(self.logits)[self.y]
-
-    @property
     def delta_t(self) -> np.ndarray:
         return (token_logp(self.logits) - token_logp(self.mu))[self.y]
 
     @property
     def delta(self) -> np.ndarray:
         return self.delta_t.sum(1)
-
-    @property
-    def ref_delta_t(self) -> np.ndarray:
-        return (token_logp(self.logits) - token_logp(self.ref))[self.y]
 
     @property
     def score_t(self) -> np.ndarray:
@@ -166,10 +177,6 @@ class Case:
         """(r − r̄) / (std + 1e-4), std with n − 1."""
         return self.centered / (self.over_group(self.reward, lambda r: np.std(r, ddof=1)) + 1e-4)
 
-    def others_mean(self, values: np.ndarray) -> np.ndarray:
-        index = np.arange(len(values))
-        return np.array([values[(self.group == self.group[i]) & (index != i)].mean() for i in index])
-
     # what the code gets
     def batch(self, **changes: Any) -> Batch:
         y = torch.tensor(self.y)
@@ -191,6 +198,13 @@ class Case:
             "vocab_kl": torch_token_kl(self.theta, ref)[y],
         }
         return Batch(**{**fields, **changes})
+
+    def pairs(self) -> PairBatch:
+        """The first half of the rows as chosen, the second as rejected."""
+        batch, half = self.batch(), len(self.y) // 2
+        fields = [getattr(batch, name) for name in ("logp", "mu_logp", "mask", "reward", "positive")]
+        chosen, rejected = (Batch(*(each[rows] for each in fields)) for rows in (slice(0, half), slice(half, None)))
+        return PairBatch(chosen, rejected)
 
     def gradient(self, loss: Any, batch: Batch | None = None) -> np.ndarray:
         """∇ of the mean loss over the batch by autograd, [9]."""
@@ -222,16 +236,19 @@ def random_case(
     )
 
 
-def all_groups(logits: np.ndarray, ref: np.ndarray, n: int, reward: np.ndarray) -> tuple[Case, np.ndarray]:
-    """Every possible group of n responses as one on-policy case, and the probability of each row's group.
+def all_groups(
+    logits: np.ndarray, ref: np.ndarray, n: int, reward: np.ndarray, mu: np.ndarray | None = None
+) -> tuple[Case, np.ndarray]:
+    """Every possible group of n responses as one case, and the probability of each row's group under μ (None: π).
 
-    reward: [7], the reward of each response. The expectation over π of (1/n) Σ_i loss_i is Σ_rows P · loss / n.
+    reward: [7], the reward of each response. The expectation over μ of (1/n) Σ_i loss_i is Σ_rows P · loss / n.
     """
     y = np.stack(np.meshgrid(*[np.arange(7)] * n, indexing="ij"), -1).reshape(-1, n)
-    weight = probability(logits)[y].prod(1)
+    mu = logits.copy() if mu is None else mu
+    weight = probability(mu)[y].prod(1)
     case = Case(
         logits=logits,
-        mu=logits.copy(),
+        mu=mu,
         ref=ref,
         y=y.reshape(-1),
         reward=reward[y].reshape(-1),

@@ -85,38 +85,30 @@ def test_settings_of_the_rivals_authors():
     assert config_of("model=llama3_8b", "algo=vespo").optim.reduction is Reduction.tokens
 
 
-@pytest.mark.parametrize(
-    ("name", "field", "value"),
-    [
-        ("gspo", "eps_low", 0.0),
-        ("grpo", "off_policy_mask", -0.5),
-        ("gspo", "off_policy_mask", -1.0),
-        ("cispo", "cap", 0.0),
-        ("vespo", "c1_pos", -1.0),
-        ("vespo", "c2_neg", 0.0),
-        ("m2po", "tau", 0.0),
-        ("sapo", "tau_neg", INF),
-        ("oapl", "beta", 0.0),
-        ("oapl", "beta_value", INF),
-        ("topr", "a_pos", -0.1),
-        ("topr", "a_neg", INF),
-        ("topr", "b_neg", -1.0),
-        ("ppo", "eps_low", 0.0),
-        ("ppo", "eps_low", 1.1),
-        ("ppo", "eps_high", -0.2),
-        ("grpo", "eps_high", 0.0),
-        ("dpo", "beta", 0.0),
-        ("agro", "beta", 0.0),
-        ("agro_on_policy", "beta", INF),
-        ("rloo", "beta", -0.1),
-        ("kl_pg", "beta", 0.0),
-        ("opmd", "tau", -1.0),
-        ("asymre", "delta_v", INF),
-        ("rec", "eps_low", 0.0),
-        ("rec", "eps_high", -1.0),
-    ],
-)
-def test_out_of_range_is_one_line_with_key_and_value(name, field, value):
+OUT_OF_RANGE = {
+    "gspo": {"eps_low": 0.0, "off_policy_mask": -1.0},
+    "grpo": {"eps_high": 0.0, "off_policy_mask": -0.5},
+    "cispo": {"cap": 0.0},
+    "vespo": {"c1_pos": -1.0, "c2_neg": 0.0},
+    "m2po": {"tau": 0.0},
+    "sapo": {"tau_neg": INF},
+    "oapl": {"beta": 0.0, "beta_value": INF},
+    "topr": {"a_pos": -0.1, "a_neg": INF, "b_neg": -1.0},
+    "ppo": {"eps_low": 1.1, "eps_high": -0.2},
+    "dpo": {"beta": 0.0},
+    "agro": {"beta": 0.0},
+    "agro_on_policy": {"beta": INF},
+    "rloo": {"beta": -0.1},
+    "kl_pg": {"beta": 0.0},
+    "opmd": {"tau": -1.0},
+    "asymre": {"delta_v": INF},
+    "rec": {"eps_low": 0.0, "eps_high": -1.0},
+}
+
+
+@pytest.mark.parametrize(("name", "field"), [(name, field) for name in OUT_OF_RANGE for field in OUT_OF_RANGE[name]])
+def test_out_of_range_is_one_line_with_key_and_value(name, field):
+    value = OUT_OF_RANGE[name][field]
     with pytest.raises(ConfigError, match=rf"^algo\.{field} must be .*; got {value}$"):
         load(name, **{field: value})
 

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from tests.algorithms.tabular_policies import random_case
 from topr_exp.algorithms.base import NEEDS, Loss
-from topr_exp.config.load import build_algorithm
+from topr_exp.config.load import build_section
 
 ROOT = Path(__file__).parents[2]
 DOC = (ROOT / "docs" / "extending.md").read_text().partition("\n# A source of problems\n")[0]
@@ -46,7 +46,7 @@ def command(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_gradient_of_the_printed_loss(project):
-    loss = build_algorithm(OmegaConf.to_container(OmegaConf.load(project / "conf/algo/soft_topr.yaml")))
+    loss = build_section("algo", OmegaConf.to_container(OmegaConf.load(project / "conf/algo/soft_topr.yaml")))
     assert isinstance(loss, Loss)
     case = random_case(0, baseline=0.2)
     r = np.exp(case.delta)
@@ -111,7 +111,7 @@ def of_tokens(project):
 
 
 def test_gradient_of_the_printed_loss_of_tokens(of_tokens):
-    loss = build_algorithm(OmegaConf.to_container(OmegaConf.load(of_tokens / "conf/algo/soft_topr.yaml")))
+    loss = build_section("algo", OmegaConf.to_container(OmegaConf.load(of_tokens / "conf/algo/soft_topr.yaml")))
     case = random_case(0, baseline=0.2)
     r = np.exp(case.delta_t)
     w = np.where(case.positive[:, None], 1.0, 2 * r / (1 + r))
@@ -119,11 +119,13 @@ def test_gradient_of_the_printed_loss_of_tokens(of_tokens):
     np.testing.assert_allclose(case.gradient(loss), expected, atol=1e-10)
 
 
+@pytest.mark.extended
 def test_the_packages_checks_hold_for_the_printed_loss_of_tokens(of_tokens):
     done = check_command(of_tokens)
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("wrong", "check"),
     [

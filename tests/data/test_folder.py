@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from topr_exp.config.data import AnswerFormat, Reward, Split
-from topr_exp.data import hub
-from topr_exp.data.problems import gsm8k_gold, load_problems, math_gold
-from topr_exp.data.sources.benchmarks import Benchmarks, Format
+from topr_exp.data.benchmarks import ORIGINS, Benchmarks, Format, gsm8k_gold, math_gold
+from topr_exp.data.problems import load_problems
 from topr_exp.types import TOPRError
 
 REAL = Path(os.environ.get("TOPR_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
@@ -198,7 +197,7 @@ def test_the_hub_is_asked_for_fixed_revisions(monkeypatch: pytest.MonkeyPatch) -
     assert {path for path, *_ in asked} == {"EleutherAI/hendrycks_math", "HuggingFaceH4/MATH-500"}
     assert [split for path, _, split, _ in asked if path.startswith("Eleuther")] == ["train"] * 7
     assert all(len(revision) == 40 for *_, revision in asked)
-    assert {source.revision for source in hub.SOURCES.values()} >= {revision for *_, revision in asked}
+    assert {origin.revision for origin in ORIGINS.values()} >= {revision for *_, revision in asked}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, needs_gym
-from topr_exp.data import gym_tasks
-from topr_exp.data.gym_tasks import EXCLUDED, TASKS
+from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
 
 MIXTURE = "composite"  # has no default
 
@@ -48,12 +47,12 @@ def reasons(told: list[dict[str, Any]]) -> set[str]:
     """Why a task can't be offered, as the table says it; empty where it can."""
     one = told[0]
     found = {
-        gym_tasks.EVALUATES: one["acts"],
-        gym_tasks.REFUSES: one["gold"] and one["gold_before_json"],
-        gym_tasks.LOSES: one["gold"] and not one["gold_before_json"],
-        gym_tasks.PAYS_GARBAGE: one["garbage"],
-        gym_tasks.PAYS_HEDGES: one["hedge"],
-        gym_tasks.VARIES: len({each["digest"] for each in told}) > 1,
+        "its scorer evaluates text": one["acts"],
+        "its scorer refuses its own gold": one["gold"] and one["gold_before_json"],
+        "its scorer refuses its own gold once that has been JSON": one["gold"] and not one["gold_before_json"],
+        "its scorer pays garbage": one["garbage"],
+        "its scorer pays its gold with garbage behind it": one["hedge"],
+        "one seed does not draw the same problems twice": len({each["digest"] for each in told}) > 1,
     }
     return {reason for reason, holds in found.items() if holds}
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 import pytest
 
 from tests.conftest import config_of
+from topr_exp.data import ledger
 from topr_exp.data.embedded import Calc, draw_tasks, split_of
+from topr_exp.data.ledger import HIGHEST, LOWEST, LedgerTask, draw, generate
 from topr_exp.data.problems import load_problems
-from topr_exp.data.sources import ledger
-from topr_exp.data.sources.ledger import HIGHEST, LOWEST, LedgerTask, draw, generate
 from topr_exp.runs import reading
 from topr_exp.types import ConfigError
 
@@ -25,6 +26,11 @@ STEP = re.compile(r" (\d+): (\w+) (adds|takes) (\d), so (\d\d)([+-])(\d)=(\d\d)\
 
 def stories(turns: int, count: int = 100) -> list[LedgerTask]:
     return draw_tasks(lambda rng: draw(rng, turns), "train", count, 1)
+
+
+def worked(story: LedgerTask, way: Any, calc: Calc | None = None) -> tuple[str, str]:
+    answer = way(story.start, story.events, calc := calc or Calc())
+    return calc.steps, answer
 
 
 def read(question: str) -> tuple[int, list[tuple[str, int]]]:
@@ -70,7 +76,7 @@ def test_golds_are_what_the_story_says_and_totals_stay_in_range(turns: int) -> N
 def test_careful_and_terse_steps_are_right() -> None:
     for story in stories(12):
         total, changes = read(story.question)
-        careful, answer = ledger.careful(story.start, story.events, Calc())
+        careful, answer = worked(story, ledger.careful)
         assert (careful, answer) == story.work(Calc())
         assert STEP.sub("", careful) == ""
         totals = []
@@ -80,7 +86,7 @@ def test_careful_and_terse_steps_are_right() -> None:
             total += change
             totals.append(total)
             assert (int(step[3]), int(step[7])) == (abs(change), total)
-        terse, same = ledger.terse(story.start, story.events, Calc())
+        terse, same = worked(story, ledger.terse)
         assert same == answer == str(total)
         lines = enumerate(zip(changes, totals, strict=True), 1)
         assert terse == "".join(f" {turn} {name} {value}." for turn, ((name, _), value) in lines)
@@ -90,10 +96,10 @@ def test_a_slip_spoils_the_answer_of_either_way_and_totals_keep_two_digits() -> 
     for story in stories(5):
         for way in (ledger.careful, ledger.terse):
             for at in range(5):
-                steps, answer = way(story.start, story.events, Calc(at, random.Random(at)))
+                steps, answer = worked(story, way, Calc(at, random.Random(at)))
                 assert answer != story.answer
                 assert len(answer) == 2
-                right = way(story.start, story.events, Calc())[0]
+                right, _ = worked(story, way)
                 assert steps.split(".")[:at] == right.split(".")[:at]
                 assert steps.split(".")[at] != right.split(".")[at]
 
@@ -101,7 +107,7 @@ def test_a_slip_spoils_the_answer_of_either_way_and_totals_keep_two_digits() -> 
 def test_hasty_steps_stop_half_way() -> None:
     right = 0
     for story in stories(5, 300):
-        steps, answer = ledger.hasty(story.start, story.events, Calc())
+        steps, answer = worked(story, ledger.hasty)
         assert [step[0] for step in STEP.findall(steps)] == ["1", "2", "3"]
         start, changes = read(story.question)
         assert int(answer) == start + sum(change for _, change in changes[:3])

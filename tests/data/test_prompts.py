@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +12,7 @@ import pytest
 
 from tests.data.test_folder import settings
 from topr_exp.config.data import AnswerFormat
-from topr_exp.data import exemplars
-from topr_exp.data.problems import gsm8k_gold, math_gold
+from topr_exp.data.benchmarks import gsm8k_gold, math_gold
 from topr_exp.data.prompts import build_prompter, own_shots
 from topr_exp.types import ConfigError, TOPRError
 
@@ -36,37 +37,23 @@ def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(na
     assert build_prompter(settings(name, "hub", shots=shots, stop=["END"])).stop == ("END",)
 
 
-def test_own_examples_end_as_their_format_asks() -> None:
-    for shot, source in zip(own_shots(AnswerFormat.gsm8k), exemplars.GSM8K, strict=True):
-        assert shot.solution.endswith(f"The answer is {source.answer}.")
-        assert gsm8k_gold(f"#### {source.answer}") == source.answer
-    for shot, source in zip(own_shots(AnswerFormat.math), exemplars.MATH, strict=True):
-        assert math_gold(shot.solution) == source.answer
-    for shot, source in zip(own_shots(AnswerFormat.final), exemplars.MATH, strict=True):
-        assert shot.solution.endswith(f"So the final answer is {source.answer}.")
-        assert "boxed" not in shot.solution
-
-
-def test_the_arithmetic_of_the_gsm8k_examples_is_right() -> None:
-    import re
-
-    found = 0
-    for one in exemplars.GSM8K:
-        for left, right in re.findall(r"([\d(][\d +*/()-]*) = (\d+)", one.steps):
-            assert eval(left) == int(right)
-            found += 1
-        assert re.findall(r"= (\d+)", one.steps)[-1] == one.answer
-    assert found >= 16
-
-
-def test_the_math_examples_are_right() -> None:
-    from fractions import Fraction
-
+def test_own_examples_end_as_their_format_asks_and_are_right() -> None:
+    shots = {each: [shot.solution for shot in own_shots(each)] for each in AnswerFormat}
+    assert [len(each) for each in shots.values()] == [8, 4, 4]
+    for text in shots[AnswerFormat.gsm8k]:
+        equations = re.findall(r"([\d(][\d +*/()-]*) = (\d+)", text)
+        assert all(eval(left) == int(right) for left, right in equations)
+        assert text.endswith(f"The answer is {equations[-1][1]}.")
+        assert gsm8k_gold(f"#### {equations[-1][1]}") == equations[-1][1]
+    golds = ["12", r"\frac{11}{24}", "(-3,4)", r"4\sqrt{2}"]
+    assert [math_gold(text) for text in shots[AnswerFormat.math]] == golds
+    for text, gold in zip(shots[AnswerFormat.final], golds, strict=True):
+        assert text.endswith(f"So the final answer is {gold}.")
+        assert "boxed" not in text
     assert sum(n for n in range(-20, 20) if -3 < n <= 5) == 12
     assert Fraction(5, 6) - Fraction(3, 8) == Fraction(11, 24)
     assert all((abs(2 * x - 1) < 7) == (-3 < x < 4) for x in (Fraction(k, 3) for k in range(-30, 30)))
     assert 2**2 + 4**2 * 2 == 6**2
-    assert [one.answer for one in exemplars.MATH] == ["12", r"\frac{11}{24}", "(-3,4)", r"4\sqrt{2}"]
 
 
 def test_more_examples_than_there_are() -> None:
@@ -116,9 +103,9 @@ def test_chat_prompts_are_turns() -> None:
         ({"source": "embedded"}, "train_problems must be a number"),
         ({"source": ""}, "source must be"),
         ({"seed": -1}, "seed must be"),
-        ({"template": "no place"}, "template must hold"),
+        ({"template": "no place"}, "template must be a text that holds {question} once; got no place"),
         ({"answer_format": AnswerFormat.math}, "answer_format must be gsm8k where format is gsm8k; got math"),
-        ({"stop": [""]}, "stop must not hold an empty string"),
+        ({"stop": [""]}, "stop must be texts, none of them empty"),
     ],
 )
 def test_settings_out_of_range(changes: dict[str, Any], message: str) -> None:

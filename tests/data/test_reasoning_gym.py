@@ -14,10 +14,10 @@ import pytest
 
 from scripts.make_tiny import tasks
 from tests.conftest import ROOT, config_of, needs_gym, overrides
-from topr_exp.data.gym_tasks import EXCLUDED, TASKS
+from topr_exp.data import reasoning_gym
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.sources import reasoning_gym
+from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
 from topr_exp.grading import Grader
 from topr_exp.pipeline import run
 from topr_exp.runs import reading

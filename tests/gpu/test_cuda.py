@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conftest import make_model
-from tests.training.test_optimizers import assert_equal, gradient, reference, steps, weights
+from tests.training.test_optimizers import assert_equal, reference, steps, weights
 from topr_exp.models.policy import Policy
 from topr_exp.training import packing
 from topr_exp.training.logprobs import collate, score_tokens
@@ -61,5 +61,5 @@ def test_log_probabilities_and_gradients_are_those_of_the_cpu(model: torch.nn.Mo
 
 def test_adafactor_is_transformers() -> None:
     own = [torch.nn.Parameter(weight.detach().to(CUDA)) for weight in weights()]
-    found = steps(own, lambda shape, step: gradient(shape, step).to(CUDA), 0.0)
+    found = steps(own, lambda gradient: gradient.to(CUDA), 0.0)
     assert_equal([[weight.cpu() for weight in one] for one in found], reference(0.0))

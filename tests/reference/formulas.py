@@ -8,7 +8,7 @@ the loss, not yet divided by length, and what the loss reports.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -214,6 +214,22 @@ def against_others(one: Completion) -> float:
     return one.reward - (one.n * one.mean - one.reward) / (one.n - 1)
 
 
+def losses_of(algo: Any, sides: list[Completion], scores: list[Record], c: float) -> Iterator[tuple[Tensor, Record]]:
+    """The loss of each example and what the loss reports of it; scores: log π of the tokens (`logp`) and their `kl`."""
+    logps = [score["logp"] for score in scores]
+    if algo["name"] == "dpo":
+        half = len(sides) // 2
+        yield from (dpo(algo, sides[i], sides[half + i], logps[i], logps[half + i]) for i in range(half))
+        return
+    whole = of_batch(algo, sides, [logp.detach() for logp in logps])
+    for i, one in enumerate(sides):
+        group = [j for j, other in enumerate(sides) if other.problem == one.problem]
+        known = of_group(algo, [sides[j] for j in group], [logps[j].detach() for j in group])[group.index(i)]
+        known = {**scores[i], **known, **whole[i]}
+        loss, metrics = FORMULAS[algo["name"]](algo, one, logps[i], one.reward - c, known)
+        yield loss / len(one.tokens) if algo.get("length_normalize") else loss, metrics
+
+
 # ---- what a loss takes from the whole batch, or from all completions of a problem, with the current π
 
 
@@ -224,7 +240,7 @@ def of_batch(algo: Any, batch: list[Completion], logps: list[Tensor]) -> list[Re
     squares = [(p - one.mu) ** 2 for one, p in zip(batch, logps, strict=True)]
     left = sorted(float(square) for each in squares for square in each)
     while left and np.mean(left) >= algo["tau"]:
-        left.pop()
+        left = [square for square in left if square < left[-1]]  # equal ones go together
     return [{"kept": square <= (left[-1] if left else -1.0)} for square in squares]
 
 

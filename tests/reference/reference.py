@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from tests.reference.choices import grouped, in_proportion, pairs, share_solved, some
-from tests.reference.formulas import FORMULAS, OPTIMIZERS, Completion, Record, dpo, of_batch, of_group, rate
+from tests.reference.formulas import OPTIMIZERS, Completion, Record, losses_of, rate
 from tests.reference.model import at, completion_logits, load, table_of, token_logp, weights_of
 from topr_exp.composition.candidates import random_generator
 
@@ -322,7 +322,7 @@ class Reference:
         sides = [side for part in zip(*batch, strict=True) for side in part]  # of pairs the correct ones first
         scores = [self.score(one) for one in sides]
         logps = [score["logp"] for score in scores]
-        losses, reported = zip(*self.losses(sides, scores, baseline), strict=True)
+        losses, reported = zip(*losses_of(self.algo, sides, scores, baseline), strict=True)
         tokens = sum(len(one.tokens) for one in sides)
         loss = torch.stack(losses).sum() / (tokens if self.optim["reduction"] == "tokens" else len(losses))
         gradients = torch.autograd.grad(loss, self.optimizer.weights)
@@ -371,19 +371,3 @@ class Reference:
                 reference = completion_logits(self.reference, one).log_softmax(-1)
             score["kl"] = (logp.exp() * (logp - reference)).sum(-1)
         return score
-
-    def losses(self, sides: list[Completion], scores: list[Any], c: float) -> Iterator[tuple[Tensor, Record]]:
-        """The loss of each example and what the loss reports of it."""
-        logps = [score["logp"] for score in scores]
-        if self.name == "dpo":
-            half = len(sides) // 2
-            for i in range(half):
-                yield dpo(self.algo, sides[i], sides[half + i], logps[i], logps[half + i])
-            return
-        whole = of_batch(self.algo, sides, [logp.detach() for logp in logps])
-        for i, one in enumerate(sides):
-            group = [j for j, other in enumerate(sides) if other.problem == one.problem]
-            known = of_group(self.algo, [sides[j] for j in group], [logps[j].detach() for j in group])[group.index(i)]
-            known = {**scores[i], **known, **whole[i]}
-            loss, metrics = FORMULAS[self.name](self.algo, one, logps[i], one.reward - c, known)
-            yield loss / len(one.tokens) if self.algo.get("length_normalize") else loss, metrics

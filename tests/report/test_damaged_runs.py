@@ -19,7 +19,7 @@ from topr_exp.report import write
 from topr_exp.report.runs import read_run
 from topr_exp.sweeps import __main__ as sweeps
 from topr_exp.sweeps import status
-from topr_exp.sweeps.sweep import Run, Sweep
+from topr_exp.sweeps.sweep import Run
 
 RESULTS = ("config.json", "summary.json", "eval.jsonl", "metrics.jsonl")
 OTHERS = ("state.json", "environment.json", "completions.jsonl", "error.txt", "run.claim")
@@ -79,7 +79,8 @@ def test_a_damaged_run_is_a_line_and_costs_no_other_anything(
             names.append(folder.name)
             found = read_run(folder)
             assert found.notes or name in OTHERS or number > len(WHOLE) + 2, (state, version)
-    Sweep(intact.parent, [], [Run(number, each, [], {}, "") for number, each in enumerate(names, 1)]).save()
+    for number, each in enumerate(names, 1):
+        Run(intact.with_name(each), number, [], {}, "", [], 0.0).save()
     assert read_run(intact).notes == []
     if name in OTHERS:  # figures show nothing of them
         monkeypatch.setattr(write, "plots", lambda *_: [])

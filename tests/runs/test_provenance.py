@@ -14,7 +14,5 @@ from topr_exp.runs.provenance import overrides
 def test_a_run_names_its_part_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["topr", "-m", "seed=0,1"])
     assert overrides(tmp_path / "a") == ["seed=0,1"]
-    runs = [{"folder": name, "overrides": [f"seed={i}"]} for i, name in enumerate("ab")]
-    write_json(tmp_path / "sweep.json", {"runs": runs})
-    assert overrides(tmp_path / "b") == ["seed=1"]
-    assert overrides(tmp_path / "c") == ["seed=0,1"]
+    write_json(tmp_path / "launch.json", {"overrides": ["seed=1"]})
+    assert overrides(tmp_path) == ["seed=1"]

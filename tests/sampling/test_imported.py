@@ -80,7 +80,7 @@ def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path, row: dict[str, An
 def test_a_source_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TOPRError, match=r"data\.completions=imported/abc: neither a file nor a table of"):
         run(config_of(*overrides(tmp_path, "data.completions=imported/abc")))
-    with pytest.raises(ConfigError, match="goes with iterations=1 and schedule=offline only"):
+    with pytest.raises(ConfigError, match="iterations must be 1 where data"):
         config_of(*overrides(tmp_path, "data.completions=imported/abc", "iterations=2"))
 
 

@@ -292,5 +292,5 @@ def test_an_engine_that_loses_requests_is_told(engine: Engine) -> None:
 
 
 def test_memory_reaches_one_gpu() -> None:
-    with pytest.raises(ConfigError, match=r"transfer=memory reaches engines on one GPU, not on tensor_parallel=2"):
+    with pytest.raises(ConfigError, match=r"transfer must be file where tensor_parallel is 2"):
         config_of("sampler=vllm", "sampler.transfer=memory", "sampler.tensor_parallel=2")

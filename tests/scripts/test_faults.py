@@ -29,9 +29,10 @@ def test_each_can_be_planted(room: str) -> None:
 
 def test_the_nearest_tests_run_first() -> None:
     graph = nearest_tests.import_graph()
-    own, *others = nearest_tests.tests_of("topr_exp/composition/selection.py", graph)
+    own = nearest_tests.tests_of("topr_exp/composition/selection.py", graph)[0]
     assert own == "tests/composition/test_selection.py"
-    nearer, farther = "tests/composition/test_description.py", "tests/reference/test_reference_run.py"
+    others = nearest_tests.tests_of("topr_exp/composition/training_set.py", graph)
+    nearer, farther = "tests/training/test_learnable.py", "tests/reference/test_reference_run.py"
     assert others.index(nearer) < others.index(farther)
     assert "tests/test_pipeline.py" not in nearest_tests.tests_of("reproduce/claims.py", graph), "it needs none"
     of_training = nearest_tests.tests_of("topr_exp/training/metrics.py", graph)

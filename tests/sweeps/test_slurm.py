@@ -1,6 +1,7 @@
 """Sweeps on a real Slurm of one node, without accounting: whatever happens to the jobs, the results are the same.
 
-`scripts/slurm-for-tests.sh` starts it; where Debian's Slurm or root is missing, these tests are skipped.
+`scripts/slurm-for-tests.sh` starts it; where Debian's Slurm or root is missing, these tests are skipped. One array and
+one kill are tried by `make test`, the rest by the extended tests.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,14 +18,15 @@ from typing import Any
 import pytest
 
 from tests.slurm import NEEDS_SLURM, running_slurm
-from tests.sweep_tools import SLOW, TINY, attempts, command, launch, manifest, result, results, start, steps, wait_for
+from tests.sweep_tools import SLOW, TINY, attempts, command, launch, launched, result, results, start, steps, wait_for
 from tests.sweeps.test_group import assert_same_run
 
-LONG = "optim.epochs=30"  # 60 updates
+LONG = "optim.epochs=8"  # 16 updates
 SLOWLY = [LONG, *SLOW]  # for runs that a test disturbs
 SLURM = ["cluster=slurm", "cluster.cpus_per_task=1"]
 
 pytestmark = NEEDS_SLURM
+extended = pytest.mark.extended
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,27 +46,24 @@ def no_jobs_left() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the long runs of seeds 0, 1 and 2 compute when nothing happens to them, by seed."""
+    """The long run of seed 0, when nothing happens to it."""
     output = tmp_path_factory.mktemp("undisturbed")
-    done = launch(output, LONG, "seed=0,1,2", "cluster.threads=1", "cluster.jobs=2")
+    done = launch(output, LONG, "cluster.threads=1")
     assert done.returncode == 0, done.stderr
-    return by_seed(output / "runs")
-
-
-def by_seed(sweep: Path) -> dict[str, Any]:
-    return {name.split("_s")[-1].split("_")[0]: found for name, found in results(sweep).items()}
+    (found,) = results(output / "runs").values()
+    return found
 
 
 def ask(*arguments: str) -> str:
     return subprocess.run(arguments, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
 
 
-def submit(output: Path, *arguments: object) -> tuple[Path, str]:
-    """Submit a sweep without waiting; its folder and Slurm's id."""
+def submit(output: Path, *arguments: object) -> tuple[Path, str, Path]:
+    """Submit a sweep without waiting; its folder, Slurm's id of its first run, and that run's folder."""
     done = launch(output, *SLURM, *arguments, "cluster.wait=false")
     assert done.returncode == 0, done.stderr
-    sweep = output / "runs"
-    return sweep, manifest(sweep)["submissions"][-1]["slurm"]
+    first = launched(output / "runs")[0]
+    return output / "runs", first["slurm"], first["folder"]
 
 
 def jobs() -> list[list[str]]:
@@ -83,308 +81,190 @@ def jobs() -> list[list[str]]:
 
 
 def finish(seconds: float = 480.0) -> None:
-    """Wait until Slurm has no job left."""
-    end = time.monotonic() + seconds
-    while left := jobs():
-        assert time.monotonic() < end, left
-        time.sleep(0.5)
+    wait_for(lambda: not jobs(), seconds)
 
 
-def attempt(folder: Path, number: int) -> None:
-    """Wait for an attempt of the only run to begin."""
-
-    def begun() -> bool:
-        jobs()
-        state = json.loads((folder / "state.json").read_text())
-        return bool(state["attempt"]["number"] == number and state["status"] == "running")
-
-    wait_for(begun)
+def reach(folder: Path, number: int) -> None:
+    """Wait until a run has done so many updates."""
+    wait_for(lambda: jobs() and steps(folder) >= number)
 
 
-def at_step(sweep: Path, number: int) -> Path:
-    """The folder of the only run, once it has done so many updates."""
-    folder = sweep / manifest(sweep)["runs"][0]["folder"]
-    wait_for(lambda: steps(folder) >= number)
-    return folder
+def script_of(sweep: Path) -> str:
+    (script,) = [path.read_text() for path in (sweep / ".submitit").glob("*/*submission.sh")]
+    return script
 
 
-def test_a_sweep_of_six_is_one_array_and_gives_what_a_local_sweep_gives(tmp_path: Path) -> None:
-    arguments = ["algo=topr,sft", "seed=0,1,2"]
+def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other(tmp_path: Path) -> None:
+    arguments, sweep = ["optim.lr=1e-4,1e30", "seed=0,1"], tmp_path / "runs"
     where = [*SLURM, "cluster.array_parallelism=2", "cluster.additional_parameters={comment: tried}"]
     where += [f"cluster.setup=['touch {tmp_path}/prepared']"]
-    process = start("topr_exp", "-m", *TINY, f"output_dir={tmp_path}", *where, *arguments)
-    most, sbatch = 0, ""
-    while process.poll() is None:
-        most = max(most, len(ask("squeue", "--noheader", "--array", "--states=R", "--format=%i").splitlines()))
-        time.sleep(0.2)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert "array" in out
-    assert "6 runs: 6 done" in out
-    assert most == 2
-    (submission,) = manifest(tmp_path / "runs")["submissions"]
-    assert submission["runs"] == [1, 2, 3, 4, 5, 6]
-    (sbatch,) = [path.read_text() for path in (tmp_path / "runs" / ".submitit").glob("*/*submission.sh")]
-    assert "#SBATCH --array=0-5%2" in sbatch
-    assert "#SBATCH --requeue" in sbatch
-    assert "#SBATCH --comment=tried" in sbatch
+    done = launch(tmp_path, *where, *arguments)
+    assert done.returncode == 1, done.stderr
+    assert "submitted to Slurm: array" in done.stdout
+    assert "4 runs: 2 done, 2 failed" in done.stdout
+    runs = launched(sweep)
+    assert [run["slurm"].split("_")[1] for run in runs] == ["0", "1", "2", "3"]
+    for line in ("--array=0-3%2", "--requeue", "--comment=tried", "--time=240", "--signal=USR2@120"):
+        assert f"#SBATCH {line}" in script_of(sweep)
     assert (tmp_path / "prepared").exists()
-    assert set(attempts(tmp_path / "runs").values()) == {1}
+    assert set(attempts(sweep).values()) == {1}
+    for run in runs[2:]:
+        error = (run["folder"] / "error.txt").read_text()
+        assert "not finite" in error.splitlines()[0]
+        assert "Traceback" in error
     local = launch(tmp_path / "local", *arguments, "cluster.threads=1")
-    assert local.returncode == 0, local.stderr
-    assert results(tmp_path / "runs") == results(tmp_path / "local" / "runs")
+    assert local.returncode == 1, local.stderr
+    assert results(sweep) == results(tmp_path / "local" / "runs")
 
 
-def test_a_single_run_is_submitted_too_and_a_second_launch_joins_it(
-    tmp_path: Path, undisturbed: dict[str, Any]
-) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, "seed=0", *SLURM]
+def test_a_single_run_is_submitted_too_requeued_and_joined(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, *SLURM]
     first = command("topr_exp", *arguments, "cluster.wait=false")
     assert first.returncode == 0, first.stderr
+    (run,) = launched(tmp_path / "runs")
+    reach(run["folder"], 5)
+    ask("scontrol", "requeue", run["slurm"])
+    wait_for(lambda: jobs() and attempts(tmp_path / "runs") == {run["folder"].name: 2})
     second = command("topr_exp", *arguments)
     assert second.returncode == 0, second.stderr
     assert "0 to start" in second.stdout
-    assert len(manifest(tmp_path / "runs")["submissions"]) == 1
-    assert set(attempts(tmp_path / "runs").values()) == {1}
-    assert by_seed(tmp_path / "runs") == {"0": undisturbed["0"]}
+    assert launched(tmp_path / "runs")[0]["slurm"] == run["slurm"]
+    assert result(run["folder"]) == undisturbed
 
 
-def test_requeue(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    sweep, job = submit(tmp_path, *SLOWLY, "seed=1")
-    for number in (1, 2):
-        folder = at_step(sweep, 5 * number)
-        ask("scontrol", "requeue", job)
-        attempt(folder, number + 1)
-    finish()
-    assert set(attempts(sweep).values()) == {3}
-    assert by_seed(sweep) == {"1": undisturbed["1"]}
-
-
-@pytest.mark.parametrize("partition", ["low", "grace"])
+@extended
+@pytest.mark.parametrize("partition", ["low", "grace", "killed"])
 def test_preemption(tmp_path: Path, undisturbed: dict[str, Any], partition: str) -> None:
-    sweep, _ = submit(tmp_path, *SLOWLY, "seed=2", f"cluster.partition={partition}", "cluster.cpus_per_task=4",
-                        "cluster.threads=1")  # fmt: skip
-    folder = at_step(sweep, 5)
-    ask("sbatch", "-p", "high", "-c", "4", "-o", "/dev/null", "--wrap", "sleep 1")
-    wait_for(lambda: json.loads((folder / "state.json").read_text())["status"] == "stopped")
-    finish()
-    assert set(attempts(sweep).values()) == {2}
-    assert by_seed(sweep) == {"2": undisturbed["2"]}
-
-
-def test_preemption_that_ends_in_sigkill_goes_on_from_the_last_checkpoint(
-    tmp_path: Path, undisturbed: dict[str, Any]
-) -> None:
+    """At once, with notice, or ending in SIGKILL, after which it goes on from the last checkpoint."""
     stubborn = ["algo._target_=tests.stubborn.Stubborn", f"+algo.mark={tmp_path}/mark", "+algo.seconds=300"]
-    sweep, _ = submit(tmp_path, LONG, "seed=0", *stubborn, "cluster.partition=low", "cluster.cpus_per_task=4",
-                        "cluster.threads=1")  # fmt: skip
-    folder = at_step(sweep, 2)
-    wait_for(lambda: len((tmp_path / "mark").read_bytes()) == 4)
+    how = [LONG, *stubborn, "cluster.partition=low"] if partition == "killed" else [
+        *SLOWLY, f"cluster.partition={partition}"]  # fmt: skip
+    sweep, _, folder = submit(tmp_path, *how, "cluster.cpus_per_task=4", "cluster.threads=1")
+    reach(folder, 2 if partition == "killed" else 5)
+    if partition == "killed":
+        wait_for(lambda: len((tmp_path / "mark").read_bytes()) == 4)
     ask("sbatch", "-p", "high", "-c", "4", "-o", "/dev/null", "--wrap", "sleep 1")
     finish()
-    assert "stopped by SIGTERM" not in (folder / "log.txt").read_text()
+    assert ("stopped by SIGTERM" in (folder / "log.txt").read_text()) == (partition != "killed")
     assert set(attempts(sweep).values()) == {2}
-    assert result(folder)["weights"] == undisturbed["0"]["weights"]
-    assert result(folder)["updates"] == undisturbed["0"]["updates"]
+    assert result(folder) == undisturbed
 
 
-def test_the_time_limit_with_several_restarts(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    sweep, job = submit(tmp_path, *SLOWLY, "seed=0")
-    for number in (1, 2, 3):
-        folder = at_step(sweep, 5 * number)
+@extended
+def test_the_time_limit_too_often_is_an_error_that_resume_mends(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    sweep, job, folder = submit(tmp_path, *SLOWLY, "cluster.max_num_timeout=1", "cluster.timeout_min=5")
+    for number in (1, 2):
+        reach(folder, 4 * number)
         ask("scancel", "--signal=USR2", job)  # what Slurm sends before the time limit
-        attempt(folder, number + 1)
-    finish()
-    assert set(attempts(sweep).values()) == {4}
-    assert by_seed(sweep) == {"0": undisturbed["0"]}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_the_time_limit_itself(tmp_path: Path) -> None:
-    """Two minutes a job, told to stop one minute before that, for a run that sleeps for two minutes in all."""
-    long = ["optim.epochs=600", "checkpoint.every_seconds=3600"]
-    limits = ["cluster.timeout_min=2", "cluster.signal_delay_s=60", "cluster.max_num_timeout=100"]
-    sweep, _ = submit(tmp_path, *long, *SLOW, *limits)
-    finish(2400)
-    assert min(attempts(sweep).values()) >= 3
-    alone = launch(tmp_path / "alone", *long, "cluster.threads=1")
-    assert alone.returncode == 0, alone.stderr
-    assert by_seed(sweep) == by_seed(tmp_path / "alone" / "runs")
-
-
-def test_the_time_limit_once_too_often_is_an_error_that_resume_mends(
-    tmp_path: Path, undisturbed: dict[str, Any]
-) -> None:
-    sweep, job = submit(tmp_path, *SLOWLY, "seed=0", "cluster.max_num_timeout=0", "cluster.timeout_min=5")
-    folder = at_step(sweep, 1)
-    ask("scancel", "--signal=USR2", job)
+        if number == 1:
+            wait_for(lambda: jobs() and attempts(sweep)[folder.name] == 2)
     finish()
     shown = command("topr_exp.sweeps", "status", sweep)
     assert "failed" in shown.stdout
     assert "out of time" in (folder / "error.txt").read_text().splitlines()[0]
     done = command("topr_exp.sweeps", "resume", sweep, "cluster.timeout_min=60", "cluster.wait=true")
     assert done.returncode == 0, done.stderr
-    assert by_seed(sweep) == {"0": undisturbed["0"]}
+    assert result(folder) == undisturbed
 
 
-def test_one_cancelled_and_one_that_raises_hide_no_other(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, "seed=0,1", "optim.lr=1e-4,1e30", *SLURM]
-    launcher = start("topr_exp", "-m", *arguments)
-    sweep = tmp_path / "runs"
-    runs = wait_for(lambda: manifest(sweep)["runs"])
-    wait_for(lambda: steps(sweep / runs[2]["folder"]) >= 1)
-    job = manifest(sweep)["submissions"][0]["slurm"]
-    ask("scancel", f"{job}_2")
-    out, err = launcher.communicate(timeout=500)
-    assert launcher.returncode == 1
-    assert "4 runs: 1 done, 2 failed, 1 stopped" in out
-    assert "accounting does not answer" in err or "Slurm: CANCELLED" in out
-    for run in (runs[1], runs[3]):
-        error = (sweep / run["folder"] / "error.txt").read_text()
-        assert "not finite" in error.splitlines()[0]
-        assert "Traceback" in error
-    again = command("topr_exp.sweeps", "resume", sweep)
-    assert again.returncode == 1
-    assert "4 runs: 2 done, 2 failed" in again.stdout
-    found = by_seed(sweep)
-    assert found == {"0": undisturbed["0"], "1": undisturbed["1"]}
-    assert attempts(sweep)[runs[0]["folder"]] == 1
-    assert attempts(sweep)[runs[2]["folder"]] == 2
-
-
-def test_a_killed_launcher_leaves_its_jobs_to_resume(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, "seed=0,1,2", *SLURM, "cluster.array_parallelism=1"]
-    launcher = start("topr_exp", "-m", *arguments)
-    sweep = tmp_path / "runs"
-    wait_for(lambda: manifest(sweep)["submissions"][0]["slurm"])
-    refused = command("topr_exp", "-m", *arguments)
-    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-    assert "is being launched by process" in refused.stderr
+@extended
+@pytest.mark.parametrize("noted", [True, False], ids=["", "before it noted the id"])
+def test_a_killed_launcher_leaves_its_jobs_to_the_next(
+    tmp_path: Path, undisturbed: dict[str, Any], noted: bool
+) -> None:
+    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, "seed=0,1", *SLURM, "cluster.array_parallelism=1"]
+    launcher, sweep = start("topr_exp", "-m", *arguments), tmp_path / "runs"
+    runs = wait_for(lambda: all(run["slurm"] for run in launched(sweep)) and launched(sweep))
+    if noted:
+        refused = command("topr_exp", "-m", *arguments)
+        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+        assert "is being launched by process" in refused.stderr
     launcher.send_signal(signal.SIGKILL)
     launcher.communicate(timeout=300)
-    wait_for(lambda: any(steps(path) for path in sweep.glob("topr*")))
-    shown = command("topr_exp.sweeps", "status", sweep).stdout
-    assert "1 running, 2 queued" in shown
+    reach(runs[0]["folder"], 1)
+    assert "1 running, 1 queued" in command("topr_exp.sweeps", "status", sweep).stdout
+    if not noted:
+        for run in launched(sweep):
+            (run["folder"] / "launch.json").write_text(json.dumps({**run, "folder": "", "slurm": None}))
     done = command("topr_exp.sweeps", "resume", sweep)
     assert done.returncode == 0, done.stderr
     assert "0 to start" in done.stdout
-    assert len(manifest(sweep)["submissions"]) == 1
+    assert [run["slurm"] for run in launched(sweep)] == [run["slurm"] for run in runs]
     assert set(attempts(sweep).values()) == {1}
-    assert by_seed(sweep) == undisturbed
+    assert result(runs[0]["folder"]) == undisturbed
 
 
-def test_a_launcher_killed_between_sbatch_and_its_note_submits_nothing_twice(tmp_path: Path) -> None:
-    sweep, job = submit(tmp_path, "seed=0,1", "cluster.array_parallelism=1")
-    contents = manifest(sweep)
-    contents["submissions"][0]["slurm"] = None
-    (sweep / "sweep.json").write_text(json.dumps(contents))
-    done = command("topr_exp.sweeps", "resume", sweep, "cluster.wait=true")
+@extended
+def test_many_jobs_share_one_empty_store(tmp_path: Path) -> None:
+    done = launch(tmp_path, *SLURM, "seed=range(0,8)", "sampler.prompts_per_shard=2")
     assert done.returncode == 0, done.stderr
-    assert [each["slurm"] for each in manifest(sweep)["submissions"]] == [job]
-    assert set(attempts(sweep).values()) == {1}
-
-
-def test_twenty_jobs_share_one_empty_store(tmp_path: Path) -> None:
-    arguments = [f"seed={','.join(map(str, range(20)))}", "sampler.prompts_per_shard=2"]
-    done = launch(tmp_path, *SLURM, *arguments)
-    assert done.returncode == 0, done.stderr
-    assert "20 runs: 20 done" in done.stdout
-    summaries = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/summary.json")]
-    assert len(summaries) == 20
-    alone = launch(tmp_path / "alone", "seed=0,1", "sampler.prompts_per_shard=2")
+    alone = launch(tmp_path / "alone", "seed=0", "sampler.prompts_per_shard=2")
     assert alone.returncode == 0, alone.stderr
-    one = [json.loads(path.read_text()) for path in (tmp_path / "alone" / "runs").glob("*/summary.json")]
+    many, one = ([json.loads(path.read_text())["tokens"] for path in (output / "runs").glob("*/summary.json")]
+                 for output in (tmp_path, tmp_path / "alone"))  # fmt: skip
+    assert len(many) == 8
     for count in ("tokens_sampled", "tokens_scored"):
-        assert sum(each["tokens"][count] for each in summaries) == sum(each["tokens"][count] for each in one)
-    assert set(attempts(tmp_path / "runs").values()) == {1}
+        assert sum(each[count] for each in many) == one[0][count]
 
 
-def test_cancel_stops_the_runs_and_frees_the_queue(tmp_path: Path) -> None:
-    sweep, job = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.array_parallelism=1")
-    at_step(sweep, 1)
+@extended
+def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    sweep, job, folder = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.array_parallelism=1")
+    reach(folder, 1)
     done = command("topr_exp.sweeps", "cancel", sweep)
     assert done.returncode == 0, done.stderr
-    assert f"run 1 ({job}_0), run 2 ({job}_1)" in done.stdout
+    assert f"run 1 ({job}), run 2 ({job.replace('_0', '_1')})" in done.stdout
     finish(120)
     assert "2 runs: 2 stopped" in command("topr_exp.sweeps", "status", sweep).stdout
+    done = command("topr_exp.sweeps", "resume", sweep, "cluster=local")
+    assert done.returncode == 0, done.stderr
+    assert result(folder) == undisturbed
 
 
-def test_an_unknown_partition_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+@extended
+def test_a_refusal_of_slurms_names_what_there_is_and_its_silence_starts_nothing(tmp_path: Path) -> None:
     done = launch(tmp_path, *SLURM, "seed=0,1", "cluster.partition=fast")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "cluster.partition=fast; there are: grace, high, low, main" in done.stderr
     assert not ask("squeue", "--noheader")
-
-
-def test_a_slurm_that_does_not_answer_leaves_the_files_to_speak(tmp_path: Path) -> None:
-    sweep, _ = submit(tmp_path, "seed=0")
-    finish()
+    for run in launched(tmp_path / "runs"):
+        assert (run["job"], run["slurm"]) == (None, None)
+        (run["folder"] / "launch.json").write_text(json.dumps({**run, "folder": "", "job": "x", "slurm": "17"}))
     dead = tmp_path / "slurm.conf"
     text = Path(os.environ["SLURM_CONF"]).read_text()
     dead.write_text("\n".join("SlurmctldPort=1" if "SlurmctldPort" in line else line for line in text.splitlines()))
-    contents = manifest(sweep)
-    contents["runs"][0]["folder"] = "never-started"
-    (sweep / "sweep.json").write_text(json.dumps(contents))
-    shown = command("topr_exp.sweeps", "status", sweep, SLURM_CONF=str(dead), PATH=os.environ["PATH"])
+    shown = command("topr_exp.sweeps", "status", tmp_path / "runs", SLURM_CONF=str(dead))
     assert shown.returncode == 0
     assert "Slurm does not answer" in shown.stderr
-    assert "1 run: 1 new" in shown.stdout
-    refused = command("topr_exp.sweeps", "resume", sweep, SLURM_CONF=str(dead))
+    assert "2 runs: 2 new" in shown.stdout
+    refused = command("topr_exp.sweeps", "resume", tmp_path / "runs", SLURM_CONF=str(dead))
     assert refused.returncode == 1
     assert "some runs may be queued already" in refused.stderr
 
 
-def test_a_run_of_two_tasks_is_the_run_of_one(tmp_path: Path) -> None:
+@extended
+def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path: Path) -> None:
     """On two GPUs that Slurm believes in and torch does not: the tasks compute on the CPU."""
-    alone = launch(tmp_path / "one", "cluster.threads=1")
-    assert alone.returncode == 0, alone.stderr
-    both = launch(tmp_path / "two", *SLURM, "cluster.gpus_per_node=2", "cluster.parallel=fsdp")
-    assert both.returncode == 0, both.stderr
-    (name,) = results(tmp_path / "one" / "runs")
-    folder = tmp_path / "two" / "runs" / name
-    (script,) = [path.read_text() for path in (tmp_path / "two" / "runs" / ".submitit").glob("*/*submission.sh")]
-    assert "#SBATCH --ntasks-per-node=2" in script
-    assert json.loads((folder / "environment.json").read_text())["processes"] == 2
-    assert_same_run(folder, tmp_path / "one" / "runs" / name)
-
-
-def test_tasks_that_slurm_binds_to_cores_take_all_of_theirs(tmp_path: Path) -> None:
-    """Not a part of them, as processes that share theirs do. Both tasks have the machine's first two here."""
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("this process may not use both of the machine's first two CPUs")
-    seen = tmp_path / "seen"
-    seen.mkdir()
-    looking = ["algo._target_=tests.slow.Looking", f"+algo.folder={seen}"]
-    two = ["cluster=slurm", "cluster.cpus_per_task=2", "cluster.gpus_per_node=2"]
-    bound = 'cluster.setup=["export SLURM_CPU_BIND=mask_cpu:0x3,0x3"]'
-    with running_slurm(tmp_path / "slurm", TASK_PLUGIN="task/affinity") as path:
-        done = launch(tmp_path / "output", *two, bound, *looking, SLURM_CONF=path)
-    assert done.returncode == 0, done.stderr
-    assert {file.name: file.read_text() for file in seen.iterdir()} == {"0": "2 of [0, 1]", "1": "2 of [0, 1]"}
-
-
-def test_a_task_that_dies_ends_the_others_and_the_run_goes_on(tmp_path: Path) -> None:
-    sweep, _ = submit(tmp_path, *SLOWLY, "cluster.gpus_per_node=2")
-    folder = at_step(sweep, 2)
+    sweep, _, folder = submit(tmp_path, *SLOWLY, "cluster.gpus_per_node=2", "cluster.parallel=fsdp")
+    reach(folder, 2)
+    assert "#SBATCH --ntasks-per-node=2" in script_of(sweep)
     leader = json.loads((folder / "state.json").read_text())["attempt"]["pid"]
-    tasks = ask("pgrep", "-f", "submitit.core._submit").split()
-    others = [int(task) for task in tasks if int(task) != leader and is_task(int(task), tmp_path)]
-    assert len(others) == 1
-    os.kill(others[0], signal.SIGKILL)
+    tasks = [int(task) for task in ask("pgrep", "-f", "submitit.core._submit").split()]
+    (other,) = [task for task in tasks if task != leader and is_task(task, tmp_path)]
+    os.kill(other, signal.SIGKILL)
     finish()
-    if (folder / "DONE").exists():  # Slurm's SIGTERM came before the connection broke: the job was queued again
-        assert json.loads((folder / "state.json").read_text())["attempt"]["number"] == 2
-    else:
+    if not (folder / "DONE").exists():  # else Slurm's SIGTERM came before the connection broke: it was queued again
         assert "another one of the run ended" in (folder / "error.txt").read_text()
         again = command("topr_exp.sweeps", "resume", sweep, "cluster.wait=true")
         assert again.returncode == 0, again.stderr
+    assert attempts(sweep) == {folder.name: 2}
+    assert json.loads((folder / "environment.json").read_text())["processes"] == 2
     alone = launch(tmp_path / "one", *SLOWLY, "cluster.threads=1")
     assert alone.returncode == 0, alone.stderr
     assert_same_run(folder, tmp_path / "one" / "runs" / folder.name)
 
 
 def is_task(pid: int, tmp_path: Path) -> bool:
-    """Whether a process is a task of this test's job, and no shell around one."""
+    """True for a task of this test's job, no shell around one."""
     arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     return b"python" in arguments[0] and str(tmp_path).encode() in b" ".join(arguments)

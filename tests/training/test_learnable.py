@@ -15,7 +15,7 @@ from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
 from topr_exp.pipeline import INCORRECT_REWARD, run
-from topr_exp.training.learnable import refuse_nothing_to_learn, representatives
+from topr_exp.training.examples import refuse_nothing_to_learn, representatives
 from topr_exp.types import TOPRError
 
 ALGORITHMS = sorted(path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml") if path.stem != "dpo")

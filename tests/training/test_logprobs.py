@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from tests.conftest import make_model
-from tests.training.test_trainer import TOPR, make_examples
 from topr_exp.models.policy import Policy
+from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
 from topr_exp.training import logprobs
-from topr_exp.training.logprobs import collate, logits_of, score_tokens
-from topr_exp.training.scoring import score_rollouts
+from topr_exp.training.logprobs import collate, logits_of, score_rollouts, score_tokens
 
 CPU = torch.device("cpu")
 
@@ -96,19 +96,6 @@ def test_an_output_layer_in_float32_does_not_round_log_probabilities() -> None:
     assert off[False] > 0.02  # a token, so 0.3 and more in log π − log μ of 200
 
 
-def test_the_choice_is_part_of_what_is_stored_below_float32_only(tmp_path: Path) -> None:
-    model = make_model(11)
-    rollouts = make_examples(Policy(model, None, "test", torch.float32), TOPR).rollouts
-    kinds = [(dtype, head) for dtype in (torch.float32, torch.bfloat16) for head in (True, False)]
-    for dtype, head in kinds:
-        policy = Policy(model, None, "test", dtype, float32_head=head)
-        score_rollouts(policy, rollouts, Store(tmp_path), 8, "")
-    keys = [json.loads(path.read_text())["key"] for path in tmp_path.rglob("key.json")]
-    assert sorted(("head" in key, key["precision"]) for key in keys) == [
-        (False, "bfloat16"), (False, "float32"), (True, "bfloat16")
-    ]  # fmt: skip
-
-
 def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch: pytest.MonkeyPatch, small_model: Any) -> None:
     reference = make_model(11, seed=1)
     prompt, completion = sequences(1, seed=3)[0]
@@ -131,3 +118,47 @@ def test_a_model_that_changes_its_logits_is_refused(small_model: Any) -> None:
     model.config.final_logit_softcapping = 30.0
     with pytest.raises(Exception, match="final_logit_softcapping; not supported"):
         score_tokens(model, collate(sequences(1), CPU))
+
+
+# ---- scores in the store
+
+
+PROMPTS = [np.array(ids, np.int32) for ids in ([0, 4, 5], [0, 7], [0, 3, 8, 9, 4])]
+TOKENS = [[4, 6, 3, 9], [5], [8, 8, 2], [3, 9, 9, 7, 5], [6, 1], [10, 4, 3], [7], [5, 5, 6, 8, 3, 4]]
+PROBLEM = [2, 0, 1, 0, 2, 1, 1, 0]
+
+
+def rollouts(name: str = "rollouts/a") -> Rollouts:
+    """Completions of several lengths in no order."""
+    columns = {"tokens": pa.array(TOKENS, pa.list_(pa.int32())), "problem": pa.array(PROBLEM, pa.int32())}
+    return Rollouts(name, pa.table(columns), PROMPTS, [0, 5, len(TOKENS)], 0)
+
+
+def test_each_completion_has_its_own_log_probabilities(tmp_path: Path, make_policy: Any) -> None:
+    policy = make_policy(make_model(11))
+    logp, scored = score_rollouts(policy, rollouts(), Store(tmp_path), 3, "scoring")
+    assert scored == sum(map(len, TOKENS))
+    for found, tokens, problem in zip(logp, TOKENS, PROBLEM, strict=True):
+        ids = torch.tensor([[*PROMPTS[problem], *tokens]])
+        with torch.no_grad():
+            whole = policy.model(input_ids=ids).logits[0].log_softmax(-1)
+        first = len(PROMPTS[problem])
+        expected = [float(whole[first + t - 1, token]) for t, token in enumerate(tokens)]
+        assert found.tolist() == pytest.approx(expected, abs=1e-5)
+    assert score_rollouts(policy, rollouts(), Store(tmp_path), 3, "scoring")[1] == 0
+
+
+def test_what_decides_the_scores_is_in_their_key(tmp_path: Path, make_policy: Any) -> None:
+    """Where something else is asked, nothing that lies there is taken for the answer: all is scored again."""
+    policy = make_policy(make_model(11))
+    low = dataclasses.replace(policy, compute=torch.bfloat16, float32_head=True)
+    asked: list[tuple[Any, Rollouts, bool]] = [
+        (policy, rollouts(), True),
+        (dataclasses.replace(policy, float32_head=True), rollouts(), False),  # in float32 all is
+        (policy, rollouts("rollouts/b"), True),
+        (dataclasses.replace(policy, fingerprint="other weights"), rollouts(), True),
+        (low, rollouts(), True),
+        (dataclasses.replace(low, float32_head=False), rollouts(), True),
+    ]
+    for one, some, anew in asked:
+        assert score_rollouts(one, some, Store(tmp_path), 8, "scoring")[1] == anew * sum(map(len, TOKENS))

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import config_of, make_model, needs_peft, overrides
 from tests.processes import together
-from tests.training.broken_runs import records, run_twice
+from tests.training.broken_runs import records
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, optim
 from topr_exp.algorithms.agro import KLPG
 from topr_exp.config.groups import Optimizer
@@ -80,8 +80,8 @@ def test_the_base_stays_bit_for_bit_and_the_optimizer_and_checkpoints_hold_the_a
     held = [weight for group in trainer.optimizer.param_groups for weight in group["params"]]
     assert {id(weight) for weight in held} == {id(weight) for weight in trained.values()}
     assert all(bool(weight.any()) for weight in trained.values())  # B too, by now
-    stored = load_file(tmp_path / "step-00000003" / "model.safetensors")
-    assert stored.keys() == trained.keys()
+    stored = load_file(tmp_path / "step-00000003" / "part-00001-of-00001.safetensors")
+    assert {name.split("/", 1)[1] for name in stored} == trained.keys()
     assert abs(records[0]["log_ratio_pos"]) < 1e-5
     assert abs(records[2]["log_ratio_pos"]) > 1e-3
 
@@ -98,7 +98,7 @@ def finals(folder: Path, parallel: str) -> list[dict[str, torch.Tensor]]:
     ]
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", [pytest.param("ddp", marks=pytest.mark.extended), "fsdp"])
 def test_two_processes_compute_what_one_computes(tmp_path: Path, parallel: str) -> None:
     expected = finals(tmp_path / "alone", "ddp")
     for got in together(2, finals, tmp_path / "together", parallel):
@@ -106,11 +106,10 @@ def test_two_processes_compute_what_one_computes(tmp_path: Path, parallel: str) 
             assert_same(ours, theirs, 1e-5)
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_train_on_a_base_in_bfloat16(tmp_path: Path, parallel: str) -> None:
+def test_two_processes_train_on_a_base_in_bfloat16(tmp_path: Path) -> None:
     expected = final(tmp_path / "alone", TOPR, "ddp", compute=torch.bfloat16)
     start = {name: weight.detach() for name, weight in lora_policy(torch.bfloat16).model.named_parameters()}
-    for got in together(2, bfloat16, tmp_path / "together", parallel):
+    for got in together(2, bfloat16, tmp_path / "together", "fsdp"):
         for name, weight in got.items():
             assert weight.dtype is (torch.float32 if ".lora_" in name else torch.bfloat16)
             if ".lora_" not in name:
@@ -135,31 +134,14 @@ def test_a_checkpoint_of_an_adapter_loads_on_any_number_of_processes(tmp_path: P
     sharded, whole = tmp_path / "sharded", tmp_path / "whole"
     together(2, saved, sharded, "fsdp")
     (checkpoint,) = sharded.iterdir()
-    stored = [load_file(path) for path in sorted(checkpoint.glob("shard-*.safetensors"))]
+    stored = [load_file(path) for path in sorted(checkpoint.glob("part-*.safetensors"))]
     assert all(".lora_" in name for each in stored for name in each)
     assert_same(final(sharded, TOPR, "ddp"), expected, 1e-5)
-    assert_same(together(2, final, sharded, TOPR, "fsdp")[0], expected, 1e-5)
     saved(whole, "ddp")
     assert_same(together(2, final, whole, TOPR, "fsdp")[0], expected, 1e-5)
 
 
 # ---- whole runs
-
-
-OFFLINE = ["algo=agro", "optim.batch_size=16", "iterations=2", "evaluation.every=2"]
-ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "iterations=2"]
-
-
-@pytest.mark.parametrize("settings", [OFFLINE, ROUNDS], ids=["offline", "rounds"])
-def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list[str]) -> None:
-    settings = [SETTING, "optim.lr=1e-3", "checkpoint.every_seconds=0", *settings]
-    undisturbed, broken = (config_of(*overrides(tmp_path / name, *settings)) for name in ("a", "b"))
-    run(undisturbed)
-    run_twice(broken, lambda trainer: trainer.step == 1 and "iteration 2" in trainer.policy.fingerprint)
-    assert records(broken.folder) == records(undisturbed.folder)
-    for name in ("model.safetensors", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"):
-        contents = [(config.folder / "model" / name).read_bytes() for config in (undisturbed, broken)]
-        assert contents[0] == contents[1], name
 
 
 def test_a_run_shares_the_bases_completions_and_says_what_it_trained(

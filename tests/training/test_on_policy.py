@@ -1,4 +1,4 @@
-"""Rounds that break off: the completions that later rounds replay are part of a checkpoint."""
+"""Rounds: what they sample until they are full, and the memory that an engine has beside them."""
 
 from __future__ import annotations
 
@@ -8,33 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import config_of, overrides
-from tests.training.broken_runs import record_engine, records, run_twice
+from tests.training.broken_runs import record_engine, records
 from topr_exp.pipeline import Experiment, run
 from topr_exp.types import TOPRError
-
-REPLAY = [
-    "algo=agro", "schedule=on_policy", "schedule.rounds=6", "schedule.prompts=4", "schedule.replay=0.6",
-    "checkpoint.every_seconds=0", "optim.batch_size=16",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("step", [1, 4])
-def test_a_run_that_broke_off_replays_what_it_would_have(tmp_path: Path, step: int) -> None:
-    undisturbed, broken = (config_of(*overrides(tmp_path / name, *REPLAY)) for name in ("a", "b"))
-    whole = run(undisturbed)
-    again = run_twice(broken, lambda trainer: trainer.step == step)
-    assert records(broken.folder) == records(undisturbed.folder)
-    assert again["tokens"] == whole["tokens"]
-    weights = [(config.folder / "model" / "model.safetensors").read_bytes() for config in (undisturbed, broken)]
-    assert weights[0] == weights[1]
-
-
-def test_rounds_count_what_they_sampled_before_a_run_broke_off(tmp_path: Path) -> None:
-    rounds = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=4", "checkpoint.every_seconds=0"]
-    undisturbed = run(config_of(*overrides(tmp_path / "a", *rounds)))["tokens"]
-    broken = config_of(*overrides(tmp_path / "b", *rounds))
-    again = run_twice(broken, lambda trainer: trainer.step == 2)["tokens"]
-    assert again["tokens_sampled"] == undisturbed["tokens_sampled"] > 0
 
 
 def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +22,7 @@ def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Experiment, "reference", reference)
     with pytest.raises(TOPRError, match="far enough"):
-        run(config_of(*overrides(tmp_path, *REPLAY)))
+        run(config_of(*overrides(tmp_path, *SOME)))
     assert order[-3:] == ["sample", "close", "reference"]
 
 

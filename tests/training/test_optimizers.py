@@ -44,8 +44,7 @@ def reference(decay: float) -> list[list[Tensor]]:
     settings = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
     optimizer = Reference(own, lr=LR, weight_decay=decay, **settings)
     for step, limit in enumerate(LIMITS):
-        for weight, shape in zip(own, SHAPES, strict=True):
-            weight.grad = gradient(shape, step).double()
+        set_gradients(own, step, Tensor.double)
         torch.nn.utils.clip_grad_norm_(own, limit)
         optimizer.step()
         found.append([weight.detach().clone() for weight in own])
@@ -60,11 +59,15 @@ def assert_equal(ours: list[list[Tensor]], theirs: list[list[Tensor]]) -> None:
             torch.testing.assert_close(weight.double(), other.double(), rtol=0, atol=1e-6 * most)
 
 
-def steps(own: list[torch.nn.Parameter], gradients: Any, decay: float) -> list[list[Tensor]]:
+def set_gradients(own: list[torch.nn.Parameter], step: int, made: Any) -> None:
+    for weight, shape in zip(own, SHAPES, strict=True):
+        weight.grad = made(gradient(shape, step))
+
+
+def steps(own: list[torch.nn.Parameter], made: Any, decay: float) -> list[list[Tensor]]:
     optimizer, found = Adafactor(own, LR, decay), []
     for step, limit in enumerate(LIMITS):
-        for weight, shape in zip(own, SHAPES, strict=True):
-            weight.grad = gradients(shape, step)
+        set_gradients(own, step, made)
         whole = torch.cat([gradient(shape, step).flatten() for shape in SHAPES]).double()
         assert float(optimizer.clip(limit)) == pytest.approx(float(whole.norm()), rel=1e-6)
         optimizer.step()
@@ -79,7 +82,7 @@ def full(weight: Any) -> Tensor:
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_updates_are_those_of_transformers(decay: float) -> None:
-    assert_equal(steps(weights(), gradient, decay), reference(decay))
+    assert_equal(steps(weights(), torch.clone, decay), reference(decay))
 
 
 WAITING = ("wait_tensor", "_wrap_tensor_autograd")  # that come after a message
@@ -107,7 +110,7 @@ def sharded(values: Tensor) -> DTensor:
 
 def sharded_steps() -> list[list[Tensor]]:
     own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
-    return steps(own, lambda shape, step: sharded(gradient(shape, step)), 0.1)
+    return steps(own, sharded, 0.1)
 
 
 def test_sharded_updates_are_those_of_transformers() -> None:
@@ -118,8 +121,7 @@ def test_sharded_updates_are_those_of_transformers() -> None:
 def messages() -> tuple[int, int]:
     """How many an update sends, and how many one squared norm of a gradient does as torch has it."""
     own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
-    for weight, shape in zip(own, SHAPES, strict=True):
-        weight.grad = sharded(gradient(shape, 0))
+    set_gradients(own, 0, sharded)
     clip, step = ours(own)
     with Messages() as counted:
         clip()
@@ -136,16 +138,15 @@ def test_a_sharded_update_sends_two_messages_however_many_weights_there_are() ->
 def test_a_step_goes_on_from_a_state_of_transformers() -> None:
     theirs, ours = weights(), weights()
     optimizer = Reference(theirs, lr=LR, scale_parameter=False, relative_step=False, warmup_init=False)
-    for weight, shape in zip(theirs, SHAPES, strict=True):
-        weight.grad = gradient(shape, 0)
+    set_gradients(theirs, 0, torch.clone)
     optimizer.step()
     again = Adafactor(ours, LR, 0.0)
     again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     with torch.no_grad():
         for mine, other in zip(ours, theirs, strict=True):
             mine.copy_(other)
-            mine.grad = gradient(tuple(mine.shape), 1)
-            other.grad = gradient(tuple(mine.shape), 1)
+    for own in (ours, theirs):
+        set_gradients(own, 1, torch.clone)
     again.clip(1e9)
     again.step()
     optimizer.step()

@@ -15,12 +15,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 from topr_exp.algorithms.base import (
+    Advantage,
+    advantage_of,
     check_batch,
     check_complete_groups,
     check_range,
     group_sums,
     leave_one_out,
-    leave_one_out_reward,
     log_prob,
     masked,
     reduce_tokens,
@@ -203,7 +204,8 @@ class RLOO:
 
     def __call__(self, batch: Batch) -> LossOutput:
         check_batch(batch)
-        advantage = leave_one_out_reward(batch, self.name) if self.beta == 0 else signal(batch, "advantage")
+        plain = self.beta == 0
+        advantage = advantage_of(batch, Advantage.leave_one_out, self.name) if plain else signal(batch, "advantage")
         loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage})
 
@@ -234,7 +236,7 @@ class KLPG:
         check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = leave_one_out_reward(batch, self.name)
+        advantage = advantage_of(batch, Advantage.leave_one_out, self.name)
         kl = _vocab_kl(batch).sum(1)
         loss = reduce_tokens(self.beta * kl - advantage * log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from topr_exp.types import Batch, LossOutput, TOPRError
 
@@ -68,6 +68,13 @@ class Loss(Protocol[Example]):
     def uses_baseline(self) -> bool: ...
 
     def __call__(self, batch: Example) -> LossOutput: ...
+
+
+class OfGroup:
+    """Needs and baseline of a loss that weighs a response against the others to its prompt."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
+    uses_baseline: ClassVar[bool] = False
 
 
 def check_batch(batch: Batch, *extra: str) -> None:
@@ -172,33 +179,21 @@ def leave_one_out(batch: Batch, values: Tensor) -> Tensor:
     return values - (total - values) / (count - 1)
 
 
-def centered_reward(batch: Batch, name: str) -> Tensor:
-    """r_i − r̄ with the mean over all n responses to the prompt, also those that are not in the batch, [B]."""
-    check_batch(batch, "group_mean", "group_size")
-    assert batch.group_mean is not None
-    assert batch.group_size is not None
-    check_group_size(batch.group_size, name)
-    return batch.reward - batch.group_mean
-
-
-def leave_one_out_reward(batch: Batch, name: str) -> Tensor:
-    """r_i − r̄_−i with the mean over the other n − 1 responses to the prompt, also those not in the batch, [B]."""
-    centered = centered_reward(batch, name)
-    assert batch.group_size is not None
-    n = batch.group_size.to(centered.dtype)
-    return centered * n / (n - 1)
-
-
 def advantage_of(batch: Batch, kind: Advantage, name: str) -> Tensor:
     """The advantage of each response, [B]; group statistics are those of all n, also of responses not in the batch."""
     if kind is Advantage.reward:
         check_batch(batch)
         return batch.reward - batch.baseline
-    if kind is Advantage.leave_one_out:
-        return leave_one_out_reward(batch, name)
-    centered = centered_reward(batch, name)
+    check_batch(batch, "group_mean", "group_size")
+    assert batch.group_mean is not None
+    assert batch.group_size is not None
+    check_group_size(batch.group_size, name)
+    centered = batch.reward - batch.group_mean
     if kind is Advantage.group:
         return centered
+    if kind is Advantage.leave_one_out:
+        n = batch.group_size.to(centered.dtype)
+        return centered * n / (n - 1)
     assert batch.group_std is not None, "this loss needs Batch.group_std"
     return centered / (batch.group_std + STD_OFFSET)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from topr_exp.algorithms.base import (
     Advantage,
+    OfGroup,
     advantage_of,
-    centered_reward,
     check_batch,
     check_clip_range,
     check_complete_groups,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GRPO:
+class GRPO(OfGroup):
     """GRPO: PPO's clipping with token ratios and the group's standard score as advantage.
 
     loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
@@ -62,9 +62,6 @@ class GRPO:
     length_normalize: bool
     off_policy_mask: float | None = None
 
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
-    uses_baseline: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         check_clip_range(self.eps_low, self.eps_high)
         check_mask_threshold(self.off_policy_mask)
@@ -82,7 +79,7 @@ class GRPO:
 
 
 @dataclass(frozen=True)
-class OPMD:
+class OPMD(OfGroup):
     """Online policy mirror descent of Kimi k1.5: REINFORCE with a squared penalty on the log-ratio.
 
     loss = − (r − r̄) logπ(y|x) + (τ/2) Δ²,   Δ = log π(y|x)/μ(y|x)
@@ -97,20 +94,17 @@ class OPMD:
     tau: float
     length_normalize: bool
 
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
-    uses_baseline: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         check_range("tau", self.tau, "at least 0 and finite", 0 <= self.tau < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = centered_reward(batch, self.name)
+        advantage = advantage_of(batch, Advantage.group, self.name)
         loss = self.tau / 2 * log_ratio(batch).square() - advantage * log_prob(batch)
         return LossOutput(reduce_tokens(loss, batch, self.length_normalize), {"advantage": advantage})
 
 
 @dataclass(frozen=True)
-class AsymRE:
+class AsymRE(OfGroup):
     """Asymmetric REINFORCE: the group mean, shifted, as baseline.
 
     loss = − (r − (r̄ + δV)) logπ(y|x)
@@ -126,14 +120,11 @@ class AsymRE:
     delta_v: float
     length_normalize: bool
 
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
-    uses_baseline: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         check_range("delta_v", self.delta_v, "finite", math.isfinite(self.delta_v))
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = centered_reward(batch, self.name) - self.delta_v
+        advantage = advantage_of(batch, Advantage.group, self.name) - self.delta_v
         loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage})
 
@@ -184,7 +175,7 @@ class REC:
 
     def __call__(self, batch: Batch) -> LossOutput:
         check_batch(batch)
-        advantage = signal(batch, "advantage") if self.drop else centered_reward(batch, self.name)
+        advantage = signal(batch, "advantage") if self.drop else advantage_of(batch, Advantage.group, self.name)
         delta, sign = token_log_ratio(batch).detach(), advantage[:, None]
         low = math.log(1 - self.eps_low) if self.eps_low < 1 else -math.inf
         inside = ((sign >= 0) & (delta <= math.log1p(self.eps_high))) | ((sign <= 0) & (delta >= low))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from topr_exp.algorithms.base import (
     Advantage,
+    OfGroup,
     advantage_of,
     check_batch,
     check_clip_range,
@@ -39,7 +40,7 @@ SAPO_HIGHEST = 20.0  # of δ_t: from there on the gate's gradient is 0 in any pr
 
 
 @dataclass(frozen=True)
-class GSPO:
+class GSPO(OfGroup):
     """GSPO: PPO's clipping of the ratio's geometric mean over the response, far nearer to 1 than GRPO's.
 
     loss = − min(s A, clip(s, 1 − ε_low, 1 + ε_high) A),   s = exp(Δ/T),   A = (r − r̄) / (std + 1e-4)
@@ -55,9 +56,6 @@ class GSPO:
     eps_low: float
     eps_high: float
     off_policy_mask: float | None = None
-
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
-    uses_baseline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_clip_range(self.eps_low, self.eps_high)
@@ -75,7 +73,7 @@ class GSPO:
 
 
 @dataclass(frozen=True)
-class CISPO:
+class CISPO(OfGroup):
     """CISPO: REINFORCE with token ratios as weights, which a cap holds; every token keeps a gradient.
 
     loss = − A Σ_t stopgrad(min(r_t, cap)) logπ_t,   A = (r − r̄) / (std + 1e-4)
@@ -91,9 +89,6 @@ class CISPO:
     cap: float
     length_normalize: bool
 
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
-    uses_baseline: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         check_range("cap", self.cap, "above 0", self.cap > 0)
 
@@ -106,7 +101,7 @@ class CISPO:
 
 
 @dataclass(frozen=True)
-class VESPO:
+class VESPO(OfGroup):
     """VESPO: REINFORCE with a smooth weight of the whole response's ratio, 1 at ratio 1 and 0 far from it.
 
     loss = − stopgrad(φ) A logπ(y|x),   φ = r^c1 exp(c2 (1 − r)),   r = e^Δ,   A = r − r̄
@@ -124,9 +119,6 @@ class VESPO:
     c1_neg: float
     c2_neg: float
     length_normalize: bool
-
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
-    uses_baseline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for sign in ("pos", "neg"):
@@ -146,7 +138,7 @@ class VESPO:
 
 
 @dataclass(frozen=True)
-class M2PO:
+class M2PO(OfGroup):
     """M2PO: token ratios without clipping, after the tokens that are furthest off are dropped from the whole batch.
 
     loss = − A Σ_t M_t r_t,   A = (r − r̄) / (std + 1e-4)
@@ -162,9 +154,6 @@ class M2PO:
     name: str
     tau: float
     length_normalize: bool
-
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
-    uses_baseline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_range("tau", self.tau, "above 0", self.tau > 0)
@@ -188,7 +177,7 @@ class M2PO:
 
 
 @dataclass(frozen=True)
-class SAPO:
+class SAPO(OfGroup):
     """SAPO: a soft gate on token ratios in the place of PPO's clipping.
 
     loss = − (A/T) Σ_t (4/τ) σ(τ (r_t − 1)),   τ by the sign of A,   A = (r − r̄) / (std + 1e-4)
@@ -204,9 +193,6 @@ class SAPO:
     tau_pos: float
     tau_neg: float
     length_normalize: bool
-
-    needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})
-    uses_baseline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for sign in ("pos", "neg"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from typing import Any
 
@@ -31,19 +31,10 @@ class Candidates:
     imported: NDArray[np.bool_] | None = None  # [M] made elsewhere, where others were sampled
 
     def __post_init__(self) -> None:
-        assert self.problem.ndim == 1, self.problem.shape
         assert np.issubdtype(self.problem.dtype, np.integer), self.problem.dtype
         assert self.positive.dtype == np.bool_, self.positive.dtype
-        for column in (
-            self.positive,
-            self.truncated,
-            self.length,
-            self.level,
-            self.duplicate,
-            self.reward,
-            self.imported,
-        ):
-            assert column is None or column.shape == self.problem.shape, (column.shape, self.problem.shape)
+        for column in (getattr(self, field.name) for field in fields(self)):
+            assert column is None or column.shape == (len(self.problem),), (column.shape, self.problem.shape)
 
 
 def repeated(problem: NDArray[np.integer], tokens: Iterable[NDArray[np.integer]]) -> NDArray[np.bool_]:
@@ -59,8 +50,8 @@ def repeated(problem: NDArray[np.integer], tokens: Iterable[NDArray[np.integer]]
 def solved_between(candidates: Candidates, low: float, high: float) -> NDArray[np.bool_]:
     """[M] whether the share of correct ones among all completions of the problem lies in [low, high]."""
     _, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
-    share = np.bincount(group, weights=candidates.positive, minlength=len(size)) / size
-    kept: NDArray[np.bool_] = ((share >= low) & (share <= high))[group]
+    share = (np.bincount(group, weights=candidates.positive) / size)[group]
+    kept: NDArray[np.bool_] = (share >= low) & (share <= high)
     return kept
 
 

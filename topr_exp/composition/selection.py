@@ -22,10 +22,15 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows of the candidates that are trained on, ascending, and what they are."""
+    """The rows of the candidates that are trained on, in order, and what they are."""
 
-    rows: Rows  # [N]
+    examples: Rows  # [N, 1], or [N, 2] (correct, incorrect) for pairs
     description: Description
+
+    @property
+    def rows(self) -> Rows:
+        """All of them: those of single completions, or the correct ones of the pairs, then the others."""
+        return self.examples.T.reshape(-1)
 
 
 def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
@@ -61,7 +66,7 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
         if n is not None and n <= len(firsts):
             note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
     chosen.sort()
-    return Selection(chosen, describe(candidates, chosen, config, "examples", len(chosen), available, note))
+    return Selection(chosen[:, None], describe(candidates, chosen, config, "examples", len(chosen), available, note))
 
 
 def select_mix(
@@ -86,8 +91,8 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     A problem with a single completion is left out: group baselines need two.
     Raises TOPRError when no problem fits.
     """
-    assert config.name is ComposeName.uniform, "ComposeConfig.check_unit refuses the others"
-    assert not [*config.left_out()], "ComposeConfig.check_unit refuses it"
+    assert config.name is ComposeName.uniform, "config.settings refuses the others"
+    assert (config.drop_truncated, config.duplicates) == (False, Duplicates.keep), "config.settings refuses the others"
     rows = usable_rows(candidates, config)
     index, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
     usable = np.flatnonzero((size >= 2) & np.isin(index, candidates.problem[rows]))
@@ -106,7 +111,7 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     member = np.zeros(len(index), dtype=bool)
     member[picked] = True
     rows = np.flatnonzero(member[group])
-    return Selection(rows, describe(candidates, rows, config, "groups", len(rows), int(total[-1])))
+    return Selection(rows[:, None], describe(candidates, rows, config, "groups", len(rows), int(total[-1])))
 
 
 def usable_rows(candidates: Candidates, config: ComposeConfig) -> Rows:
@@ -192,45 +197,3 @@ def sample_anna_karenina(rng: np.random.Generator, firsts: Rows, negatives: Rows
     """All firsts, then random negatives up to n in all; where n is less than the firsts, n of these alone."""
     chosen = sample_rows(rng, firsts, n)
     return np.concatenate([chosen, sample_rows(rng, negatives, None if n is None else n - len(chosen))])
-
-
-def effective_positive(positive_share: float, baseline: float) -> float:
-    """The effective proportion of positives p~ of a set with the share p, trained with the baseline c.
-
-    p~ = p(1-c) / (1 + (1-2p)c)   (TOPR, Eq. 12)
-
-    positive_share: p in [0, 1], the share of positives in the composed set.
-    baseline: c in [-1, 1]; 0 gives p, -1 gives 1, +1 gives 0.
-    Raises TOPRError where the baseline takes the weight of every example (p = 0 with c = -1, p = 1 with c = 1).
-    """
-    assert 0 <= positive_share <= 1, positive_share
-    assert -1 <= baseline <= 1, baseline
-    positive = positive_share * (1 - baseline)
-    negative = (1 - positive_share) * (1 + baseline)
-    if positive + negative == 0:
-        kind = "incorrect" if baseline < 0 else "correct"
-        raise TOPRError(
-            f"baseline={baseline:g} gives every example the weight 0: all completions of the training set are {kind}"
-        )
-    return positive / (positive + negative)
-
-
-def baseline_for(positive_share: float, effective_positive: float) -> float:
-    """The baseline c that gives a set with the share p of positives the effective proportion p~.
-
-    c = (p - p~) / (p + p~ - 2 p p~), clamped to [-1, 1] against rounding   (TOPR, Eq. 12 solved for c)
-
-    positive_share: p in [0, 1], the share of positives in the composed set.
-    effective_positive: p~ in [0, 1]; 1 gives -1, p gives 0, 0 gives +1.
-    Raises TOPRError for p of 0 or 1, where p~ = p whatever c is, so that there is nothing to solve.
-    """
-    assert 0 <= positive_share <= 1, positive_share
-    assert 0 <= effective_positive <= 1, effective_positive
-    if positive_share in (0, 1):
-        kind = "correct" if positive_share else "incorrect"
-        raise TOPRError(
-            f"effective_positive={effective_positive:g} cannot be reached: all completions of the training set are "
-            f"{kind}; it needs both kinds (set baseline instead, or compose another set)"
-        )
-    denominator = positive_share * (1 - effective_positive) + effective_positive * (1 - positive_share)
-    return min(1.0, max(-1.0, (positive_share - effective_positive) / denominator))

@@ -17,14 +17,8 @@ from topr_exp.composition.candidates import (
     repeated,
 )
 from topr_exp.composition.description import Description, describe
-from topr_exp.composition.selection import (
-    Rows,
-    baseline_for,
-    effective_positive,
-    select_examples,
-    select_groups,
-    usable_rows,
-)
+from topr_exp.composition.selection import Selection, select_examples, select_groups, usable_rows
+from topr_exp.composition.weights import baseline_for, effective_positive
 from topr_exp.config.groups import ComposeConfig, ComposeName, Duplicates, Unit
 from topr_exp.types import TOPRError
 
@@ -103,13 +97,9 @@ def build_training_set(
     in_rounds: the few completions of a round may be all of one kind, whose weight c may take; p~ is not reported.
     Raises TOPRError, naming what is available, when the candidates cannot give what was asked.
     """
-    if unit == "pairs":
-        pairs = select_pairs(candidates, config, seed, iteration)
-        examples, description = np.stack([pairs.chosen, pairs.rejected], axis=1), pairs.description
-    else:
-        selection = (select_groups if unit == "groups" else select_examples)(candidates, config, seed, iteration)
-        examples, description = selection.rows[:, None], selection.description
-    p = description.positive_share
+    select = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}[unit]
+    selection = select(candidates, config, seed, iteration)
+    p = selection.description.positive_share
     c = baseline_for(p, effective) if effective is not None else baseline or 0.0
     eq_12 = unit == "examples" and wrong == -1.0 and not in_rounds  # it is of single completions and these rewards
     reached = effective_positive(p, c) if eq_12 else None
@@ -119,22 +109,13 @@ def build_training_set(
     else:
         reward = np.where(candidates.positive, 1.0, wrong).astype(np.float32)
     groups = group_statistics(candidates.problem, reward)
-    return TrainingSet(examples, unit, reward, candidates, groups, description, c, reached)
+    return TrainingSet(selection.examples, unit, reward, candidates, groups, selection.description, c, reached)
 
 
-@dataclass(frozen=True, slots=True)
-class PairSelection:
-    """N pairs as rows of the candidates, sorted by problem, and what they are."""
-
-    chosen: Rows  # [N] correct completions
-    rejected: Rows  # [N] incorrect completions of the same problems
-    description: Description
-
-
-def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> PairSelection:
+def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
     """min(pairs_per_problem, n+ n-) distinct pairs of each problem without replacement, then N of them all.
 
-    Each set of that many of a problem's n+ n- pairs is equally likely.
+    Sorted by problem. Each set of that many of a problem's n+ n- pairs is equally likely.
     Raises TOPRError when no problem has both a correct and an incorrect completion.
     """
     assert config.name is ComposeName.uniform, "ComposeConfig.check_unit refuses the others"
@@ -160,7 +141,8 @@ def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, itera
     chosen = correct[(np.cumsum(n_correct) - n_correct)[owner] + code // n_wrong[owner]]
     rejected = wrong[(np.cumsum(n_wrong) - n_wrong)[owner] + code % n_wrong[owner]]
     both = np.concatenate([chosen, rejected])
-    return PairSelection(chosen, rejected, describe(candidates, both, config, "pairs", len(chosen), available))
+    description = describe(candidates, both, config, "pairs", len(chosen), available)
+    return Selection(np.stack([chosen, rejected], axis=1), description)
 
 
 def sample_distinct(

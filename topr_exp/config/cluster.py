@@ -57,7 +57,7 @@ class LocalCluster(ClusterConfig):
 
 @dataclass(frozen=True)
 class SlurmCluster(ClusterConfig):
-    """A Slurm cluster; the names are those of the hydra-submitit-launcher."""
+    """A Slurm cluster; the names are Submitit's."""
 
     processes_are: ClassVar[str] = "cluster.nodes times cluster.gpus_per_node"
     wait: bool  # False: submit and exit
@@ -66,7 +66,7 @@ class SlurmCluster(ClusterConfig):
     qos: str | None
     constraint: str | None
     timeout_min: Count  # minutes a job may take before it is stopped with a checkpoint and queued again
-    max_num_timeout: Annotated[int, at_least(0)]  # how often it is queued again after that
+    max_num_timeout: Annotated[int, at_least(0)]  # how often it is queued again at most
     signal_delay_s: Count  # seconds before the time limit at which it is told to stop
     nodes: Count
     gpus_per_node: OptionalCount
@@ -78,10 +78,7 @@ class SlurmCluster(ClusterConfig):
 
     def check(self) -> None:
         if self.signal_delay_s >= 60 * self.timeout_min:
-            raise ValueError(
-                f"signal_delay_s must be below timeout_min={self.timeout_min} minutes, or a run is told to "
-                f"stop as it starts; got {self.signal_delay_s}"
-            )
+            raise ValueError(f"signal_delay_s must be below {self.timeout_min} minutes; got {self.signal_delay_s}")
 
     @property
     def world_size(self) -> int:

@@ -10,15 +10,15 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from topr_exp.config.schema import FINITE, Count, CountOrAll, Section, Seed, at_least
+from topr_exp.config.schema import FINITE, Count, CountOrAll, Range, Section, Seed, at_least
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them.
 SOURCES = {
-    "gsm8k": "topr_exp.data.sources.benchmarks.Benchmarks",
-    "jsonl": "topr_exp.data.sources.jsonl.JsonLines",
-    "ledger": "topr_exp.data.sources.ledger.Ledger",
-    "reasoning_gym": "topr_exp.data.sources.reasoning_gym.ReasoningGym",
+    "gsm8k": "topr_exp.data.benchmarks.Benchmarks",
+    "jsonl": "topr_exp.data.jsonl.JsonLines",
+    "ledger": "topr_exp.data.ledger.Ledger",
+    "reasoning_gym": "topr_exp.data.reasoning_gym.ReasoningGym",
 }
 
 
@@ -87,6 +87,10 @@ def check_line_breaks(field: str, example: str, *texts: str | None) -> None:
             )
 
 
+WITH_QUESTION = Range("a text that holds {question} once", lambda text: text.count("{question}") == 1)
+NO_EMPTY = Range("texts, none of them empty", all)
+
+
 class NoAnswer(NamedTuple):
     """In the place of a problem whose gold answer can't be read: it is left out and counted."""
 
@@ -115,9 +119,11 @@ class DataConfig(Section, ABC):
     threshold: Annotated[float, FINITE] = Grading.threshold  # numbers of a user's grader are correct from here on
     shots: Annotated[int, at_least(0)]
     fewshot_file: str | None = None
-    template: str | None = None  # with {question}, and the names of further fields; None takes the one of asked_as
+    template: Annotated[str | None, WITH_QUESTION] = (
+        None  # with {question}, and the names of further fields; None takes the one of asked_as
+    )
     chat: bool = False
-    stop: list[str] | None = None  # None: the next question's beginning where there are shots
+    stop: Annotated[list[str] | None, NO_EMPTY] = None  # None: the next question's beginning where there are shots
 
     # ---- what a source says
 
@@ -154,8 +160,8 @@ class DataConfig(Section, ABC):
     @property
     def described(self) -> str:
         """The problems in words: generated ones are not those of the benchmark whose form they have."""
-        generated, given = f"generated in the form of {self.name}", f"of {self.name} from {self.place}"
-        return f"problems {generated if self.generated else given}"
+        whose = f"generated in the form of {self.name}" if self.generated else f"of {self.name} from {self.place}"
+        return f"problems {whose}"
 
     def hub_name(self, split: str) -> str | None:
         """The data set of the hub that the problems of a split are, for the card of a trained model."""
@@ -165,9 +171,8 @@ class DataConfig(Section, ABC):
     def grader_name(self) -> str:
         """The grader by name: an answer format, or package.module:function."""
         if self.grader is None:
-            raise ValueError(
-                f"grader must be {', '.join(AnswerFormat.__members__)} or package.module:function; got null"
-            )
+            formats = ", ".join(AnswerFormat.__members__)
+            raise ValueError(f"grader must be {formats} or package.module:function; got null")
         return self.grader
 
     @property
@@ -191,23 +196,11 @@ class DataConfig(Section, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check_sizes()
-        if self.template is not None and self.template.count("{question}") != 1:
-            raise ValueError(f"template must hold {{question}} once; got {self.template!r}")
-        if self.stop is not None and "" in self.stop:
-            raise ValueError("stop must not hold an empty string")
-        check_line_breaks("template", r'data.template="Q: {question}\nA:"', self.template)
-        check_line_breaks("stop", r'data.stop=["\nQ:"]', *(self.stop or ()))
-        assert self.grader_name  # refuses null where that stands for nothing
-
-    def check_sizes(self) -> None:
         for name in ("train_problems", "test_problems"):
             if getattr(self, name) is None and self.generated:
                 raise ValueError(f"{name} must be a number: {self.place} problems have no end; got null")
-        sizes = (self.train_problems, self.test_problems)
-        if self.test_split is Split.validation and None in sizes:
-            given = " and ".join("null" if size is None else str(size) for size in sizes)
-            raise ValueError(
-                "train_problems and test_problems must be numbers where test_split is validation, which is taken "
-                f"from what they leave of the training set; got {given}"
-            )
+            if getattr(self, name) is None and self.test_split is Split.validation:
+                raise ValueError(f"{name} must be a number where test_split is validation; got null")
+        check_line_breaks("template", r'data.template="Q: {question}\nA:"', self.template)
+        check_line_breaks("stop", r'data.stop=["\nQ:"]', *(self.stop or ()))
+        assert self.grader_name  # refuses null where that stands for nothing

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal
 
 from topr_exp.config.data import check_line_breaks
-from topr_exp.config.schema import Count, CountOrAll, OptionalCount, Range, Section, Seed, above, at_least, within
+from topr_exp.config.schema import (
+    Count,
+    CountOrAll,
+    OptionalCount,
+    Range,
+    Section,
+    Seed,
+    above,
+    at_least,
+    one_of,
+    within,
+)
 
 PLACES = ("{question}", "{solution}")
 
@@ -35,9 +45,7 @@ class TaskConfig(Section):
     def check(self) -> None:
         if not self.verifies:
             return
-        if not self.solver:
-            raise ValueError("solver must be a model for task=verifier (a shipped one, a folder or a name on the hub)")
-        for field in ("solutions", "test_solutions", "chat"):
+        for field in ("solver", "solutions", "test_solutions", "chat"):
             if getattr(self, field) is None:
                 raise ValueError(f"{field} must be set for task=verifier; got null")
         if self.template is None or any(self.template.count(place) != 1 for place in PLACES):
@@ -59,10 +67,8 @@ class ScheduleConfig(Section):
     replay: Annotated[float, within("[0, 1)")] = 0.0  # chance that completions come from an earlier round
 
     def check(self) -> None:
-        if self.prompts is None:
-            return
         for field in ("updates", "rounds"):
-            if getattr(self, field) is None:
+            if self.prompts is not None and getattr(self, field) is None:
                 raise ValueError(f"{field} must be 1 or more where prompts is set; got null")
 
 
@@ -90,7 +96,7 @@ class CheckpointConfig(Section):
 class TrackingConfig(Section):
     """Files are always written; `wandb` sends the same to Weights & Biases, `tensorboard` writes it for TensorBoard."""
 
-    name: str
+    name: Annotated[str, one_of("none", "wandb", "tensorboard")]
     project: str | None = None  # of W&B, as all below
     entity: str | None = None
     group: str | None = None  # W&B shows the runs of a group together
@@ -98,8 +104,6 @@ class TrackingConfig(Section):
     model_artifact: bool = False  # upload the trained weights too
 
     def check(self) -> None:
-        if self.name not in ("none", "wandb", "tensorboard"):
-            raise ValueError(f"name must be none, wandb or tensorboard; got {self.name}")
         if self.name == "wandb" and not self.project:
             raise ValueError(f"project must be set for wandb; got {self.project}")
 
@@ -160,6 +164,13 @@ MAX_DRAWS = 10
 Unit = Literal["examples", "pairs", "groups"]  # what an algorithm trains on, and `n_examples` counts
 
 
+def is_low_high(pair: list[float]) -> bool:
+    return len(pair) == 2 and 0 <= pair[0] <= pair[1] <= 1
+
+
+LOW_HIGH = Range("[low, high] with 0 <= low <= high <= 1", is_low_high)
+
+
 class ComposeName(Enum):
     uniform = "uniform"
     positives = "positives"
@@ -180,10 +191,12 @@ class ComposeConfig(Section):
 
     name: ComposeName = ComposeName.uniform
     n_examples: CountOrAll = None  # N: completions (for DPO pairs) of the set; null takes all there are
-    positive_share: float | None = None  # p, exact; for proportion only
+    positive_share: Annotated[float | None, within("(0, 1)")] = None  # p, exact; for proportion only
     pairs_per_problem: Count  # for DPO: at most this many pairs of a problem
     drop_truncated: bool = False  # leave out completions that the token limit cut off
-    pass_rate: list[float] | None = None  # [low, high]: problems of which such a share of all completions is correct
+    pass_rate: Annotated[list[float] | None, LOW_HIGH] = (
+        None  # problems of which such a share of all completions is correct
+    )
     duplicates: Duplicates = Duplicates.keep
     mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions, the others are sampled
     max_draws: Count = MAX_DRAWS  # with pass_rate: draw schedule.prompts problems at most so often to fill a round
@@ -191,21 +204,8 @@ class ComposeConfig(Section):
     def check(self) -> None:
         if self.mix is not None and self.name not in (ComposeName.uniform, ComposeName.positives):
             raise ValueError(f"mix={self.mix:g} goes with compose=uniform or positives; got {self.name.name}")
-        if self.pass_rate is not None:
-            low, high = self.pass_rate if len(self.pass_rate) == 2 else (1.0, 0.0)
-            if not 0 <= low <= high <= 1:
-                raise ValueError(f"pass_rate must be [low, high] with 0 <= low <= high <= 1; got {self.pass_rate}")
-        if self.positive_share is not None and not 0 < self.positive_share < 1:
-            raise ValueError(f"positive_share must be in (0, 1); got {self.positive_share:g}")
         if self.name is ComposeName.proportion and self.positive_share is None:
             raise ValueError("positive_share must be in (0, 1) for compose=proportion; got null")
-
-    def left_out(self) -> Iterator[tuple[str, object]]:
-        """The settings that leave out single completions."""
-        if self.drop_truncated:
-            yield "drop_truncated", True
-        if self.duplicates is Duplicates.drop:
-            yield "duplicates", "drop"
 
 
 def unit_of(needs: frozenset[str]) -> Unit:

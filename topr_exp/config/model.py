@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Annotated, Any
 
 from topr_exp.config.identity import identity
-from topr_exp.config.schema import Count, OptionalCount, Section, Seed, above, at_least, within
+from topr_exp.config.schema import Count, OptionalCount, Range, Section, Seed, above, at_least, within
 
 ALL_LINEAR = "all-linear"
+MODEL = Range("a shipped model, a folder or a name on the hub", bool)
 
 
 class Precision(Enum):
@@ -59,10 +60,10 @@ class LoRA(Section):
 class ModelConfig(Section):
     """The model that samples and is trained."""
 
-    name: str  # a label: nothing follows from it
+    name: Annotated[str, Range("a text", bool)]  # a label: nothing follows from it
     size: Size  # for ${size:...}
     learning_rates: str | None = None  # the entry of conf/learning_rates.json for `experiment=...`; None: there is none
-    path: str  # a shipped model (tiny), a folder or a name on the hub
+    path: Annotated[str, MODEL]
     revision: str | None = None  # of a model on the hub: a branch, tag or commit; None takes the newest
     dtype: Precision
     attention: Attention
@@ -70,12 +71,6 @@ class ModelConfig(Section):
     trust_remote_code: bool = False  # True lets a model folder run code of its own
     float32_head: bool  # scores and trains with the output layer in float32, where dtype is less precise
     lora: LoRA | None = None  # trains small matrices beside the weights, which stay as they are, in `dtype`
-
-    def check(self) -> None:
-        if not self.name:
-            raise ValueError("name must not be empty")
-        if not self.path:
-            raise ValueError("path must be a shipped model, a folder or a name on the hub; got nothing")
 
 
 Share = Annotated[float, within("(0, 1]")]
@@ -124,10 +119,7 @@ class VLLMConfig(SamplerConfig):
 
     def check(self) -> None:
         if self.transfer is Transfer.memory and self.tensor_parallel > 1:
-            raise ValueError(
-                f"transfer=memory reaches engines on one GPU, not on tensor_parallel={self.tensor_parallel}; "
-                "allowed: transfer=file"
-            )
+            raise ValueError(f"transfer must be file where tensor_parallel is {self.tensor_parallel}; got memory")
 
 
 SAMPLERS: dict[str, type[SamplerConfig]] = {"hf": SamplerConfig, "vllm": VLLMConfig}

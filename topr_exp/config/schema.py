@@ -42,6 +42,10 @@ def within(interval: str) -> Range:
     return Range(f"in {interval}", holds)
 
 
+def one_of(*names: str) -> Range:
+    return Range(f"{', '.join(names[:-1])} or {names[-1]}", names.__contains__)
+
+
 FINITE = Range("a finite number", math.isfinite)
 Count = Annotated[int, at_least(1)]
 OptionalCount = Annotated[int | None, at_least(1, "null or 1 or more")]
@@ -63,7 +67,7 @@ class Section:
         for name, range_ in ranges(schema):
             value = getattr(self, name)
             if value is not None and not range_.holds(value):
-                raise ValueError(f"{name} must be {range_.allowed}; got {value}")
+                raise ValueError(f"{name} must be {range_.allowed}; got {'nothing' if value == '' else value}")
         self.check()
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""All settings of a run in one object, with a section for each group of `conf/`; the name and the folder of the run.
+"""All settings of a run in one object, with a section for each group of `conf/`, and the rules among them.
 
 The values stand in the YAMLs, the names, types and ranges in the dataclasses of this package.
 """
@@ -6,25 +6,33 @@ The values stand in the YAMLs, the names, types and ranges in the dataclasses of
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
 
-from topr_exp.config.cluster import ClusterConfig
-from topr_exp.config.data import DataConfig, Grading, Reward
+from topr_exp.algorithms.base import Advantage
+from topr_exp.config.cluster import ClusterConfig, check_parts
+from topr_exp.config.data import AnswerFormat, DataConfig, Grading, Reward
 from topr_exp.config.groups import (
+    MAX_DRAWS,
     CheckpointConfig,
     ComposeConfig,
+    ComposeName,
+    Duplicates,
     EvaluationConfig,
     OptimConfig,
+    Reduction,
     ScheduleConfig,
     TaskConfig,
     TrackingConfig,
+    unit_of,
 )
 from topr_exp.config.identity import identity, run_name
-from topr_exp.config.model import ModelConfig, SamplerConfig
-from topr_exp.config.schema import FINITE, Count, Section, Seed, within
+from topr_exp.config.model import ModelConfig, Precision, SamplerConfig
+from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, plain, show, within
 
 
 class Mu(Enum):
@@ -34,21 +42,35 @@ class Mu(Enum):
     sampler = "sampler"
 
 
+def is_name(given: str) -> bool:
+    safe = given[:1].isalnum() and all(character.isalnum() or character in "._-" for character in given)
+    return safe and len(given.encode()) <= 100 and given not in TAKEN
+
+
 SOLVE = TaskConfig()
+TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
+NAME = Range(
+    "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit, and neither store nor check", is_name
+)
+LONGEST = 255  # bytes of a folder's name: what Linux and its file systems take
+PATH = Range(
+    f"a path of folders whose names have at most {LONGEST} bytes",
+    lambda given: all(len(part.encode()) <= LONGEST for part in given.split("/")),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Section):
     """One run, checked."""
 
-    name: str
+    name: Annotated[str, NAME]
     seed: Seed
     baseline: Annotated[float | None, FINITE] = None
     effective_positive: Annotated[float | None, within("[0, 1]")] = None
     iterations: Count = 1
     mu: Mu = Mu.scored
     dry_run: bool
-    output_dir: str
+    output_dir: Annotated[str, PATH]
     task: TaskConfig = SOLVE
     algo: Any  # a loss of topr_exp.algorithms, or a user's
     data: DataConfig
@@ -61,6 +83,9 @@ class Config(Section):
     checkpoint: CheckpointConfig
     cluster: ClusterConfig
     tracking: TrackingConfig
+
+    def check(self) -> None:
+        check_rules(self)
 
     @property
     def reward(self) -> Reward:
@@ -106,3 +131,150 @@ class Config(Section):
     def store(self) -> Path:
         """The folder of the store that all runs share."""
         return Path(self.output_dir) / "store"
+
+
+Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
+ON_POLICY = {
+    "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0
+}  # fmt: skip
+
+
+def check_rules(config: Config) -> None:
+    """Raise ValueError for the first rule that the settings break: "KEY must be ALLOWED; got VALUE"."""
+    for rules in (rewards, weighting, units, imported, rounds, on_policy):
+        for key, holds, allowed in rules(config):
+            if not holds:
+                raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(config)))}")
+    check_parts(config.cluster.processes_are, config.cluster.world_size, config.optim.batch_size)
+
+
+def rewards(config: Config) -> Iterator[Rule]:
+    """Numbers as rewards come from a grader of the user's own."""
+    graded, own = config.reward is Reward.graded, config.data.grader_name not in AnswerFormat.__members__
+    yield "data.reward", not (graded and config.task.verifies), "pm1 or zero_one for task=verifier"
+    yield "data.reward", own or not graded, "pm1 or zero_one, unless data.grader=package.module:function gives numbers"
+
+
+def weighting(config: Config) -> Iterator[Rule]:
+    """`baseline` and `effective_positive` determine each other (Eq. 12); not every loss reads them."""
+    baseline, effective, algo = config.baseline, config.effective_positive, config.algo
+    in_range = baseline is None or config.reward is Reward.graded or -1 <= baseline <= 1
+    yield "baseline", in_range, "in [-1, 1]"
+    other = f"null where baseline={show(baseline)} is set: each sets the other (Eq. 12)"
+    yield "effective_positive", None in (baseline, effective), other
+    kind: Any = getattr(algo, "advantage", None)
+    by_group = isinstance(kind, Advantage) and kind is not Advantage.reward
+    named = f"algo={algo.name}" + (f" with algo.advantage={kind.name}" if by_group else "")
+    why = f"null for {named}, where a constant baseline cancels or only scales the loss"
+    yield "baseline", baseline is None or algo.uses_baseline, why
+    if effective is not None:
+        yield "effective_positive", algo.uses_baseline, why
+        positives = "null for compose=positives, whose share of positives is 1; set baseline instead"
+        yield "effective_positive", config.compose.name is not ComposeName.positives, positives
+        rewards = f"null for data.reward={config.reward.name}: Eq. 12 is of rewards 1 and -1; set baseline instead"
+        yield "effective_positive", config.reward is Reward.pm1, rewards
+        fixed = "null where schedule.prompts is set: it needs a fixed training set; set baseline instead"
+        yield "effective_positive", config.schedule.prompts is None, fixed
+
+
+def units(config: Config) -> Iterator[Rule]:
+    """Pairs and groups stay whole, and the number of tokens divides once, a single response."""
+    algo, n, compose = config.algo, config.data.n, config.compose
+    unit = unit_of(algo.needs)
+    why = f"for algo={algo.name}, which trains on {unit}"
+    single, whole = unit == "examples", unit == "groups"
+    yield "compose.name", single or compose.name is ComposeName.uniform, f"uniform {why}"
+    yield "compose.mix", single or compose.mix is None, f"null {why}"
+    yield "compose.drop_truncated", not (whole and compose.drop_truncated), f"false {why}"
+    yield "compose.duplicates", not whole or compose.duplicates is Duplicates.keep, f"keep {why}"
+    compares = bool({"groups", "group_rewards"} & algo.needs)
+    yield "data.n", not compares or n >= 2, f"2 or more for algo={algo.name}, which compares"
+    yield "optim.batch_size", not whole or config.optim.batch_size % n == 0, f"a multiple of data.n={n} {why}"
+    tokens = config.optim.reduction is Reduction.tokens
+    yield "optim.reduction", not tokens or unit != "pairs", f"sequences {why}"
+    twice = tokens and getattr(algo, "length_normalize", False)
+    yield "algo.length_normalize", not twice, "false where optim.reduction is tokens, which divides by them too"
+
+
+def imported(config: Config) -> Iterator[Rule]:
+    """Imported completions bring their own log μ, any number a problem, and are trained on once."""
+    here = "where data.completions is set"
+    given, in_rounds = config.data.completions is not None, config.schedule.prompts is not None
+    yield "mu", config.mu.name == "scored" or not (given or in_rounds), f"scored {here}, or schedule.prompts"
+    if given:
+        yield "iterations", config.iterations == 1, f"1 {here}"
+        yield "schedule.prompts", not in_rounds, f"null {here}"
+        groups = unit_of(config.algo.needs) == "groups"
+        yield "data.completions", not groups, f"null for algo={config.algo.name}, which needs whole groups of data.n"
+        yield "data.completions", not config.task.verifies, "null for task=verifier, which writes what it trains on"
+
+
+def rounds(config: Config) -> Iterator[Rule]:
+    """A round needs only what its few completions have, and trains on all of them."""
+    schedule, data, compose, optim = config.schedule, config.data, config.compose, config.optim
+    if schedule.prompts is None:
+        return
+    assert schedule.updates is not None
+    why = "where schedule.prompts is set"
+    yield "optim.epochs", optim.epochs == 1, f"1 {why}"
+    few = data.train_problems is not None and schedule.prompts > data.train_problems
+    yield "schedule.prompts", not few, f"at most data.train_problems={data.train_problems}"
+    paired = f"null for algo={config.algo.name}: a round may have no pairs of a correct and an incorrect completion"
+    yield "schedule.prompts", unit_of(config.algo.needs) != "pairs", paired
+    why += ": a round has few completions"
+    yield "compose.name", compose.name is ComposeName.uniform, f"uniform {why}"
+    yield "compose.drop_truncated", not compose.drop_truncated, f"false {why}"
+    yield "compose.duplicates", compose.duplicates is Duplicates.keep, f"keep {why}"
+    sampled = schedule.prompts * data.n
+    least = 1 if compose.n_examples is not None else -(-sampled // schedule.updates)
+    enough = (
+        f"{least} or more, so that schedule.updates={schedule.updates} train on the {sampled} completions of a round"
+    )
+    yield "optim.batch_size", optim.batch_size >= least, enough
+
+
+def on_policy(config: Config) -> Iterator[Rule]:
+    """Losses that are right on-policy only are trained so; warm-up ends before an iteration does."""
+    why = f"for algo={config.algo.name}, which is right on-policy only (schedule=on_policy)"
+    if "on_policy" in config.algo.needs:
+        yield from ((key, attrgetter(key)(config) == value, f"{value} {why}") for key, value in ON_POLICY.items())
+    most = most_updates(config)
+    fewer = most is None or config.optim.warmup_steps < most
+    yield "optim.warmup_steps", fewer, f"below {most}, the most updates of an iteration"
+
+
+def most_updates(config: Config) -> int | None:
+    """The most updates that an iteration can have; None where the data decide, which training checks again."""
+    schedule, optim, data = config.schedule, config.optim, config.data
+    if schedule.prompts is not None:
+        assert schedule.rounds is not None
+        assert schedule.updates is not None
+        return schedule.rounds * schedule.updates
+    from_data = data.train_problems is None or data.completions is not None or config.task.verifies
+    if from_data or unit_of(config.algo.needs) == "pairs":
+        return None
+    assert data.train_problems is not None
+    sampled = data.train_problems * data.n
+    examples = min(sampled, config.compose.n_examples or sampled)
+    return -(-examples // optim.batch_size) * optim.epochs
+
+
+def unread(config: Config) -> list[str]:
+    """List the settings that are set and that nothing reads: harmless, but perhaps a slip."""
+    verifies, rounds = config.task.verifies, config.schedule.prompts is not None
+    reads = {
+        "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
+        "model.float32_head": config.model.dtype is not Precision.float32,
+        "data.fewshot_file": config.data.shots > 0,
+        "data.threshold": config.data.grader_name not in AnswerFormat.__members__,
+        "compose.positive_share": config.compose.name is ComposeName.proportion,
+        "compose.mix": config.data.completions is not None,
+        "compose.max_draws": rounds and config.compose.pass_rate is not None,
+        "evaluation.problems": config.evaluation.every is not None,
+        **{f"tracking.{key}": config.tracking.name == "wandb" for key in ("project", "entity", "group", "job_type")},
+        **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
+        **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
+    }
+    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": MAX_DRAWS}
+    values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
+    return [key for key, value in values.items() if value not in (None, neutral.get(key, False))]

@@ -18,15 +18,24 @@ SPLITS = {"test": range(2), "train": range(2, 6), "pretrain": range(6, 10)}
 
 
 class Calc:
-    """Exact integer arithmetic, of which one result (call number `wrong_at`) can be made wrong on purpose."""
+    """Exact integer arithmetic that writes down its steps, each after a space; one result can be wrong on purpose."""
 
     def __init__(self, wrong_at: int | None = None, rng: random.Random | None = None) -> None:
-        self.calls = 0
-        self._wrong_at = wrong_at
-        self._rng = rng
+        self.calls, self.steps = 0, ""
+        self._wrong_at, self._rng = wrong_at, rng  # which call, from 0
 
     def __call__(self, a: int, op: str, b: int) -> int:
-        """a op b for op in + - * /; a division must come out even, unless an earlier result was wrong."""
+        """a op b for op in + - * /, with its step."""
+        result = self.compute(a, op, b)
+        self.steps += f" {a}{op}{b}={result}."
+        return result
+
+    def add(self, a: int, b: int) -> int:
+        """a + b, with its step, which subtracts |b| where b is negative."""
+        return self(a, "+" if b > 0 else "-", abs(b))
+
+    def compute(self, a: int, op: str, b: int) -> int:
+        """The same without a step; a division must come out even, unless an earlier result was wrong."""
         if op == "/":
             assert self._wrong_at is not None or a % b == 0, f"{a} / {b} is not whole"
             result = a // b
@@ -42,19 +51,22 @@ class Calc:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A generated question with a way to work it out.
-
-    `work(calc)` returns the steps as text (each begins with a space) and the answer; exact arithmetic gives the gold.
-    """
+    """A generated question with a way to work it out: `solve(calc)` does, on paper, and returns the answer."""
 
     question: str
     level: int | None
     subject: str | None
-    work: Callable[[Calc], tuple[str, str]]
+    solve: Callable[[Calc], str]
 
     @property
     def answer(self) -> str:
-        return self.work(Calc())[1]
+        """The gold, by exact arithmetic."""
+        return self.solve(Calc())
+
+    def work(self, calc: Calc) -> tuple[str, str]:
+        """The steps as text, and the answer."""
+        answer = self.solve(calc)
+        return calc.steps, answer
 
 
 Drawn = TypeVar("Drawn", bound=Task)
@@ -92,13 +104,5 @@ def draw_tasks(draw: Callable[[random.Random], Drawn], split: str, count: int, s
 
 def to_problems(tasks: Sequence[Task], data_format: str, split: str) -> list[Problem]:
     """The tasks as problems, named by their hash, so that a problem keeps its name whatever the seed."""
-    return [
-        Problem(
-            id=f"{data_format}/embedded/{split}/{digest(task.question).hex()}",
-            question=task.question,
-            answer=task.answer,
-            level=task.level,
-            subject=task.subject,
-        )
-        for task in tasks
-    ]
+    ids = [f"{data_format}/embedded/{split}/{digest(task.question).hex()}" for task in tasks]
+    return [Problem(id_, one.question, one.answer, one.level, one.subject) for id_, one in zip(ids, tasks, strict=True)]

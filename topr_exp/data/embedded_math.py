@@ -1,11 +1,12 @@
 """Short tasks in the format of MATH, with LaTeX answers: fractions, roots, intervals, polynomials, pairs, numbers.
 
-Each kind is one function that draws the task's numbers and returns a `Task`; its inner `work` is the solution.
+Each kind is one function that draws the task's numbers and returns a `Task`; its inner `solve` is the solution.
 """
 
 from __future__ import annotations
 
 import random
+from functools import reduce
 from math import gcd
 
 from topr_exp.data.embedded import Calc, Task, draw_tasks, to_problems
@@ -28,24 +29,14 @@ def fraction(numerator: int, denominator: int) -> str:
     return str(numerator) if denominator == 1 else rf"{sign}\frac{{{abs(numerator)}}}{{{denominator}}}"
 
 
-def in_lowest_terms(numerator: int, denominator: int) -> bool:
-    """Check that a fraction can't be reduced; results that could are not drawn, so no task needs that step."""
-    return gcd(numerator, denominator) == 1
+def coefficient(number: int) -> str:
+    """A number with its sign, as it stands before a variable."""
+    return f"{number:+d}"[: 1 if abs(number) == 1 else None]
 
 
-def polynomial(variable: str, linear: int, constant: int) -> str:
-    """LaTeX of the monic x² + linear·x + constant."""
-    text = f"{variable}^2"
-    if linear:
-        text += f"{linear:+d}{variable}".replace(f"+1{variable}", f"+{variable}").replace(
-            f"-1{variable}", f"-{variable}"
-        )
-    return text + (f"{constant:+d}" if constant else "")
-
-
-def root(coefficient: int, radicand: int) -> str:
-    """LaTeX of coefficient·√radicand."""
-    return rf"\sqrt{{{radicand}}}" if coefficient == 1 else rf"{coefficient}\sqrt{{{radicand}}}"
+def root(factor: int, radicand: int) -> str:
+    """LaTeX of factor·√radicand."""
+    return rf"\sqrt{{{radicand}}}" if factor == 1 else rf"{factor}\sqrt{{{radicand}}}"
 
 
 def nonzero(rng: random.Random) -> int:
@@ -58,36 +49,34 @@ def mostly_positive(rng: random.Random) -> int:
     return rng.randint(0, 12) if rng.random() < 0.75 else rng.randint(-9, -1)
 
 
+# Results that could be reduced are not drawn, so no task needs that step.
+
+
 def add_fractions(rng: random.Random) -> Task:
     """a/b ± c/(bk); level 1 for k = 1, else 2."""
     a, b, c, d, k, op = 1, 1, 1, 1, 1, "+"
-    while b == 1 or not in_lowest_terms(a * k + c if op == "+" else a * k - c, d):
+    while b == 1 or gcd(a * k + c if op == "+" else a * k - c, d) > 1:
         b, k, op = rng.randint(2, 9), rng.choice((1, 1, 2, 3)), rng.choice("+-")
         d = b * k
         a, c = rng.randint(1, b - 1), rng.randint(1, d - 1)
 
-    def work(calc: Calc) -> tuple[str, str]:
-        left, text = a, ""
-        if k > 1:
-            left = calc(a, "*", k)
-            text = f" {a}*{k}={left}."
-        total = calc(left, op, c)
-        return f"{text} {left}{op}{c}={total}.", fraction(total, d)
+    def solve(calc: Calc) -> str:
+        left = calc(a, "*", k) if k > 1 else a
+        return fraction(calc(left, op, c), d)
 
-    return Task(f"Compute ${fraction(a, b)}{op}{fraction(c, d)}$.", min(k, 2), "Prealgebra", work)
+    return Task(f"Compute ${fraction(a, b)}{op}{fraction(c, d)}$.", min(k, 2), "Prealgebra", solve)
 
 
 def multiply_fractions(rng: random.Random) -> Task:
     """a/b · c/d."""
     a, b, c, d = (rng.randint(1, 7) for _ in range(4))
-    while b == 1 or d == 1 or not in_lowest_terms(a * c, b * d):
+    while b == 1 or d == 1 or gcd(a * c, b * d) > 1:
         a, b, c, d = (rng.randint(1, 7) for _ in range(4))
 
-    def work(calc: Calc) -> tuple[str, str]:
-        top, bottom = calc(a, "*", c), calc(b, "*", d)
-        return f" {a}*{c}={top}. {b}*{d}={bottom}.", fraction(top, bottom)
+    def solve(calc: Calc) -> str:
+        return fraction(calc(a, "*", c), calc(b, "*", d))
 
-    return Task(rf"Compute ${fraction(a, b)}\cdot{fraction(c, d)}$.", 2, "Prealgebra", work)
+    return Task(rf"Compute ${fraction(a, b)}\cdot{fraction(c, d)}$.", 2, "Prealgebra", solve)
 
 
 def simplify_root(rng: random.Random) -> Task:
@@ -95,18 +84,14 @@ def simplify_root(rng: random.Random) -> Task:
     r = rng.choice((2, 3, 5, 6, 7, 10))
     k, m, n = rng.randint(2, 5), rng.randint(2, 12), rng.randint(2, 12)
     if rng.random() < 0.5:
+        question = f"Simplify ${root(m, r)}+{root(n, r)}$."
+        return Task(question, 2, "Algebra", lambda calc: root(calc(m, "+", n), r))
 
-        def add(calc: Calc) -> tuple[str, str]:
-            total = calc(m, "+", n)
-            return f" {m}+{n}={total}.", root(total, r)
+    def solve(calc: Calc) -> str:
+        calc.steps += f" {root(1, k * k)}={k}."
+        return root(calc(m, "*", k), r)
 
-        return Task(f"Simplify ${root(m, r)}+{root(n, r)}$.", 2, "Algebra", add)
-
-    def pull(calc: Calc) -> tuple[str, str]:
-        total = calc(m, "*", k)
-        return f" {root(1, k * k)}={k}. {m}*{k}={total}.", root(total, r)
-
-    return Task(rf"Simplify ${m}\sqrt{{{k * k}\cdot{r}}}$.", 4, "Algebra", pull)
+    return Task(rf"Simplify ${m}\sqrt{{{k * k}\cdot{r}}}$.", 4, "Algebra", solve)
 
 
 def linear_inequality(rng: random.Random) -> Task:
@@ -116,19 +101,15 @@ def linear_inequality(rng: random.Random) -> Task:
     x = rng.choice("xyzt")
     term, c = f"{a}{x}" if a > 1 else x, a * bound + b
 
-    def work(calc: Calc) -> tuple[str, str]:
-        rest = calc(c, "-" if b > 0 else "+", abs(b))
-        text = f" {c}{'-' if b > 0 else '+'}{abs(b)}={rest}."
-        end = rest
-        if a > 1:
-            end = calc(rest, "/", a)
-            text += f" {rest}/{a}={end}."
-        closed = relation.startswith("\\")
-        answer = rf"{'[' if closed else '('}{end},\infty)" if flipped else rf"(-\infty,{end}{']' if closed else ')'}"
-        return f"{text} {x} {relation} {end}.", answer
+    def solve(calc: Calc) -> str:
+        rest = calc.add(c, -b)
+        end = calc(rest, "/", a) if a > 1 else rest
+        calc.steps += f" {x} {relation} {end}."
+        opening, closing = "[]" if relation.startswith("\\") else "()"
+        return rf"{opening}{end},\infty)" if flipped else rf"(-\infty,{end}{closing}"
 
     question = f"Solve ${term}{b:+d} {relation} {c}$. Give the answer as an interval."
-    return Task(question, 4 if bound < 0 else 2 if a == 1 else 3, "Algebra", work)
+    return Task(question, 4 if bound < 0 else 2 if a == 1 else 3, "Algebra", solve)
 
 
 def double_inequality(rng: random.Random) -> Task:
@@ -139,14 +120,11 @@ def double_inequality(rng: random.Random) -> Task:
     (left, opening), (right, closing) = rng.choice((("<", "("), (r"\le", "["))), rng.choice((("<", ")"), (r"\le", "]")))
     x = rng.choice("xyzt")
 
-    def work(calc: Calc) -> tuple[str, str]:
-        op = "-" if b > 0 else "+"
-        left_end, right_end = calc(low, op, abs(b)), calc(high, op, abs(b))
-        text = f" {low}{op}{abs(b)}={left_end}. {high}{op}{abs(b)}={right_end}."
-        return text, f"{opening}{left_end},{right_end}{closing}"
+    def solve(calc: Calc) -> str:
+        return f"{opening}{calc.add(low, -b)},{calc.add(high, -b)}{closing}"
 
     question = f"Solve ${low} {left} {x}{b:+d} {right} {high}$. Give the answer as an interval."
-    return Task(question, 4 if start < 0 else 3, "Intermediate Algebra", work)
+    return Task(question, 4 if start < 0 else 3, "Intermediate Algebra", solve)
 
 
 def expand(rng: random.Random) -> Task:
@@ -154,12 +132,13 @@ def expand(rng: random.Random) -> Task:
     a, b = rng.randint(1, 9), nonzero(rng)
     x = rng.choice("xyzt")
 
-    def work(calc: Calc) -> tuple[str, str]:
-        linear, constant = calc(a, "+" if b > 0 else "-", abs(b)), calc(a, "*", b)
-        return f" {a}{b:+d}={linear}. {a}*{b}={constant}.", polynomial(x, linear, constant)
+    def solve(calc: Calc) -> str:
+        linear, constant = calc.add(a, b), calc(a, "*", b)
+        middle = f"{coefficient(linear)}{x}" if linear else ""
+        return f"{x}^2{middle}" + (f"{constant:+d}" if constant else "")
 
     verb = rng.choice(("Expand", "Multiply out"))
-    return Task(f"{verb} $({x}{a:+d})({x}{b:+d})$.", 3 if b > 0 else 4, "Algebra", work)
+    return Task(f"{verb} $({x}{a:+d})({x}{b:+d})$.", 3 if b > 0 else 4, "Algebra", solve)
 
 
 def linear_system(rng: random.Random) -> Task:
@@ -169,16 +148,13 @@ def linear_system(rng: random.Random) -> Task:
     total = k * x + y
     u, v = rng.choice((("x", "y"), ("a", "b"), ("m", "n")))
 
-    def work(calc: Calc) -> tuple[str, str]:
-        top = calc(total, "+", difference)
-        first = calc(top, "/", k + 1)
-        second = calc(first, "-", difference)
-        text = f" {total}+{difference}={top}. {top}/{k + 1}={first}. {first}-{difference}={second}."
-        return text, f"({first},{second})"
+    def solve(calc: Calc) -> str:
+        first = calc(calc(total, "+", difference), "/", k + 1)
+        return f"({first},{calc(first, '-', difference)})"
 
     term = u if k == 1 else f"{k}{u}"
     question = f"If ${term}+{v} = {total}$ and ${u}-{v} = {difference}$, find the ordered pair $({u},{v})$."
-    return Task(question, 3 if k == 1 else 5, "Algebra", work)
+    return Task(question, 3 if k == 1 else 5, "Algebra", solve)
 
 
 def roots_of_product(rng: random.Random) -> Task:
@@ -188,13 +164,12 @@ def roots_of_product(rng: random.Random) -> Task:
         s = nonzero(rng)
     x = rng.choice("xyzt")
 
-    def work(calc: Calc) -> tuple[str, str]:
-        first, second = (calc(0, "+" if n > 0 else "-", abs(n)) for n in (r, s))
-        text = "".join(f" 0{n:+d}={found}." for n, found in ((r, first), (s, second)))
-        return text, f"{min(first, second)},{max(first, second)}"
+    def solve(calc: Calc) -> str:
+        low, high = sorted(calc.add(0, n) for n in (r, s))
+        return f"{low},{high}"
 
     question = f"Solve $({x}{-r:+d})({x}{-s:+d}) = 0$. List the roots from low to high."
-    return Task(question, 5, "Intermediate Algebra", work)
+    return Task(question, 5, "Intermediate Algebra", solve)
 
 
 def midpoint(rng: random.Random) -> Task:
@@ -206,17 +181,13 @@ def midpoint(rng: random.Random) -> Task:
         ends.append((mid - half, mid + half))
     (a, c), (b, d) = ends
 
-    def work(calc: Calc) -> tuple[str, str]:
-        text, middle = "", []
-        for p, q in ((a, c), (b, d)):
-            total = calc(p, "+", q)
-            middle.append(calc(total, "/", 2))
-            text += f" {p}+{q}={total}. {total}/2={middle[-1]}."
-        return text, f"({middle[0]},{middle[1]})"
+    def solve(calc: Calc) -> str:
+        x, y = (calc(calc(p, "+", q), "/", 2) for p, q in ends)
+        return f"({x},{y})"
 
     verb = rng.choice(("Find the midpoint of", "What is the midpoint of"))
     mark = "." if verb.startswith("Find") else "?"
-    return Task(f"{verb} $({a},{b})$ and $({c},{d})${mark}", 3, "Geometry", work)
+    return Task(f"{verb} $({a},{b})$ and $({c},{d})${mark}", 3, "Geometry", solve)
 
 
 def hypotenuse(rng: random.Random) -> Task:
@@ -226,13 +197,11 @@ def hypotenuse(rng: random.Random) -> Task:
         a, b = rng.sample(range(1, 8), 2)
     name = rng.choice("ABCDPQRS")
 
-    def work(calc: Calc) -> tuple[str, str]:
-        p, q = calc(a, "*", a), calc(b, "*", b)
-        total = calc(p, "+", q)
-        return f" {a}*{a}={p}. {b}*{b}={q}. {p}+{q}={total}.", root(1, total)
+    def solve(calc: Calc) -> str:
+        return root(1, calc(calc(a, "*", a), "+", calc(b, "*", b)))
 
     question = f"A right triangle has its right angle at ${name}$ and legs {a} and {b}. How long is the hypotenuse?"
-    return Task(question, 5, "Geometry", work)
+    return Task(question, 5, "Geometry", solve)
 
 
 def probability(rng: random.Random) -> Task:
@@ -240,32 +209,26 @@ def probability(rng: random.Random) -> Task:
     colours = rng.sample(("red", "blue", "green", "white"), rng.choice((2, 3)))
     wanted = rng.randrange(len(colours))
     counts = [rng.randint(1, 12) for _ in colours]
-    while not in_lowest_terms(counts[wanted], sum(counts)):
+    while gcd(counts[wanted], sum(counts)) > 1:
         counts = [rng.randint(1, 12) for _ in colours]
 
-    def work(calc: Calc) -> tuple[str, str]:
-        total = counts[0]
-        for n in counts[1:]:
-            total = calc(total, "+", n)
-        return f" {'+'.join(map(str, counts))}={total}.", fraction(counts[wanted], total)
+    def solve(calc: Calc) -> str:
+        total = reduce(lambda one, other: calc.compute(one, "+", other), counts)
+        calc.steps += f" {'+'.join(map(str, counts))}={total}."
+        return fraction(counts[wanted], total)
 
     parts = [f"{n} {colour}" for n, colour in zip(counts, colours, strict=True)]
     bag = f"{', '.join(parts[:-1])} and {parts[-1]} balls"
     question = f"A bag has {bag}. What is the probability of {colours[wanted]}?"
-    return Task(question, 1 if len(counts) == 2 else 3, "Counting & Probability", work)
+    return Task(question, 1 if len(counts) == 2 else 3, "Counting & Probability", solve)
 
 
 def remainder(rng: random.Random) -> Task:
     """The remainder of a division."""
     b, q = rng.randint(2, 6), rng.randint(2, 9)
-    rest = rng.randint(0, b - 1)
-
-    def work(calc: Calc) -> tuple[str, str]:
-        product = calc(b, "*", q)
-        left = calc(b * q + rest, "-", product)
-        return f" {b}*{q}={product}. {b * q + rest}-{product}={left}.", str(left)
-
-    return Task(f"Find the remainder when {b * q + rest} is divided by {b}.", 2, "Number Theory", work)
+    whole = b * q + rng.randint(0, b - 1)
+    question = f"Find the remainder when {whole} is divided by {b}."
+    return Task(question, 2, "Number Theory", lambda calc: str(calc(whole, "-", calc(b, "*", q))))
 
 
 def complex_sum(rng: random.Random) -> Task:
@@ -275,13 +238,10 @@ def complex_sum(rng: random.Random) -> Task:
         d = rng.randint(2, 12)
     op = rng.choice("+-")
 
-    def work(calc: Calc) -> tuple[str, str]:
-        real, imaginary = calc(a, op, c), calc(b, op, d)
-        text = f" {a}{op}{c}={real}. {b}{op}{d}={imaginary}."
-        factor = {1: "+", -1: "-"}.get(imaginary, f"{imaginary:+d}")
-        return text, f"{real}{factor}i"
+    def solve(calc: Calc) -> str:
+        return f"{calc(a, op, c)}{coefficient(calc(b, op, d))}i"
 
-    return Task(f"Compute $({a}+{b}i){op}({c}+{d}i)$.", 2, "Precalculus", work)
+    return Task(f"Compute $({a}+{b}i){op}({c}+{d}i)$.", 2, "Precalculus", solve)
 
 
 # kind -> how often it comes

@@ -1,49 +1,138 @@
-"""Read files of JSON lines, naming the line that is wrong."""
+"""The user's problems: a file of JSON lines, or a folder with train.jsonl and test.jsonl."""
 
 from __future__ import annotations
 
-import codecs
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from topr_exp.types import TOPRError, has_half_pair
-
-
-def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers (from 1) and objects of a file of JSON lines; empty lines and a byte order mark are passed over.
-
-    Raises TOPRError naming file and line for anything else than UTF-8 with one JSON object a line.
-    """
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if number == 1:
-                    line = line.removeprefix(codecs.BOM_UTF8)
-                if line.strip():
-                    yield number, _parse(path, number, line)
-    except OSError as error:
-        raise TOPRError(f"{path} can't be read: {error.strerror}") from None
+from topr_exp.config.data import DataConfig, NoAnswer
+from topr_exp.config.schema import within
+from topr_exp.data.problems import level_of, refuse_no_number
+from topr_exp.runtime.jsonfiles import read_json_lines
+from topr_exp.types import Problem, TOPRError
 
 
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError:
-        raise TOPRError(f"{path}:{number}: not UTF-8 text") from None
-    except (ValueError, RecursionError) as error:
-        raise TOPRError(f"{path}:{number}: not valid JSON ({error})") from None
-    if not isinstance(row, dict):
-        raise TOPRError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
-    if b"\\u" in line and has_half_pair(json.dumps(row, ensure_ascii=False)):
-        raise TOPRError(f"{path}:{number}: holds half of a surrogate pair, which is no character")
-    return row
+@dataclass(frozen=True)
+class JsonLines(DataConfig):
+    """One problem a line; the settings say which of its fields are what, the others are further fields."""
+
+    path: str | None  # FILE.jsonl, or a folder with train.jsonl and test.jsonl
+    test_share: Annotated[float | None, within("(0, 1)")]  # of the problems, where there are none to test on
+    question: str  # the field's name, as all below
+    answer: str
+    id: str | None  # None: the number of the line
+    level: str | None
+    subject: str | None
+    correct: str | None  # a completion with {answer} that is right; None: as the grader's format ends
+
+    def check(self) -> None:
+        if not self.path:
+            raise ValueError("path must be FILE.jsonl or a folder with train.jsonl and test.jsonl; got null")
+        if self.correct is not None and "{answer}" not in self.correct:
+            raise ValueError(f"correct must hold {{answer}}; got {self.correct!r}")
+
+    @property
+    def place(self) -> str:
+        return str(self.path)
+
+    def solution(self, problem: Problem) -> str | None:
+        if self.correct is None:
+            return super().solution(problem)
+        return self.correct.replace("{answer}", problem.answer)
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        root = self.root
+        found = [root / "train.jsonl", root / "test.jsonl"] if root.is_dir() else [root]
+        yield from (("path", path) for path in found if path.is_file())
+
+    @property
+    def root(self) -> Path:
+        return Path(str(self.path)).expanduser()
+
+    def origin(self, split: str) -> str:
+        path, shared = self.place_of(split)
+        return f"{path}, {self.test_share:g} of it to test on" if shared else str(path)
+
+    def place_of(self, split: str) -> tuple[Path, bool]:
+        """The file that holds a split, and whether it holds the other one too.
+
+        Raises TOPRError for what is not there, and unless just one of a test set and `test_share` is.
+        """
+        root, share = self.root, self.test_share
+        if not root.exists():
+            raise TOPRError(f"data.path={self.path}: no such file or folder")
+        train, test = (root / "train.jsonl", root / "test.jsonl") if root.is_dir() else (root, None)
+        if not train.exists():
+            raise TOPRError(f"data.path={self.path}: no train.jsonl there")
+        if test is not None and test.exists():
+            if share is not None:
+                raise TOPRError(f"data.test_share={share:g}: {self.path} has a test.jsonl; leave data.test_share out")
+            return (test if split == "test" else train), False
+        if share is None:
+            lacks = "no test.jsonl there" if test is not None else "it is one file, with nothing to test on"
+            raise TOPRError(
+                f"data.path={self.path}: {lacks}; data.test_share=0.1 tests on a tenth of the problems, a folder with "
+                "train.jsonl and test.jsonl on those of the second"
+            )
+        return train, True
+
+    def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
+        path, shared = self.place_of(split)
+        rows = list(read_json_lines(path))
+        # The name of a line's problem does not say which split it is in where one file holds both.
+        beginning = self.name if shared else f"{self.name}/{split}"
+        found = [
+            self.problem(f"{beginning}/{at:06d}", f"{path}:{number}", row) for at, (number, row) in enumerate(rows)
+        ]
+        yield from part(found, split, self.test_share) if shared and self.test_share is not None else found
+
+    def problem(self, name: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
+        question, answer = (text_of(where, row, getattr(self, key), key) for key in ("question", "answer"))
+        if not question:
+            raise TOPRError(f"{where}: the field {self.question} is empty")
+        if not answer:
+            return NoAnswer(where)
+        if self.asked_as is not None or not isinstance(row[self.answer], str):
+            refuse_no_number(where, answer)
+        if self.id is not None:
+            name = text_of(where, row, self.id, "id")
+            if not name:
+                raise TOPRError(f"{where}: the field {self.id} is empty")
+        subject = row.get(self.subject) if self.subject is not None else None
+        named = {self.question, self.answer, self.id, self.level, self.subject}
+        return Problem(
+            name,
+            question,
+            answer,
+            level_of(row.get(self.level)) if self.level is not None else None,
+            None if subject is None else as_text(subject),
+            fields={key: as_text(value) for key, value in row.items() if key not in named},
+        )
 
 
-def text_of(where: str, row: dict[str, Any], field: str) -> str:
-    """A field that has to be a text and not empty; TOPRError otherwise."""
-    value = row.get(field)
-    if not isinstance(value, str) or not value.strip():
-        raise TOPRError(f"{where}: the field {field} is " + ("missing" if value is None else "not a text or empty"))
-    return value
+def part(found: list[Problem | NoAnswer], split: str, share: float) -> list[Problem | NoAnswer]:
+    """One of two parts, in the file's order; a hash of the question decides, so a longer file moves few problems."""
+
+    def place(index: int) -> bytes:
+        one = found[index]
+        return hashlib.blake2b((one.question if isinstance(one, Problem) else one.where).encode()).digest()
+
+    held_out = set(sorted(range(len(found)), key=place)[: round(share * len(found))])
+    return [one for index, one in enumerate(found) if (index in held_out) == (split == "test")]
+
+
+def text_of(where: str, row: dict[str, Any], field: str, key: str) -> str:
+    """A field's text, with a message that says how another field is named."""
+    if row.get(field) is None:
+        has = ", ".join(row) or "nothing"
+        raise TOPRError(f"{where}: there is no {field}, it has {has}; data.{key}=NAME names the field")
+    return as_text(row[field]).strip()
+
+
+def as_text(value: object) -> str:
+    """A text as it is, anything else as JSON: numbers as they are written, lists and objects for a grader."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import ENDINGS, AnswerFormat, DataConfig
-from topr_exp.data import exemplars
-from topr_exp.data.exemplars import Exemplar
-from topr_exp.data.jsonl import read_json_lines
+from topr_exp.runtime.jsonfiles import read_json_lines
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# Written for this project in the form of the two benchmarks.
+EXEMPLARS = Path(__file__).with_name("exemplars.jsonl")
 # The completion begins with a space after these.
 TEMPLATES = {
     AnswerFormat.gsm8k: "Question: {question}\nAnswer:",
@@ -109,9 +109,10 @@ def own_shots(answer_format: AnswerFormat | None) -> tuple[Shot, ...]:
     """The project's worked examples, ending as the answer format asks; none for a user's grader."""
     if answer_format is None:
         return ()
-    source: tuple[Exemplar, ...] = exemplars.GSM8K if answer_format is AnswerFormat.gsm8k else exemplars.MATH
+    benchmark = "gsm8k" if answer_format is AnswerFormat.gsm8k else "math"
+    rows = [row for _, row in read_json_lines(EXEMPLARS) if row["benchmark"] == benchmark]
     ending = ENDINGS[answer_format]
-    return tuple(Shot(one.question, f"{one.steps} {ending.format(answer=one.answer)}") for one in source)
+    return tuple(Shot(row["question"], f"{row['steps']} {ending.format(answer=row['answer'])}") for row in rows)
 
 
 def load_shots(path: Path) -> tuple[Shot, ...]:

@@ -22,7 +22,7 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.files import write_text
 from topr_exp.runtime.jsonfiles import read_lines
 from topr_exp.sampling.rollouts import Rollouts
-from topr_exp.training.scoring import log_probabilities
+from topr_exp.training.logprobs import log_probabilities
 from topr_exp.types import VERDICTS, Problem
 
 PER_VERDICT = 12

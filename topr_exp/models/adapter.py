@@ -52,11 +52,6 @@ def trained_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
     return ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
 
 
-def is_frozen(model: Any) -> bool:
-    """True if only an adapter is trained."""
-    return hasattr(model, "peft_config")
-
-
 def save_adapter(model: Any, folder: Path, base: str) -> None:
     """Write a model's adapter as peft does, so that `PeftModel.from_pretrained` adds it to the model `base`."""
     from peft import get_peft_model_state_dict

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import sys
 import time
 import traceback
 from contextlib import suppress
@@ -17,36 +16,22 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_text
 from topr_exp.runtime.jsonfiles import read_object
 from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
 ERROR = "error.txt"
-LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 90
+LAUNCH = "launch.json"  # of a sweep's run: the launcher writes it, whatever the run does
 
 
 def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.Lock:
-    """Keep other processes out of a folder.
-
-    TOPRError when another process has it. An owner on another machine is waited for as long as a file server keeps the
-    locks of a lost node.
-    """
-    patience = time.monotonic() + LOST_NODE_SECONDS
-    told = False
-    while True:
-        with disk_errors(f"write in {path}"):
-            lock = locks.acquire(path / name)
-        if isinstance(lock, locks.Lock):
-            return lock
-        if lock.is_here() or time.monotonic() > patience:
-            raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
-        if not told:
-            text = printable(f"waiting for process {lock}, which held {path} a moment ago")
-            print(text, file=sys.stderr, flush=True)
-            told = True
-        time.sleep(1.0)
+    """Keep other processes out of a folder; TOPRError when another process has it."""
+    with disk_errors(f"write in {path}"):
+        lock = locks.acquire(path / name)
+    if isinstance(lock, locks.Lock):
+        return lock
+    raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
 
 
 def clear(path: Path) -> None:
@@ -56,7 +41,7 @@ def clear(path: Path) -> None:
         for leftover in list(path.rglob(f"*{TEMPORARY}")):
             if leftover.is_dir():
                 shutil.rmtree(leftover)
-            else:
+            elif not leftover.name.startswith(LAUNCH):
                 leftover.unlink(missing_ok=True)
 
 
@@ -80,6 +65,13 @@ def record_error(path: Path, error: BaseException) -> None:
         write_text(
             path / ERROR, f"{message(error)}\n\n{now()}, process {os.getpid()} on {socket.gethostname()}\n{trace}"
         )
+
+
+def last_error(path: Path) -> str:
+    """The message of the error that ended the last attempt; "" where none did."""
+    with suppress(OSError), (path / ERROR).open(encoding="utf-8", errors="replace") as file:
+        return file.readline().rstrip("\n")
+    return ""
 
 
 def message(error: BaseException) -> str:

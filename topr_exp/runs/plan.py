@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
@@ -18,8 +18,7 @@ from topr_exp.config.arguments import parse
 from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose_overrides import Composer, dotted
 from topr_exp.config.load import build_section, load, unknown_key
-from topr_exp.config.rules import unread
-from topr_exp.config.settings import Config
+from topr_exp.config.settings import Config, unread
 from topr_exp.runs.console import warn
 from topr_exp.runs.preflight import check_files
 from topr_exp.types import ConfigError
@@ -42,7 +41,6 @@ class Plan:
 
     jobs: list[Job]  # in the order in which they start
     sweep: bool  # with a table of its runs; a single run that is submitted elsewhere is a sweep too
-    launcher: dict[str, Any]  # Hydra's launcher, which the `cluster` group chooses and fills
 
 
 def plan(args: Namespace, trains: bool = True) -> Plan:
@@ -52,9 +50,8 @@ def plan(args: Namespace, trains: bool = True) -> Plan:
     """
     composer = Composer(args)
     base = composer.base()
-    cluster_of(base)  # checked first: the launcher's settings are computed from it
-    sweep, launcher = composer.sweeps(base), launcher_of(base)
-    jobs = []
+    sweep, jobs = composer.sweeps(base), []
+    refuse_plugins(base)
     for overrides, composed in composer.jobs(base):
         with disk_errors_of(composed):
             jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
@@ -65,7 +62,7 @@ def plan(args: Namespace, trains: bool = True) -> Plan:
             warn(f"set and not read: {key}")
     if sweep:
         check_sweep(jobs)
-    return Plan(jobs, sweep, launcher)
+    return Plan(jobs, sweep)
 
 
 @contextlib.contextmanager
@@ -98,8 +95,8 @@ def named_after_path(config: Config, overrides: list[str]) -> Config:
     return dataclasses.replace(config, model=dataclasses.replace(config.model, name=parts[-1]))
 
 
-def recompose(arguments: Sequence[str], settings: Sequence[str]) -> tuple[ClusterConfig, dict[str, Any]]:
-    """The cluster of a sweep that is resumed, and Hydra's launcher: those of its last launch, changed by `settings`.
+def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfig:
+    """The cluster of a sweep that is resumed: that of its last launch, changed by `settings`.
 
     Raises ConfigError with one line, also for a setting that would make other runs.
     """
@@ -111,16 +108,12 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> tuple[Cluste
     kept = [text for text in args.overrides if text.startswith("experiment=") or belongs_to_cluster(text)]
     args.overrides = [text for text in kept if not (another and text.startswith("cluster"))] + list(settings)
     base = Composer(args).base()
-    return cluster_of(base), launcher_of(base)
+    checked: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))
+    return checked
 
 
 def belongs_to_cluster(override: str) -> bool:
-    return override.lstrip("+~").startswith(("cluster=", "cluster.", "hydra.launcher."))
-
-
-def cluster_of(base: DictConfig) -> ClusterConfig:
-    checked: ClusterConfig = build_section("cluster", OmegaConf.to_container(base.cluster, resolve=True))
-    return checked
+    return override.lstrip("+~").startswith(("cluster=", "cluster."))
 
 
 def check_sweep(jobs: list[Job]) -> None:
@@ -141,17 +134,10 @@ def check_sweep(jobs: list[Job]) -> None:
         seen[config.folder] = job.overrides
 
 
-def launcher_of(base: DictConfig) -> dict[str, Any]:
-    """The settings of Hydra's launcher; ConfigError for a launcher or a sweeper that nothing here would use."""
-    launcher = {"local": ("BasicLauncher", "basic"), "slurm": ("SlurmLauncher", "submitit_slurm")}[base.cluster.name]
-    for kind, (expected, choice) in {"launcher": launcher, "sweeper": ("BasicSweeper", "basic")}.items():
-        given = base.hydra[kind]
+def refuse_plugins(base: DictConfig) -> None:
+    """Refuse a launcher or a sweeper that YAMLs choose, since nothing here would use it."""
+    for kind in ("Launcher", "Sweeper"):
+        given = base.hydra[kind.lower()]
         target = str(given._target_ if OmegaConf.is_dict(given) else given)
-        if target.rsplit(".", 1)[-1] != expected:
-            raise ConfigError(
-                f"hydra/{kind} is {target}: it must be {choice} for cluster={base.cluster.name}, which sets it; leave "
-                f"hydra/{kind} out"
-            )
-    values = OmegaConf.to_container(base.hydra.launcher, resolve=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+        if not target.endswith(f".Basic{kind}"):
+            raise ConfigError(f"hydra/{kind.lower()} is {target}: leave it out; cluster says where runs start")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import subprocess
@@ -14,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.settings import Config
+from topr_exp.runs import attempt
 from topr_exp.runtime import distributed
+from topr_exp.runtime.jsonfiles import read_object
 
 PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core", "math-verify", "sympy")
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,10 +50,8 @@ def environment(config: Config) -> dict[str, Any]:
 
 def overrides(folder: Path) -> list[str]:
     """Overrides of the user: as the sweep noted them for this run, else from the command line."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, StopIteration):
-        sweep = json.loads((folder.parent / "sweep.json").read_text(encoding="utf-8"))
-        return list(next(run["overrides"] for run in sweep["runs"] if run["folder"] == folder.name))
-    return [word for word in sys.argv[1:] if "=" in word]
+    noted = read_object(folder / attempt.LAUNCH)[0].get("overrides")
+    return list(map(str, noted)) if isinstance(noted, list) else [word for word in sys.argv[1:] if "=" in word]
 
 
 def command_of(folder: Path, environment: dict[str, Any]) -> list[str]:

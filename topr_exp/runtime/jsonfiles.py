@@ -1,15 +1,49 @@
-"""JSON of files that may be damaged: nothing that stands in one raises an error here."""
+"""JSON of files: of the user's, where a line that is wrong is refused, and of runs, whose damage raises no error."""
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from topr_exp.types import TOPRError, has_half_pair
 
 DEEPEST = 24  # lists and objects within one another; those of a run's files are 6 deep
 LONGEST_WHOLE = 300  # digits, so that a float can hold it
 MISSING = "is missing"
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers (from 1) and objects of a user's file; empty lines and a byte order mark are passed over.
+
+    Raises TOPRError naming file and line for anything else than UTF-8 with one JSON object a line.
+    """
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if line.strip():
+                    yield number, strict_object(f"{path}:{number}", line)
+    except OSError as error:
+        raise TOPRError(f"{path} can't be read: {error.strerror}") from None
+
+
+def strict_object(where: str, line: bytes) -> dict[str, Any]:
+    """The JSON object of a user's line; TOPRError that begins with `where`."""
+    try:
+        row = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise TOPRError(f"{where}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:
+        raise TOPRError(f"{where}: not valid JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise TOPRError(f"{where}: expected a JSON object, found {type(row).__name__}")
+    if b"\\u" in line and has_half_pair(json.dumps(row, ensure_ascii=False)):
+        raise TOPRError(f"{where}: holds half of a surrogate pair, which is no character")
+    return row
 
 
 def read_object(path: Path) -> tuple[dict[str, Any], str]:

@@ -1,100 +1,100 @@
-"""Runs of a sweep as a Slurm job array, through Submitit and the hydra-submitit-launcher.
+"""Slurm: runs of a sweep as one job array, through Submitit; and the state of jobs, by squeue and sacct.
 
-The launcher plugin gives the settings (`hydra.launcher`, filled by conf/cluster/slurm.yaml), the pickled task and its
-requeueing. Its `launch` is not used: it waits for every job by accounting alone, composes each run's YAML anew on the
-node, and keeps nothing from which a sweep could be resumed.
+Nothing relies on an answer about jobs: Slurm may be slow, down, or without accounting. Then the runs' files have to do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import shutil
 import signal
+import subprocess
 import sys
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from hydra_plugins.hydra_submitit_launcher.config import BaseQueueConf
-from hydra_plugins.hydra_submitit_launcher.submitit_launcher import SlurmLauncher
+from typing import Any, NamedTuple
 
 from topr_exp.config.cluster import SlurmCluster
+from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.sweeps import child, group, queue
-from topr_exp.sweeps.sweep import LOG, SUBMITIT, Run, Submission, Sweep
+from topr_exp.sweeps.sweep import LOG, SUBMITIT, Run
 from topr_exp.types import ConfigError, TOPRError
 
+SECONDS = 10.0  # an answer may take, before it counts as none
+PENDING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+AT_WORK = ("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 TIME_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near, or the cluster wants the node back
 
-
-class Task(SlurmLauncher):
-    """Callable that Submitit pickles: one run of a sweep. The launcher's `checkpoint` queues it again as it is."""
-
-    def __call__(self, run: Run, folder: str) -> None:
-        """The run, on its nodes; raises what the run raises, so that Slurm sees it failed.
-
-        Every task of the job is a process of the run. What the others than the first print stays in Submitit's logs.
-        """
-        is_main = export_ranks() == 0
-        if is_main:
-            print(f"the run's output goes on in {folder}/{LOG}", flush=True)
-            child.redirect_attempt(Path(folder) / LOG)
-        cpus = os.environ.get("SLURM_CPUS_PER_TASK")
-        child.take_share(int(cpus) if cpus else None)
-        try:
-            group.run_processes(run.enter())
-        except Interrupted as stop:
-            print(f"{stop}", file=sys.stderr, flush=True)
-            if not is_main:
-                return  # as done: a task that fails would end the first, which has the job queued again
-            if stop.signal in TIME_SIGNALS:
-                self.queue_again(Path(folder))
-            else:
-                requeue_preempted()
-            raise SystemExit(128 + stop.signal) from None
-
-    def queue_again(self, folder: Path) -> None:
-        """Have Submitit requeue this job, after which the process ends; an error when it was so too often."""
-        from submitit.core.job_environment import JobEnvironment
-        from submitit.core.utils import UncompletedJobError
-
-        number = JobEnvironment._usr_sig()
-        handler = signal.getsignal(number)
-        assert callable(handler), "Submitit sets its handler before it calls us"
-        try:
-            handler(number, None)
-        except UncompletedJobError as error:
-            refused = TOPRError(
-                f"out of time: stopped at the time limit more often than cluster.max_num_timeout allows ({error})"
-            )
-            attempt.record_error(folder, refused)
-            raise refused from None
+# ---- the state of jobs
 
 
-def export_ranks() -> int:
-    """Set RANK, MASTER_ADDR and the like from Slurm's variables, as torchrun would; returns the rank."""
-    from submitit.helpers import TorchDistributedEnvironment
+class Entry(NamedTuple):
+    """A job as Slurm has it."""
 
-    place = TorchDistributedEnvironment()
-    place.export(set_cuda_visible_devices=False, overwrite=True)
-    return int(place.rank)
+    state: str  # Slurm's word, as in RUNNING or CANCELLED
+    reason: str = ""  # why it waits
+
+    @property
+    def pending(self) -> bool:
+        return self.state in PENDING
+
+    @property
+    def active(self) -> bool:
+        """True while it waits or runs, so that it may still finish without being started again."""
+        return self.pending or self.state in AT_WORK
 
 
-def requeue_preempted() -> None:
-    """After SIGTERM: have this job queued again where Slurm does not do so itself.
+@dataclass
+class Queue:
+    """Slurm's answer about some jobs."""
 
-    A cancelled job must not come back, and one that was preempted at once is already queued again. But one that is
-    still running has been given notice (GraceTime): to end within that time counts as having failed.
-    """
-    job = os.environ["SLURM_JOB_ID"]
-    rows, _ = queue.run_slurm(["squeue", "-h", "-j", job, "-o", "%T"])
-    if rows and rows[0][0] == "RUNNING":
-        _, problem = queue.run_slurm(["scontrol", "requeue", job])
-        print(f"preempted: {problem or 'queued again'}", file=sys.stderr, flush=True)
+    entries: dict[str, Entry] = field(default_factory=dict)  # by Slurm's id, as in 17_3
+    answered: bool = True  # False: a job that is not among the entries may be active all the same
+    notes: list[str] = field(default_factory=list)  # what could not be asked, and what follows
+
+
+def query(ids: Iterable[str]) -> Queue:
+    """The state of these jobs (ids as in 17 or 17_3); never raises."""
+    wanted, queue = set(ids), Queue()
+    if not wanted:
+        return queue
+    rows, problem = run_slurm("squeue", "-h", "-r", "-t", "all", "-j", arrays(wanted), "-o", "%i|%T|%r")
+    if problem and "Invalid job id" not in problem:  # which is what it says when all of them ended long ago
+        return Queue(answered=False, notes=[f"Slurm does not answer ({problem}); going on by the runs' files"])
+    queue.entries = {row[0]: Entry(row[1], row[2]) for row in rows if row[0] in wanted}
+    if gone := wanted - queue.entries.keys():
+        rows, problem = run_slurm("sacct", "-n", "-P", "-X", "-j", arrays(gone), "-o", "JobID,State")
+        if problem:
+            queue.notes.append(f"Slurm's accounting does not answer (sacct: {problem}); going on by the runs' files")
+        queue.entries |= {row[0]: Entry(row[1].split(" ")[0]) for row in rows if row[0] in gone}
+    return queue
+
+
+def arrays(ids: Iterable[str]) -> str:
+    return ",".join(sorted({name.split("_")[0] for name in ids}))
+
+
+def run_slurm(*command: str) -> tuple[list[list[str]], str]:
+    """The lines of a command's answer, split at `|`, and what went wrong in one line ("" when nothing did)."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+    except FileNotFoundError:
+        return [], f"{command[0]} is not on PATH"
+    except subprocess.TimeoutExpired:
+        return [], f"no answer within {SECONDS:g} s"
+    except OSError as error:
+        return [], str(error)
+    if done.returncode:
+        return [], (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return [line.split("|") for line in done.stdout.splitlines() if line.strip()], ""
+
+
+# ---- submitting
 
 
 def require() -> None:
@@ -103,99 +103,125 @@ def require() -> None:
         raise ConfigError("cluster=slurm: no sbatch on PATH; start on a login node, or set cluster=local")
 
 
-def submit(sweep: Sweep, runs: Sequence[Run], cluster: SlurmCluster, launcher: dict[str, Any]) -> str:
-    """Submit runs as one array and note its id in the sweep; returns a line that says so.
+def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
+    """Submit runs as one array and note its id with each; returns a line that says so.
 
     Raises ConfigError, with Slurm's own words, when it refuses.
     """
-    submission = Submission(os.urandom(4).hex(), [run.number for run in runs], None)
-    executor = make_executor(sweep, cluster, launcher, job_name(submission))
-    sweep.submissions.append(submission)
-    sweep.save()  # before Slurm knows: should this process be killed in between, `recover` finds the jobs by name
-    folders = [str(sweep.path(run).resolve()) for run in runs]
+    name = f"topr-{os.urandom(4).hex()}"
+    for index, run in enumerate(runs):  # before Slurm knows: `recover` finds the jobs by name if this process is killed
+        run.job, run.slurm = f"{name}_{index}" if len(runs) > 1 else name, None
+        run.save()
+    tasks = [dataclasses.replace(run, folder=run.folder.resolve()) for run in runs]
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
-            jobs = executor.map_array(Task(**launcher), runs, folders)
+            jobs = make_executor(sweep, cluster, name).map_array(run_task, tasks)
     except Exception as error:
-        sweep.submissions.remove(submission)
-        sweep.save()
-        raise ConfigError(describe_refusal(error, launcher)) from None
-    submission.slurm = jobs[0].job_id.split("_")[0]
-    sweep.save()
-    where = f"partition {launcher['partition']}" if launcher["partition"] else "the default partition"
-    what = f"array {submission.slurm} of {len(runs)} jobs" if len(runs) > 1 else f"job {submission.slurm}"
-    return f"submitted to Slurm: {what}, {where}\nfollow it: python -m topr_exp.sweeps status {sweep.folder}"
+        for run in runs:
+            run.job = None
+            run.save()
+        raise ConfigError(describe_refusal(error, cluster)) from None
+    for run, job in zip(runs, jobs, strict=True):
+        run.slurm = job.job_id
+        run.save()
+    array = jobs[0].job_id.split("_")[0]
+    where = f"partition {cluster.partition}" if cluster.partition else "the default partition"
+    what = f"array {array} of {len(runs)} jobs" if len(runs) > 1 else f"job {array}"
+    return f"submitted to Slurm: {what}, {where}\nfollow it: python -m topr_exp.sweeps status {sweep}"
 
 
-def make_executor(sweep: Sweep, cluster: SlurmCluster, launcher: dict[str, Any], name: str) -> Any:
-    """Submitit's executor with the launcher's settings, mapped as the launcher maps them."""
+def make_executor(sweep: Path, cluster: SlurmCluster, name: str) -> Any:
+    """Submitit's executor with the settings of the cluster."""
     import submitit
 
-    own = {"_target_", "tasks_per_node", "submitit_folder", "max_num_timeout", "name", "setup", "additional_parameters"}
-    common = set(BaseQueueConf.__dataclass_fields__)
-    values = {key if key in common else f"slurm_{key}": value for key, value in launcher.items() if key not in own}
-    setup = list(launcher["setup"] or [])
-    if launcher["cpus_per_task"]:
+    setup = list(cluster.setup or [])
+    if cluster.cpus_per_task:
         setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # srun no longer takes it over (Slurm 22.05)
-    executor = submitit.AutoExecutor(
-        folder=sweep.folder / SUBMITIT / "%j", cluster="slurm", slurm_max_num_timeout=launcher["max_num_timeout"]
+    same = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")
+    of_slurm = ("partition", "account", "qos", "constraint", "signal_delay_s", "array_parallelism")
+    values = {key: getattr(cluster, key) for key in same}
+    values |= {f"slurm_{key}": getattr(cluster, key) for key in of_slurm}
+    executor = submitit.AutoExecutor(folder=sweep / SUBMITIT / "%j", cluster="slurm")
+    executor.update_parameters(
+        **{key: value for key, value in values.items() if value is not None},
+        name=name,
+        tasks_per_node=cluster.gpus_per_node or 1,
+        slurm_srun_args=["--kill-on-bad-exit=1"],  # the other tasks would wait for one that failed
+        slurm_setup=setup or None,
+        # Slurm may be set up never to queue a preempted job again unless the job asks for it.
+        slurm_additional_parameters={"requeue": True, **(cluster.additional_parameters or {})},
     )
-    # The cluster's null can't go through hydra.launcher, which demands a mapping there.
-    tasks = cluster.gpus_per_node or 1
-    if launcher["tasks_per_node"] not in (1, tasks):
-        raise ConfigError(
-            "hydra.launcher.tasks_per_node follows from cluster.gpus_per_node, a task for each; leave it out"
-        )
-    more = {**launcher["additional_parameters"], **(cluster.additional_parameters or {})}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Submitit's advice on settings that the user did not make
-            executor.update_parameters(
-                **{key: value for key, value in values.items() if value is not None},
-                name=name,
-                tasks_per_node=tasks,
-                slurm_srun_args=["--kill-on-bad-exit=1"],  # the other tasks would wait for one that failed
-                slurm_setup=setup or None,
-                # Slurm may be set up never to queue a preempted job again unless the job asks for it.
-                slurm_additional_parameters={"requeue": True, **more},
-            )
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"hydra.launcher: {attempt.message(error)}") from None
     return executor
 
 
-def job_name(submission: Submission) -> str:
-    """The name of its jobs in Slurm."""
-    return f"topr_exp-{submission.token}"
-
-
-def recover(sweep: Sweep) -> None:
-    """Find the jobs of submissions whose id was not noted, because the launcher was killed right then.
-
-    Raises TOPRError where Slurm does not answer: to take its silence for a no would submit the runs twice.
-    """
-    lost = [submission for submission in sweep.submissions if submission.slurm is None]
-    for submission in lost:
-        submission.slurm, problem = queue.find_job(job_name(submission))
-        if problem:
-            raise TOPRError(f"{problem}: some runs may be queued already; try again when Slurm answers")
-        if submission.slurm is None:
-            sweep.submissions.remove(submission)
-    if lost:
-        sweep.save()
-
-
-def describe_refusal(error: Exception, launcher: dict[str, Any]) -> str:
+def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
     """Why sbatch refused, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
     reason = "; ".join(line.split("error:", 1)[1].strip() for line in lines) or attempt.message(error)
-    if "partition" in reason and (there := queue.partitions()):
-        reason += f" (cluster.partition={launcher['partition']}; there are: {', '.join(there)})"
+    if "partition" in reason and (rows := run_slurm("sinfo", "-h", "-o", "%R")[0]):
+        reason += f" (cluster.partition={cluster.partition}; there are: {', '.join(sorted({row[0] for row in rows}))})"
     return f"Slurm refuses the jobs: {reason}"
 
 
-def cancel(ids: Sequence[str]) -> None:
-    """Cancel jobs; TOPRError when Slurm says no."""
-    _, problem = queue.run_slurm(["scancel", *ids])
-    if problem:
-        raise TOPRError(f"scancel: {problem}")
+def recover(runs: Iterable[Run]) -> None:
+    """Find the jobs of runs whose id was not noted, because the launcher was killed right then.
+
+    Raises TOPRError where Slurm does not answer: to take its silence for a no would submit the runs twice.
+    """
+    lost = {run.job: run for run in runs if run.job and not run.slurm}
+    for name in {job.split("_")[0] for job in lost}:
+        rows, problem = run_slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%F")
+        if problem:
+            raise TOPRError(f"{problem}: some runs may be queued already; try again when Slurm answers")
+        for job, run in lost.items():
+            if job.split("_")[0] == name:
+                run.job, run.slurm = (job, job.replace(name, rows[0][0])) if rows else (None, None)
+                run.save()
+
+
+# ---- in a job
+
+
+def run_task(run: Run) -> None:
+    """The run, on its nodes, as Submitit calls it; raises what the run raises, so that Slurm sees it failed.
+
+    Every task of the job is a process of the run. What the others than the first print stays in Submitit's logs.
+    """
+    from submitit.helpers import TorchDistributedEnvironment
+
+    from topr_exp.sweeps import processes
+
+    place = TorchDistributedEnvironment()
+    place.export(set_cuda_visible_devices=False, overwrite=True)
+    if place.rank == 0:
+        print(f"the run's output goes on in {run.folder / LOG}", flush=True)
+        processes.redirect(run.folder / LOG)
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+    processes.limit_threads(int(cpus) if cpus else None)
+    config = run.enter()
+    try:
+        processes.run_processes(config)
+    except Interrupted as stop:
+        print(stop, file=sys.stderr, flush=True)
+        if place.rank != 0:
+            return  # as done: a task that fails would end the first, which has the job queued again
+        queue_again(stop.signal, config)
+        raise SystemExit(128 + stop.signal) from None
+
+
+def queue_again(reason: signal.Signals, config: Config) -> None:
+    """Requeue this job, which a signal stopped with a checkpoint; TOPRError where that happened too often.
+
+    After SIGTERM a cancelled job must not come back, and one that is preempted at once Slurm queues again itself. But
+    one that still runs has been given notice (GraceTime).
+    """
+    job, near_limit = os.environ["SLURM_JOB_ID"], reason in TIME_SIGNALS
+    if not near_limit and run_slurm("squeue", "-h", "-j", job, "-o", "%T")[0] != [["RUNNING"]]:
+        return
+    often = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
+    if near_limit and isinstance(config.cluster, SlurmCluster) and often >= config.cluster.max_num_timeout:
+        error = TOPRError(f"out of time: queued again {often} times, as cluster.max_num_timeout allows")
+        attempt.record_error(config.folder, error)
+        raise error
+    _, problem = run_slurm("scontrol", "requeue", job)
+    print(problem or "queued again", file=sys.stderr, flush=True)

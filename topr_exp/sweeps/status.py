@@ -1,13 +1,14 @@
-"""The state of each run of a sweep, read from its folder and from Slurm, as a table that may be followed."""
+"""The state of each run of a sweep, read from its folder and from Slurm."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from topr_exp.runs import attempt
 from topr_exp.runs.console import say, warn
@@ -16,13 +17,16 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import disk_errors
 from topr_exp.runtime.jsonfiles import MISSING, number, read_object
-from topr_exp.sweeps.queue import Queue, query
-from topr_exp.sweeps.sweep import Run, Sweep
+from topr_exp.sweeps.slurm import Queue, query
+from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
 
 DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW = "done", "running", "queued", "failed", "stopped", "new"
 UNREADABLE = "unreadable"
 ACTIVE = (RUNNING, QUEUED)
+WIDEST = 60  # characters of an error that a table shows
+POLL_SECONDS = 5.0  # until Slurm is asked again
+QUIET_POLLS = 3  # that must agree before runs without a result count as ended
 
 
 @dataclass(frozen=True)
@@ -31,41 +35,39 @@ class Status:
 
     run: Run
     state: str  # one of those above
-    stage: str  # with its progress
-    accuracy: float | None  # the newest pass@1
-    base: float | None  # the base model's
-    seconds_left: float | None  # of the stage
-    slurm: str | None
-    error: str  # what ended the last attempt, or why it waits
+    error: str = ""  # what ended the last attempt, or why it waits
+    stage: str = ""  # with its progress
+    left: str = ""  # time, of the stage
+    accuracy: str = ""  # pass@1 of the base model, and the newest
+
+    def __str__(self) -> str:
+        detail = f"pass@1 {self.accuracy}" if self.state == DONE else self.error
+        return f"run {self.run.number} {self.state} ({self.run.folder.name})" + (f": {detail}" if detail else "")
 
 
-def read_statuses(sweep: Sweep, runs: Iterable[Run]) -> tuple[list[Status], Queue]:
+def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
     """The present state of some runs of a sweep."""
-    chosen = list(runs)
-    ids = sweep.slurm_ids()
-    finished = {run.number for run in chosen if os.path.exists(sweep.path(run) / "DONE")}
-    queue = query(ids[run.number] for run in chosen if run.number in ids and run.number not in finished)
-    return [status(sweep.path(run), run, ids.get(run.number), queue) for run in chosen], queue
+    queue = query(run.slurm for run in runs if run.slurm and not os.path.exists(run.folder / "DONE"))
+    return [read_status(run, queue) for run in runs], queue
 
 
-def status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> Status:
-    """The state of a run: from `DONE` and its claim, else from Slurm, else from `state.json`."""
+def read_status(run: Run, queue: Queue) -> Status:
+    """The state of a run; a folder that this user may not read is one too."""
     try:
-        with disk_errors(f"read {folder}"):
-            return readable_status(folder, run, slurm, queue)
+        with disk_errors(f"read {run.folder}"):
+            return readable_status(run, queue)
     except TOPRError as error:
-        return Status(run, UNREADABLE, "", None, None, None, slurm, str(error))
+        return Status(run, UNREADABLE, str(error))
 
 
-def readable_status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> Status:
-    """The same of a run whose folder this user may read."""
-    state, fault = read_object(folder / "state.json")
-    entry = queue.entries.get(slurm or "")
-    failure = first_line(folder / attempt.ERROR)
+def readable_status(run: Run, queue: Queue) -> Status:
+    """The state of a run: from `DONE` and its claim, else from Slurm, else from `error.txt` and `state.json`."""
+    state, fault = read_object(run.folder / "state.json")
+    entry, failure = queue.entries.get(run.slurm or ""), attempt.last_error(run.folder)
     found, error = NEW, ""
-    if (folder / "DONE").exists():
+    if (run.folder / "DONE").exists():
         found = DONE
-    elif is_running(folder):
+    elif is_running(run.folder):
         found = RUNNING
     elif entry is not None and entry.active:
         found = QUEUED if entry.pending else RUNNING
@@ -79,13 +81,11 @@ def readable_status(folder: Path, run: Run, slurm: str | None, queue: Queue) -> 
         error = "stopped by a signal" if state.get("status") == "stopped" else "its process is gone (killed?)"
     elif fault != MISSING:
         found, error = UNREADABLE if fault.startswith("can't") else STOPPED, f"state.json {fault}"
-    accuracy, base = newest_accuracy(folder)
-    stage = "" if found in (DONE, NEW) else str(state.get("stage", ""))
-    progress, left = state.get("progress"), None
-    if found == RUNNING and isinstance(progress, dict):
+    stage, left = "" if found in (DONE, NEW) else str(state.get("stage", "")), ""
+    if found == RUNNING and isinstance(progress := state.get("progress"), dict):
         stage += f" {progress.get('done')}/{progress.get('total')}"
-        left = number(progress.get("seconds_left"))
-    return Status(run, found, stage, accuracy, base, left, slurm, error)
+        left = format_duration(number(progress.get("seconds_left")))
+    return Status(run, found, error, stage, left, accuracy(run.folder, found == DONE))
 
 
 def is_running(folder: Path) -> bool:
@@ -94,58 +94,17 @@ def is_running(folder: Path) -> bool:
         return locks.living_owner(folder / attempt.CLAIM) is not None
 
 
-def newest_accuracy(folder: Path) -> tuple[float | None, float | None]:
-    """The newest pass@1 and that of the base model, where they were measured."""
+def accuracy(folder: Path, done: bool) -> str:
+    """The base model's pass@1 and the newest one on the same problems, in percent."""
     lines = Lines(folder / "eval.jsonl")
     lines.refresh()
-    records = lines.records
-    if not records:
-        return None, None
-    newest = records[-1]  # on some problems while training, on all before and after
-    base = next(each for each in records if each.get("subset") == newest.get("subset"))
-    return number(newest.get("pass@1")), number(base.get("pass@1"))
-
-
-def first_line(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").split("\n", 1)[0]
-    except OSError:
+    if not lines.records:
         return ""
-
-
-WIDEST = 60  # characters of an error that a table shows
-
-
-def status_table(statuses: Sequence[Status]) -> str:
-    """One line a run and a line that counts them."""
-    has_slurm = any(each.slurm for each in statuses)
-    titles = ["run", "state", "stage", "left", "pass@1", *(["slurm"] if has_slurm else []), "folder", ""]
-    rows = []
-    for each in statuses:
-        cells = [str(each.run.number), each.state, each.stage]
-        cells += [format_duration(each.seconds_left), format_accuracy(each)]
-        cells += [each.slurm or ""] if has_slurm else []
-        rows.append([printable(cell, keep="") for cell in (*cells, each.run.folder, shorten(each.error))])
-    widths = [max(len(row[i]) for row in [titles, *rows]) for i in range(len(titles))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [titles, *rows]]
-    return "\n".join([*(line.rstrip() for line in lines), count_states(statuses)])
-
-
-def count_states(statuses: Sequence[Status]) -> str:
-    """Count the runs in each state."""
-    number = Counter(each.state for each in statuses)
-    order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE)
-    parts = [f"{number[state]} {state}" for state in order if number[state]]
-    return f"{len(statuses)} runs: {', '.join(parts)}" if len(statuses) != 1 else f"1 run: {parts[0]}"
-
-
-def format_accuracy(each: Status) -> str:
-    """The base model's pass@1 and the newest one, in percent."""
-    if each.accuracy is None or each.base is None:
-        return ""
-    if each.state == DONE or each.accuracy != each.base:
-        return f"{100 * each.base:.1f} -> {100 * each.accuracy:.1f}"
-    return f"{100 * each.base:.1f}"
+    newest = lines.records[-1]  # on some problems while training, on all before and after
+    base = next(each for each in lines.records if each.get("subset") == newest.get("subset"))
+    values = [number(each.get("pass@1")) for each in (base, newest)]
+    shown = [f"{100 * value:.1f}" for value in values if value is not None]
+    return " -> ".join(shown if done or shown[:1] != shown[1:] else shown[:1])
 
 
 def format_duration(seconds: float | None) -> str:
@@ -156,60 +115,56 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def shorten(text: str) -> str:
-    return text if len(text) <= WIDEST else text[: WIDEST - 3] + "..."
+def status_table(statuses: Sequence[Status]) -> str:
+    """One line a run and a line that counts them."""
+    rows = [["run", "state", "stage", "left", "pass@1", "slurm", "folder", ""]]
+    for each in statuses:
+        error = each.error if len(each.error) <= WIDEST else each.error[: WIDEST - 3] + "..."
+        cells = (str(each.run.number), each.state, each.stage, each.left, each.accuracy, each.run.slurm or "")
+        rows.append([printable(cell, keep="") for cell in (*cells, each.run.folder.name, error)])
+    if not any(each.run.slurm for each in statuses):
+        rows = [row[:5] + row[6:] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join([*(line.rstrip() for line in lines), count_states(statuses)])
 
 
-def time_of_day() -> str:
-    """The time of day, for lines that report a change."""
-    return time.strftime("%H:%M:%S")
+def count_states(statuses: Sequence[Status]) -> str:
+    number = Counter(each.state for each in statuses)
+    order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE)
+    parts = [f"{number[state]} {state}" for state in order if number[state]]
+    return f"{len(statuses)} runs: {', '.join(parts)}" if len(statuses) != 1 else f"1 run: {parts[0]}"
 
 
-POLL_SECONDS = (2.0, 15.0)  # until runs in Slurm are asked about again: at first, and at most
-QUIET_POLLS = 3  # that must agree before runs without a result count as ended
+def report(run: Run, error: Any) -> None:
+    """Say how a run of this machine ended."""
+    now = read_status(run, Queue())
+    say_change(replace(now, error=str(error or now.error)))
 
 
-def report(sweep: Sweep, run: Run | None, message: str) -> None:
-    """Say how a run ended; with no run, how the sweep stands while nothing ends."""
-    if run is None:
-        working = [each for each in read_statuses(sweep, sweep.runs)[0] if each.state == RUNNING]
-        shown = ", ".join(f"run {each.run.number} {each.stage}" for each in working[:4])
-        say(f"{time_of_day()} {len(working)} running: {shown}{' ...' if len(working) > 4 else ''}")
-        return
-    say(f"{time_of_day()} {describe(status(sweep.path(run), run, None, Queue()), message)}")
+def say_change(status: Status) -> None:
+    say(f"{time.strftime('%H:%M:%S')} {status}")
 
 
-def describe(each: Status, message: str = "") -> str:
-    """Describe a run's state in one line."""
-    text = f"run {each.run.number} {each.state} ({each.run.folder})"
-    if each.state == DONE:
-        return f"{text}: pass@1 {format_accuracy(each)}"
-    return f"{text}: {message or each.error}" if message or each.error else text
-
-
-def wait_for_slurm(sweep: Sweep, runs: Sequence[Run]) -> None:
+def wait_for_slurm(runs: Sequence[Run]) -> None:
     """Wait for runs in Slurm, telling every change, until none of them is queued or running.
 
     Submitit's own waiting ends with the first job that was cancelled, and never where accounting is off.
     """
-    seen: dict[int, str] = {}
-    told: set[str] = set()
-    pause, quiet = POLL_SECONDS[0], 0
-    while True:
-        statuses, queue = read_statuses(sweep, runs)
-        for note in [note for note in queue.notes if note not in told]:
-            warn(note)
-            told.add(note)
+    seen: dict[object, str] = {run.number: QUEUED for run in runs}
+    quiet = 0
+    # A shared file system may show the end of a run later than Slurm does: ask more than once.
+    while quiet < QUIET_POLLS:
+        statuses, queue = read_statuses(runs)
+        for note in queue.notes:
+            if seen.setdefault(note, "") == "":
+                warn(note)
+                seen[note] = "told"
         for each in statuses:
-            if seen.get(each.run.number, QUEUED) != each.state:
-                say(f"{time_of_day()} {describe(each)}")
-                pause = POLL_SECONDS[0]
+            if seen[each.run.number] != each.state:
+                say_change(each)
             seen[each.run.number] = each.state
         if all(each.state in (DONE, FAILED) for each in statuses):
             return
-        # A shared file system may show the end of a run later than Slurm does: ask more than once.
         quiet = 0 if not queue.answered or any(each.state in ACTIVE for each in statuses) else quiet + 1
-        if quiet == QUIET_POLLS:
-            return
-        time.sleep(POLL_SECONDS[0] if quiet else pause)
-        pause = min(pause * 1.2, POLL_SECONDS[1])
+        time.sleep(POLL_SECONDS)

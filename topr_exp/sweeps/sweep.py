@@ -1,50 +1,63 @@
-"""A sweep on disk: `sweep.json` lists its runs, the settings of each and what was submitted to Slurm.
+"""A sweep on disk: the folders of its runs, each with a `launch.json` that says how to start the run.
 
-It is written before a run starts, so that a sweep whose launcher is gone can be watched and resumed by anyone who can
-read the folder. Only the holder of `sweep.claim` writes it.
+Only the holder of `sweep.claim` writes these files. How a run stands is read from what the run itself writes.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.load import load
-from topr_exp.config.schema import plain
-from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
-from topr_exp.runs.preflight import check_files
+from topr_exp.runs.console import warn
+from topr_exp.runtime import locks
 from topr_exp.runtime.files import disk_errors, write_json
+from topr_exp.runtime.jsonfiles import MISSING, read_object
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
+    from topr_exp.config.settings import Config
     from topr_exp.runs.plan import Job
 
-FILE = "sweep.json"
+FILE = attempt.LAUNCH
 CLAIM = "sweep.claim"
-LOG = "log.txt"  # in a run's folder: what it printed, over all attempts
+LOG = "log.txt"  # what a run printed, over all attempts
 SUBMITIT = ".submitit"  # Submitit's scripts, pickles and logs
+FIELDS = {
+    "number": int, "overrides": list, "settings": dict, "cwd": str, "arguments": list, "launched": float,
+    "job": str | None, "slurm": str | None,
+}  # fmt: skip
 
 
 @dataclass
 class Run:
     """A run of a sweep."""
 
+    folder: Path
     number: int  # from 1, in the order of the first launch
-    folder: str  # name, below the sweep's folder
     overrides: list[str]
     settings: dict[str, Any]  # resolved: editing a YAML while jobs are queued changes nothing
     cwd: str  # where it was launched: relative paths among the settings count from here
+    arguments: list[str]  # of the command that launched it: cluster settings of a resumed sweep come from them
+    launched: float  # seconds since 1970
+    job: str | None = None  # name in Slurm, and index in the array: known before Slurm's id is
+    slurm: str | None = None  # id in Slurm, as squeue prints it
+
+    def save(self) -> None:
+        with disk_errors(f"write in {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        write_json(self.folder / FILE, {key: getattr(self, key) for key in FIELDS})
 
     def enter(self) -> Config:
         """Change to the folder that relative paths count from; returns the settings, checked once more."""
         from omegaconf import OmegaConf
+
+        from topr_exp.config.load import load
+        from topr_exp.runs.preflight import check_files
 
         with disk_errors(f"enter {self.cwd}, where the sweep was launched"):
             os.chdir(self.cwd)
@@ -53,105 +66,59 @@ class Run:
         return config
 
 
-@dataclass
-class Submission:
-    """Runs that were given to Slurm as one array (or one job)."""
-
-    token: str  # in the job's name: finds it again when the launcher was killed before Slurm's answer was noted
-    runs: list[int]
-    slurm: str | None  # Slurm's id
-
-    def ids(self) -> dict[int, str]:
-        """Slurm's id of each run, as squeue prints it."""
-        if self.slurm is None:
-            return {}
-        if len(self.runs) == 1:
-            return {self.runs[0]: self.slurm}
-        return {number: f"{self.slurm}_{index}" for index, number in enumerate(self.runs)}
+def read_runs(sweep: Path) -> list[Run]:
+    """The runs of a sweep by number, [] where there is none; a damaged file is a warning."""
+    runs = []
+    with disk_errors(f"read {sweep}"):
+        folders = [folder for folder in sweep.iterdir() if folder.is_dir()] if sweep.is_dir() else []
+    for folder in folders:
+        stored, fault = read_object(folder / FILE)
+        if all(isinstance(stored.get(key), kind) for key, kind in FIELDS.items()):
+            runs.append(Run(folder, **{key: stored[key] for key in FIELDS}))
+        elif fault != MISSING:
+            warn(f"{folder / FILE} {fault or 'is damaged'}; the same launch writes it again")
+    return sorted(runs, key=lambda run: run.number)
 
 
-@dataclass
-class Sweep:
-    """The contents of a sweep's folder."""
+def open_sweep(sweep: Path) -> list[Run]:
+    """The runs of a sweep; TOPRError where there are none."""
+    if runs := read_runs(sweep):
+        return runs
+    raise TOPRError(
+        f"no sweep in {sweep} (no run has a {FILE}); give output_dir/name of a sweep (a run without -m is none)"
+    )
 
-    folder: Path
-    arguments: list[str]  # of the last launch: the cluster settings of a resumed sweep come from them
-    runs: list[Run] = field(default_factory=list)
-    submissions: list[Submission] = field(default_factory=list)
 
-    @classmethod
-    def read(cls, folder: Path) -> Sweep:
-        """The sweep in a folder; TOPRError when there is none."""
-        path = folder / FILE
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            runs = [Run(**run) for run in stored.pop("runs")]
-            submissions = [Submission(**submission) for submission in stored.pop("submissions")]
-            return cls(folder, runs=runs, submissions=submissions, **stored)
-        except (FileNotFoundError, NotADirectoryError):
-            raise TOPRError(
-                f"no sweep in {folder} (it has no {FILE}); give output_dir/name of a sweep (a run without -m is none)"
-            ) from None
-        except OSError as error:
-            raise TOPRError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise TOPRError(f"{path} is damaged ({error}); launch the sweep again after moving it away") from error
+def runs_of(jobs: Iterable[Job], arguments: list[str], known: Iterable[Run]) -> list[Run]:
+    """The runs of a launch, with its settings; those that are known keep their number and their job in Slurm."""
+    from topr_exp.config.schema import plain
 
-    @classmethod
-    def open(cls, folder: Path) -> Sweep:
-        """The sweep in a folder, or a new one."""
-        return cls.read(folder) if (folder / FILE).exists() else cls(folder, [])
+    before = {run.folder.name: run for run in known}
+    runs, count = [], max((run.number for run in before.values()), default=0)
+    for job in jobs:
+        folder, settings = job.config.folder, plain(job.config)
+        run = Run(folder, count + 1, job.overrides, settings, os.getcwd(), arguments, time.time())
+        if old := before.get(folder.name):
+            run.number, run.job, run.slurm = old.number, old.job, old.slurm
+        count = max(count, run.number)
+        runs.append(run)
+    return runs
 
-    def save(self) -> None:
-        values = {
-            "arguments": self.arguments,
-            "submissions": [dataclasses.asdict(submission) for submission in self.submissions],
-            "runs": [dataclasses.asdict(run) for run in self.runs],
-        }
-        write_json(self.folder / FILE, values)
 
-    def add(self, jobs: Iterable[Job], arguments: list[str]) -> list[Run]:
-        """The runs of these jobs, new ones put at the end; their settings are those of this launch."""
-        self.arguments = arguments
-        known = {run.folder: run for run in self.runs}
-        found = []
-        for job in jobs:
-            name = job.config.folder.name
-            if name not in known:
-                known[name] = Run(len(self.runs) + 1, name, [], {}, "")
-                self.runs.append(known[name])
-            run = known[name]
-            run.overrides, run.settings, run.cwd = job.overrides, plain(job.config), os.getcwd()
-            found.append(run)
-        return found
-
-    def path(self, run: Run) -> Path:
-        return self.folder / run.folder
-
-    def slurm_ids(self) -> dict[int, str]:
-        """Slurm's newest id of each run that was submitted."""
-        ids: dict[int, str] = {}
-        for submission in self.submissions:
-            ids |= submission.ids()
-        return ids
-
-    def find(self, name: str) -> Run:
-        """A run by its number, its Slurm id or (the beginning of) its folder's name; TOPRError when it is not one."""
-        ids = self.slurm_ids()
-        named = [run for run in self.runs if name in (str(run.number), ids.get(run.number), run.folder)]
-        named = named or [run for run in self.runs if run.folder.startswith(name)]
-        if len(named) != 1:
-            raise TOPRError(
-                f"{name}: {'several runs' if named else 'no run'} of {self.folder}; give a number from 1 to "
-                f"{len(self.runs)}, a Slurm id or a folder's name"
-            )
+def find(runs: Sequence[Run], name: str) -> Run:
+    """A run by its number, its Slurm id or the beginning of its folder's name; TOPRError when it is not one."""
+    named = [run for run in runs if name in (str(run.number), run.slurm)]
+    named = named or [run for run in runs if run.folder.name.startswith(name)]
+    if len(named) == 1:
         return named[0]
+    raise TOPRError(
+        f"{name}: {'several runs' if named else 'no run'} of {runs[0].folder.parent}; give a number from 1 to "
+        f"{len(runs)}, a Slurm id or a folder's name"
+    )
 
 
-@contextlib.contextmanager
-def lock_sweep(folder: Path) -> Iterator[None]:
+def lock_sweep(sweep: Path) -> locks.Lock:
     """Keep other launchers out of a sweep's folder; TOPRError while one is active in it."""
-    with disk_errors(f"write in {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-    with attempt.lock_run_folder(folder, CLAIM, "launched"):
-        yield
+    with disk_errors(f"write in {sweep}"):
+        sweep.mkdir(parents=True, exist_ok=True)
+    return attempt.lock_run_folder(sweep, CLAIM, "launched")

@@ -1,8 +1,13 @@
 """Checkpoints of a run in training: atomic folders that are checked before they are trusted.
 
-What is trained is in them, with LoRA the adapter alone. Where every process has all weights, process 0 writes them
-(`model.safetensors`, `optimizer.pt`). Where they are sharded, every process writes its own rows (`shards`). A run may
-go on from either, in any number of processes.
+A checkpoint holds what is trained (with LoRA the adapter alone) and the optimizer's state by rows: where weights are
+sharded each process writes the rows that it has, else process 0 writes all. Each process reads the rows that it needs,
+so a run goes on in any number of processes. `part-00001-of-00004.safetensors` holds tensors named `weight/NAME` and
+`KEY/NAME` (KEY of the optimizer's state); its metadata say at which row of the whole tensor the file's rows begin.
+What is the same on every process, such as a number of steps, is in the first file alone, without such a mark.
+
+Not torch.distributed.checkpoint: it reads its own format by pickle, which can run code, and to write safetensors it
+holds everything twice more in main memory and takes many times as long.
 """
 
 from __future__ import annotations
@@ -10,19 +15,31 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from topr_exp.models.adapter import is_frozen, trained_weights
+from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import find_damage, new_folder, write_checksums, write_json
-from topr_exp.training import shards
-from topr_exp.training.shards import WHOLE as WEIGHTS
+from topr_exp.runtime.files import (
+    disk_errors,
+    find_damage,
+    flushed_sha256,
+    library_errors,
+    new_folder,
+    write_checksums,
+    write_json,
+)
+from topr_exp.training.optimizers import Adafactor, follows_rows, local_part, sharding_dimension
 
 KEEP = 2  # the newest, and the one before it in case the newest turns out to be damaged
+WEIGHT = "weight"
 log = logging.getLogger(__name__)
 
 
@@ -38,20 +55,15 @@ def save(
 
     Every process of the run has to call it.
     """
-    path = folder / f"step-{step:08d}"
-    if not shards.is_sharded(model):
-        if distributed.is_main_process():
-            with new_folder(path) as target:
-                save_weights(model, target / WEIGHTS)
-                with (target / "optimizer.pt").open("wb") as file:  # torch would not say why it can't be written
-                    torch.save(optimizer.state_dict(), file)
-                write_state(target, state, extra)
-    elif distributed.is_main_process():
-        with new_folder(path) as target:
-            write_state(target, state, extra, shards.save(distributed.broadcast(target), model, optimizer))
-    else:
-        shards.save(distributed.broadcast(path), model, optimizer)
-    if distributed.is_main_process():
+    path, leads = folder / f"step-{step:08d}", distributed.is_main_process()
+    with new_folder(path) if leads else disk_errors(f"write {path}") as target:
+        checksums = write_rows(distributed.broadcast(target or path), model, optimizer)
+        if target is not None:
+            write_json(target / "state.json", state)
+            for name, content in extra.items():
+                (target / name).write_bytes(content)
+            write_checksums(target, checksums)
+    if leads:
         there = sorted(folder.glob("step-????????"))
         later = [each for each in there if each > path]  # was found damaged when the run went on from an earlier one
         for old in [*later, *[each for each in there if each <= path][:-KEEP]]:
@@ -59,21 +71,10 @@ def save(
     distributed.barrier()
 
 
-def write_state(
-    target: Path, state: dict[str, Any], extra: dict[str, bytes], known: dict[str, str] | None = None
-) -> None:
-    """Write the state, the files `extra`, and the checksums of all files there; those that are `known` as given."""
-    write_json(target / "state.json", state)
-    for name, content in extra.items():
-        (target / name).write_bytes(content)
-    write_checksums(target, known)
-
-
 def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], Path] | None:
     """Restore the newest whole checkpoint below `folder`; return its state and folder, or None when there is none.
 
-    Weights are read by safetensors, the optimizer with weights_only: nothing in a checkpoint can run code. Every
-    process of the run has to call it.
+    Read by safetensors: nothing in a checkpoint can run code. Every process of the run has to call it.
     """
     for path in distributed.broadcast(sorted(folder.glob("step-????????"), reverse=True)):
         share = slice(distributed.rank(), None, distributed.world_size())  # the processes share the files among them
@@ -82,30 +83,83 @@ def load(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> tuple[di
             if distributed.is_main_process():
                 log.warning("%s is damaged (%s) and is skipped", path, fault)
             continue
-        if shards.is_sharded(model) or not (path / WEIGHTS).exists():
-            shards.load(path, model, optimizer)
-        else:
-            load_weights(model, path / WEIGHTS)
-            optimizer.load_state_dict(torch.load(path / "optimizer.pt", weights_only=True, map_location="cpu"))
+        read_rows(path, model, optimizer)
         state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
         return state, path
     return None
 
 
-def save_weights(model: Any, path: Path) -> None:
-    """Write what is trained of a model, all or its adapter."""
-    if is_frozen(model):
-        save_file({name: weight.detach() for name, weight in trained_weights(model)}, path)
-    else:
-        save_model(model, str(path))
+def place_of(weight: Tensor) -> tuple[int, int, bool]:
+    """The part of a weight's rows that this process holds, of how many, and whether this process writes it."""
+    if not isinstance(weight, DTensor):
+        return 0, 1, distributed.is_main_process()
+    mesh, along = weight.device_mesh, sharding_dimension(weight)
+    copies = [mesh.get_local_rank(i) for i in range(mesh.ndim) if i != along]  # on other machines
+    return mesh.get_local_rank(along), mesh.size(along), not any(copies)
 
 
-def load_weights(model: Any, path: Path) -> None:
-    """Read what `save_weights` wrote."""
-    if not is_frozen(model):
-        load_model(model, str(path))
-        return
-    stored = load_file(path)
-    with torch.no_grad():
+def own_rows(weight: Tensor) -> range:
+    """The rows of a weight that this process holds: parts of equal size, the last ones smaller or empty."""
+    rows, (index, parts, _) = weight.shape[0], place_of(weight)
+    size = -(-rows // parts)
+    return range(min(index * size, rows), min((index + 1) * size, rows))
+
+
+def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, str]:
+    """Write this process's rows of what is trained; returns the checksums of the files of all processes."""
+    index, parts, writes = place_of(next(model.parameters()))
+    written: dict[str, str] = {}
+    if writes:
+        tensors: dict[str, Tensor] = {}
+        first: dict[str, int] = {}
         for name, weight in trained_weights(model):
-            weight.copy_(stored[name])
+            for key, value in {WEIGHT: weight.detach(), **optimizer.state.get(weight, {})}.items():
+                value = torch.as_tensor(value)
+                if key == WEIGHT or follows_rows(key, value, weight):
+                    first[f"{key}/{name}"] = own_rows(weight).start
+                elif index > 0:
+                    continue
+                tensors[f"{key}/{name}"] = local_part(value).contiguous().cpu()
+        path = folder / f"part-{index + 1:05d}-of-{parts:05d}.safetensors"
+        with library_errors():
+            save_file(tensors, path, metadata={"first": json.dumps(first)})
+            written[path.name] = flushed_sha256(path)
+    return {name: digest for each in distributed.all_gather(written) for name, digest in each.items()}
+
+
+def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
+    """Restore the rows that this process holds, whichever processes wrote them."""
+    files = [safe_open(path, framework="pt") for path in sorted(folder.glob("part-*.safetensors"))]
+    firsts: list[dict[str, int]] = [json.loads(file.metadata()["first"]) for file in files]
+    keys = defaultdict(list)
+    for full in files[0].keys():  # noqa: SIM118 (it is no dictionary)
+        key, name = full.split("/", 1)
+        keys[name].append(key)
+
+    def stored(full: str, rows: range) -> Tensor:
+        if full not in firsts[0]:
+            whole: Tensor = files[0].get_tensor(full)
+            return whole
+        parts = []
+        for file, first in zip(files, firsts, strict=True):
+            part = file.get_slice(full)
+            start, end = rows.start - first[full], rows.stop - first[full]
+            parts.append(part[max(start, 0) : max(min(end, part.get_shape()[0]), 0)])
+        return torch.cat(parts)
+
+    for name, weight in trained_weights(model):
+        values = {key: stored(f"{key}/{name}", own_rows(weight)) for key in keys[name]}
+        with torch.no_grad():
+            local_part(weight).copy_(values.pop(WEIGHT))
+        optimizer.state[weight] = {key: as_made(value, weight, optimizer) for key, value in values.items()}
+
+
+def as_made(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> Any:
+    """An entry of the optimizer's state as the type that the optimizer itself gives it."""
+    if value.ndim == 0:
+        return value if value.is_floating_point() else int(value)
+    value = value.to(weight.device)
+    if not isinstance(weight, DTensor) or isinstance(optimizer, Adafactor):
+        return value
+    shape, stride = weight.shape, weight.stride()
+    return DTensor.from_local(value, weight.device_mesh, weight.placements, shape=shape, stride=stride)

@@ -1,24 +1,35 @@
-"""Log-probabilities of completions by the training forward pass: the one place where π, μ and π_ref are scored."""
+"""Log-probabilities of completions by the training forward pass: the one place where π, μ and π_ref are scored.
+
+An update scores micro-batches with a gradient (`score_tokens`); log μ and log π_ref are scored once and stored
+(`score_rollouts`).
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from topr_exp.models.memory import memory_for
+from topr_exp.models.policy import Policy
+from topr_exp.runtime.progress import Progress
+from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.store import Ragged, Store
 from topr_exp.training.packing import Sequences, Tree, cheapest_tree
 from topr_exp.training.tree_attention import model_size, tree_rows, use_tree_attention
 from topr_exp.types import TOPRError
 
+VERSION = 2  # of what is stored; part of the key
 # Logits at a time, whatever the batch, length and vocabulary: 64 MiB in float32, on a GPU 256. A GPU needs the larger
 # products, since each chunk reads the whole output layer again.
 CHUNK = {"cpu": 1 << 24, "cuda": 1 << 26}
@@ -118,9 +129,11 @@ def row_scores(logits: Tensor, targets: Tensor, entropy: bool, reference_logp: T
     out = [-torch.nn.functional.cross_entropy(logits, targets, reduction="none")]
     if entropy:
         with torch.no_grad():
-            out.append(distribution_entropy(logits))
+            logp = logits.log_softmax(-1)
+            out.append(-(logp.exp() * logp).sum(-1))
     if reference_logp is not None:
-        out.append(distribution_kl(logits.log_softmax(-1), reference_logp))
+        logp = logits.log_softmax(-1)
+        out.append((logp.exp() * (logp - reference_logp)).sum(-1))
     return tuple(out)
 
 
@@ -198,22 +211,62 @@ def packed_inputs(tree: Tree, inputs: Inputs) -> tuple[NDArray[np.int64], NDArra
 
 def predecessors(before: NDArray[np.int64], first: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """The place before each completion token: `before` for a completion's first, from `first` on for its others."""
-    places = np.repeat(first - 1, lengths) + ragged_arange(lengths)
-    places[np.cumsum(lengths) - lengths] = before
+    begin = np.cumsum(lengths) - lengths  # of each completion among all tokens
+    places = np.repeat(first - 1 - begin, lengths) + np.arange(lengths.sum())
+    places[begin] = before
     return places
 
 
-def ragged_arange(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """0 to length − 1 for every length, one after the other."""
-    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size: int, label: str) -> tuple[Ragged, int]:
+    """log π(y_t | x, y_<t) under `policy` by row of the rollouts, and the number of tokens scored by this call.
+
+    All candidates are scored, not just the chosen ones, so that every composition of a sweep shares the table.
+    """
+    key = {
+        "rollouts": rollouts.name,
+        "weights": policy.fingerprint,
+        **policy.computes,
+        "version": VERSION,
+    }
+    if policy.float32_head and not policy.full_precision:
+        key["head"] = "float32"
+    table = store.table("logprobs", key, rollouts.shards)
+    scored = 0
+    with Progress(label, rollouts.rows, "completions", rate_unit="tokens") as progress:
+
+        def make(shard: int) -> pa.Table:
+            nonlocal scored
+            start, end = rollouts.shard_rows(shard)
+            columns = log_probabilities(policy, rollouts, range(start, end), batch_size)
+            count = len(columns["logp"].combine_chunks().values)
+            scored += count
+            progress.update(end - start, count)
+            return columns
+
+        def report(shard: int, made_here: bool) -> None:
+            if not made_here:
+                start, end = rollouts.shard_rows(shard)
+                progress.update(end - start, 0, "from the store")
+
+        table.fill(make, report, on_wait=progress.message)
+    return table.ragged("logp"), scored
 
 
-def distribution_entropy(logits: Tensor) -> Tensor:
-    """−Σ_v p_v log p_v of each row, in nats; logits: [rows, vocabulary]."""
-    logp = logits.log_softmax(-1)
-    return -(logp.exp() * logp).sum(-1)
-
-
-def distribution_kl(logp: Tensor, reference: Tensor) -> Tensor:
-    """Σ_v p_v (log p_v − log q_v) of each row; both are log-probabilities [rows, vocabulary]."""
-    return (logp.exp() * (logp - reference)).sum(-1)
+def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], batch_size: int) -> pa.Table:
+    """The column `logp` (a list a completion) for some rows of the rollouts."""
+    tokens = [rollouts.tokens[row] for row in rows]
+    values: list[NDArray[np.float32]] = [np.zeros(0, np.float32)] * len(rows)
+    # Where completions can share their prompt's computation, those of a prompt together; else those of similar length.
+    lengths = np.array([len(completion) for completion in tokens])
+    prompts = rollouts.problem[np.asarray(rows)] if use_tree_attention(policy.model) else np.zeros_like(lengths)
+    order = np.lexsort((lengths, prompts))
+    for start in range(0, len(rows), batch_size):
+        part = order[start : start + batch_size]
+        inputs = collate([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device)
+        longest = max(len(prompt) + len(completion) for prompt, completion in inputs.sequences)
+        work = f"scoring {len(part)} completions at a time (optim.score_batch_size), the longest of {longest} tokens"
+        with memory_for(work, "lower optim.score_batch_size"), torch.inference_mode(), policy.autocast():
+            logp = score_tokens(policy.model, inputs, float32_head=policy.float32_head).logp.cpu().numpy()
+        for i, line in zip(part, logp, strict=True):
+            values[i] = line[: len(tokens[i])]
+    return pa.table({"logp": pa.array(values, type=pa.list_(pa.float32()))})

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from topr_exp.runtime import distributed
 from topr_exp.training.logprobs import TokenScores
@@ -53,13 +54,10 @@ class MetricAccumulator:
         if distributed.world_size() == 1:
             return self
         merged = MetricAccumulator()
-        for other in distributed.all_gather(on_cpu(vars(self))):
-            merged.tokens += other["tokens"]
-            merged.loss += other["loss"]
-            merged.entropy += other["entropy"]
+        for other in distributed.all_gather(tree_map(to_cpu, vars(self))):
             merged.paired |= other["paired"]
-            for name in ("delta", "positive", "ref_delta", "signs"):
-                getattr(merged, name).extend(other[name])
+            for name in ("tokens", "loss", "entropy", "delta", "positive", "ref_delta", "signs"):
+                setattr(merged, name, getattr(merged, name) + other[name])
             for name, parts in other["values"].items():
                 merged.values.setdefault(name, []).extend(parts)
         return merged
@@ -80,24 +78,15 @@ class MetricAccumulator:
             record["kl_ref"] = float(torch.cat(self.ref_delta).double().mean())
         record["kl_mu"] = float((delta.exp() - 1 - delta).mean())
         signs = torch.cat(self.signs)
+        by_sign = (("", slice(None)),) if self.paired else (("_pos", signs), ("_neg", ~signs))
         for name, parts in self.values.items():
             value = torch.cat(parts).double()
-            if self.paired:
-                record[name] = float(value.mean())
-                continue
-            for sign, chosen in (("pos", signs), ("neg", ~signs)):
-                if chosen.any():
-                    record[f"{name}_{sign}"] = float(value[chosen].mean())
+            record |= {f"{name}{sign}": float(value[chosen].mean()) for sign, chosen in by_sign if len(value[chosen])}
         return record
 
 
-def on_cpu(value: Any) -> Any:
-    """The same with every tensor in lists and dictionaries on the CPU."""
-    if isinstance(value, Tensor):
-        return value.cpu()
-    if isinstance(value, dict):
-        return {name: on_cpu(item) for name, item in value.items()}
-    return [on_cpu(item) for item in value] if isinstance(value, list) else value
+def to_cpu(value: Any) -> Any:
+    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def ratio_statistics(delta: Tensor) -> dict[str, float]:

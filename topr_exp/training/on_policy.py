@@ -31,7 +31,7 @@ from topr_exp.sampling.rollouts import Rollouts, completions_table, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
-from topr_exp.training.scoring import log_probabilities
+from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.trainer import Journal, Trainer
 from topr_exp.types import TOPRError
 
@@ -72,13 +72,17 @@ class Rounds:
         if self.schedule.prompts > (there := len(self.train.prompts)):
             raise TOPRError(f"schedule.prompts={self.schedule.prompts}: there are {there} problems to sample")
         if self.trainer.restored is not None and self.schedule.replay > 0:
-            self.restore_buffer()
+            self.buffer = self.groups(self.restored(BUFFER))
         steps = self.schedule.rounds * self.schedule.updates
-        progress = Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens")
-        with progress:
+        with Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens") as progress:
             while self.trainer.step < steps:
                 number, begun = divmod(self.trainer.step, self.schedule.updates)
-                replayed = self.restore_round() if begun else self.sample_round(number)
+                replayed = False
+                if begun:  # in a round of the checkpoint; no update of it that is left is the first
+                    self.columns = self.restored(ROUND)
+                    self.seen = json.loads(self.columns.schema.metadata[b"seen"])
+                else:
+                    replayed = self.sample_round(number)
                 examples = self.examples_of_round()
                 for position in range(begun, self.schedule.updates):
                     chosen = self.choose_examples(examples, number, position)
@@ -132,7 +136,10 @@ class Rounds:
         columns = self.sample_prompts(indices, number, 0)
         tables, kept, shards = [columns], self.solved_often_enough(columns), self.shards(indices)
         for draw in range(1, self.compose.max_draws):
-            if len(kept) >= wanted or not len(indices := self.more_prompts(drawn, number, draw)):
+            rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
+            others = np.setdiff1d(np.arange(len(self.train.prompts)), drawn)
+            indices = rng.permutation(others)[: self.schedule.prompts]
+            if len(kept) >= wanted or not len(indices):
                 break
             tables.append(self.sample_prompts(indices, number, shards))
             shards += self.shards(indices)
@@ -148,20 +155,18 @@ class Rounds:
                 )
         return kept[:wanted]
 
+    def groups(self, columns: pa.Table) -> list[pa.Table]:
+        """One table for each problem."""
+        return [columns.slice(start, self.n) for start in range(0, len(columns), self.n)]
+
     def solved_often_enough(self, columns: pa.Table) -> list[pa.Table]:
         """The completions of each problem that `compose.pass_rate` keeps."""
-        groups = [columns.slice(start, self.n) for start in range(0, len(columns), self.n)]
+        groups = self.groups(columns)
         if self.compose.pass_rate is None:
             return groups
         low, high = self.compose.pass_rate
         shares = Verdicts("", columns).positive.reshape(-1, self.n).mean(axis=1)
         return [group for group, share in zip(groups, shares, strict=True) if low <= share <= high]
-
-    def more_prompts(self, drawn: np.ndarray, number: int, draw: int) -> np.ndarray:
-        """Problems that a round has not drawn yet, as many as a round has."""
-        rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
-        others = np.setdiff1d(np.arange(len(self.train.prompts)), drawn)
-        return rng.permutation(others)[: self.schedule.prompts]
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """Summarize the completions that a round sampled, kept or not."""
@@ -244,17 +249,6 @@ class Rounds:
         assert self.trainer.restored is not None
         return pa.ipc.open_file(pa.OSFile(str(self.trainer.restored / name))).read_all()
 
-    def restore_buffer(self) -> None:
-        """Read the buffer of the checkpoint."""
-        table = self.restored(BUFFER)
-        self.buffer = [table.slice(start, self.n) for start in range(0, len(table), self.n)]
-
-    def restore_round(self) -> bool:
-        """Read the round that the checkpoint was written in; no update of it that is left is the first."""
-        self.columns = self.restored(ROUND)
-        self.seen = json.loads(self.columns.schema.metadata[b"seen"])
-        return False
-
 
 def train_offline(
     trainer: Trainer,
@@ -274,8 +268,7 @@ def train_offline(
     per_epoch = math.ceil(len(examples) / batch)
     steps = per_epoch * trainer.config.epochs
     order = None
-    progress = Progress("training", steps, "updates", done=trainer.step, rate_unit="tokens")
-    with progress:
+    with Progress("training", steps, "updates", done=trainer.step, rate_unit="tokens") as progress:
         while trainer.step < steps:
             epoch, position = divmod(trainer.step, per_epoch)
             if order is None or position == 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -26,9 +26,7 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     assert config.betas is not None
     first, second = config.betas
     # foreach, torch's default on a GPU, would hold 4 more bytes a weight while it steps.
-    return torch.optim.AdamW(
-        weights, lr=config.lr, betas=(first, second), weight_decay=config.weight_decay, foreach=False
-    )
+    return torch.optim.AdamW(weights, config.lr, (first, second), weight_decay=config.weight_decay, foreach=False)
 
 
 @dataclass
@@ -50,12 +48,10 @@ class Squares:
 class Adafactor(torch.optim.Optimizer):
     """transformers' Adafactor (fixed step size, no scaling by the weights), of DTensors sharded by rows too.
 
-    An update is bound by memory, so what is read is counted. `clip` reads the gradient twice, once for sums of squares
-    by rows and once by columns, of which the norm is a sum. Clipping scales the gradient by a number, and its squares
-    by that number's square, so the gradient itself is left as it is. `step` reads it for the update's root mean square
-    and once more as it adds it to the weight, by the factors of rows and columns: one read and one write of the weight.
-    No operation of torch takes both factors without writing a product, so that those of the columns are first put into
-    the gradient, in place: one more read and a write.
+    An update is bound by memory, so it reads the gradient five times and writes it once. `clip` sums its squares by
+    rows and by columns; clipping scales these sums, and the gradient stays as it is. `step` multiplies it by the
+    columns' factors in place (no operation of torch takes both factors without writing a product), reads it for the
+    update's root mean square, and adds it to the weight by the rows' factors.
 
     The statistics are those of whole weights. Sharded, the sums over processes are two: of columns' squares and norms,
     then of root mean squares. Of the state, `exp_avg_sq_row` and `exp_avg_sq` hold this process's rows,
@@ -73,7 +69,8 @@ class Adafactor(torch.optim.Optimizer):
     @torch.no_grad()
     def clip(self, limit: float) -> Tensor:
         """Have `step` take the gradient as if clipped to a norm of at most `limit`; returns its norm before that."""
-        self.squares = [self.sums_of_squares(weight) for weight in self.weights()]
+        weights = [weight for group in self.param_groups for weight in group["params"]]
+        self.squares = [sums_of_squares(weight) for weight in weights if weight.grad is not None]
         shared = [each.total for each in self.squares]
         shared += [each.column for each in self.squares if each.column is not None and each.weight.ndim == 2]
         self.sum_over_processes(shared)
@@ -98,19 +95,6 @@ class Adafactor(torch.optim.Optimizer):
                 local.mul_(1 - group["weight_decay"] * group["lr"])
             local.addcmul_(each.gradient, -size * row)  # the columns' factors are in it
         self.squares = []
-
-    def sums_of_squares(self, weight: Tensor) -> Squares:
-        """The sums of one weight's gradient, over this process's rows."""
-        assert weight.grad is not None
-        gradient = local_part(weight.grad)
-        if weight.ndim < 2:
-            return Squares(weight, torch.linalg.vector_norm(gradient).square(), None, None)
-        row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
-        return Squares(weight, row.sum(), row, column)
-
-    def weights(self) -> Iterator[Tensor]:
-        """The weights that have a gradient, in one order on all processes."""
-        return (weight for group in self.param_groups for weight in group["params"] if weight.grad is not None)
 
     def direction(self, squares: Squares) -> tuple[Tensor, Tensor | None]:
         """The factors of rows and of columns that make the gradient the update, but for its size.
@@ -145,11 +129,18 @@ class Adafactor(torch.optim.Optimizer):
             part.copy_(whole.view(part.shape))
 
 
-def scaled_squares(gradient: Tensor, row: Tensor, column: Tensor | None) -> Tensor:
-    """The sum of squares of a gradient by its factors; the columns' are in the gradient from now on.
+def sums_of_squares(weight: Tensor) -> Squares:
+    """The sums of one weight's gradient, over this process's rows."""
+    assert weight.grad is not None
+    gradient = local_part(weight.grad)
+    if weight.ndim < 2:
+        return Squares(weight, torch.linalg.vector_norm(gradient).square(), None, None)
+    row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
+    return Squares(weight, row.sum(), row, column)
 
-    They are put there in place, so that nothing as large is made.
-    """
+
+def scaled_squares(gradient: Tensor, row: Tensor, column: Tensor | None) -> Tensor:
+    """The sum of squares of a gradient by its factors; the columns' are in the gradient from now on."""
     if column is None:
         return (gradient * row).square().sum()
     norms = torch.linalg.vector_norm(gradient.mul_(column), dim=-1, keepdim=True)

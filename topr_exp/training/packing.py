@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,18 +28,33 @@ Ids = NDArray[np.integer[Any]]
 Sequences = Sequence[tuple[Ids, Ids]]  # (prompt ids, completion ids)
 
 
+@dataclass(slots=True)
+class Segment:
+    """Tokens that one or several sequences have in common, or one alone."""
+
+    tokens: Ids
+    start: int  # position in its sequence of the first token
+    depth: int
+    parent: int  # number of the segment above within its level
+    number: int  # of this one within its level
+    place: int = 0  # of the first token in the row
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """The segments of one depth, R of them, one after the other in the row."""
 
-    segments: list[Ids]  # their tokens
-    starts: NDArray[np.int64]  # [R] the position in its sequence of each segment's first token
-    parents: NDArray[np.int64]  # [R] the segment of the level above that each hangs from
+    segments: list[Segment]
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """[R] tokens of each segment."""
-        return np.array([len(segment) for segment in self.segments], dtype=np.int64)
+        return np.array([len(segment.tokens) for segment in self.segments], dtype=np.int64)
+
+    @property
+    def parents(self) -> NDArray[np.int64]:
+        """[R] the segment of the level above that each hangs from."""
+        return np.array([segment.parent for segment in self.segments], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,41 +68,13 @@ class Tree:
     @property
     def ids(self) -> Ids:
         """The row of tokens."""
-        return np.concatenate([segment for level in self.levels for segment in level.segments])
+        return np.concatenate([segment.tokens for level in self.levels for segment in level.segments])
 
     @property
     def positions(self) -> NDArray[np.int64]:
         """The position of each token of the row in its sequence."""
-        return np.concatenate(
-            [
-                np.arange(start, start + len(segment))
-                for level in self.levels
-                for start, segment in zip(level.starts.tolist(), level.segments, strict=True)
-            ]
-        )
-
-
-@dataclass
-class _Segment:
-    tokens: Ids
-    start: int
-    depth: int
-    parent: int  # the number of the segment above within its level
-    number: int  # of this one within its level
-
-
-@dataclass
-class _TreeBuilder:
-    levels: list[list[_Segment]] = field(default_factory=list)
-
-    def add(self, tokens: Ids, above: _Segment | None) -> _Segment:
-        depth = 0 if above is None else above.depth + 1
-        if depth == len(self.levels):
-            self.levels.append([])
-        start = 0 if above is None else above.start + len(above.tokens)
-        segment = _Segment(tokens, start, depth, 0 if above is None else above.number, len(self.levels[depth]))
-        self.levels[depth].append(segment)
-        return segment
+        segments = [segment for level in self.levels for segment in level.segments]
+        return np.concatenate([segment.start + np.arange(len(segment.tokens)) for segment in segments])
 
 
 def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool) -> Tree:
@@ -95,51 +83,43 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
     share_prefix: what all prompts begin with is a separate segment. share_prompts: so is the rest of a prompt that
     several completions follow. With neither, each sequence is a segment: packed, nothing shared.
     """
-    builder = _TreeBuilder()
+    levels: list[list[Segment]] = [[], [], []]
+
+    def add(tokens: Ids, above: Segment | None) -> Segment:
+        depth, parent, start = 0, 0, 0
+        if above is not None:
+            depth, parent, start = above.depth + 1, above.number, above.start + len(above.tokens)
+        levels[depth].append(Segment(tokens, start, depth, parent, len(levels[depth])))
+        return levels[depth][-1]
+
     names = [prompt.tobytes() for prompt, _ in sequences]
     distinct = {name: prompt for name, (prompt, _) in zip(names, sequences, strict=True)}
     followers = Counter(names)
     prefix = common_prefix(list(distinct.values())) if share_prefix else 0
-    root = builder.add(sequences[0][0][:prefix], None) if prefix else None
-    shared: dict[bytes, _Segment] = {}
+    root = add(sequences[0][0][:prefix], None) if prefix else None
+    shared: dict[bytes, Segment] = {}
     ends, starts = [], []
     for name, (prompt, completion) in zip(names, sequences, strict=True):
         rest = prompt[prefix:]
         if share_prompts and followers[name] > 1 and len(rest):
             if name not in shared:
-                shared[name] = builder.add(rest, root)
+                shared[name] = add(rest, root)
             ends.append((shared[name], len(rest) - 1))
-            starts.append((builder.add(completion, shared[name]), 0))
+            starts.append((add(completion, shared[name]), 0))
         else:
-            segment = builder.add(np.concatenate([rest, completion]), root)
+            segment = add(np.concatenate([rest, completion]), root)
             assert root is not None or len(rest), "a prompt is empty"
             ends.append((segment, len(rest) - 1) if root is None or len(rest) else (root, prefix - 1))
             starts.append((segment, len(rest)))
-    return _with_places(builder, ends, starts)
+    place = 0
+    for segment in chain.from_iterable(levels):
+        segment.place = place
+        place += len(segment.tokens)
+    return Tree([Level(segments) for segments in levels if segments], _places(ends), _places(starts))
 
 
-def _with_places(builder: _TreeBuilder, ends: list[tuple[_Segment, int]], starts: list[tuple[_Segment, int]]) -> Tree:
-    """The tree with places in the row, now that the levels are complete."""
-    first: list[list[int]] = []
-    total = 0
-    for segments in builder.levels:
-        first.append([])
-        for segment in segments:
-            first[-1].append(total)
-            total += len(segment.tokens)
-
-    def places(spots: list[tuple[_Segment, int]]) -> NDArray[np.int64]:
-        return np.array([first[segment.depth][segment.number] + offset for segment, offset in spots], dtype=np.int64)
-
-    levels = [
-        Level(
-            [segment.tokens for segment in segments],
-            np.array([segment.start for segment in segments], dtype=np.int64),
-            np.array([segment.parent for segment in segments], dtype=np.int64),
-        )
-        for segments in builder.levels
-    ]
-    return Tree(levels, places(ends), places(starts))
+def _places(spots: list[tuple[Segment, int]]) -> NDArray[np.int64]:
+    return np.array([segment.place + offset for segment, offset in spots], dtype=np.int64)
 
 
 def common_prefix(rows: Sequence[Ids]) -> int:

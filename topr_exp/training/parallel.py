@@ -74,7 +74,7 @@ class DDP(SingleProcess):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.wrapped = nn.parallel.DistributedDataParallel(ScoringModule(model), gradient_as_bucket_view=True)
-        self.wrapped.register_comm_hook(None, lambda state, bucket: sum_over_processes(bucket))
+        self.wrapped.register_comm_hook(None, sum_over_processes)
 
     def score(self, inputs: Inputs, **options: Any) -> TokenScores:
         if not torch.is_grad_enabled():
@@ -85,7 +85,7 @@ class DDP(SingleProcess):
         return contextlib.nullcontext() if last else self.wrapped.no_sync()
 
 
-def sum_over_processes(bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
+def sum_over_processes(state: None, bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
     """The communication hook of DistributedDataParallel: sum a bucket of gradients."""
     work = torch.distributed.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
@@ -184,12 +184,6 @@ def parallelize(policy: Policy, kind: str | None) -> SingleProcess:
     model = policy.model
     if distributed.world_size() == 1:
         return SingleProcess(model)
-    kind = chosen(kind, sum(weight.numel() for weight in model.parameters()))
-    return DDP(model) if kind == "ddp" else FSDP(policy, by_machine=kind == "hsdp")
-
-
-def chosen(kind: str | None, weights: int) -> str:
-    """The kind that was asked for, or (None) as suits a model of so many weights."""
     if kind is None:
-        return "fsdp" if weights >= LARGE else "ddp"
-    return kind
+        kind = "fsdp" if sum(weight.numel() for weight in model.parameters()) >= LARGE else "ddp"
+    return DDP(model) if kind == "ddp" else FSDP(policy, by_machine=kind == "hsdp")

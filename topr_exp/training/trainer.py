@@ -58,7 +58,7 @@ class Trainer:
     ) -> None:
         self.policy, self.loss, self.reference, self.config, self.folder = policy, loss, reference, config, folder
         self.layout, self.stop = layout, stop or StopFlag()
-        self.signals: Callable[[Batch], dict[str, Tensor]] | None = getattr(loss, "signals", None)
+        self.signals: Callable[[Any], dict[str, Tensor]] | None = getattr(loss, "signals", None)
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
@@ -92,23 +92,25 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
 
     def checkpoint(
-        self, journal: Journal, steps: int, every: float, extra: Callable[[], dict[str, bytes]] | None = None
+        self, journal: Journal, steps: int, every: float, extra: Callable[[], dict[str, bytes]] = dict
     ) -> None:
-        """Save if `every` seconds have passed since the last time; save and stop if a signal asked for it.
-
-        Where saving takes long, as it does with a large model, it is done less often, so that it takes at most a
-        twentieth of the run; not so if `every` is 0.
-        """
-        stopping = self.stop.share()
-        wait = every and max(every, 20 * self.saving)
-        due = distributed.broadcast(self.step < steps and time.monotonic() - self.saved >= wait)
-        if stopping or due:
-            began = time.monotonic()
+        """Save when it is time; save and stop when a signal asked for that."""
+        stop, began = self.stop.share(), time.monotonic()
+        if stop or distributed.broadcast(self.step < steps and self.should_save(began, every)):
             journal.before_checkpoint(self.step, steps)
-            self.save(extra() if extra is not None else {})
-            self.stop.check()
+            self.save(extra())
             self.saved = time.monotonic()
             self.saving = self.saved - began
+        if stop:
+            self.stop.check()
+
+    def should_save(self, now: float, every: float) -> bool:
+        """True once `every` seconds have passed since the last checkpoint.
+
+        Where saving takes long it is done less often, so that it takes at most a twentieth of the run; not so if
+        `every` is 0.
+        """
+        return now - self.saved >= (every and max(every, 20 * self.saving))
 
     def update(
         self, examples: Examples, chosen: NDArray[np.int64], updates: int, *, expect_unit_ratio: bool
@@ -201,18 +203,18 @@ class Trainer:
     def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
         """The token scores of some completions and their mask."""
         inputs = collate(examples.sequences(rows), self.policy.device)
-        reference = self.reference.model if self.reference is not None else None
+        options = {"recompute": self.recompute, "float32_head": self.policy.float32_head}
+        if self.reference is not None:
+            options["reference"] = self.reference.model
         with self.policy.autocast():
-            options = {"recompute": self.recompute, "float32_head": self.policy.float32_head}
-            return self.layout.score(inputs, entropy=True, reference=reference, **options), inputs.mask
+            return self.layout.score(inputs, entropy=True, **options), inputs.mask
 
     def with_signals(
         self, batch: Batch | PairBatch, part: MicroBatch, signals: dict[str, Tensor] | None
     ) -> Batch | PairBatch:
         """The batch with its part of the signals; None: it is the whole global batch, so they are computed from it."""
-        if self.signals is None:
+        if self.signals is None or isinstance(batch, PairBatch):
             return batch
-        assert isinstance(batch, Batch), "signals are of single responses, not of pairs"
         if signals is None:
             with torch.no_grad():
                 return dataclasses.replace(batch, signals=self.signals(batch))
@@ -237,9 +239,7 @@ class Trainer:
                 if part.counts:
                     logp[torch.from_numpy(part.positions).to(logp.device), : some.shape[1]] = some
             distributed.all_reduce_sum_(logp)
-            batch = examples.batch(rows, logp, mask, None)
-            assert isinstance(batch, Batch), "signals are of single responses, not of pairs"
-            return self.signals(batch)
+            return self.signals(examples.batch(rows, logp, mask, None))
 
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.

@@ -21,10 +21,9 @@ from scripts.make_tiny.pretrain import cut, length, pretrain, save
 from scripts.make_tiny.recipes import FORMS, RECIPES, STYLES, completion, examples
 from tests.conftest import ROOT, config_of, needs_gym
 from topr_exp.config.data import AnswerFormat
-from topr_exp.data import embedded_gsm8k, embedded_math
+from topr_exp.data import embedded_gsm8k, embedded_math, ledger, reasoning_gym
 from topr_exp.data.embedded import draw_tasks, split_of
 from topr_exp.data.prompts import TEMPLATES
-from topr_exp.data.sources import ledger, reasoning_gym
 from topr_exp.grading import extract, gym
 from topr_exp.grading.extraction import tagged
 from topr_exp.grading.gym import value_and_numbers

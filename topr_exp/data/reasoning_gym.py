@@ -14,10 +14,12 @@ from typing import Any
 
 from topr_exp.config.data import DataConfig
 from topr_exp.config.schema import Count
-from topr_exp.data.gym_tasks import EXCLUDED, TASKS
 from topr_exp.types import Problem, TOPRError
 
 PACKAGE = "reasoning-gym"
+LISTED = json.loads(Path(__file__).with_name("gym_tasks.json").read_text(encoding="utf-8"))  # a test derives it
+TASKS: list[str] = LISTED["offered"]
+EXCLUDED: dict[str, str] = {task: reason for reason, tasks in LISTED["left out"].items() for task in tasks}
 MOST_DRAWS = 10  # for each question that is asked for; a task may have fewer different ones
 
 

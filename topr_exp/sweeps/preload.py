@@ -1,6 +1,6 @@
-"""Imports of every run, done once by the process that runs are forked from.
+"""Imports of every run, done once by the fork server. A module, because the server takes names of modules.
 
-Nothing is computed by torch: that would start threads, and a thread does not survive a fork.
+torch computes nothing here: that would start threads, and a thread does not survive a fork.
 """
 
 import signal

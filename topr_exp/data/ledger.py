@@ -87,26 +87,25 @@ def draw(rng: random.Random, turns: int) -> LedgerTask:
     return LedgerTask(question, None, None, lambda calc: careful(start, events, calc), start, events)
 
 
-def careful(start: int, events: Sequence[Event], calc: Calc) -> tuple[str, str]:
-    """The steps, each with its event and its sum, and the answer."""
-    text, total = "", start
+def careful(start: int, events: Sequence[Event], calc: Calc) -> str:
+    """The answer, by steps that say each event and its sum."""
+    total = start
     for turn, event in enumerate(events, 1):
-        result = calc(total, event.op, event.count)
-        text += f" {turn}: {event}, so {total}{event.op}{event.count}={result}."
-        total = result
-    return text, str(total)
+        before, total = total, calc.compute(total, event.op, event.count)
+        calc.steps += f" {turn}: {event}, so {before}{event.op}{event.count}={total}."
+    return str(total)
 
 
-def terse(start: int, events: Sequence[Event], calc: Calc) -> tuple[str, str]:
-    """Who came and the total after it, worked out in the head, and the answer."""
-    text, total = "", start
+def terse(start: int, events: Sequence[Event], calc: Calc) -> str:
+    """The answer, by steps that say who came and the total after it, worked out in the head."""
+    total = start
     for turn, event in enumerate(events, 1):
-        total = calc(total, event.op, event.count)
-        text += f" {turn} {event.name} {total}."
-    return text, str(total)
+        total = calc.compute(total, event.op, event.count)
+        calc.steps += f" {turn} {event.name} {total}."
+    return str(total)
 
 
-def hasty(start: int, events: Sequence[Event], calc: Calc) -> tuple[str, str]:
-    """The careful way up to half of the turns, and the total there."""
-    text, answer = careful(start, events[: (len(events) + 1) // 2], calc)
-    return f" Quickly:{text}", answer
+def hasty(start: int, events: Sequence[Event], calc: Calc) -> str:
+    """The total half-way, by the careful way up to there."""
+    calc.steps += " Quickly:"
+    return careful(start, events[: (len(events) + 1) // 2], calc)

@@ -1,0 +1,209 @@
+"""GSM8K and MATH: from the embedded generators, the hub, or a folder of JSON lines with the fields of either.
+
+GSM8K: question, and an answer that ends in "#### N". MATH: problem, solution or answer, level, subject or type.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
+from topr_exp.data import embedded_gsm8k, embedded_math
+from topr_exp.data.problems import level_of, refuse_no_number
+from topr_exp.runtime.jsonfiles import read_json_lines
+from topr_exp.types import Problem, TOPRError
+
+
+class Format(Enum):
+    """The benchmark whose fields the problems have."""
+
+    gsm8k = "gsm8k"
+    math = "math"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One split: the files that a folder has, the first pattern that any is like; and a data set on the hub."""
+
+    files: tuple[str, ...]
+    path: str
+    revision: str
+    configs: tuple[str | None, ...]
+
+
+GSM8K = "openai/gsm8k", "740312add88f781978c0658806c59bc2815b9866", ("main",)
+SUBJECTS = ("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
+            "precalculus")  # fmt: skip
+# MATH-500 is a part of MATH's test problems, so it and the 7,500 training problems have none in common.
+ORIGINS = {
+    (Format.gsm8k, "train"): Origin(("train.jsonl",), *GSM8K),
+    (Format.gsm8k, "test"): Origin(("test.jsonl",), *GSM8K),
+    (Format.math, "train"): Origin(
+        ("train*.jsonl",), "EleutherAI/hendrycks_math", "21a5633873b6a120296cce3e2df9d5550074f4a3", SUBJECTS
+    ),
+    (Format.math, "test"): Origin(
+        ("test.jsonl", "math500.jsonl"), "HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", (None,)
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Benchmarks(DataConfig):
+    """The problems of one of the two benchmarks, or ones of its form."""
+
+    format: Format
+    source: str  # embedded, hub or a folder
+    answer_format: AnswerFormat  # the grader too, unless `grader` names another
+
+    def check(self) -> None:
+        if not self.source:
+            raise ValueError("source must be embedded, hub or a folder; got nothing")
+        if (self.format is Format.gsm8k) != (self.answer_format is AnswerFormat.gsm8k):
+            allowed = "gsm8k" if self.format is Format.gsm8k else "math or final"
+            raise ValueError(
+                f"answer_format must be {allowed} where format is {self.format.name}; got {self.answer_format.name}"
+            )
+
+    @property
+    def generated(self) -> bool:
+        return self.source == "embedded"
+
+    @property
+    def at_hand(self) -> bool:
+        return self.source != "hub"
+
+    @property
+    def place(self) -> str:
+        return self.source
+
+    def hub_name(self, split: str) -> str | None:
+        return ORIGINS[self.format, split].path if self.source == "hub" else None
+
+    @property
+    def grader_name(self) -> str:
+        return self.grader or self.answer_format.name
+
+    @property
+    def asked_as(self) -> AnswerFormat:
+        return self.answer_format
+
+    def solution(self, problem: Problem) -> None:
+        """None: what the benchmarks mark as right is no completion of the kind that is asked for."""
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        if self.source not in ("embedded", "hub"):
+            yield from (("source", path) for split in ("train", "test") for path in self.paths(split))
+
+    def paths(self, split: str) -> list[Path]:
+        """The split's files in the folder; none where it has none."""
+        folder = Path(self.source).expanduser()
+        there = (sorted(folder.glob(pattern)) for pattern in ORIGINS[self.format, split].files)
+        return next(filter(None, there), [])
+
+    def origin(self, split: str) -> str:
+        of_split = ORIGINS[self.format, split]
+        if self.source == "embedded":
+            return "embedded generator"
+        if self.source == "hub":
+            return f"{of_split.path}@{of_split.revision[:8]}"
+        if not Path(self.source).expanduser().is_dir():
+            raise TOPRError(f"data.source={self.source}: no such folder; allowed: embedded, hub or a folder")
+        if there := self.paths(split):
+            return ", ".join(map(str, there))
+        wanted = " or ".join(of_split.files)
+        raise TOPRError(f"data.source={self.source}: no {wanted} there, the {split} problems of {self.format.name}")
+
+    def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
+        name, gsm8k = self.format.name, self.format is Format.gsm8k
+        if self.source == "embedded":
+            yield from (embedded_gsm8k if gsm8k else embedded_math).generate(split, self.wanted(split), self.seed)
+            return
+        for index, (where, row) in enumerate(self.rows(split)):
+            problem = (read_gsm8k if gsm8k else read_math)(f"{name}/{split}/{index:06d}", where, row)
+            yield problem or NoAnswer(where, f"{name} answer")
+
+    def rows(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A split's rows, each named by its file and line, or by data set and number."""
+        if self.source == "hub":
+            of_split = ORIGINS[self.format, split]
+            found = (row for config in of_split.configs for row in load(of_split, config, split))
+            yield from ((f"{of_split.path} row {index}", row) for index, row in enumerate(found))
+        else:
+            for path in self.paths(split):
+                yield from ((f"{path}:{number}", row) for number, row in read_json_lines(path))
+
+
+def load(origin: Origin, config: str | None, split: str) -> Any:
+    """A data set of the hub; TOPRError, which says how to give a folder, when the hub can't be reached."""
+    from datasets import load_dataset
+
+    # The client announces each of its retries; the one line below says it all.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    try:
+        return load_dataset(origin.path, config, split=split, revision=origin.revision)
+    except Exception as error:
+        # The client raises many types (connection, time-out, offline mode, missing); the way out is the same.
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise TOPRError(
+            f"data.source=hub: {origin.path} can't be read ({type(error).__name__}: {reason}); without the hub, "
+            f"give a folder with the same fields: data.source=FOLDER"
+        ) from error
+
+
+def text_of(where: str, row: dict[str, Any], field: str) -> str:
+    """A field that has to be a text and not empty; TOPRError otherwise."""
+    value = row.get(field)
+    if not isinstance(value, str) or not value.strip():
+        raise TOPRError(f"{where}: the field {field} is " + ("missing" if value is None else "not a text or empty"))
+    return value.strip()
+
+
+def read_gsm8k(name: str, where: str, row: dict[str, Any]) -> Problem | None:
+    gold = gsm8k_gold(text_of(where, row, "answer"))
+    question = text_of(where, row, "question")
+    return None if gold is None else Problem(name, question, gold)
+
+
+def read_math(name: str, where: str, row: dict[str, Any]) -> Problem | None:
+    """MATH-500 has an `answer` field; elsewhere the gold is the last box of the solution."""
+    question, answer = text_of(where, row, "problem"), row.get("answer")
+    if isinstance(answer, (int, float)) and not isinstance(answer, bool):
+        answer = str(answer)
+    gold = answer.strip() if isinstance(answer, str) else math_gold(text_of(where, row, "solution"))
+    if not gold:
+        return None
+    refuse_no_number(where, gold)
+    subject = row.get("subject") or row.get("type")
+    return Problem(name, question, gold, level_of(row.get("level")), subject if isinstance(subject, str) else None)
+
+
+def gsm8k_gold(solution: str) -> str | None:
+    """The number after the last "####", without thousands separators and dollar signs; None where there is none."""
+    _, mark, tail = solution.rpartition("####")
+    number = tail.strip().replace(",", "").replace("$", "")
+    return number if mark and re.fullmatch(r"[-+]?[0-9]+(?:\.[0-9]+)?", number) else None
+
+
+def math_gold(solution: str) -> str | None:
+    r"""The content of the last \boxed (or \fbox) of a solution, braces balanced; None where there is none.
+
+    MATH also writes a single character without braces, as in "\boxed 5".
+    """
+    start = max(solution.rfind(r"\boxed"), solution.rfind(r"\fbox"))
+    if start < 0:
+        return None
+    after = solution[start:].removeprefix(r"\boxed").removeprefix(r"\fbox").lstrip()
+    if not after.startswith("{"):
+        return after.split("$")[0].split()[0] if after.split("$")[0].strip() else None
+    depth = 0
+    for index, character in enumerate(after):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0:
+            return after[1:index].strip() or None
+    return None
