@@ -132,8 +132,8 @@ class Grader:
         pairs, number = iter(pairs), 0
         while chunk := list(islice(pairs, CHUNK * self.workers)):
             for outcome in self._grade_own(chunk, number) if self._own else self._grade_answers(chunk):
-                self.counters[outcome.path] += 1
-                self.counters[outcome.verdict] += 1
+                with self._lock_of_process():
+                    self.counters.update((outcome.path, outcome.verdict))
                 yield outcome
             number += len(chunk)
 
@@ -258,9 +258,9 @@ def check_name(name: str) -> None:
     """Raises ConfigError unless `name` is an answer format or an importable "package.module:function"."""
     if name in FORMATS:
         return
-    module, colon, function = name.partition(":")
+    module, _, function = name.partition(":")
     allowed = f"one of {', '.join(FORMATS)} or package.module:function"
-    if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+    if not (module and function):
         raise ConfigError(f"grader must be {allowed}; got {name}")
     found, reason = None, "it has no such function"
     try:
