@@ -18,7 +18,7 @@ from typing import Any
 import topr_exp
 from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
-from topr_exp.grading.pool import Answer, WorkerPool
+from topr_exp.grading.pool import WorkerPool
 from topr_exp.runtime.files import file_digest
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
@@ -108,9 +108,7 @@ class Grader:
 
     def start(self) -> None:
         """Start the workers now (it takes 1 to 2 seconds), not with the first answer that needs them."""
-        with self._lock_of_process():
-            if self._pool is None or self._pool.closed:
-                self._pool = WorkerPool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
+        self._running_pool()
 
     def close(self) -> None:
         """End the workers; the grader stays usable and would start new ones."""
@@ -150,7 +148,7 @@ class Grader:
             equal = [other for other in others if verdicts[other]]
             if not equal and (undecided := [other for other in others if verdicts[other] is None][:budget]):
                 budget -= len(undecided)
-                found = self._submit([(other, answer) for other in undecided])
+                found = self._running_pool().submit([(other, answer) for other in undecided])
                 equal = [other for other, said in zip(undecided, found, strict=True) if said == ("ok", True)]
             representative[answer] = equal[0] if equal else answer
         numbers: dict[str, int] = {}
@@ -164,10 +162,11 @@ class Grader:
             self._process, self._lock, self._pool = os.getpid(), threading.Lock(), None
         return self._lock
 
-    def _submit(self, tasks: Iterable[Pair]) -> list[Answer]:
-        self.start()
-        assert self._pool is not None
-        return self._pool.submit(tasks)
+    def _running_pool(self) -> WorkerPool:
+        with self._lock_of_process():
+            if self._pool is None or self._pool.closed:
+                self._pool = WorkerPool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
+            return self._pool
 
     def _grade_answers(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
         answers = [extract(completion, self.name) for completion, _ in chunk]
@@ -181,7 +180,7 @@ class Grader:
                 yield Outcome("correct" if equal else "incorrect", answer, path)
 
     def _compare(self, pairs: Iterable[Pair]) -> dict[Pair, tuple[bool, str]]:
-        """Whether each pair is equal, and what decided; workers begin while the rest is still compared quickly."""
+        """Decide each pair: equal or not, and by what; workers begin while the rest is still compared quickly."""
         decided: dict[Pair, tuple[bool, str]] = {}
         undecided: list[Pair] = []
 
@@ -196,7 +195,8 @@ class Grader:
 
         asked = ask()
         if (first := next(asked, None)) is not None:
-            for pair, (status, value) in zip(undecided, self._submit(chain([first], asked)), strict=True):
+            found = self._running_pool().submit(chain([first], asked))
+            for pair, (status, value) in zip(undecided, found, strict=True):
                 # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
                 path = {"ok": "symbolic", "error": "raised"}.get(status, status)
                 decided[pair] = (status == "ok" and value is True, path)
@@ -206,7 +206,7 @@ class Grader:
         return decided
 
     def _grade_own(self, chunk: Sequence[Pair], before: int) -> Iterator[Outcome]:
-        for number, (status, value) in enumerate(self._submit(chunk), before + 1):
+        for number, (status, value) in enumerate(self._running_pool().submit(chunk), before + 1):
             if status == "error":
                 raise TOPRError(f"grader {self.name} raised {' '.join(value.split())} (completion {number})")
             yield self._own_outcome(value, number) if status == "ok" else Outcome("incorrect", None, status)
