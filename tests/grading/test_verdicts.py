@@ -37,7 +37,7 @@ def rollouts(texts: list[str], problem: list[int], bounds: list[int], name: str 
 
 
 def all_said(name: str = "rollouts/a") -> Rollouts:
-    """What stands in SAID, of each problem; a shard has one and a half of them."""
+    """SAID as completions of each problem; a shard has one and a half of them."""
     problem = np.repeat(np.arange(len(PROBLEMS)), len(SAID)).tolist()
     return rollouts([*SAID] * len(PROBLEMS), problem, [0, 9, 18, len(problem)], name)
 

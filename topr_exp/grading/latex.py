@@ -231,7 +231,7 @@ class _Canonical:
         return self.tokens[self.at] if self.at < len(self.tokens) else None
 
     def _until(self, closing: str, depth: int) -> list[str]:
-        """What stands before a closing bracket, or the end; parentheses come in pairs."""
+        """The tokens up to a closing bracket, or the end; parentheses come in pairs."""
         out: list[str] = []
         level = 1
         while self.at < len(self.tokens):
