@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from reproduce.figure import ORDER, Extra, by_model, name_of
-from topr_exp.report.curves import band
-from topr_exp.report.figures import COLORS, DASHES, MARKERS, PERCENT, STYLE
+from topr_exp.report.figures import COLORS, DASHES, MARKERS, PERCENT, STYLE, band
 from topr_exp.report.selection import Runs
 from topr_exp.runtime.files import write_whole
 
@@ -91,17 +91,17 @@ def over_updates(ax: Axes, groups: Mapping[Any, Runs], part: str, name: str, sha
     for key, runs in groups.items():
         style = series_style(place(key, [*groups]))
         parts = [each[part] for each in runs if name in each.get(part, {})]
-        lines = [(np.array(each["step"], float), np.array(each[name], float)) for each in parts]
-        found = band(lines, share=share, between=True)
-        if found is None:
+        lines = [pd.Series(each[name], each["step"], dtype=float) for each in parts]
+        found = scale * band(lines, share=share, between=True)
+        if found.empty:
             continue
-        for x, y in lines:
-            ax.plot(x, scale * y, color=style["color"], lw=0.5, alpha=0.5)
-        ax.plot(found.x, scale * found.mean, label=name_of(key), **style)
-        if share and found.curves > 1:
-            ax.fill_between(found.x, scale * found.low, scale * found.high, color=style["color"], alpha=0.1, lw=0)
+        for line in lines:
+            ax.plot(line.index, scale * line, color=style["color"], lw=0.5, alpha=0.5)
+        ax.plot(found.index, found["mean"], label=name_of(key), **style)
+        if share and len(lines) > 1:
+            ax.fill_between(found.index, found["low"], found["high"], color=style["color"], alpha=0.1, lw=0)
         if share and key == next(iter(groups)):
-            ax.axhline(scale * found.mean[0], color="0.45", ls=":", lw=1)
+            ax.axhline(found["mean"].iloc[0], color="0.45", ls=":", lw=1)
     ax.set(xlabel="updates", ylabel=f"{name} (%)" if share else name_of(name))
 
 

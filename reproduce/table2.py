@@ -84,7 +84,7 @@ def table2(runs: Sequence[Run]) -> str:
     comparison = group_runs([one.run for one in tested])
     if keys := [key for key in comparison.keys if key not in ("algo.name", "data.seed", TEST)]:
         raise TOPRError(f"these runs can't stand in one table: they differ in {', '.join(keys)}")
-    tested = [one for i, one in enumerate(tested) if i not in comparison.repeats]
+    tested = [one for one in tested if one.run.name not in comparison.repeats]
     also = [f"also differs: {comparison.confounded}"] if comparison.confounded else []
     return "\n".join([*render(rows_of(tested), tested), *also])
 

@@ -10,6 +10,7 @@ Runs that were tested on different problems come in tables of their own.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -39,16 +40,29 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_comparison(options: argparse.Namespace) -> int:
+    from topr_exp.report.groups import group_runs, tell
+    from topr_exp.report.results import record
+    from topr_exp.report.selection import Runs
+
     tables, unknown = [], None
     tests = by_test(finished_runs(options.folders, options.figure))
-    for title, runs in tests:
+    for title, runs in tests.items():
+        comparison = group_runs(runs)
+        for one, other in comparison.repeats.items():
+            print_warning(f"{one} has the settings and seeds of {other}: counted once")
+        groups = {
+            tuple(tell(key, members[0]) for key in comparison.keys) or (label,): Runs(
+                [record(run, figure=options.figure) for run in members]
+            )
+            for label, members in comparison.groups.items()
+        }
+        notes = [f"also differs: {comparison.confounded}"] if comparison.confounded else []
         try:
-            groups, notes = groups_of(runs, options.figure)
             text = "\n".join([table(groups, options.against, options.figure), *notes])
         except ConfigError as error:  # a group may be there in one table and not in another
             unknown = error
         else:
-            tables.append(text if len(tests) == 1 else f"{title}\n{text}")
+            tables.append(text if len(tests) == 1 else f"test problems: {title}\n{text}")
     if unknown is not None and not tables:
         raise unknown
     print("\n\n".join(tables))
@@ -63,13 +77,10 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
     from topr_exp.report.results import record
     from topr_exp.report.runs import find_runs
 
-    everything = find_runs(folders)
+    everything, readable = find_runs(folders), []
     runs = [run for run in everything if run.status == "done"]
-    if not runs:
-        raise TOPRError(f"none of the {len(everything)} runs there is finished")
     if left := len(everything) - len(runs):
         print_warning(f"{left} unfinished run{'s are' if left > 1 else ' is'} left out")
-    readable = []
     for run in runs:
         try:
             record(run)
@@ -78,49 +89,25 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
         else:
             readable.append(run)
     if not readable:
-        raise TOPRError(f"none of the {len(runs)} finished runs there can be read")
+        raise TOPRError(f"none of the {len(everything)} runs there is finished and can be read")
     if figure == "maj" and (without := [run.name for run in readable if not run.evaluations[-1].get("maj@k")]):
         raise TOPRError(f"{without[0]} has no maj@K: its grader does not say what incorrect completions answer")
     return readable
 
 
-def by_test(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
-    """The runs by the problems that they were tested on, with a name of these: only on the same ones are they paired.
+def by_test(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """The runs by the problems that they were tested on: only on the same ones are they paired.
 
-    It is of the settings of data, with a number where these are the same and the problems are not.
+    The names are settings of data, with a number where these are the same and the problems are not.
     """
-    from topr_exp.report.groups import TEST, flatten, ignored, rank, tell, telling
+    from topr_exp.report.groups import group_runs
     from topr_exp.report.results import gold_answers
 
     tests: dict[str, list[Run]] = {}
     for run in runs:
-        tests.setdefault(str(gold_answers(run)), []).append(run)
-    firsts = [members[0].config for members in tests.values()]
-    leaves = {key for config in firsts for key, _ in flatten(config)}
-    settings = [dict(flatten(config, leaves)) | {TEST: i} for i, config in enumerate(firsts, 1)]
-    names = {key for one in settings for key in one if key.startswith("data.") and not ignored(key)} - {TEST}
-    keys = telling([*sorted(names, key=rank), TEST], settings)
-    titles = [f"test problems: {', '.join(tell(key, one) for key in keys)}" for one in settings]
-    return list(zip(titles, tests.values(), strict=True))
-
-
-def groups_of(runs: list[Run], figure: str) -> tuple[dict[tuple[str, ...], Runs], list[str]]:
-    """The runs by the values of the settings that tell groups apart, and lines on what else these differ in."""
-    from topr_exp.report.groups import group_runs, tell
-    from topr_exp.report.results import record
-    from topr_exp.report.selection import Runs
-
-    comparison = group_runs(runs)
-    for i, other in comparison.repeats.items():
-        print_warning(f"{runs[i].name} has the settings and seeds of {runs[other].name}: counted once")
-    records = [record(run, draw, figure=figure) for run, draw in zip(runs, comparison.draws, strict=True)]
-    notes = [f"also differs: {comparison.confounded}"] if comparison.confounded else []
-    return {
-        tuple(tell(key, comparison.settings[members[0]]) for key in comparison.keys) or (label,): Runs(
-            [records[i] for i in members]
-        )
-        for label, members in comparison.groups.items()
-    }, notes
+        tests.setdefault(gold_answers(run), []).append(run)
+    firsts = [dataclasses.replace(one, config={"data": one.config.get("data", {})}) for one, *_ in tests.values()]
+    return dict(zip([run.group for run in group_runs(firsts).runs], tests.values(), strict=True))
 
 
 def references(groups: Sequence[tuple[str, ...]], against: str | None) -> dict[tuple[str, ...], tuple[str, ...] | None]:
@@ -146,37 +133,26 @@ def name_of(group: tuple[str, ...]) -> str:
 
 def table(groups: dict[tuple[str, ...], Runs], against: str | None, figure: str) -> str:
     """A line for each group."""
+    from topr_exp.report.selection import difference
+
     compared = references([*groups], against)
     title = f"{figure}, %"
     width = max(map(len, [title, *map(name_of, groups)]))
     head = against or name_of(next(iter(groups)))
     lines = [f"{title:<{width}}  runs  {'mean':<20}  {'over':<20}  minus {head}"]
     for group, runs in groups.items():
-        found = runs.interval(figure)
-        line = f"{name_of(group):<{width}}  {len(runs):>4}  {found.percent():<20}  {found.over:<20}"
-        other = compared[group]
-        if other != group:
-            line += f"  {difference_to(groups[other], runs, figure) if other else 'nothing to compare with'}"
-        lines.append(line.rstrip())
+        found, other, told = runs.interval(figure), compared[group], ""
+        if other is None:
+            told = "nothing to compare with"
+        elif other != group:
+            minus = difference(groups[other], runs, figure)
+            told = "no seed in common" if minus is None else f"{minus.percent(sign=True):<22}  {minus.over}"
+        lines.append(
+            f"{name_of(group):<{width}}  {len(runs):>4}  {found.percent():<20}  {found.over:<20}  {told}".rstrip()
+        )
     problems = next(iter(groups.values())).values(figure).shape[1]
     lines.append(f"[ ]: 95 %, {problems} test problems; differences are paired by seed and problem")
     return "\n".join(lines)
-
-
-def difference_to(reference: Runs, runs: Runs, figure: str) -> str:
-    """A difference, what it rests on, and the means that it is of where these are not those of the lines."""
-    from topr_exp.report.selection import Runs, difference
-
-    found = difference(reference, runs, figure)
-    if found is None:
-        return "no seed in common"
-    told = f"{found.percent(sign=True):<22}  {found.over}"
-    shared = {*runs.seeds} & {*reference.seeds}
-    if {*runs.seeds} != {*reference.seeds}:
-        means = [Runs([one for one in each if one["settings"]["seed"] in shared]).interval(figure) for each in
-                 (runs, reference)]  # fmt: skip
-        told += f" ({' - '.join(f'{100 * each.value:.1f}' for each in means)} with the seeds of both)"
-    return told
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,13 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if not all(0 <= p <= 1 for p in args.effective_positive or ()):
         parser.error("--effective-positive must lie in [0, 1]")
-    return exit_status(partial(show, args))
 
+    def show() -> int:
+        found = difficulty_of_run(args.run, args.iteration, args.effective_positive or EFFECTIVE_POSITIVE)
+        print(json.dumps(found, indent=2) if args.json else difficulty_table(found))
+        return 0
 
-def show(args: argparse.Namespace) -> int:
-    found = difficulty_of_run(args.run, args.iteration, args.effective_positive or EFFECTIVE_POSITIVE)
-    print(json.dumps(found, indent=2) if args.json else difficulty_table(found))
-    return 0
+    return exit_status(show)
 
 
 def difficulty_of_run(run: Path, iteration: int, effective_positive: Sequence[float]) -> dict[str, Any]:
@@ -67,15 +66,15 @@ def difficulty_of_run(run: Path, iteration: int, effective_positive: Sequence[fl
 
 def difficulty_table(found: dict[str, Any]) -> str:
     """Shares of the total weight in %, a row for each p̃, a column for each tenth of accuracy."""
-    heads = "".join(f"{f'{i / 10:.1f}-{(i + 1) / 10:.1f}':>9}" for i in range(10))
-    lines = [
-        f"share of the weight in %, by accuracy of the sampling model; p = {found['positive_share']:.3f}",
-        f"{'p~':>6}{'c':>8}{heads}",
-        f"{'problems':>14}" + "".join(f"{count:>9}" for count in found["problems"]),
-    ]
-    for p, c, row in zip(found["effective_positive"], found["baseline"], found["share"], strict=True):
-        lines.append(f"{p:>6g}{c:>8.3f}" + "".join(f"{100 * share:>9.1f}" for share in row))
-    return "\n".join(lines)
+    import pandas as pd
+
+    table = pd.DataFrame(found["share"], columns=[f"{i / 10:.1f}-{(i + 1) / 10:.1f}" for i in range(10)]) * 100
+    table.insert(0, "c", found["baseline"])
+    table.insert(0, "p~", found["effective_positive"])
+    return (
+        f"share of the weight in %, by accuracy of the sampling model; p = {found['positive_share']:.3f}; problems of "
+        f"each: {', '.join(map(str, found['problems']))}\n{table.round(3).to_string(index=False)}"
+    )
 
 
 if __name__ == "__main__":

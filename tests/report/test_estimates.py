@@ -1,84 +1,221 @@
-"""Means and 95 % intervals of the report against plain arithmetic."""
+"""Means and 95 % intervals of the report against plain arithmetic; who ended best, and what of that is not sure."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
-from topr_exp.report.estimates import as_printed, estimate, majority_name, reward_name
+from tests.reproduce.worlds import group
+from topr_exp.evaluation.intervals import Interval, crossed_interval
+from topr_exp.report import estimates as module
+from topr_exp.report.estimates import Row, best_first, estimate, headlines, listed, printed, ranking
+from topr_exp.report.groups import group_runs
+from topr_exp.report.results import packed
 from topr_exp.report.runs import Run
+from topr_exp.report.selection import Runs, difference, gain, of_problems, over_seeds
+from topr_exp.types import TOPRError
 
 BASE = evaluation(30, 40, 20, ends=(25, 36))
 
 
-def runs(*finals: tuple[float, float, float]) -> list[Run]:
+def runs_of(*finals: tuple[float, float, float]) -> list[Run]:
     return [made_run(f"r{i}", BASE, evaluation(*each, ends=(each[0] - 4, each[0] + 5)), seed=i)
             for i, each in enumerate(finals)]  # fmt: skip
+
+
+def ends(found: Interval | None) -> tuple[float, float, float]:
+    assert found is not None
+    return found.value, found.low, found.high
 
 
 @pytest.mark.parametrize(("name", "place"), [("pass@1", 0), ("maj@8", 1), ("invalid", 2)])
 def test_a_group_s_figure_is_its_mean_with_the_interval_over_seeds(name: str, place: int) -> None:
     finals = [(60.0, 70.0, 9.0), (63.0, 66.0, 7.0), (58.5, 71.0, 8.0)]
-    found = estimate(runs(*finals), name)
+    found = estimate(runs_of(*finals), name)
+    assert ends(found) == pytest.approx(by_hand.interval([each[place] / 100 for each in finals]), abs=1e-4)
     assert found is not None
-    expected = by_hand.interval([each[place] / 100 for each in finals])
-    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=1e-4)
     assert found.seeds == 3
-    base = estimate(runs(*finals), name, "base")
-    assert base is not None
-    assert base.value == pytest.approx((30, 40, 20)[place] / 100)
-
-
-def test_an_interval_of_shares_ends_where_shares_end() -> None:
-    found = estimate(runs((99, 1, 1), (80, 2, 1), (99, 3, 1)), "pass@1")
-    assert found is not None
-    assert (found.high, found.low) == (1.0, pytest.approx(by_hand.interval([0.99, 0.8, 0.99])[1], abs=1e-4))
+    assert ends(estimate(runs_of(*finals), name, "base"))[0] == pytest.approx((30, 40, 20)[place] / 100)
+    high = ends(estimate(runs_of((99, 1, 1), (80, 2, 1), (99, 3, 1)), "pass@1"))
+    assert high[1:] == (pytest.approx(by_hand.interval([0.99, 0.8, 0.99])[1], abs=1e-4), 1.0)  # where shares end
 
 
 def test_a_single_run_has_the_interval_over_problems_that_was_measured() -> None:
-    (one,) = runs((60, 70, 5))
-    for name, ends in (("pass@1", (0.56, 0.65)), ("maj@8", (0.59, 0.68))):
-        found = estimate([one], name)
-        assert found is not None
-        assert (found.low, found.high, found.seeds) == (pytest.approx(ends[0]), pytest.approx(ends[1]), 1)
+    (one,) = runs_of((60, 70, 5))
+    assert ends(estimate([one], "pass@1")) == pytest.approx((0.60, 0.56, 0.65))
+    assert ends(estimate([one], "maj@8")) == pytest.approx((0.70, 0.59, 0.68))
     from_error = estimate([made_run("x", BASE, evaluation(60, 70, 5, se=2.0))], "pass@1")  # 1.96 standard errors
-    assert from_error is not None
-    assert (from_error.low, from_error.high) == pytest.approx((0.6 - 0.0392, 0.6 + 0.0392))
+    assert ends(from_error) == pytest.approx((0.6, 0.6 - 0.0392, 0.6 + 0.0392))
     assert estimate([made_run("x", BASE, {})], "pass@1") is None
 
 
 def test_a_run_that_is_not_finished_is_not_averaged_with_those_that_are() -> None:
-    made = runs((60, 70, 9), (50, 66, 7), (10, 20, 7))
+    made = runs_of((60, 70, 9), (50, 66, 7), (10, 20, 7))
     made[2].status = "running"
-    found = estimate(made, "pass@1")
-    assert found is not None
-    assert (found.value, found.seeds) == (pytest.approx(0.55), 2)
-    so_far = estimate(made[2:], "pass@1")
-    assert so_far is not None
-    assert so_far.value == pytest.approx(0.1)
-
-
-def test_the_headline_vote_is_the_one_with_most_completions() -> None:
-    run = made_run("x", BASE, {"maj@2": 0.1, "maj@4": 0.3, "maj@k": {}, "maj@4_se": 0.1})
-    assert majority_name([made_run("y", {}, run.summary["final"])]) == "maj@4"
-    assert majority_name([made_run("x", BASE, {"pass@1": 0.1})]) is None
+    assert ends(estimate(made, "pass@1"))[0] == pytest.approx(0.55)
+    assert ends(estimate(made[2:], "pass@1"))[0] == pytest.approx(0.1)
 
 
 def test_a_mean_reward_is_no_share() -> None:
     """Its interval may lie beyond 1, and nothing of it is in percent."""
-    made, rewards = runs((60.0, 70.0, 9.0), (63.0, 66.0, 7.0)), [-0.5, 2.5]
-    assert reward_name(made) is None
+    made, rewards = runs_of((60.0, 70.0, 9.0), (63.0, 66.0, 7.0)), [-0.5, 2.5]
+    assert headlines(made) == ["pass@1", "maj@8"]
     for run, reward in zip(made, rewards, strict=True):
         run.summary["final"] |= {"mean_reward": reward, "mean_reward_se": 0.1}
-    assert reward_name(made) == "mean_reward"
-    found = estimate(made, "mean_reward")
+    assert headlines(made) == ["pass@1", "mean_reward", "maj@8"]
+    found = ends(estimate(made, "mean_reward"))
+    assert found == pytest.approx(by_hand.interval(rewards), rel=0.005)
+    assert found[2] > 1
+    assert (printed(made[1:], "mean_reward"), printed(made[1:], "pass@1")) == ("2.5 [2.3, 2.7]", "63.0 [59.0, 68.0]")
+    votes = {"maj@2": 0.1, "maj@4": 0.3, "maj@k": {}, "maj@4_se": 0.1}
+    assert headlines([made_run("y", {}, votes)]) == ["pass@1", "maj@4"], "the vote of most completions"
+
+
+# ---- records by seed and problem
+
+
+@pytest.mark.parametrize("shape", [(2, 9), (3, 30), (5, 12)])
+def test_an_interval_over_seeds_and_problems(shape: tuple[int, int]) -> None:
+    seeds, problems = shape
+    rng = np.random.default_rng(seeds)
+    effects = 0.03 * rng.normal(size=(seeds, 1)) + 0.1 * rng.normal(size=(1, problems))
+    table = 0.5 + effects + 0.02 * rng.normal(size=shape)
+    assert ends(crossed_interval(table)) == pytest.approx(by_hand.crossed_interval(table.tolist()), abs=2e-3)
+    values = table[0].tolist()  # over seeds alone, and over problems alone
+    assert ends(over_seeds(values)) == pytest.approx(by_hand.interval(values), abs=1e-3)
+    assert ends(crossed_interval(table[:1])) == pytest.approx(by_hand.interval(values), abs=1e-3)
+    assert over_seeds(values[:1]) is None
+
+
+def test_a_verifier_s_solutions_to_a_problem_are_averaged_and_no_others() -> None:
+    """It is asked of all first solutions, then of all second ones: three problems, two solutions, four verdicts."""
+    counts = {"correct": "4 0 1 2 0 3", "invalid": "0 4 1 0 2 1"}
+    found = {"n": 4, "solutions": 2, "of_problems": counts}
+    assert of_problems(found, "pass@1").tolist() == [(4 + 2) / 8, 0, (1 + 3) / 8]
+    assert of_problems(found, "invalid").tolist() == [0, (4 + 2) / 8, (1 + 1) / 8]
+
+
+def test_the_columns_are_what_they_are_called() -> None:
+    runs = Runs(group("topr", 60, invalid=5, maj=80, base={"correct": 25.0, "invalid": 30.0, "maj": 35.0}).records())
+    found = {(name, part): 100 * float(np.mean(runs.each(name, part)))
+             for name in ("pass@1", "maj", "invalid") for part in ("base", "final")}  # fmt: skip
+    assert found == pytest.approx(
+        {("pass@1", "base"): 25, ("pass@1", "final"): 60, ("maj", "base"): 35, ("maj", "final"): 80,
+         ("invalid", "base"): 30, ("invalid", "final"): 5}, abs=0.07
+    )  # fmt: skip
+    assert ends(gain(runs, "invalid"))[0] == pytest.approx(-0.25, abs=0.001)
+
+
+def test_seeds_are_paired_by_their_number_wherever_they_stand() -> None:
+    """Seeds lie up to 40 points apart, the second algorithm 5 above the first in each: decided over the shared seeds,
+    which stand at other places in the two lists."""
+    levels = {0: 20, 1: 60, 2: 40, 3: 55, 4: 25}
+
+    def runs(algo: str, seeds: tuple[int, ...], more: float) -> Runs:
+        made = group(algo, tuple(float(levels[seed] + more) for seed in seeds), seeds=seeds).records()
+        return Runs(made[::-1] if more else made)
+
+    found = difference(runs("a", (0, 1, 2, 3), 0), runs("b", (1, 2, 3, 4), 5))
     assert found is not None
-    expected = by_hand.interval(rewards)
-    assert (found.value, found.low, found.high) == pytest.approx(expected, rel=0.005)
-    assert found.high > 1
-    single = estimate(made[1:], "mean_reward")
-    assert single is not None
-    assert (single.low, single.high) == pytest.approx((2.304, 2.696))
-    assert as_printed(single, "mean_reward") == "2.5 [2.3, 2.7]"
-    assert as_printed(single, "pass@1") == "250.0 [230.4, 269.6]"
+    assert (found.seeds, found.value) == (3, pytest.approx(0.05, abs=0.001))
+    assert 0.03 < found.low < found.high < 0.07
+    assert difference(runs("a", (0, 1), 0), runs("b", (2, 3), 5)) is None
+
+
+def test_runs_are_told_apart_by_their_settings() -> None:
+    groups = [group("topr", 50, effective_positive=p, compose__positive_share=q) for p in (0.5, 0.02, 0.1)
+              for q in (0.1, 0.5)]  # fmt: skip
+    runs = Runs([record for each in groups for record in each.records()] + group("topr", 20).records())
+    assert {p: len(each) for p, each in runs.split("effective_positive").items()} == {0.02: 6, 0.1: 6, 0.5: 6}
+    assert len(runs.where(effective_positive=0.1, compose__positive_share=0.5)) == 3
+    assert len(runs.where(effective_positive=None)) == 3
+    assert runs.seeds == sorted(runs.seeds)
+
+
+# ---- who ended best
+
+N, PROBLEMS = 8, 40
+LEVELS = {"topr": 0.8, "tis": 0.78, "sft": 0.3}
+
+
+def counts(algo: str, seed: int, part: str) -> np.ndarray:
+    chance = np.random.default_rng([*algo.encode(), seed])
+    return chance.binomial(N, LEVELS[algo] if part == "final" else 0.1, PROBLEMS)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
+    """Three algorithms on three seeds, whose verdicts are made up."""
+    made = [made_run(f"{algo}{seed}", *({"pass@1": float(counts(algo, seed, part).mean() / N)}
+                     for part in ("base", "final")), algo__name=algo, seed=seed)
+            for algo in LEVELS for seed in range(3)]  # fmt: skip
+
+    def record(run: Run, part: str = "final", figure: str = "pass@1") -> Any:
+        values = packed(counts(run.config["algo"]["name"], run.config["seed"], part))
+        found = {"n": N, "of_problems": {"correct": values, "invalid": values, "maj": values}}
+        return {"settings": {"seed": run.draw}, part: found}
+
+    monkeypatch.setattr(module, "gold_answers", lambda run: "all of one test")
+    monkeypatch.setattr(module, "record", record)
+    return made
+
+
+def ranked(runs: list[Run]) -> tuple[str, list[Row]]:
+    return ranking(best_first(group_runs(runs).groups))
+
+
+def paired(first: str, second: str) -> str:
+    values = [np.stack([counts(algo, seed, "final") / N for seed in range(3)]) for algo in (first, second)]
+    return crossed_interval(values[0] - values[1]).percent(sign=True)
+
+
+def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs: list[Run]) -> None:
+    sentence, rows = ranked(runs)
+    assert [(row["group"], row["runs"]) for row in rows] == [("topr", 3), ("tis", 3), ("sft", 3)]
+    assert [row.get("minus topr") for row in rows] == [None, paired("tis", "topr"), paired("sft", "topr")]
+    assert [row.get("over") for row in rows] == [None, "3 seeds, problems", "3 seeds, problems"]
+    assert sentence == (
+        f"topr ended best: {rows[0]['pass@1 %']} % pass@1 (3 runs). Not told apart from it: tis. "
+        "The others ended below it, each beyond its own 95 % interval."
+    )
+    sentence, rows = ranked([run for run in runs if run.config["seed"] == 0])
+    assert [row.get("over") for row in rows] == [None, "problems", "problems"]
+    assert sentence.endswith("Where one seed is compared, nothing is said of other seeds.")
+    assert listed([*"abcdefg"]) == "a; b; c; d; e; 2 more"
+
+
+def test_without_verdicts_nothing_is_compared(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(run: Run) -> Any:
+        raise TOPRError("gone")
+
+    for golds in (gone, lambda run: run.config["algo"]["name"]):  # and where each was tested on other problems
+        monkeypatch.setattr(module, "gold_answers", golds)
+        sentence, rows = ranked(runs)
+        mean = rows[0]["pass@1 %"]
+        assert sentence == (
+            f"topr has the highest number, {mean} % pass@1 (3 runs), "
+            "but no other shares a seed, the test and its verdicts with it."
+        )
+        assert not any("minus topr" in row for row in rows)
+    monkeypatch.setattr(module, "gold_answers", lambda run: str(run.config["algo"]["name"] == "tis"))
+    assert ranked(runs)[0].startswith(
+        f"topr ended best: {mean} % pass@1 (3 runs). Not compared, for want of a common seed, test or verdicts: tis."
+    )
+
+
+def test_a_single_group_begins_with_base_against_trained_and_unfinished_runs_are_left_out(runs: list[Run]) -> None:
+    sentence, rows = ranked([run for run in runs if run.config["algo"]["name"] == "topr"])
+    gained = np.stack([counts("topr", seed, "final") - counts("topr", seed, "base") for seed in range(3)]) / N
+    assert [row["model"] for row in rows] == ["base", "trained"]
+    assert rows[1]["minus base"] == crossed_interval(gained).percent(sign=True)
+    assert sentence.startswith("pass@1 went from ")
+    assert sentence.endswith(f"(3 runs), by {rows[1]['minus base']} points.")
+    for run in runs:
+        run.status = "running"
+    assert ranked(runs) == ("No run has finished yet.", [])
+    runs[0].status = "done"
+    assert [row["model"] for row in ranked(runs)[1]] == ["base", "trained"]

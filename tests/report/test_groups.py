@@ -10,15 +10,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.conftest import config_of
-from tests.run_folders import make_run, make_sweep
+from tests.run_folders import make_run
 from topr_exp.config.schema import plain
-from topr_exp.report.groups import axes, different_bases, flatten, group_runs
+from topr_exp.report import read_runs
+from topr_exp.report.groups import different_bases, flatten, group_runs
 from topr_exp.report.page import facts
 from topr_exp.report.runs import Run, find_runs
-from topr_exp.report.write import write_report
+from topr_exp.report.tables import groups_csv, runs_csv
 
 
 def run_with(name: str, **settings: Any) -> Run:
@@ -33,29 +32,22 @@ def run_with(name: str, **settings: Any) -> Run:
     return Run(Path(name), name, config=config)
 
 
-def test_runs_that_differ_in_their_seeds_are_repetitions() -> None:
-    found = group_runs([run_with(f"r{i}", seed=i, output_dir=str(i)) for i in range(3)])
-    assert found.keys == found.differing == []
-    assert found.groups == {"topr": [0, 1, 2]}
+def sizes(runs: list[Run]) -> dict[str, int]:
+    return {label: len(members) for label, members in group_runs(runs).groups.items()}
 
 
 def test_settings_that_follow_from_others_do_not_name_groups() -> None:
-    runs = [run_with(f"{name}{lr}{seed}", algo={"name": name, "b_pos": b}, lr=lr, seed=seed)
-            for name, b in (("topr", 1.0), ("is", math.inf)) for lr in (1e-4, 1e-3) for seed in (0, 1)]  # fmt: skip
+    """Seeds make repetitions, which stand in the order of the runs; memory and folders make no difference."""
+    runs = [run_with(f"{name}{lr}{seed}", algo={"name": name, "b_pos": b}, lr=lr, seed=seed, output_dir=str(seed),
+                     optim={"micro_batch_size": seed})
+            for seed in (2, 0, 1) for name, b in (("topr", 1.0), ("is", math.inf)) for lr in (1e-3, 1e-4)]  # fmt: skip
     found = group_runs(runs)
     assert found.keys == ["algo.name", "lr"]
     assert found.differing == ["algo.name", "algo.b_pos", "lr"]
-    assert {label: len(members) for label, members in found.groups.items()} == {
-        "topr, lr=0.0001": 2, "topr, lr=0.001": 2, "is, lr=0.0001": 2, "is, lr=0.001": 2
-    }  # fmt: skip
-
-
-def test_other_weights_are_no_repetition_and_other_memory_is() -> None:
-    paths = [run_with(name, model={"path": name}, seed=seed) for seed, name in enumerate(("one", "two"))]
-    assert group_runs(paths).keys == ["model.path"]
-    assert len(group_runs(paths).groups) == 2
-    sizes = [run_with(f"r{n}", seed=n, optim={"micro_batch_size": n}) for n in (1, 2)]
-    assert group_runs(sizes).keys == []
+    assert list(found.groups) == ["is, lr=0.0001", "is, lr=0.001", "topr, lr=0.0001", "topr, lr=0.001"]
+    assert all([run.config["seed"] for run in members] == [2, 0, 1] for members in found.groups.values())
+    assert sizes([run_with(f"r{i}", seed=i) for i in range(3)]) == {"topr": 3}
+    assert sizes([run_with("a"), run_with("b"), Run(Path("c"), "c")]) == {"topr": 1, "c (settings unknown)": 1}
 
 
 def test_runs_are_repetitions_unless_they_differ_in_what_decides_their_result() -> None:
@@ -76,15 +68,8 @@ def test_runs_are_repetitions_unless_they_differ_in_what_decides_their_result() 
     assert {"cluster.jobs", "output_dir", "optim.micro_batch_size"} <= {*pooled}
 
 
-def test_members_of_a_group_stand_in_the_order_of_the_runs() -> None:
-    runs = [run_with(f"{name}{seed}", algo={"name": name}, seed=seed) for seed in (2, 0, 1) for name in ("topr", "is")]
-    assert group_runs(runs).groups == {"is": [1, 3, 5], "topr": [0, 2, 4]}
-
-
-@pytest.fixture(scope="module")
-def of_different_settings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """The report's tables of runs of which no two are repetitions, each with another seed, and how many they are."""
-    folder = tmp_path_factory.mktemp("settings")
+def test_runs_of_different_settings_are_never_averaged(tmp_path: Path) -> None:
+    """Runs of which no two are repetitions, each with another seed: as many groups, no two with one name."""
     lora = {"rank": 16, "alpha": 32}
     changes: list[dict[str, Any]] = [
         {}, {"model": {"lora": lora}}, {"model": {"lora": {**lora, "rank": 17}}}, {"model": {"lora": {"rank": None}}},
@@ -93,69 +78,55 @@ def of_different_settings(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
         {"effective_positive": 0.3}, {"new": 1}, {"data": {"template": "–"}}, {"data": {"template": "a"}},
     ]  # fmt: skip
     for seed, change in enumerate(changes):
-        _, path = make_run(folder, f"seed={seed}", "data.template=null", rng=seed % 10)
+        _, path = make_run(tmp_path, f"seed={seed}", "data.template=null", rng=seed % 10)
         stored = json.loads((path / "config.json").read_text())
         for key, value in change.items():
             stored["resolved"][key] = {**stored["resolved"][key], **value} if isinstance(value, dict) else value
         (path / "config.json").write_text(json.dumps(stored))
-    return write_report([folder]).parent / "tables", len(changes)
-
-
-def test_runs_of_different_settings_are_never_averaged(of_different_settings: tuple[Path, int]) -> None:
-    tables, count = of_different_settings
-    rows = list(csv.DictReader((tables / "groups.csv").open(encoding="utf-8")))
-    assert [row["runs"] for row in rows] == ["1"] * count
-    assert len({row["group"] for row in rows}) == count, "no two have one name"
-
-
-@pytest.mark.parametrize("name", ["runs.csv", "groups.csv"])
-def test_a_table_has_one_column_a_name(of_different_settings: tuple[Path, int], name: str) -> None:
-    heads = next(csv.reader((of_different_settings[0] / name).open(encoding="utf-8")))
-    assert len(heads) == len({*heads})
+    comparison = group_runs(find_runs([tmp_path]))
+    rows = list(csv.DictReader(groups_csv(comparison).splitlines()))
+    assert [row["runs"] for row in rows] == ["1"] * len(changes)
+    assert len({row["group"] for row in rows}) == len(changes)
+    for table in (groups_csv(comparison), runs_csv(comparison)):  # one column a name
+        heads = table.splitlines()[0].split(",")
+        assert len(heads) == len({*heads})
+    assert len(read_runs(tmp_path).columns) == len({*read_runs(tmp_path).columns})
 
 
 def test_the_same_run_twice_is_counted_once(tmp_path: Path) -> None:
     _, path = make_run(tmp_path / "a", "seed=0")
     make_run(tmp_path / "a", "seed=1", rng=1)
     shutil.copytree(path, tmp_path / "copy" / path.name)
-    tables = write_report([tmp_path]).parent / "tables"
-    (row,) = csv.DictReader((tables / "groups.csv").open(encoding="utf-8"))
+    comparison = group_runs(find_runs([tmp_path]))
+    (row,) = csv.DictReader(groups_csv(comparison).splitlines())
     assert (row["runs"], row["final_pass@1_interval_over"]) == ("2", "2 seeds")
-    runs = find_runs([tmp_path])
-    assert len(facts(runs, group_runs(runs))["counted once"].split(" and ")) == 2
+    assert len(facts(comparison)["counted once"].split(" and ")) == 2
 
 
-def test_settings_that_differ_with_the_groups_are_named() -> None:
-    """An algorithm's own come with its name; any other may be why its runs end where they do."""
-    runs = [run_with(name, algo={"name": name, "b_pos": b}, optim={"lr": lr}, seed=seed)
+def test_what_is_held_fixed_and_what_differs_with_the_groups_is_named() -> None:
+    """An algorithm's own settings come with its name; any other may be why its runs end where they do."""
+    runs = [run_with(name, algo={"name": name, "b_pos": b}, optim={"lr": lr}, seed=seed, model={"name": "tiny"})
             for name, b, lr in (("topr", 1.0, 1e-4), ("tis", 0.0, 1e-3)) for seed in (0, 1)]  # fmt: skip
-    found = group_runs(runs)
-    assert found.keys == ["algo.name"]
-    assert facts(runs, found)["also differs"] == "optim.lr (0.0001, 0.001)"
-
-
-def test_a_run_without_settings_stands_alone() -> None:
-    found = group_runs([run_with("a"), run_with("b"), Run(Path("c"), "c")])
-    assert list(found.groups) == ["topr", "c (settings unknown)"]
+    for run in runs:
+        run.environment = {"git_commit": "0123456789abcdef", "git_dirty": False}
+        run.evaluations = [{"problems": 200, "samples": 8}]
+    runs[0].environment["git_dirty"], runs[1].evaluations = True, [{"problems": 50, "samples": 8}]
+    assert facts(group_runs(runs)) == {
+        "held fixed": "model.name tiny",
+        "also differs": "optim.lr (0.0001, 0.001)",
+        "tested on": "200 problems, 8 completions each; 50 problems, 8 completions each",
+        "commit": "0123456789, 0123456789 with uncommitted changes",
+    }
 
 
 def test_runs_that_began_from_different_bases_are_told() -> None:
-    def run(name: str, accuracy: float, **settings: Any) -> Run:
-        made = run_with(name, model={"path": "tiny"}, **settings)
-        made.summary = {"base": {"pass@1": accuracy}}
-        return made
+    def notes(*runs: tuple[float, dict[str, Any]]) -> list[str]:
+        made = [run_with(f"{i}", model={"path": "tiny"}, **settings) for i, (_, settings) in enumerate(runs)]
+        for run, (accuracy, _) in zip(made, runs, strict=True):
+            run.summary = {"base": {"pass@1": accuracy}}
+        group_runs(made)
+        return different_bases(made)
 
-    same = [run("a", 0.2), run("b", 0.2, lr=3)]
-    assert different_bases(same, group_runs(same)) == []
-    other = [*same, run("c", 0.25)]
-    (note,) = different_bases(other, group_runs(other))
+    assert notes((0.2, {}), (0.2, {"lr": 3}), (0.25, {"data": {"n": 4}})) == []
+    (note,) = notes((0.2, {}), (0.2, {"lr": 3}), (0.25, {}))
     assert "20.0, 25.0 %" in note
-    asked = [*same, run("d", 0.25, data={"n": 4})]
-    assert different_bases(asked, group_runs(asked)) == []
-
-
-def test_axes_are_numbers_that_differ(tmp_path: Path) -> None:
-    runs = find_runs([make_sweep(tmp_path, 20)])
-    found = axes(runs, group_runs(runs))
-    assert list(found) == ["effective_positive", "algo.a_pos"]
-    assert sorted(set(found["effective_positive"])) == [0.05, 0.2, 0.5, 0.8, 1.0]

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.conftest import become_ordinary
-from tests.run_folders import make_run
+from tests.conftest import become_ordinary, config_of, overrides
+from tests.run_folders import make_run, write_lines
+from topr_exp import compare
+from topr_exp.pipeline import run as run_experiment
+from topr_exp.report import __main__ as report
+from topr_exp.report import figures
 from topr_exp.report.runs import find_runs, read_run
+from topr_exp.sweeps import __main__ as sweeps
+from topr_exp.sweeps import status
+from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
 
 
 def test_a_finished_run_has_no_notes(tmp_path: Path) -> None:
-    _, folder = make_run(tmp_path)
-    run = read_run(folder)
-    assert run.notes == []
-    assert run.status == "done"
-    assert run.config["algo"]["name"] == "topr"
-    assert len(run.updates) == 20
+    run = read_run(make_run(tmp_path)[1])
+    assert (run.notes, run.status, run.config["algo"]["name"], len(run.updates)) == ([], "done", "topr", 20)
     assert run.figure("final", "pass@1") == run.evaluations[-1]["pass@1"]
+    assert [run.name.split("/")[0] for run in find_runs([tmp_path])] == [run.name]
 
 
 def test_a_curve_has_the_last_evaluation_of_each_step_and_the_results_those_of_all_problems(tmp_path: Path) -> None:
@@ -30,43 +38,22 @@ def test_a_curve_has_the_last_evaluation_of_each_step_and_the_results_those_of_a
     told = [{"iteration": 0, "pass@1": 0.2}, {"iteration": 0, **some, "pass@1": 0.25},
             {**ended, "step": 10, **some, "pass@1": 0.5}, {**ended, "step": 20, **some, "pass@1": 0.6},
             {**ended, **some, "pass@1": 0.7}, {**ended, "pass@1": 0.65}]  # fmt: skip
-    (folder / "eval.jsonl").write_text("".join(json.dumps(each) + "\n" for each in told))
+    write_lines(folder / "eval.jsonl", told)
     run = read_run(folder)
     assert [each["pass@1"] for each in run.evaluations] == [0.2, 0.65]
     assert [(each["optimizer_step"], each["pass@1"]) for each in run.curve] == [(0, 0.25), (10, 0.5), (20, 0.7)]
 
 
-def test_what_the_run_warned_of_is_a_note(tmp_path: Path) -> None:
-    _, folder = make_run(tmp_path)
-    path = folder / "summary.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "note": "no positives"}))
-    assert read_run(folder).notes == ["no positives"]
-
-
 def test_an_unfinished_run_shows_how_far_it_got(tmp_path: Path) -> None:
     _, folder = make_run(tmp_path, done=False)
     (folder / "error.txt").write_text("TOPRError: the disk is full\n\ntraceback")
+    (folder / "summary.json").write_text(json.dumps({"base": {"pass@1": 0.2}, "note": "no positives"}))
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 1, "step": 21, "sam')
     run = read_run(folder)
-    assert run.status == "running"
-    assert len(run.updates) == 20
-    assert run.figure("base", "pass@1") == 0.2
-    assert run.figure("final", "pass@1") is None
-    assert run.notes == ["failed: TOPRError: the disk is full", "not finished (20 updates logged)"]
-
-
-@pytest.mark.parametrize("name", ["config.json", "summary.json", "state.json"])
-@pytest.mark.parametrize("content", [None, "", "{", "[]", "null", '{"identity": 3}', "\x00\xff"])
-def test_damaged_files_are_notes(tmp_path: Path, name: str, content: str | None) -> None:
-    _, folder = make_run(tmp_path)
-    (folder / name).unlink()
-    if content is not None:
-        (folder / name).write_text(content, encoding="latin-1")
-    run = read_run(folder)
-    if name != "state.json":  # a finished run's is not read
-        assert len(run.notes) == 1, run.notes
-    assert len(run.updates) == 20
+    assert (run.status, len(run.updates)) == ("running", 20)
+    assert (run.figure("base", "pass@1"), run.figure("final", "pass@1")) == (0.2, None)
+    assert run.notes == ["no positives", "failed: TOPRError: the disk is full", "not finished (20 updates logged)"]
 
 
 def test_damaged_lines_are_counted(tmp_path: Path) -> None:
@@ -79,24 +66,14 @@ def test_damaged_lines_are_counted(tmp_path: Path) -> None:
     assert [note for note in run.notes if "damaged" in note] == [
         f"{name}: {count} lines left out, damaged or another version's" for name, count in counts.items()
     ]
-    assert len(run.updates) == 20
-    assert run.completions == []
-
-
-def test_another_versions_folder_is_a_note(tmp_path: Path) -> None:
-    folder = tmp_path / "old"
-    folder.mkdir()
-    (folder / "summary.json").write_text(json.dumps({"accuracy": 0.5, "base": [1, 2], "final": "good"}))
-    (folder / "metrics.jsonl").write_text('{"update": 1, "loss": 2.0}\n')
-    (folder / "config.json").write_text(json.dumps({"lr": 1}))
-    (folder / "DONE").touch()
-    run = read_run(folder)
-    assert run.notes.pop(2) == "eval.jsonl is missing or holds nothing"
-    assert len(run.notes) == 3
-    assert all("another version" in note for note in run.notes)
+    assert (len(run.updates), run.completions) == (20, [])
 
 
 def test_runs_are_found_below_and_nothing_inside_them(tmp_path: Path) -> None:
+    with pytest.raises(TOPRError, match="no runs below"):
+        find_runs([tmp_path])
+    with pytest.raises(TOPRError, match="no such folder"):
+        find_runs([tmp_path / "missing"])
     _, folder = make_run(tmp_path / "a", "name=first")
     make_run(tmp_path / "a", "name=second", "seed=1")
     (folder / "model").mkdir()
@@ -105,6 +82,9 @@ def test_runs_are_found_below_and_nothing_inside_them(tmp_path: Path) -> None:
     assert [run.path.parent.name for run in find_runs([tmp_path])] == ["first", "second"]
     assert len(find_runs([tmp_path, folder, tmp_path / "a"])) == 2
     assert [run.path for run in find_runs([folder])] == [folder]
+    make_run(tmp_path / "b", "name=third")
+    names = [run.name.split("/") for run in find_runs([tmp_path])]
+    assert [each[0] for each in names] == ["first", names[1][0], "third"], "of one name: told apart by their folders"
 
 
 def test_runs_that_may_not_be_read_are_left_out_with_a_warning(
@@ -121,14 +101,79 @@ def test_runs_that_may_not_be_read_are_left_out_with_a_warning(
     assert f"cannot read {hidden}: no permission; what is in it is left out" in capsys.readouterr().err
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    make_run(tmp_path / "x")
-    make_run(tmp_path / "y")
-    assert [run.name.split("/")[0] for run in find_runs([tmp_path])] == ["runs", "runs"]
+# ---- a damaged run is a line of its own in the report, compare and `sweeps status`, whatever stands in its files
+
+RESULTS = ("config.json", "summary.json", "eval.jsonl", "metrics.jsonl")
+OTHERS = ("state.json", "environment.json", "completions.jsonl", "error.txt", "run.claim")
+FOUND_RUNNING = ("state.json", "error.txt", "run.claim", "eval.jsonl")
+DEEP = [b"[" * 10**5, b'{"a":' * 500 + b"1" + b"}" * 500]
+WHOLE = [b"", b"{}", b"[]\n", b"null\n", b"NaN", b'[[["x"]]]\n', b'"text"\n', bytes(range(256)), b"\xff{\n", *DEEP]
+VALUES: list[Any] = [float("nan"), 10**400, "text", [[["x"]]], {"a": {"b": 1}}, None, True, -1, "a\0\ud800"]
 
 
-def test_nothing_to_report_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(TOPRError, match="no runs below"):
-        find_runs([tmp_path])
-    with pytest.raises(TOPRError, match="no such folder"):
-        find_runs([tmp_path / "missing"])
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run."""
+    small = ["data.train_problems=8", "data.test_problems=4"]
+    config = config_of(*overrides(tmp_path_factory.mktemp("damage"), *small))
+    run_experiment(config)
+    return Path(config.folder)
+
+
+def versions(content: bytes) -> Iterator[bytes | None]:
+    """A file damaged in every way: missing, of another kind, cut, and with other values at some of its places."""
+    yield from (None, *WHOLE, content[: len(content) // 2], content[:-3])
+    if not content:
+        return
+    lines = content.splitlines() if content.count(b"\n{") else [content]
+    chance = random.Random(0)
+    for value in VALUES:
+        documents = [json.loads(line) for line in lines]
+        for at, key in (chance.choice(list(places(document))) for document in documents for _ in range(3)):
+            at[key] = json.loads(json.dumps(value))
+        yield b"".join(json.dumps(document).encode() + b"\n" for document in documents)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Where values stand in nested lists and objects, and in what."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
+        yield value, key
+        yield from places(value[key])
+
+
+@pytest.mark.parametrize("name", [*RESULTS, *OTHERS])
+def test_a_damaged_run_is_a_line_and_costs_no_other_anything(
+    finished: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished.parent.parent / "store", tmp_path / "store")
+    content = (finished / name).read_bytes() if (finished / name).exists() else b""
+    intact, names = tmp_path / "sweep" / "intact", ["intact"]
+    shutil.copytree(finished, intact, ignore=shutil.ignore_patterns("model"))
+    for number, version in enumerate(versions(content)):
+        for state in ("finished", "running") if name in FOUND_RUNNING else ("finished",):
+            folder = intact.with_name(f"{state}-{number}")
+            shutil.copytree(intact, folder)
+            (folder / name).unlink(missing_ok=True)
+            if version is not None:
+                (folder / name).write_bytes(version)
+            if state == "running":
+                (folder / "DONE").unlink()
+            names.append(folder.name)
+            found = read_run(folder)
+            assert found.notes or name in OTHERS or number > len(WHOLE) + 2, (state, version)
+    for number, each in enumerate(names, 1):
+        Run(intact.with_name(each), number, [], {}, "", [], 0.0).save()
+    assert read_run(intact).notes == []
+    if name in OTHERS:  # figures show nothing of them
+        monkeypatch.setattr(figures, "plots", lambda *_: [])
+    capsys.readouterr()
+
+    assert report.main([str(intact.parent), "--out", str(tmp_path / "out")]) == 0
+    rows = (tmp_path / "out" / "tables" / "runs.csv").read_text().split("\n")
+    assert {row.split(",")[0] for row in rows} >= set(names)
+    assert compare.main([str(intact.parent)]) == 0
+    assert "4 test problems" in capsys.readouterr().out
+    if name != "run.claim":
+        monkeypatch.setattr(status, "is_running", lambda folder: "running" in folder.name)
+    assert sweeps.main(["status", str(intact.parent)]) == 0
+    assert capsys.readouterr().out.count("\n") == len(names) + 2

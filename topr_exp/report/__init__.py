@@ -21,8 +21,7 @@ def read_runs(*folders: str | Path) -> DataFrame:
     from topr_exp.report.runs import find_runs
     from topr_exp.report.tables import runs_frame
 
-    runs = find_runs(map(Path, folders))
-    return runs_frame(runs, group_runs(runs))
+    return runs_frame(group_runs(find_runs(map(Path, folders))).runs)
 
 
 def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
@@ -32,9 +31,6 @@ def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
     """
     import pandas as pd
 
-    from topr_exp.report.curves import to_frame
     from topr_exp.report.runs import find_runs
 
-    runs = find_runs(map(Path, folders))
-    frames = {run.name: to_frame(run.curve if kind == "test" else run.updates) for run in runs}
-    return pd.concat(frames, names=["run", "step"])
+    return pd.concat({run.name: run.curves[kind] for run in find_runs(map(Path, folders))}, names=["run", "step"])

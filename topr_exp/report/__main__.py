@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.files import TEMPORARY, disk_errors, write_json, write_whole
+from topr_exp.runtime.jsonfiles import MISSING, read_object
+from topr_exp.types import TOPRError
+
+MANIFEST = "manifest.json"
+AUTHOR = "python -m topr_exp.report"  # in a manifest of ours
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,10 +38,80 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    from topr_exp.report.write import write_report
-
     print(f"report: {write_report(options.folders, options.out)} (figures/ and tables/ beside it)")
     return 0
+
+
+def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
+    """Write the report of the runs in and below `folders`; returns the path of its page.
+
+    out: where to; None is `report/` in the first folder. Of an earlier report the files are replaced that its manifest
+    lists. TOPRError where there are no runs, where a file would be overwritten that no report wrote, or the disk
+    refuses.
+    """
+    from topr_exp.report import figures, tables
+    from topr_exp.report.estimates import best_first
+    from topr_exp.report.groups import different_bases, group_runs
+    from topr_exp.report.page import render_page
+    from topr_exp.report.runs import find_runs
+
+    runs = find_runs(folders)
+    target = out if out is not None else folders[0] / "report"
+    listed = read_manifest(target)
+    comparison = group_runs(runs)
+    groups, notes = best_first(comparison.groups), different_bases(runs)
+    if len(groups) > figures.MOST_LINES:
+        notes.append(f"figures/ shows the {figures.MOST_LINES} of {len(groups)} groups with the highest final pass@1")
+    plots = figures.plots(comparison, groups)
+    files, drawings = figures.draw_files(plots)
+    title = " and ".join(folder.resolve().name for folder in folders)
+    texts = {
+        "tables/runs.csv": tables.runs_csv(comparison),
+        "tables/groups.csv": tables.groups_csv(comparison),
+        "tables/groups.tex": tables.groups_tex(comparison),
+        "report.html": render_page(title, comparison, groups, notes, plots, drawings),
+    }
+    written = {f"figures/{name}": data for name, data in files.items()}
+    replace_files(target, listed, written | {name: text.encode(errors="replace") for name, text in texts.items()})
+    return target / "report.html"
+
+
+def read_manifest(target: Path) -> set[str]:
+    """The files of an earlier report in a folder; TOPRError for one that holds others and no manifest."""
+    stored, fault = read_object(target / MANIFEST)
+    names = stored.get("files")
+    if stored.get("written_by") == AUTHOR and isinstance(names, list) and all(map(is_inside, names)):
+        return set(names)
+    others = [path for path in target.iterdir() if not path.name.endswith(TEMPORARY)] if target.is_dir() else []
+    if fault == MISSING and not others:
+        return set()
+    reason = fault or "is not of a report"
+    raise TOPRError(
+        f"{target} holds files that no report listed ({MANIFEST} {reason}): give another --out, or move the folder"
+    )
+
+
+def is_inside(name: object) -> bool:
+    """Check that a name stays within the folder that a report writes."""
+    path = PurePosixPath(str(name))
+    inside = str(path.parent) in (".", "figures", "tables") and path.name not in ("", "..", MANIFEST)
+    return isinstance(name, str) and str(path) == name and inside
+
+
+def replace_files(target: Path, listed: set[str], files: dict[str, bytes]) -> None:
+    """Write files in place of those that are listed; the manifest names a file before it is there."""
+    for name in files.keys() - listed:
+        if (target / name).exists():
+            raise TOPRError(f"{target / name} is there and no report wrote it: give another --out, or move it")
+    with disk_errors(f"write in {target}"):
+        target.mkdir(parents=True, exist_ok=True)
+        write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(listed | files.keys())})
+        for name, data in files.items():
+            (target / name).parent.mkdir(exist_ok=True)
+            write_whole(target / name, data)
+        for name in listed - files.keys():
+            (target / name).unlink(missing_ok=True)
+        write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(files)})
 
 
 if __name__ == "__main__":

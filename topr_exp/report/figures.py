@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.curves import Band, band
-from topr_exp.report.estimates import estimate, majority_name
-from topr_exp.report.groups import Comparison, axes, bases, tell
+from topr_exp.evaluation.intervals import Interval, t_half_width
+from topr_exp.report.estimates import Groups, estimate, headlines
+from topr_exp.report.groups import Comparison, tell
 from topr_exp.report.runs import Run
 from topr_exp.runtime.jsonfiles import number
+from topr_exp.types import VERDICTS
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
@@ -30,11 +29,11 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 DASHES = ((), (6, 2), (2, 1.5), (7, 2, 2, 2))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")  # one a line; the last is the base's
 BASE = -1  # the style of a base's line
-MOST_LINES = 10  # of a figure in a file
+MOST_LINES = 10  # of a figure
+POINTS = 160  # of a curve that is drawn, at most; more updates are averaged in bins
 LONGEST_TICK = 30  # characters
 MOST_INSIDE = 4  # entries of a legend that stands inside its plot
 ASIDE, ASIDE_OF_TICK = 0.008, 0.12  # between error bars of the same place, of an axis and between ticks
-MARGINS = {"left": 0.15, "right": 0.98, "bottom": 0.14, "top": 0.97}  # where the page does without a layout's time
 PERCENT = 100.0  # the scale of shares
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e6e6e6",
@@ -42,7 +41,8 @@ STYLE: Any = {
     "figure.constrained_layout.use": True, "lines.linewidth": 1.5, "text.usetex": False, "text.parse_math": False,
     "svg.fonttype": "none",
 }  # fmt: skip
-RATIOS = ("log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")
+CURVES = {"training": ("loss", "log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")}  # beside those of tests
+RESULTS = ("effective_positive", "baseline", "positive_share", "n_train")  # of the summary, as axes of sweep plots
 KINDS = {  # of a problem's completions -> file, title, x axis, y axis
     "pass@k": ("pass_at_k", "pass@K: any of K correct", "K", "pass@K (%)"),
     "maj@k": ("maj_at_k", "maj@K: the most frequent answer of K correct", "K", "maj@K (%)"),
@@ -53,12 +53,11 @@ KINDS = {  # of a problem's completions -> file, title, x axis, y axis
     "levels": ("levels", "pass@1 by difficulty", "difficulty", "pass@1 (%)"),
 }  # fmt: skip
 INTERVALS = (
-    "Bars and points: 95 % intervals over runs that differ in their seeds and over test problems (crossed random "
-    "effects); of a single run over test problems (bootstrap). Bands: 95 % t intervals over three or more runs, of two "
-    "their range: how another choice of test problems would move all of them is not in them. Runs that differ in "
-    "`seed` alone share their training completions: how another sampling would move them is in no interval."
+    "Intervals are 95 %: over runs that differ in their seeds and over test problems (crossed random effects); of a "
+    "single run over test problems; of mean rewards, and where verdicts are gone, Student's t over runs. Bands: "
+    "Student's t over three or more runs, of two their range, without the choice of test problems. No interval holds "
+    "the sampling of the training completions, which runs share that differ in `seed` alone."
 )
-Groups = Mapping[str, Sequence[Run]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,8 @@ class Line:
 
     name: str
     style: int
-    band: Band
+    points: pd.DataFrame  # by place: mean, low, high
+    single: Sequence[pd.Series[float]] = ()  # the runs that it is the mean of
 
 
 @dataclass(frozen=True)
@@ -77,147 +77,159 @@ class Plot:
     name: str  # of its files
     section: str  # of the page
     caption: str
-    lines: list[Line]
     x_title: str
     y_title: str
+    lines: list[Line] = field(default_factory=list)
     share: bool = True
-    log_x: bool = False
     whiskers: bool = False  # intervals at points, not along lines
     ticks: tuple[str, ...] = ()  # the names of the places 0, 1, ..., which no line joins
-    in_files: bool = True  # not on the page alone
 
 
 # ---- from runs to plots
 
 
-def plots(runs: Sequence[Run], comparison: Comparison, groups: Groups) -> list[Plot]:
-    """Every plot that these runs have numbers for."""
-    return [plot for plot in every_plot(runs, comparison, groups) if plot.lines]
-
-
-def every_plot(runs: Sequence[Run], comparison: Comparison, groups: Groups) -> Iterator[Plot]:
-    majority = majority_name(runs) or ""
-    for kind, main in (("test", ("pass@1", majority, "invalid")), ("training", ("loss", *RATIOS))):
-        known = {name for run in runs for name in run.curves(kind)}
-        several = kind == "training" or any(len(run.curves(kind)) > 1 for run in runs)
-        for name in [name for name in main if name in known] if several else ():
-            yield curve_plot(groups, kind, name)
-            if name == main[0]:
-                yield single_runs(groups, kind, name)
-    if not any(run.figure("final", "pass@1") is not None for run in runs):
-        return
-    yield final_plot(dict([*groups.items()][:MOST_LINES]), majority)
-    for kind in KINDS:
-        yield replace(kinds_plot(groups, bases(list(runs), comparison), kind), in_files=kind != "levels")
-    for axis, places in axes(list(runs), comparison).items():
-        if len({value for value in places if value is not None}) > 2:
-            yield sweep_plot(runs, comparison, axis, places)
+def plots(comparison: Comparison, groups: Groups) -> list[Plot]:
+    """Every plot that these runs have numbers for; groups: best first, of which the first MOST_LINES are shown."""
+    groups, runs, found = dict([*groups.items()][:MOST_LINES]), comparison.runs, list[Plot]()
+    for kind, names in {"test": [*headlines(runs), "invalid"], **CURVES}.items():
+        frames = [run.curves[kind] for run in runs]
+        several = kind == "training" or any(len(frame) > 1 for frame in frames)
+        found += [curve_plot(groups, kind, name) for name in names if several and any(name in each for each in frames)]
+    if any(run.figure("final", "pass@1") is not None for run in runs):
+        found.append(final_plot(groups))
+        found += [kind_plot(groups, kind) for kind in KINDS]
+        found += sweep_plots(comparison)
+    return [plot for plot in found if plot.lines]
 
 
 def is_share(name: str) -> bool:
     """Tell by its name whether a number lies between 0 and 1."""
-    parts = ("pass@", "maj@", "correct", "invalid", "share", "clipped")
-    return any(part in name for part in parts) and not name.startswith("length") and "reward" not in name
+    return any(part in name for part in ("pass@", "maj@", "invalid"))
 
 
 def curve_plot(groups: Groups, kind: str, name: str) -> Plot:
     """A number against the updates, a line for each group; of tests those on as many problems as its first run's."""
     lines = []
     for i, (label, members) in enumerate(groups.items()):
-        having = [run for run in members if name in run.curves(kind)]
+        having = [run for run in members if name in run.curves[kind]]
         asked = [run.curve[0].get("problems") if kind == "test" else None for run in having]
-        known = [run.curves(kind)[name] for run, problems in zip(having, asked, strict=True) if problems == asked[0]]
-        found = band([(one.index.to_numpy(float), one.to_numpy()) for one in known], share=is_share(name))
-        if found is not None:  # places that all have
-            lines.append(Line(f"{label} ({found.curves} runs)" if found.curves > 1 else label, i, found))
+        single = [thin(run.curves[kind][name]) for run, each in zip(having, asked, strict=True) if each == asked[0]]
+        found = band(single, share=is_share(name))
+        if len(found):  # places that all have
+            lines.append(Line(f"{label} ({len(single)} runs)" if len(single) > 1 else label, i, found, single))
     caption = f"{name} on test problems while training" if kind == "test" else f"{name} (bins of updates)"
-    title = f"{name} (%)" if is_share(name) else name
-    prefix = "curve" if kind == "test" else "training"
-    return Plot(f"{prefix}_{safe(name)}", "curves", caption, lines, "optimizer steps", title, share=is_share(name))
+    title, file = f"{name} (%)" if is_share(name) else name, f"{'curve' if kind == 'test' else kind}_{safe(name)}"
+    return Plot(file, "curves", caption, "optimizer steps", title, lines, share=is_share(name))
 
 
-def single_runs(groups: Groups, kind: str, name: str) -> Plot:
-    """The curves of single runs in the colours of their groups, for the page."""
-    found = curve_plot({run.name: [run] for members in groups.values() for run in members}, kind, name)
-    styles = [i for i, members in enumerate(groups.values()) for _ in members]
-    lines = [replace(line, style=styles[line.style]) for line in found.lines]
-    caption = f"{found.caption}, single runs"
-    return replace(found, name=f"{found.name}_runs", caption=caption, lines=lines, in_files=False)
+def thin(curve: pd.Series[float], points: int = POINTS) -> pd.Series[float]:
+    """Average bins of consecutive updates, at the end of each bin.
+
+    A bin has a power of two of them, so that bins of runs of other lengths end at the same places.
+    """
+    width = 1
+    while width * points < len(curve):
+        width *= 2
+    bins = np.arange(len(curve)) // width
+    return curve.groupby(bins).mean().set_axis(curve.index.to_series().groupby(bins).last())
 
 
-def final_plot(groups: Groups, majority: str) -> Plot:
+def band(curves: Sequence[pd.Series[float]], *, share: bool = False, between: bool = False) -> pd.DataFrame:
+    """Average repetitions where all have a value: mean, low and high, empty where there is no such place.
+
+    The ends are those of the 95 % t interval; of two curves their range, since it is wider than any plot; of one NaN.
+    between: at the places of the first one that all reach, between their own places linear.
+    share: the values lie between 0 and 1, and so does their interval.
+    """
+    known = [found for curve in curves if len(found := curve.dropna())]
+    if between and known:
+        x = known[0].index
+        known = [pd.Series(np.interp(x, y.index, y, left=np.nan, right=np.nan), x).dropna() for y in known]
+    if not known:
+        return pd.DataFrame()
+    table = pd.concat(known, axis=1, join="inner")
+    mean, half = table.mean(axis=1), t_half_width(table.to_numpy().T)
+    ends = (table.min(axis=1), table.max(axis=1)) if len(known) == 2 else (mean - half, mean + half)
+    found = pd.DataFrame({"mean": mean, "low": ends[0], "high": ends[1]})
+    return found.clip(0, 1) if share else found
+
+
+def final_plot(groups: Groups) -> Plot:
     """Final pass@1, maj@K and invalid share of every group, and pass@1 of its base."""
-    shown = [(name, "final", i) for i, name in enumerate(["pass@1", *([majority] if majority else []), "invalid"])]
+    names = [name for name in headlines([run for runs in groups.values() for run in runs]) if is_share(name)]
+    shown = [(name, "final", i) for i, name in enumerate([*names, "invalid"])]
     lines = []
     for name, part, style in [*shown, ("pass@1", "base", BASE)]:
         found = {i: estimate(members, name, part) for i, members in enumerate(groups.values())}
-        points = [(i, one) for i, one in found.items() if one is not None]
+        points = {float(i): one for i, one in found.items() if one is not None}
         if points:
             lines.append(Line(f"base {name}" if part == "base" else name, style, of_intervals(points)))
     ticks = tuple(label if len(label) < LONGEST_TICK else f"{label[: LONGEST_TICK - 1]}…" for label in groups)
-    return Plot("final", "result", "before and after training", lines, "", "%", whiskers=True, ticks=ticks)
+    return Plot("final", "result", "before and after training", "", "%", lines, whiskers=True, ticks=ticks)
 
 
-def kinds_plot(groups: Groups, of_bases: Groups, kind: str) -> Plot:
-    """A statistic of KINDS, of the bases and of every group after training."""
-    parts = [*((label, BASE, runs, "base") for label, runs in of_bases.items()),
-             *((label, i, runs, "final") for i, (label, runs) in enumerate(groups.items()))]  # fmt: skip
+def of_intervals(points: Mapping[float, Interval]) -> pd.DataFrame:
+    """Estimates at their places as one line."""
+    return pd.DataFrame({x: {"mean": one.value, "low": one.low, "high": one.high} for x, one in points.items()}).T
+
+
+def kind_plot(groups: Groups, kind: str) -> Plot:
+    """A statistic of KINDS, of every base and of every group after training."""
+    bases: dict[Any, tuple[str, Sequence[Run]]] = {}  # figures -> the first group that began with them
+    for label, runs in groups.items():
+        if None not in (began := tuple(runs[0].figure("base", name) for name in ("pass@1", *VERDICTS))):
+            bases.setdefault(began, (label, runs))
+    parts = [(f"base of {label}" if len(bases) > 1 else "base", BASE, runs, "base") for label, runs in bases.values()]
+    parts += [(label, i, runs, "final") for i, (label, runs) in enumerate(groups.items())]
     lines = []
     for label, style, members, part in parts:
-        known = [one for run in members if (one := of_problems(run.summary.get(part), kind)) is not None]
+        known = [found for run in members if len(found := of_problems(run.summary.get(part), kind))]
         if known:
-            same = all(np.array_equal(one.mean, known[0].mean) for one in known)  # as a base is for all seeds
-            found = known[0] if same else band([(one.x, one.mean) for one in known], share=True)
-            lines += [Line(label, style, found)] if found is not None else []
+            same = all(found["mean"].equals(known[0]["mean"]) for found in known)  # as a base is for all seeds
+            points = known[0] if same else band([found["mean"] for found in known], share=True)
+            lines += [Line(label, style, points)] if len(points) else []
     name, caption, x_title, y_title = KINDS[kind]
-    return Plot(name, "samples", caption, lines, x_title, y_title, log_x=x_title == "K")
+    return Plot(name, "samples", caption, x_title, y_title, lines)
 
 
-def of_problems(figures: Any, kind: str) -> Band | None:
-    """pass@K, maj@K, the histogram of correct completions or pass@1 by difficulty of an evaluation."""
+def of_problems(figures: Any, kind: str) -> pd.DataFrame:
+    """pass@K, maj@K, the histogram of correct completions or pass@1 by difficulty of an evaluation; may be empty."""
     found = figures.get(kind) if isinstance(figures, dict) else None
-    points: list[tuple[float | None, ...]] = []
-    if isinstance(found, list) and sum(found):
-        points = [(x, count / sum(found), None, None) for x, count in enumerate(found)]
+    rows: dict[int, Any] = {}
+    if isinstance(found, list) and all(type(count) is int and count >= 0 for count in found) and sum(found):
+        rows = {x: {"mean": count / sum(found)} for x, count in enumerate(found)}
     elif isinstance(found, dict):
-        names = ("pass@1" if kind == "levels" else "value", "low", "high")
-        known = {int(k): point for k, point in found.items() if k.isdigit() and isinstance(point, dict)}
-        points = [(x, *(number(known[x].get(name)) for name in names)) for x in sorted(known)]
-    points = [point for point in points if point[1] is not None]
-    return to_band(points) if points else None
+        names = {"mean": "pass@1" if kind == "levels" else "value", "low": "low", "high": "high"}
+        known = {int(k): point for k, point in found.items() if k.isdecimal() and isinstance(point, dict)}
+        rows = {x: {end: number(known[x].get(name)) for end, name in names.items()} for x in sorted(known)}
+    table = pd.DataFrame.from_dict(rows, orient="index", dtype=float)
+    return table.reindex(columns=["mean", "low", "high"]).dropna(subset="mean")
 
 
-def of_intervals(points: Sequence[tuple[float, Interval]]) -> Band:
-    """Estimates at their places as one curve."""
-    return to_band([(x, found.value, found.low, found.high) for x, found in points])
+def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
+    """Final pass@1 of every group against each number with more than two values, of the settings or the results.
 
-
-def to_band(points: Sequence[tuple[float | None, ...]]) -> Band:
-    """Points (place, value, low, high) as one curve."""
-    x, mean, low, high = np.array(points, dtype=np.float64).T
-    return Band(x, mean, low, high, 1)
-
-
-def sweep_plot(runs: Sequence[Run], comparison: Comparison, axis: str, places: Sequence[float | None]) -> Plot:
-    """Final pass@1 of every group against a number; groups that differ in it alone are one line.
-
-    places: of the runs on the axis. What follows from the drawn training set differs a little between seeds: the mean.
+    Groups that differ in it alone are one line. What follows from the drawn training set differs a little between
+    seeds: its mean is the place.
     """
-    own = {"effective_positive", "baseline"} if axis in ("effective_positive", "baseline") else {axis}
-    rows: dict[str, list[tuple[float, Interval]]] = {}
-    for members in comparison.groups.values():
-        known = [place for i in members if (place := places[i]) is not None]
-        found = estimate([runs[i] for i in members], "pass@1")
-        if known and found is not None:
-            settings = comparison.settings[members[0]]
-            label = ", ".join(tell(key, settings) for key in comparison.keys if key not in own)
-            rows.setdefault(label or "all runs", []).append((float(np.mean(known)), found))
-    lines = [Line(label, i, of_intervals(sorted(points, key=lambda point: point[0])))
-             for i, (label, points) in enumerate(rows.items())]  # fmt: skip
-    lines.sort(key=lambda line: -len(line.band.x))  # those with most points are shown at first
-    title = {"effective_positive": "effective proportion of positives p~"}.get(axis, axis)
-    caption = f"final pass@1 against {axis}"
-    return Plot(f"sweep_{safe(axis)}", "sweep", caption, lines, title, "final pass@1 (%)", whiskers=True)
+    runs = comparison.runs
+    for axis in dict.fromkeys([*RESULTS, *comparison.differing]):  # p~ and p first: what the paper sweeps
+        places = {run.name: run.figure(axis) if axis in RESULTS else number(run.settings.get(axis)) for run in runs}
+        if len({place for place in places.values() if place is not None}) < 3:
+            continue
+        own = {"effective_positive", "baseline"} if axis in ("effective_positive", "baseline") else {axis}
+        rows: dict[str, dict[float, Interval]] = {}
+        for members in comparison.groups.values():
+            known = [place for run in members if (place := places[run.name]) is not None]
+            found = estimate(members, "pass@1")
+            if known and found is not None:
+                label = ", ".join(tell(key, members[0]) for key in comparison.keys if key not in own)
+                rows.setdefault(label or "all runs", {})[float(np.mean(known))] = found
+        lines = [Line(label, i, of_intervals(points).sort_index()) for i, (label, points) in enumerate(rows.items())]
+        lines = sorted(lines, key=lambda line: -len(line.points))[:MOST_LINES]  # those with most points
+        title = {"effective_positive": "effective proportion of positives p~"}.get(axis, axis)
+        caption = f"final pass@1 against {axis}"
+        yield Plot(f"sweep_{safe(axis)}", "sweep", caption, title, "final pass@1 (%)", lines, whiskers=True)
 
 
 def safe(name: str) -> str:
@@ -227,36 +239,30 @@ def safe(name: str) -> str:
 # ---- from plots to files
 
 
-def write_figures(folder: Path, found: Sequence[Plot]) -> dict[str, str]:
-    """Draw plots as PDF and PNG with their captions; returns each as SVG by its name, for the page."""
+def draw_files(found: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Draw plots: the files (PDF and PNG with their captions) by name, and each as SVG by its plot's, for the page."""
     import matplotlib as mpl
 
-    captions, drawings = [], {}
+    files, drawings = {}, {}
     for plot in found:
         with mpl.rc_context({**STYLE, "svg.hashsalt": plot.name}):  # ids that no other figure of the page has
-            figure, parts = draw(plot)
-            drawings[plot.name] = as_svg(figure)
-            if plot.in_files:
-                for part in parts[MOST_LINES:]:
-                    for artist in part:
-                        artist.remove()
-                add_legend(figure)
-                # No date inside, so that the same runs give the same file.
-                figure.savefig(folder / f"{plot.name}.pdf", metadata={"CreationDate": None})
-                figure.set_layout_engine("none")
-                figure.savefig(folder / f"{plot.name}.png")
-                captions.append(f"{plot.name}: {plot.caption}")
-    (folder / "captions.txt").write_text("\n".join([*captions, "", INTERVALS, ""]), encoding="utf-8")
-    return drawings
+            figure = draw(plot)
+            # Without a legend, which the page has. No date inside, so that the same runs give the same files.
+            svg = saved(figure, "svg", {"Date": None, "Creator": None}).decode()
+            drawings[plot.name] = svg[svg.index("<svg") :]
+            add_legend(figure)
+            files[f"{plot.name}.pdf"] = saved(figure, "pdf", {"CreationDate": None})
+            files[f"{plot.name}.png"] = saved(figure, "png", {})
+    captions = [f"{plot.name}: {plot.caption}" for plot in found]
+    return files | {"captions.txt": "\n".join([*captions, "", INTERVALS, ""]).encode()}, drawings
 
 
-def as_svg(figure: Figure) -> str:
-    """A figure without its legend, which the page has; it keeps the layout that this computes."""
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+def saved(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
+    """Save a figure in memory; it keeps the layout that this computes."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format=kind, metadata=metadata)
     figure.set_layout_engine("none")
-    text = stream.getvalue()
-    return text[text.index("<svg") :]
+    return stream.getvalue()
 
 
 def series_style(i: int) -> dict[str, Any]:
@@ -266,33 +272,33 @@ def series_style(i: int) -> dict[str, Any]:
     return {"color": COLORS[i % len(COLORS)], "dashes": DASHES[i % len(DASHES)]}
 
 
-def draw(plot: Plot) -> tuple[Figure, list[list[Artist]]]:
+def draw(plot: Plot) -> Figure:
     """Lines with their intervals, as bands or at their points; the parts of line i have ids NAME.i.0 and so on."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2, 3.3), layout="constrained" if plot.in_files else None)
-    ax: Axes = figure.subplots(gridspec_kw=None if plot.in_files else MARGINS)
+    figure = Figure(figsize=(5.2, 3.3), layout="constrained")
+    ax = figure.subplots()
     scale = PERCENT if plot.share else 1.0
-    ends = [place for line in plot.lines for place in (line.band.x.min(), line.band.x.max())]
+    ends = [place for line in plot.lines for place in line.points.index]
     width = ASIDE_OF_TICK if plot.ticks else ASIDE * (max(ends) - min(ends))
-    parts = []
     for i, line in enumerate(plot.lines):
-        x, mean, low, high = line.band.x, scale * line.band.mean, scale * line.band.low, scale * line.band.high
+        x, (mean, low, high) = line.points.index.to_numpy(float), scale * line.points.to_numpy(float).T
         style = series_style(line.style)
+        marker: Any = {"marker": MARKERS[line.style % len(MARKERS)], "markersize": 4} if len(x) < 25 else {}
+        artists: list[Artist] = []
         if plot.whiskers:
             x = x + (i - (len(plot.lines) - 1) / 2) * width
-        marker: Any = {"marker": MARKERS[line.style % len(MARKERS)], "markersize": 4} if len(x) < 25 else {}
-        joined: Any = {"color": style["color"], "ls": ""} if plot.ticks else style
-        artists: list[Artist] = [*ax.plot(x, mean, label=line.name, **joined, **marker)]
-        if plot.whiskers:
             bars = ax.errorbar(x, mean, [mean - low, high - mean], fmt="none", ecolor=style["color"], capsize=2)
             artists += bars.get_children()
         else:
             artists.append(ax.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0))
+        for one in line.single if len(line.single) > 1 else ():
+            artists += ax.plot(one.index, scale * one, color=style["color"], lw=0.5, alpha=0.5)
+        joined: Any = {"color": style["color"], "ls": ""} if plot.ticks else style
+        artists += ax.plot(x, mean, label=line.name, **joined, **marker)
         for j, artist in enumerate(artists):
             artist.set_gid(f"{plot.name}.{i}.{j}")
-        parts.append(artists)
-    if plot.log_x:
+    if plot.x_title == "K":
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     if plot.ticks:
@@ -300,7 +306,7 @@ def draw(plot: Plot) -> tuple[Figure, list[list[Artist]]]:
         ax.set_xticks(range(len(plot.ticks)), plot.ticks, rotation=30 if many else 0, ha="right" if many else "center")
         ax.grid(axis="x", visible=False)
     ax.set(xlabel=plot.x_title, ylabel=plot.y_title)
-    return figure, parts
+    return figure
 
 
 def add_legend(figure: Figure) -> None:

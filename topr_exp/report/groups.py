@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.identity import NOT_IDENTITY
 from topr_exp.report.results import gold_answers
 from topr_exp.report.runs import Run
 from topr_exp.runtime.exit_status import printable
-from topr_exp.runtime.jsonfiles import number
-from topr_exp.types import VERDICTS, TOPRError
+from topr_exp.types import TOPRError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
 
 IGNORED = (*NOT_IDENTITY, "evaluation.every", "evaluation.problems")  # no part of a result
 SEEDS = ("seed", "sampler.seed", "data.seed")  # runs that differ in these alone are repetitions
@@ -21,7 +23,6 @@ FIRST = (
     "algo.name", "data.name", "model.name", "compose.name", "compose.positive_share", "effective_positive", "baseline",
 )  # fmt: skip
 OF_THE_BASE = ("model.", "data.", "sampler.", "evaluation.seed")  # settings that decide the base's figures
-RESULTS = ("effective_positive", "baseline", "positive_share", "n_train")  # of the summary, as axes of sweep plots
 SHORT = {"effective_positive": "p~", "baseline": "c", "compose.positive_share": "p", "data.seed": "data.seed"}
 MISSING = "–"
 
@@ -30,82 +31,79 @@ MISSING = "–"
 class Comparison:
     """Runs beside one another."""
 
-    settings: list[dict[str, Any]]  # dotted key -> value of each run
-    fixed: dict[str, Any]  # settings that all share, what does not matter left out
-    differing: list[str]  # keys with more than one value, seeds and what does not matter left out
-    keys: list[str]  # those that tell the groups apart
-    labels: list[str]  # of each run's group
-    groups: dict[str, list[int]]  # label -> runs, in the order of their settings, each identity once
-    repeats: dict[int, int]  # run -> the one in its group with the same settings and seeds, which is counted
+    groups: dict[str, list[Run]]  # label -> repetitions, in the order of their settings, each identity once
+    keys: list[str]  # settings that tell the groups apart
+    differing: list[str]  # those with more than one value, seeds and what does not matter left out
+    fixed: dict[str, Any]  # those that all share
+    repeats: dict[str, str]  # run -> the one in its group with the same settings and seeds, which is counted
+    runs: Sequence[Run]
 
-    @property
-    def draws(self) -> list[int]:
-        """A number for the seeds of each run, the same where all of them are."""
-        found = [values(one, SEEDS) for one in self.settings]
-        numbers = {draw: number for number, draw in enumerate(sorted(set(found)))}
-        return [numbers[draw] for draw in found]
+    def texts(self, key: str) -> list[str]:
+        """The setting's value in each run that has settings."""
+        return [text(run.settings.get(key)) for run in self.runs if run.settings]
 
     @property
     def confounded(self) -> str:
         """Settings that differ with the keys and are not named by them, as an algorithm's are; with their values."""
-        names = [key for key in self.differing if key not in self.keys and not named(key, self.keys)]
-        found = {key: sorted({text(one.get(key)) for one in self.settings if one}) for key in names}
-        return "; ".join(f"{key} ({', '.join(values)})" for key, values in found.items())
+        named = tuple(f"{key.removesuffix('name')}" if key.endswith(".name") else f"{key}." for key in self.keys)
+        others = [key for key in self.differing if key not in self.keys and not key.startswith(named)]
+        return "; ".join(f"{key} ({', '.join(sorted({*self.texts(key)}))})" for key in others)
 
 
-def group_runs(runs: list[Run]) -> Comparison:
+def group_runs(runs: Sequence[Run]) -> Comparison:
     """Group the runs by all settings that decide a result, seeds apart, and by their test problems."""
+    import pandas as pd
+
     leaves = {key for run in runs for key, _ in flatten(run.config)}
-    settings = [dict(flatten(run.config, leaves)) for run in runs]
-    known = [one for one in settings if one]
-    names = sorted({key for one in known for key in one if not ignored(key)}, key=rank)
-    fixed = {key: known[0][key] for key in names if all(key in one for one in known) and one_value(key, known)}
-    differing = [key for key in names if key not in SEEDS and not follows(key, [], known)]
-    number_tests(runs, settings, differing)
-    keys = telling(differing, known)
-    if not follows(TEST, keys, known):
-        by_seed = follows("data.seed", [*keys, TEST], known) and follows(TEST, [*keys, "data.seed"], known)
+    for run in runs:
+        run.settings = dict(flatten(run.config, leaves))
+    known = [run for run in runs if run.settings]
+    table = pd.DataFrame([{key: exact(value) for key, value in run.settings.items()} for run in known])
+    table = table.reindex(columns=sorted({*table, *SEEDS}, key=rank)).fillna(exact(None))
+    varied = table.columns[table.nunique() > 1]
+    names = [key for key in table if not any(key == name or key.startswith(f"{name}.") for name in IGNORED)]
+    differing = [key for key in names if key in varied and key not in SEEDS]
+    fixed = {key: known[0].settings[key] for key in names if key not in varied and key in known[0].settings}
+    table[TEST] = number_tests(known, table[differing])
+    for run, test in zip(known, table[TEST], strict=True):
+        run.settings[TEST] = test or None
+    keys = telling(differing, table)
+    if not follows(TEST, keys, table):
+        by_seed = follows("data.seed", [*keys, TEST], table) and follows(TEST, [*keys, "data.seed"], table)
         keys.append("data.seed" if by_seed else TEST)
-    # Settings that another algorithm, say, does not have.
-    differing = [key for key in differing if key in keys or not (one_value(key, known) and named(key, keys))]
-    labels = [label(run, one, keys) for run, one in zip(runs, settings, strict=True)]
-    groups: dict[str, dict[Any, int]] = {}
+    draws = [tuple(exact(run.settings.get(key)) for key in SEEDS) for run in runs]
+    for run, draw in zip(runs, draws, strict=True):
+        run.group, run.draw = label(run, keys), sorted({*draws}).index(draw)
+    groups: dict[str, dict[int, Run]] = {}
     repeats = {}
-    by_settings = sorted(range(len(runs)), key=lambda i: [order(settings[i].get(key)) for key in keys])
-    for i in sorted(by_settings, key=lambda i: runs[i].status != "done"):
-        draw = values(settings[i], SEEDS) if settings[i] else i
-        counted = groups.setdefault(labels[i], {}).setdefault(draw, i)
-        if counted != i:
-            repeats[i] = counted
-    members = {labels[i]: sorted(groups[labels[i]].values()) for i in by_settings}
-    differing += [key for key in keys if key not in differing]
-    return Comparison(settings, fixed, differing, keys, labels, members, repeats)
+    for run in sorted(runs, key=lambda run: ([order(run.settings.get(key)) for key in keys], run.status != "done")):
+        counted = groups.setdefault(run.group, {}).setdefault(run.draw, run)
+        if counted is not run:
+            repeats[run.name] = counted.name
+    members = {name: [*each.values()] for name, each in groups.items()}
+    return Comparison(members, keys, list(dict.fromkeys([*differing, *keys])), fixed, repeats, runs)
 
 
-def number_tests(runs: list[Run], settings: list[dict[str, Any]], differing: list[str]) -> None:
-    """Set TEST where runs are known to have been tested on different problems.
+def number_tests(runs: Sequence[Run], settings: DataFrame) -> Series[int]:
+    """Number the test problems of runs; 0 for all unless those of some are known to differ.
 
     Where a run's are not known (not evaluated yet, or its verdicts are gone), they are those of the same settings.
     """
-    tests = [golds(run) for run in runs]
-    numbers = {test: i for i, test in enumerate(dict.fromkeys(test for test in tests if test), 1)}
-    if len(numbers) < 2:
-        return
-    alike: dict[tuple[str, ...], set[str]] = {}
-    for one, test in zip(settings, tests, strict=True):
-        alike.setdefault(values(one, differing), set()).update({test} if test else ())
-    for one, test in zip(settings, tests, strict=True):
-        others = alike[values(one, differing)]
-        if one:
-            one[TEST] = numbers.get(test or (next(iter(others)) if len(others) == 1 else ""))
+    import pandas as pd
+
+    golds = pd.Series([golds_of(run) for run in runs], dtype=object)
+    if golds.nunique() < 2:
+        return golds.notna() * 0
+    alike = golds.groupby(pd.Series([tuple(row) for row in settings.to_numpy()], dtype=object))
+    only = alike.transform("first").where(alike.transform("nunique") == 1)
+    return pd.Series(golds.fillna(only).factorize()[0] + 1)
 
 
-def golds(run: Run) -> str:
-    """The answers to a run's test problems in one text; empty where they are not known."""
+def golds_of(run: Run) -> str | None:
     try:
-        return str(gold_answers(run))
+        return gold_answers(run)
     except TOPRError:
-        return ""
+        return None
 
 
 def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -120,23 +118,9 @@ def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Itera
             yield from flatten(item, leaves, f"{prefix}{key}.")
 
 
-def ignored(key: str) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in IGNORED)
-
-
 def rank(key: str) -> tuple[int, str]:
     """The order of keys in labels: what readers look for first, then by name."""
     return (FIRST.index(key) if key in FIRST else len(FIRST), key)
-
-
-def named(key: str, keys: list[str]) -> bool:
-    """Check that a setting belongs to a group that is among the keys, or whose name is, as an algorithm's do."""
-    return f"{key.partition('.')[0]}.name" in keys or any(key.startswith(f"{other}.") for other in keys)
-
-
-def one_value(key: str, settings: list[dict[str, Any]]) -> bool:
-    """Check that a setting is the same in all runs that have it."""
-    return len({exact(one[key]) for one in settings if key in one}) < 2
 
 
 def exact(value: Any) -> str:
@@ -145,24 +129,18 @@ def exact(value: Any) -> str:
     return json.dumps(int(value) if whole else value, sort_keys=True, default=str)
 
 
-def values(settings: dict[str, Any], keys: Iterable[str]) -> tuple[str, ...]:
-    """The values of some settings as they are compared; one that is missing counts as null."""
-    return tuple(exact(settings.get(key)) for key in keys)
-
-
-def telling(names: Iterable[str], settings: list[dict[str, Any]]) -> list[str]:
+def telling(names: Iterable[str], table: DataFrame) -> list[str]:
     """Those of the settings that tell runs apart; the others follow from them."""
     keys: list[str] = []
     for key in names:
-        if not follows(key, keys, settings):
+        if not follows(key, keys, table):
             keys.append(key)
     return keys
 
 
-def follows(key: str, others: list[str], settings: list[dict[str, Any]]) -> bool:
+def follows(key: str, others: list[str], table: DataFrame) -> bool:
     """Check that the values of `others` decide that of `key` in all runs."""
-    decided: dict[tuple[str, ...], str] = {}
-    return all(decided.setdefault(values(one, others), exact(one.get(key))) == exact(one.get(key)) for one in settings)
+    return bool((table.groupby(others or (lambda _: 0))[key].nunique() <= 1).all())
 
 
 def order(value: Any) -> tuple[int, float, str]:
@@ -172,18 +150,18 @@ def order(value: Any) -> tuple[int, float, str]:
     return (1, float(value), "") if isinstance(value, (int, float)) else (2, 0.0, text(value))
 
 
-def label(run: Run, settings: dict[str, Any], keys: list[str]) -> str:
+def label(run: Run, keys: list[str]) -> str:
     """A group's name: the values that tell it from the others."""
-    if not settings:
+    if not run.settings:
         return f"{run.path} (settings unknown)"
     if not keys:
-        return text(settings.get("algo.name")) if "algo.name" in settings else run.name
-    return ", ".join(tell(key, settings) for key in keys)
+        return text(run.settings.get("algo.name", run.name))
+    return ", ".join(tell(key, run) for key in keys)
 
 
-def tell(key: str, settings: dict[str, Any]) -> str:
+def tell(key: str, run: Run) -> str:
     """A setting in a label: key=value, of names the value alone; of most keys the last part is clear enough."""
-    value = text(settings.get(key))
+    value = text(run.settings.get(key))
     return value if key.endswith(".name") else f"{SHORT.get(key, key.rpartition('.')[2])}={value}"
 
 
@@ -207,42 +185,17 @@ def plain(value: str) -> bool:
     return False
 
 
-def different_bases(runs: list[Run], comparison: Comparison) -> list[str]:
+def different_bases(runs: Sequence[Run]) -> list[str]:
     """A note where runs that ask the same of the same model began with different figures: something else changed."""
-    found: dict[tuple[str, ...], set[float]] = {}
-    for run, settings in zip(runs, comparison.settings, strict=True):
+    found: dict[str, set[float]] = {}
+    for run in runs:
         base = run.figure("base", "pass@1")
-        asked = [f"{key}={text(settings[key])}" for key in sorted(settings) if key.startswith(OF_THE_BASE)]
+        asked = {key: exact(value) for key, value in run.settings.items() if key.startswith(OF_THE_BASE)}
         if base is not None and asked:
-            found.setdefault(tuple(asked), set()).add(base)
+            found.setdefault(exact(asked), set()).add(base)
     return [
         f"runs with the same model and test began from different bases (pass@1 "
         f"{', '.join(f'{100 * value:.1f}' for value in sorted(bases))} %): were weights, problems or code changed?"
         for bases in found.values()
         if len(bases) > 1
     ]
-
-
-def bases(runs: list[Run], comparison: Comparison) -> dict[str, list[Run]]:
-    """The runs by what they began from: "base", where its figures differ with the settings that tell bases apart."""
-    figures = {tuple(run.figure("base", name) for name in ("pass@1", *VERDICTS)) for run in runs}
-    if len({each for each in figures if any(value is not None for value in each)}) < 2:
-        return {"base": runs}
-    known = [one for one in comparison.settings if one]
-    keys = telling((key for key in comparison.differing if key.startswith(OF_THE_BASE)), known)
-    found: dict[str, list[Run]] = {}
-    for i, (run, settings) in enumerate(zip(runs, comparison.settings, strict=True)):
-        if i not in comparison.repeats:
-            found.setdefault(", ".join(["base", *(tell(key, settings) for key in keys)]), []).append(run)
-    return found
-
-
-def axes(runs: list[Run], comparison: Comparison) -> dict[str, list[float | None]]:
-    """Candidates for the x axis of a sweep: numbers that differ, of the settings or of the results, by run."""
-    found = {
-        key: [number(one.get(key)) for one in comparison.settings] for key in comparison.differing if key not in RESULTS
-    }
-    found |= {key: [run.figure(key) for run in runs] for key in RESULTS}
-    # p~ and p first: what the paper sweeps.
-    order = [*RESULTS, *(key for key in found if key not in RESULTS)]
-    return {key: found[key] for key in order if len({value for value in found[key] if value is not None}) > 1}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,27 +21,18 @@ SHARES = ("pass@1", *VERDICTS)
 DIGITS = 6  # of what is written; a second machine has to agree in all of them
 
 
-def record(run: Run, draw: int = 0, part: str = "final", figure: str = "pass@1") -> Record:
-    """The part (base, final) of a run that `Runs` needs for a figure; draw: a number for its seeds."""
-    return {"settings": {"seed": draw}, part: of_test(run, evaluations(run)[0 if part == "base" else -1], figure)}
-
-
-def evaluations(run: Run) -> list[Record]:
-    """The measurements on the whole test set, the base first; TOPRError where there are none."""
+def record(run: Run, part: str = "final", figure: str = "pass@1") -> Record:
+    """The part (base, final) of a run that `Runs` needs for a figure, with its draw as the seed; read once."""
     if not run.evaluations:
         raise TOPRError(f"{run.name}: there is no evaluation of it")
-    return run.evaluations
-
-
-def of_test(run: Run, evaluation: Record, figure: str) -> Record:
-    """An evaluation of a run, problem by problem, with the intervals that it has by itself; read once."""
+    evaluation = run.evaluations[0 if part == "base" else -1]
     found: Record = evaluation.get("tested", {})
     if not found or (figure == "maj" and "maj" not in found["of_problems"]):
         with readable(run):
             found = results(run, {**evaluation, "verdicts": verdicts(run, evaluation)}, votes=figure == "maj")
             share, vote = measured(evaluation, "pass@1"), measured(evaluation, f"maj@{found['k']}")
-            evaluation["tested"] = found = found | {"intervals": {"pass@1": share, "correct": share, "maj": vote}}
-    return found
+        evaluation["tested"] = found = found | {"intervals": {"pass@1": share, "correct": share, "maj": vote}}
+    return {"settings": {"seed": run.draw}, part: found}
 
 
 def measured(evaluation: Record, name: str) -> Interval | None:
@@ -75,11 +65,11 @@ def verdicts(run: Run, evaluation: Record) -> Path:
     return found
 
 
-def gold_answers(run: Run) -> Any:
-    """The answers to the problems that a run was tested on last."""
+def gold_answers(run: Run) -> str:
+    """The answers to the problems that a run was tested on last, in one text."""
     with readable(run):
-        place = verdicts(run, evaluations(run)[-1])
-        return Store(place.parent.parent).open(place).key["golds"]
+        place = verdicts(run, run.evaluations[-1])
+        return str(Store(place.parent.parent).open(place).key["golds"])
 
 
 @contextmanager
@@ -87,34 +77,32 @@ def readable(run: Run) -> Iterator[None]:
     """Make one TOPRError of whatever damaged settings, evaluations or verdicts lead to."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, OSError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, OSError) as error:
         raise TOPRError(f"{run.name}: its verdicts can't be read ({' '.join(str(error).split())[:100]})") from error
 
 
 def results(run: Run, record: Record, *, votes: bool = True) -> Record:
     """An evaluation of a run: its shares, and of each problem the correct and the invalid completions and maj@K.
 
-    votes: False leaves maj@K out, which takes most of the time. TOPRError where its verdicts are gone or damaged, or
-    are not those that the run's settings ask for.
+    votes: False leaves maj@K out, which takes most of the time. TOPRError where its verdicts are gone or damaged.
     """
-    n = run.count("data", "eval_n")
-    task = run.config.get("task")
-    verifies = isinstance(task, dict) and task.get("test_solutions") is not None
-    solutions = {"solutions": run.count("task", "test_solutions")} if verifies else {}  # that a verifier reads of each
-    if missing := [name for name in SHARES if record.get(name) is None]:
+    asked = run.config.get("task", {}).get("test_solutions")
+    solutions = 1 if asked is None else int(asked)  # that a verifier reads of each
+    if missing := [name for name in SHARES if number(record.get(name)) is None]:
         raise TOPRError(f"{run.name}: its evaluation has no {missing[0]}")
     place = Path(record["verdicts"])
     table = Store(place.parent.parent).open(place)
     columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
-    if len(columns) != n * problems or problems % solutions.get("solutions", 1):
-        raise TOPRError(f"{run.name}: {place} does not hold {n} verdicts (data.eval_n) on each of its problems")
-    codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()], np.int8).reshape(-1, n)
-    k = headline_k(n)
+    if len(columns) % problems or solutions < 1 or problems % solutions:
+        raise TOPRError(f"{run.name}: {place} does not hold the same number of verdicts on each of its problems")
+    codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()], np.int8).reshape(problems, -1)
+    n, k = codes.shape[1], headline_k(codes.shape[1])
     counts = {"correct": packed(np.sum(codes == 0, axis=1)), "invalid": packed(np.sum(codes == INVALID, axis=1))}
     if votes:
         majority = measure(codes, columns["class"].to_numpy().reshape(-1, n)).maj_at[k]
         counts["maj"] = packed(np.rint(1000 * majority).astype(int))  # per mille
-    return {**{name: rounded(record[name]) for name in SHARES}, "n": n, "k": k, "of_problems": counts, **solutions}
+    found = {name: rounded(record[name]) for name in SHARES} | {"n": n, "k": k, "of_problems": counts}
+    return found if asked is None else {**found, "solutions": solutions}
 
 
 def packed(counts: Iterable[int]) -> str:

@@ -1,12 +1,10 @@
-"""Reads run folders, whatever state they are in: what is missing or damaged becomes a note, never an error.
-
-A `Run` holds values of the right types alone, so that what reads it checks nothing.
-"""
+"""Reads run folders, whatever state they are in: what is missing or damaged becomes a note, never an error."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +21,12 @@ MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a fold
 # Folders of a run or of an output folder that hold none.
 INSIDE = ("model", "store", "wandb", "tensorboard", "checkpoints", "report")
 DEPTH = 4  # levels below a given folder that are searched
-# What of an evaluation is no number: tables by a number or a name, counts, texts; nothing here reads the last two.
-BY_NUMBER, BY_NAME, COUNTS = ("pass@k", "maj@k", "levels"), ("subjects",), ("correct_histogram",)
-TEXTS, UNREAD = ("rollouts", "verdicts"), ("subset", "verifier")
+NOT_CURVES = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")
 
 
 @dataclass
 class Run:
-    """One run folder."""
+    """One run folder; `groups.group_runs` sets the last three fields."""
 
     path: Path
     name: str
@@ -43,15 +39,14 @@ class Run:
     status: str = "unfinished"
     notes: list[str] = field(default_factory=list)
     environment: dict[str, Any] = field(default_factory=dict)  # where it was computed: commit, command, versions
-    _curves: dict[str, DataFrame] = field(default_factory=dict, repr=False, compare=False)
+    settings: dict[str, Any] = field(default_factory=dict)  # the config by dotted key
+    group: str = ""
+    draw: int = 0  # a number for its seeds, the same for runs in which all of them are
 
-    def curves(self, kind: str) -> DataFrame:
-        """The numbers of the updates ("training"), or of the evaluations on the same problems ("test"), by step."""
-        from topr_exp.report.curves import thin, to_frame
-
-        if kind not in self._curves:
-            self._curves[kind] = to_frame(self.curve) if kind == "test" else thin(to_frame(self.updates))
-        return self._curves[kind]
+    @cached_property
+    def curves(self) -> dict[str, DataFrame]:
+        """Numbers by step: "training" of the updates, "test" of the evaluations on the same problems."""
+        return {"training": to_frame(self.updates), "test": to_frame(self.curve)}
 
     def figure(self, *keys: str) -> float | None:
         """A number of the summary by its path; None where it is missing."""
@@ -60,13 +55,16 @@ class Run:
             value = value.get(key) if isinstance(value, dict) else None
         return number(value)
 
-    def count(self, group: str, key: str) -> int:
-        """A setting that is a whole number above 0; TOPRError where it is none."""
-        values = self.config.get(group)
-        value = values.get(key) if isinstance(values, dict) else None
-        if type(value) is not int or value < 1:
-            raise TOPRError(f"{self.name}: {group}.{key} in its config.json must be 1 or more; got {value!r:.40}")
-        return value
+
+def to_frame(records: list[Record]) -> DataFrame:
+    """Tabulate the numbers of records by optimizer step, without standard errors; NaN where one has no value."""
+    import pandas as pd
+
+    steps = pd.Index([record["optimizer_step"] for record in records], name="step")
+    frame = pd.DataFrame(records, index=steps).drop(columns=[*NOT_CURVES], errors="ignore")
+    names = sorted(name for name in frame if not name.endswith("_se"))
+    found = pd.DataFrame({name: frame[name].map(number) for name in names}, index=steps, dtype=float)
+    return found.loc[~steps.duplicated(keep="last")].dropna(axis="columns", how="all")
 
 
 def find_runs(folders: Iterable[Path]) -> list[Run]:
@@ -108,16 +106,14 @@ def read_run(path: Path) -> Run:
     run = Run(path, printable(path.resolve().name, keep=""))
     done = (path / "DONE").exists()
     stored = load(run, "config.json")
-    resolved = stored.get("resolved")
-    if isinstance(resolved, dict) and resolved:
+    if isinstance(resolved := stored.get("resolved"), dict):
         run.config = resolved
-    elif stored:
+    if stored and not run.config:
         run.notes.append("config.json has no resolved settings (another version's?)")
     run.environment = load(run, "environment.json", expected=False)
     run.summary = load(run, "summary.json", expected=done)
-    for part in ("base", "final"):
-        if part in run.summary:
-            run.summary[part] = figures(run, "summary.json", run.summary[part])
+    for part in {"base", "final"} & run.summary.keys():
+        run.summary[part] = run.summary[part] if isinstance(run.summary[part], dict) else {}
     read_records(run, done)
     if not run.summary and run.evaluations:
         run.summary = {"base": run.evaluations[0]}  # so far
@@ -127,14 +123,13 @@ def read_run(path: Path) -> Run:
         run.notes.append(f"no pass@1 of the {' and '.join(lacking)} in its results (another version's?)")
     if note := run.summary.get("note"):  # what the run itself warned of
         run.notes.append(str(note))
-    run.status = status(run)
+    read_status(run, done)
     return run
 
 
 def read_records(run: Run, done: bool) -> None:
     """Read what the run logged; a finished one lacks no file and no line."""
     metrics, evaluations = lines(run, "metrics.jsonl", is_update, done), lines(run, "eval.jsonl", is_evaluation, done)
-    evaluations = [figures(run, "eval.jsonl", record) for record in evaluations]
     run.updates, tests = on_one_axis(metrics, evaluations)
     run.evaluations = [record for record in tests if not record.get("subset") and "step" not in record]
     curve = [record for record in tests if record.get("subset")] or run.evaluations
@@ -147,42 +142,18 @@ def read_records(run: Run, done: bool) -> None:
         run.evaluations = []
 
 
-def figures(run: Run, name: str, found: Any) -> Record:
-    """The figures of an evaluation; what is of another type is left out, with a note."""
-    values = found if isinstance(found, dict) else {}
-    left_out = [key for key, value in values.items() if not is_figure(key, value)]
-    if left_out:
-        run.notes.append(f"{name}: {', '.join(left_out)[:100]} left out (no figures)")
-    return {key: value for key, value in values.items() if key not in left_out}
-
-
-def is_figure(key: str, value: Any) -> bool:
-    """Check the type of an evaluation's value under this key."""
-    if key in (*BY_NUMBER, *BY_NAME):
-        return isinstance(value, dict) and all(
-            isinstance(row, dict) and all(map(is_number, row.values())) and (key in BY_NAME or name.isdecimal())
-            for name, row in value.items()
-        )
-    if key in COUNTS:
-        return isinstance(value, list) and all(type(count) is int and count >= 0 for count in value)
-    return isinstance(value, str) if key in TEXTS else is_number(value) or key in UNREAD
-
-
-def is_number(value: Any) -> bool:
-    return value is None or number(value) is not None
-
-
-def status(run: Run) -> str:
-    """done, or what state.json says of the last attempt; why a failed one failed becomes a note."""
-    if (run.path / "DONE").exists():
-        return "done"
+def read_status(run: Run, done: bool) -> None:
+    """Set the status: done, or what state.json says of the last attempt; why a failed one failed becomes a note."""
+    if done:
+        run.status = "done"
+        return
     error = run.path / "error.txt"
     if error.is_file():
         words = error.read_text(encoding="utf-8", errors="replace").splitlines()
         run.notes.append(f"failed: {words[0][:300] if words else 'no reason given'}")
     said = load(run, "state.json", expected=False).get("status")
+    run.status = said if isinstance(said, str) else "unfinished"
     run.notes.append(f"not finished ({len(run.updates)} updates logged)")
-    return said if isinstance(said, str) else "unfinished"
 
 
 def load(run: Run, name: str, *, expected: bool = True) -> dict[str, Any]:
@@ -212,5 +183,4 @@ def lines(run: Run, name: str, is_valid: Callable[[Record], bool], expected: boo
 
 def is_completion(entry: Record) -> bool:
     texts = all(isinstance(entry.get(name), str) for name in ("set", "verdict", "question", "completion"))
-    plain = not any(isinstance(value, (dict, list)) for name, value in entry.items() if name != "logp")
-    return texts and plain and isinstance(entry.get("logp", {}), dict) and type(entry.get("iteration")) is int
+    return texts and type(entry.get("iteration")) is int

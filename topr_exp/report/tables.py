@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from topr_exp.report.estimates import as_printed, estimate, majority_name, reward_name
+from topr_exp.report.estimates import Groups, estimate, headlines, printed
 from topr_exp.report.groups import Comparison, text
 from topr_exp.report.runs import Run
 from topr_exp.runtime.jsonfiles import number
@@ -18,65 +18,55 @@ OF_RUN = ("run", "folder", "status", "notes", "group", "updates", "seconds")
 FORMULAS = ("=", "+", "@", "\t", "\r")  # how text begins that a spreadsheet would compute
 
 
-def measures(runs: Sequence[Run]) -> list[str]:
-    """The figures that tables hold."""
-    majority, reward = majority_name(runs), reward_name(runs)
-    return ["pass@1", *([reward] if reward else []), *([majority] if majority else []), *VERDICTS]
-
-
-def runs_frame(runs: Sequence[Run], comparison: Comparison) -> pd.DataFrame:
-    """A row a run; `report.read_runs` names the columns."""
-    rows = []
-    for run, settings, label in zip(runs, comparison.settings, comparison.labels, strict=True):
+def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """A row a run, as `report.read_runs` names the columns."""
+    names, rows = [*headlines(runs), *VERDICTS], []
+    for run in runs:
         seconds = run.summary.get("seconds")
         spent = [number(one) or 0.0 for one in seconds.values()] if isinstance(seconds, dict) else []
         rows.append(
-            {"run": run.name, "folder": str(run.path), "status": run.status, "notes": run.notes, "group": label}
-            | {setting_column(key): value for key, value in settings.items()}
+            {"run": run.name, "folder": str(run.path), "status": run.status, "notes": run.notes, "group": run.group}
+            | {setting_column(key): value for key, value in run.settings.items()}
             | {name: run.figure(name) for name in OF_SUMMARY}
             | {"updates": len(run.updates), "seconds": sum(spent) if spent else None}
-            | estimates([run], measures(runs))
+            | estimates([run], names)
         )
     return pd.DataFrame(rows).set_index("run")
-
-
-def groups_frame(runs: Sequence[Run], comparison: Comparison) -> pd.DataFrame:
-    """A row a group: means over its runs with 95 % intervals, and what the intervals are over."""
-    rows = []
-    for label, members in comparison.groups.items():
-        settings = comparison.settings[members[0]]
-        keys = {key: text(settings.get(key)) for key in comparison.keys}
-        found = estimates([runs[i] for i in members], measures(runs), over=True)
-        rows.append({"group": label, **keys, "runs": len(members), **found})
-    return pd.DataFrame(rows)
-
-
-def estimates(runs: Sequence[Run], names: Sequence[str], *, over: bool = False) -> dict[str, Any]:
-    """The estimates of base and final by column."""
-    row: dict[str, Any] = {}
-    for part in ("base", "final"):
-        for name in names:
-            found = estimate(runs, name, part)
-            value, low, high = found.as_dict().values() if found is not None else (None, None, None)
-            row |= {f"{part}_{name}": value, f"{part}_{name}_low": low, f"{part}_{name}_high": high}
-            if over:
-                row[f"{part}_{name}_interval_over"] = found.over if found is not None else None
-    return row
 
 
 def setting_column(key: str) -> str:
     return f"{key} (setting)" if key in (*OF_SUMMARY, *OF_RUN) else key
 
 
-def runs_csv(runs: Sequence[Run], comparison: Comparison) -> str:
+def estimates(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
+    """The estimates of base and final by column."""
+    row: dict[str, Any] = {}
+    for part in ("base", "final"):
+        for name in names:
+            found = estimate(runs, name, part)
+            ends = found.as_dict().values() if found is not None else (None, None, None)
+            row |= zip((f"{part}_{name}{end}" for end in ("", "_low", "_high")), ends, strict=True)
+            row[f"{part}_{name}_interval_over"] = found.over if found is not None else None
+    return row
+
+
+def runs_csv(comparison: Comparison) -> str:
     """The settings that differ, what was trained on, and the figures of each run."""
-    frame = runs_frame(runs, comparison)
-    keys = [*comparison.differing, "seed"]
-    for key in keys:
-        frame[setting_column(key)] = [text(one.get(key)) for one in comparison.settings]
+    runs = comparison.runs
+    frame, keys = runs_frame(runs), dict.fromkeys([*comparison.differing, "seed"])
+    settings = {setting_column(key): [text(run.settings.get(key)) for run in runs] for key in keys}
     figures = [name for name in frame if name.startswith(("base_", "final_"))]
-    shown = ["folder", "status", "group", *map(setting_column, keys), *OF_SUMMARY, *figures]
-    return as_csv(frame[shown].reset_index())
+    shown = ["folder", "status", "group", *settings, *OF_SUMMARY, *figures]
+    return as_csv(frame.assign(**settings)[shown].reset_index())
+
+
+def groups_csv(comparison: Comparison) -> str:
+    """A row a group: means over its runs with 95 % intervals, and what the intervals are over."""
+    names, rows = [*headlines(comparison.runs), *VERDICTS], []
+    for label, runs in comparison.groups.items():
+        keys = {key: text(runs[0].settings.get(key)) for key in comparison.keys}
+        rows.append({"group": label, **keys, "runs": len(runs)} | estimates(runs, names))
+    return as_csv(pd.DataFrame(rows))
 
 
 def as_csv(frame: pd.DataFrame) -> str:
@@ -85,24 +75,35 @@ def as_csv(frame: pd.DataFrame) -> str:
     return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
-def groups_tex(runs: Sequence[Run], comparison: Comparison) -> str:
+def groups_tex(comparison: Comparison) -> str:
     r"""The groups as a LaTeX tabular (needs \usepackage{booktabs}), in percent with 95 % intervals."""
-    figures = [("base", "pass@1"), *(("final", name) for name in measures(runs))]
-    rows = []
-    for label, members in comparison.groups.items():
-        settings = comparison.settings[members[0]]
-        keys = {key: text(settings.get(key)) for key in comparison.keys} or {"run": label}
-        rows.append({**keys, "runs": len(members)} | printed([runs[i] for i in members], figures))
-    frame = pd.DataFrame(rows)
-    frame.columns = frame.columns.str.removeprefix("final ")
-    form = "l" * len(comparison.keys or ["run"]) + "r" * (1 + len(figures))
-    tex = frame.to_latex(index=False, escape=True, column_format=form)
+    tex = pd.DataFrame(group_rows(comparison, comparison.groups)).to_latex(index=False, escape=True)
     for character, shown in (("<", r"\textless{}"), (">", r"\textgreater{}"), ("–", "--")):
         tex = tex.replace(character, shown)
     return f"% Percent (mean_reward as it is); 95 % intervals over a group's runs and the test problems.\n{tex}"
 
 
-def printed(runs: Sequence[Run], figures: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Figures (part, name) of runs by their titles, as people read them."""
-    found = {f"{part} {name}": (name, estimate(runs, name, part)) for part, name in figures}
-    return {title: as_printed(each, name) if each else "–" for title, (name, each) in found.items()}
+# ---- for people: shares in percent
+
+
+def group_rows(comparison: Comparison, groups: Groups) -> list[dict[str, Any]]:
+    """Size and figures of each group."""
+    return [{"group": label, "runs": len(runs)} | scores(comparison, runs) for label, runs in groups.items()]
+
+
+def run_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """The settings that tell groups apart and the figures of each run."""
+    rows = []
+    for run in comparison.runs:
+        keys = {key: text(run.settings.get(key)) for key in [*comparison.keys, "seed"]}
+        found = {name: run.figure(name) for name in OF_SUMMARY if name not in keys}
+        numbers = {name: f"{value:.4g}" for name, value in found.items() if value is not None}
+        status = {"run": run.name, "status": run.status, "updates": len(run.updates)}
+        rows.append(status | keys | scores(comparison, [run]) | numbers)
+    return rows
+
+
+def scores(comparison: Comparison, runs: Sequence[Run]) -> dict[str, str]:
+    """Estimates of runs after and before training by their titles."""
+    names = [*headlines(comparison.runs), "invalid"]
+    return {f"{part} {name}": printed(runs, name, part) for part in ("final", "base") for name in names}

@@ -120,7 +120,7 @@ def show_results(runs: Sequence[Run], code: int, *, new: bool) -> int:
 
 def publish(folder: Path) -> None:
     """Write the report of a sweep. What goes wrong there is a warning: the runs are what counts."""
-    from topr_exp.report.write import write_report
+    from topr_exp.report.__main__ import write_report
 
     try:
         say(f"report: {write_report([folder])}")
