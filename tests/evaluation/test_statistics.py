@@ -8,7 +8,7 @@ import pytest
 
 from tests.evaluation import brute_force
 from tests.evaluation.brute_force import evaluation
-from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID, correct_histogram, encode, shares
+from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID, correct_histogram, shares
 from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise
 
 C, W, X = CORRECT, INCORRECT, INVALID
@@ -69,11 +69,8 @@ def test_the_summary_is_json_without_nan_and_a_function_of_the_seed():
 
 
 def test_counting_verdicts():
-    assert encode(["invalid", "correct", "incorrect"]).tolist() == [X, C, W]
     assert shares(VERDICTS) == {"correct": 7 / 16, "incorrect": 4 / 16, "invalid": 5 / 16}
     assert correct_histogram(VERDICTS[:, :2]) == [2, 0, 2]
-    with pytest.raises(KeyError):
-        encode(["right"])
 
 
 def test_the_mean_reward_and_its_error_over_problems_and_over_what_they_were_made_from():

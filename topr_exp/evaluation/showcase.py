@@ -95,8 +95,8 @@ def sample_entries(
 ) -> list[dict[str, Any]]:
     """Up to PER_VERDICT completions of each verdict, evenly spread over the rows."""
     entries = []
-    for verdict in VERDICTS:
-        rows = np.flatnonzero(verdicts.verdict == verdict)
+    for code, verdict in enumerate(VERDICTS):
+        rows = np.flatnonzero(verdicts.codes == code)
         for row in rows[np.unique(np.linspace(0, len(rows) - 1, PER_VERDICT).round().astype(int))] if len(rows) else []:
             problem = problems[int(rollouts.problem[row])]
             entries.append({
