@@ -18,7 +18,7 @@ from topr_exp.data import embedded_gsm8k, embedded_math, ledger
 from topr_exp.data.embedded import SPLITS, Calc, Task, draw_tasks, split_of
 from topr_exp.data.ledger import HIGHEST, LOWEST, LedgerTask
 from topr_exp.data.problems import load_problems
-from topr_exp.runs import reading
+from topr_exp.runs import preflight
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 Generate = Callable[[str, int, int], list[Problem]]
@@ -229,7 +229,7 @@ def test_the_source_draws_what_is_asked_without_overlap_and_its_golds_are_correc
     sets = load_problems(config.data)
     assert (config.data.name, sets.train) == ("ledger", ledger.generate("train", 30, 0, 5))
     assert sets.test == ledger.generate("test", 20, 0, 5)
-    assert reading.refused_golds(reading.key_of(config.data)) is None
+    assert preflight.refused_golds(preflight.key_of(config.data)) is None
     held_out = load_problems(config_of(*sizes, "data.test_split=validation", "data.seed=4").data)
     assert [*held_out.train, *held_out.test] == ledger.generate("train", 50, 4, 10)
     assert len(held_out.test) == 20
