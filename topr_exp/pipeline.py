@@ -67,7 +67,7 @@ def run(config: Config) -> dict[str, Any]:
         stop.listening(),
         distributed.process_group(device),
         RunFolder(config, stop) as folder,
-        Tracker(config, folder),
+        Tracker(config.tracking, folder),
     ):
         refuse_changed_inputs(folder, config)
         if folder.done:

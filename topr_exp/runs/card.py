@@ -137,4 +137,4 @@ def results(config: Config, summary: dict[str, Any]) -> str:
 def mean_reward(figures: dict[str, Any]) -> str:
     """The mean reward with its interval."""
     value, error = figures["mean_reward"], figures["mean_reward_se"]
-    return f"{value:.4g}" + (f" [{value - 1.96 * error:.3g}, {value + 1.96 * error:.3g}]" if error is not None else "")
+    return f"{value:.3g}" + (f" [{value - 1.96 * error:.3g}, {value + 1.96 * error:.3g}]" if error is not None else "")

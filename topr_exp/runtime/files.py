@@ -187,13 +187,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Raise as OSError what torch and safetensors report in their own way when the disk refuses a write."""
+    """Raise as OSError what safetensors reports in its own way when the disk refuses a write."""
     try:
         yield
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # of the open file that torch.save was given
-            raise error.__context__ from None
-        raise
     except Exception as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if type(error).__name__ == "SafetensorError" and number:

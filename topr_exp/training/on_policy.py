@@ -164,13 +164,14 @@ class Rounds:
         if self.compose.pass_rate is None:
             return groups
         low, high = self.compose.pass_rate
-        shares = (np.array(columns["verdict"].to_pylist()) == "correct").reshape(-1, self.n).mean(axis=1)
+        shares = Verdicts("", columns).positive.reshape(-1, self.n).mean(axis=1)
         return [group for group, share in zip(groups, shares, strict=True) if low <= share <= high]
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """Summarize the completions that a round sampled, kept or not."""
         gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
-        verdicts, correct = Verdicts("", columns), float(np.mean(columns["verdict"].to_numpy() == "correct"))
+        verdicts = Verdicts("", columns)
+        correct = float(verdicts.positive.mean())
         found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns), "sampler_gap": gap}
         if verdicts.cut_off:
             found["cut_off"] = verdicts.cut_off
