@@ -9,7 +9,7 @@ from topr_exp.composition.candidates import concat_rows, merge_sources
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.rollouts import Completions, Rollouts
-from topr_exp.types import Problem
+from topr_exp.types import VERDICTS, Problem
 
 
 def part(problem: list[int], golds: list[str], prompts: list[list[int]], made: int) -> Completions:
@@ -45,7 +45,7 @@ def test_completions_of_one_prompt_are_one_group_wherever_they_are_from() -> Non
     assert pool.rollouts.prompt_of(4).tolist() == [1, 2]
     assert pool.rollouts.prompt_of(5).tolist() == [9]
     assert [problem.answer for problem in pool.problems] == ["a", "b", "c", "b"]
-    assert pool.verdicts.verdict.tolist() == [*words, *words[::-1]]
+    assert [VERDICTS[code] for code in pool.verdicts.codes] == [*words, *words[::-1]]
     assert pool.imported is not None
     assert pool.imported.tolist() == [False] * 4 + [True] * 4
     assert pool.rollouts.truncated.tolist() == [False, True] * 4

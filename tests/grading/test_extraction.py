@@ -1,4 +1,4 @@
-"""What counts as a completion's answer, and that finding it takes time linear in the text."""
+"""The answer of a completion; finding it takes time linear in the text."""
 
 import time
 

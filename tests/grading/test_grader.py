@@ -21,7 +21,7 @@ def boxed(*pairs: tuple[str, str]) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """What is handed to workers from now on."""
+    """The tasks that are handed to workers from now on."""
     seen: list[tuple[str, ...]] = []
     submit = WorkerPool.submit
     noting = lambda pool, tasks: submit(pool, (seen.append(task) or task for task in tasks))  # type: ignore

@@ -218,7 +218,7 @@ def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way(
 
 
 def test_workers_that_die_one_after_the_other_beside_busy_threads() -> None:
-    """However late the caller's process gets to run: each death is told apart, and none stops the rest."""
+    """Each death is told apart and none stops the rest, however late the caller gets to run."""
     stop = threading.Event()
 
     def work() -> None:

@@ -24,7 +24,7 @@ from topr_exp.store import Store
 from topr_exp.store.__main__ import main
 from topr_exp.store.completions import import_file
 from topr_exp.store.table import Table
-from topr_exp.types import Problem
+from topr_exp.types import VERDICTS, Problem
 
 GOLDS = ("5", "7", "x = 9", "(1, 2)")
 SAID = ("5", "The answer is 5.", "The answer is 7.", "The answer is 9.", "The answer is (1, 2).", "The answer is 5.0.")
@@ -37,9 +37,13 @@ def rollouts(texts: list[str], problem: list[int], bounds: list[int], name: str 
 
 
 def all_said(name: str = "rollouts/a") -> Rollouts:
-    """What stands in SAID, of each problem; a shard has one and a half of them."""
+    """SAID as completions of each problem; a shard has one and a half of them."""
     problem = np.repeat(np.arange(len(PROBLEMS)), len(SAID)).tolist()
     return rollouts([*SAID] * len(PROBLEMS), problem, [0, 9, 18, len(problem)], name)
+
+
+def named(found: Verdicts) -> list[str]:
+    return [VERDICTS[code] for code in found.codes]
 
 
 def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path: Path) -> None:
@@ -50,7 +54,7 @@ def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path: Path
         for problem in range(len(PROBLEMS))
         for i in range(len(SAID))
     ]
-    assert found.verdict.tolist() == expected
+    assert named(found) == expected
     assert found.positive.tolist() == [verdict == "correct" for verdict in expected], "nothing invalid is a positive"
     classes = found.classes.reshape(len(PROBLEMS), -1)
     assert (classes[:, 0] == -1).all()
@@ -78,9 +82,9 @@ def test_rewards_lie_with_the_verdicts_and_change_nothing_where_they_are_not_ask
     for found in (graded, low):
         assert found.reward is not None
         assert found.reward.tolist() == [0.5, 1.0, -3.0, -3.0, 0.25], "what was cut off is worth the least"
-    assert graded.verdict.tolist() == ["incorrect", "correct", "incorrect", "invalid", "incorrect"]
-    assert low.verdict.tolist() == ["correct", "correct", "incorrect", "invalid", "incorrect"]
-    assert two_valued.verdict.tolist() == graded.verdict.tolist()
+    assert named(graded) == ["incorrect", "correct", "incorrect", "invalid", "incorrect"]
+    assert named(low) == ["correct", "correct", "incorrect", "invalid", "incorrect"]
+    assert named(two_valued) == named(graded)
     assert len({two_valued.name, graded.name, low.name}) == 3
     kept = Verdicts("", graded.columns.filter(pa.array([True, True, True, False, False])))
     assert kept.reward is not None
@@ -101,8 +105,8 @@ def test_what_decides_the_verdicts_is_in_their_key(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(verdicts, "version", lambda name: "another")
     found.append(grade_rollouts(**asked, store=Store(tmp_path)))
     assert len({each.name for each in found}) == len(changes) + 1
-    assert found[2].verdict[-2] == "incorrect"
-    assert set(found[3].verdict) == {"invalid"}
+    assert named(found[2])[-2] == "incorrect"
+    assert set(named(found[3])) == {"invalid"}
 
 
 def decided(verdict: str, *paths: str, classes: tuple[int, ...] = ()) -> Verdicts:
@@ -169,12 +173,12 @@ def test_what_was_cut_off_is_graded_again_and_the_rest_stays(
     kept = table.shard_file(1).stat().st_mtime_ns if not imported else None
     assert grade_rollouts(made, PROBLEMS[:3], Grading("gsm8k"), store).cut_off == 2
     assert main(command) == 0
-    assert capsys.readouterr().out == f"2 of 2 cut-off completions of {table.name} are decided now\n"
+    assert capsys.readouterr().out == f"{table.name}: 2 completions were cut off, 0 are still\n"
     again = store.open(table.folder)
     assert all(again.shard(shard).equals(one) for shard, one in enumerate(whole))
     assert kept is None or table.shard_file(1).stat().st_mtime_ns == kept
     assert main([*command, table.name]) == 0
-    assert "no completion was cut off, of 1 tables" in capsys.readouterr().out
+    assert f"{table.name}: 0 completions were cut off" in capsys.readouterr().out
 
 
 def test_code_and_completions_that_are_not_there_are_one_line(
@@ -185,16 +189,14 @@ def test_code_and_completions_that_are_not_there_are_one_line(
     table = store.open(tmp_path / grade_rollouts(in_store(store, False, tmp_path), PROBLEMS, Grading(own), store).name)
     damage(table, 1, 0)
     assert main(command) == 1
-    assert f"NOT GRADED  {table.name}: its grader is code of your own; add --grader {own}" in capsys.readouterr().out
+    assert f"{table.name}: not graded: its grader is code of your own; add --grader {own}" in capsys.readouterr().out
     there = [sys.executable, "-m", "topr_exp.store", *command, "--grader", own]  # a file of the current folder
     done = subprocess.run(there, cwd=here, capture_output=True, text=True)
-    assert "1 of 1 cut-off completions" in done.stdout, done.stdout + done.stderr
+    assert "1 completions were cut off, 0 are still" in done.stdout, done.stdout + done.stderr
     damage(table, 1, 0)
     shutil.rmtree(tmp_path / "rollouts")
-    (tmp_path / "own.jsonl").write_text('{"question": "5?", "gold": "5", "completion": "5"}\n')
-    import_file(store, tmp_path / "own.jsonl", "verdicts")  # by its kind no verdicts of ours, whatever its name
     assert main([*command, "--grader", own]) == 1
-    assert "no table in" in capsys.readouterr().out
+    assert "not graded: cannot read" in capsys.readouterr().out
 
 
 def test_a_run_says_what_was_cut_off_and_does_not_after_a_regrade(

@@ -7,7 +7,6 @@ intervals over problems (`intervals`) are what a claim needs.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,12 +72,6 @@ def sampling_only_se(trials: NDArray[np.float64], k: int, n: int) -> float | Non
 
 
 CORRECT, INCORRECT, INVALID = range(len(VERDICTS))  # the codes, in the order of VERDICTS
-
-
-def encode(verdicts: Iterable[str]) -> NDArray[np.int8]:
-    """The codes of verdicts by name: their index in VERDICTS."""
-    code: dict[str, int] = {name: i for i, name in enumerate(VERDICTS)}
-    return np.array([code[verdict] for verdict in verdicts], dtype=np.int8)
 
 
 def shares(verdicts: NDArray[np.integer]) -> dict[str, float]:

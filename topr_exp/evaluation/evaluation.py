@@ -8,12 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from topr_exp.config.data import Grading
 from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.evaluation.draws import encode
 from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise, without_majorities
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts
 from topr_exp.models.policy import Policy
@@ -40,7 +36,7 @@ class Evaluation:
         With the mean reward where rewards are graded. Without maj@K where the grader does not say what incorrect
         completions answer: none could outvote a correct one.
         """
-        codes: NDArray[np.integer] = encode(self.verdicts.verdict.tolist()).reshape(-1, self.n)
+        codes = self.verdicts.codes.reshape(-1, self.n)
         chosen = self.questions.problems[:problems]
         found = summarise(
             codes[:problems],

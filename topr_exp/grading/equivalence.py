@@ -156,35 +156,6 @@ def _pairable(allowed: list[list[bool]]) -> bool:
     return all(place(row, set()) for row in range(len(allowed)))
 
 
-NormalForm = tuple[object, ...]
-
-
-def normal_form(text: str) -> NormalForm:
-    """A hash of the normal form: equal keys mean equal answers; different ones may still be equal symbolically.
-
-    The name of an unknown is left out: x = 5 is 5, so that in a vote y = 5 is with it too.
-    """
-    try:
-        return _normal_form(parse(text))
-    except TooComplex:
-        return ("raw", text.strip())
-
-
-def _normal_form(node: Node) -> NormalForm:
-    if isinstance(node, Named):
-        return _normal_form(node.value)
-    if isinstance(node, Group):
-        keys = [_normal_form(item) for item in node.items]
-        if node.kind == "=":
-            return keys[0] if len({*keys}) == 1 else ("chain", *node.tokens)
-        return (node.kind, *(sorted(keys, key=repr) if node.kind in ("list", "union") else keys))
-    number = rational_value(node.tokens)
-    if number is not None:
-        return ("number", number)
-    text = textual(node.tokens)
-    return ("text", text) if text is not None else ("tokens", *node.tokens)
-
-
 MAX_SYMBOLIC_TOKENS = 400
 _COMMANDS = words(
     r"""\frac \sqrt \binom \pi \infty \circ \sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \arccsc \arcsec

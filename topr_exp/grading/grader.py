@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import topr_exp
-from topr_exp.grading.equivalence import compare_quickly, normal_form
+from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
-from topr_exp.grading.pool import Answer, WorkerPool
+from topr_exp.grading.pool import WorkerPool
 from topr_exp.runtime.files import file_digest
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
@@ -108,9 +108,7 @@ class Grader:
 
     def start(self) -> None:
         """Start the workers now (it takes 1 to 2 seconds), not with the first answer that needs them."""
-        with self._lock_of_process():
-            if self._pool is None or self._pool.closed:
-                self._pool = WorkerPool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
+        self._running_pool()
 
     def close(self) -> None:
         """End the workers; the grader stays usable and would start new ones."""
@@ -132,8 +130,8 @@ class Grader:
         pairs, number = iter(pairs), 0
         while chunk := list(islice(pairs, CHUNK * self.workers)):
             for outcome in self._grade_own(chunk, number) if self._own else self._grade_answers(chunk):
-                self.counters[outcome.path] += 1
-                self.counters[outcome.verdict] += 1
+                with self._lock_of_process():
+                    self.counters.update((outcome.path, outcome.verdict))
                 yield outcome
             number += len(chunk)
 
@@ -142,22 +140,19 @@ class Grader:
 
         At most MAX_CLASS_COMPARISONS comparisons are symbolic; of answers of a user's own grader, none is.
         """
-        forms = [None if answer is None else normal_form(answer) for answer in answers]
-        counts = Counter(form for form in forms if form is not None)
-        texts = dict(zip(reversed(forms), reversed(answers), strict=True))  # normal form -> the first answer with it
         budget = 0 if self._own else MAX_CLASS_COMPARISONS
-        representative: dict[Any, Any] = {}  # of a form: the most frequent form whose text equals its own
-        for form, _ in counts.most_common():
+        representative: dict[str, str] = {}  # of an answer: the most frequent one that equals it
+        for answer, _ in Counter(each for each in answers if each is not None).most_common():
             others = dict.fromkeys(representative.values())
-            verdicts = {other: compare_quickly(texts[other], texts[form])[0] for other in others}
+            verdicts = {other: compare_quickly(other, answer)[0] for other in others}
             equal = [other for other in others if verdicts[other]]
             if not equal and (undecided := [other for other in others if verdicts[other] is None][:budget]):
                 budget -= len(undecided)
-                found = self._submit([(texts[other], texts[form]) for other in undecided])
-                equal = [other for other, answer in zip(undecided, found, strict=True) if answer == ("ok", True)]
-            representative[form] = equal[0] if equal else form
-        numbers: dict[Any, int] = {}
-        return [-1 if form is None else numbers.setdefault(representative[form], len(numbers)) for form in forms]
+                found = self._running_pool().submit([(other, answer) for other in undecided])
+                equal = [other for other, said in zip(undecided, found, strict=True) if said == ("ok", True)]
+            representative[answer] = equal[0] if equal else answer
+        numbers: dict[str, int] = {}
+        return [-1 if each is None else numbers.setdefault(representative[each], len(numbers)) for each in answers]
 
     def _lock_of_process(self) -> threading.Lock:
         """The lock of the pool; a forked child leaves the parent's lock and pool alone and begins without workers."""
@@ -167,10 +162,11 @@ class Grader:
             self._process, self._lock, self._pool = os.getpid(), threading.Lock(), None
         return self._lock
 
-    def _submit(self, tasks: Iterable[Pair]) -> list[Answer]:
-        self.start()
-        assert self._pool is not None
-        return self._pool.submit(tasks)
+    def _running_pool(self) -> WorkerPool:
+        with self._lock_of_process():
+            if self._pool is None or self._pool.closed:
+                self._pool = WorkerPool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
+            return self._pool
 
     def _grade_answers(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
         answers = [extract(completion, self.name) for completion, _ in chunk]
@@ -184,7 +180,7 @@ class Grader:
                 yield Outcome("correct" if equal else "incorrect", answer, path)
 
     def _compare(self, pairs: Iterable[Pair]) -> dict[Pair, tuple[bool, str]]:
-        """Whether each pair is equal, and what decided; workers begin while the rest is still compared quickly."""
+        """Decide each pair: equal or not, and by what; workers begin while the rest is still compared quickly."""
         decided: dict[Pair, tuple[bool, str]] = {}
         undecided: list[Pair] = []
 
@@ -199,7 +195,8 @@ class Grader:
 
         asked = ask()
         if (first := next(asked, None)) is not None:
-            for pair, (status, value) in zip(undecided, self._submit(chain([first], asked)), strict=True):
+            found = self._running_pool().submit(chain([first], asked))
+            for pair, (status, value) in zip(undecided, found, strict=True):
                 # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
                 path = {"ok": "symbolic", "error": "raised"}.get(status, status)
                 decided[pair] = (status == "ok" and value is True, path)
@@ -209,7 +206,7 @@ class Grader:
         return decided
 
     def _grade_own(self, chunk: Sequence[Pair], before: int) -> Iterator[Outcome]:
-        for number, (status, value) in enumerate(self._submit(chunk), before + 1):
+        for number, (status, value) in enumerate(self._running_pool().submit(chunk), before + 1):
             if status == "error":
                 raise TOPRError(f"grader {self.name} raised {' '.join(value.split())} (completion {number})")
             yield self._own_outcome(value, number) if status == "ok" else Outcome("incorrect", None, status)
@@ -261,9 +258,9 @@ def check_name(name: str) -> None:
     """Raises ConfigError unless `name` is an answer format or an importable "package.module:function"."""
     if name in FORMATS:
         return
-    module, colon, function = name.partition(":")
+    module, _, function = name.partition(":")
     allowed = f"one of {', '.join(FORMATS)} or package.module:function"
-    if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+    if not (module and function):
         raise ConfigError(f"grader must be {allowed}; got {name}")
     found, reason = None, "it has no such function"
     try:

@@ -33,6 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z{}])")
 _SPACED_GROUPS = re.compile(r"(?<![\d.])\d{1,3}(?:(?:\\[ ,;:!]|[ ~]|\{\\[ ,;:!]\})\d{3})+(?![\d])")
 _COMMA_GROUPS = re.compile(r"(?<=\d)(?:\{,\}\s*|,\s*\\!\s*|\\!\s*,\s*(?:\\!)?\s*)(?=\d{3}(?!\d))")
+_FIRST_GROUP = re.compile(r"[1-9]\d{0,2}", re.ASCII)
 _TEXT = re.compile(
     r"\\(text(?:bf|it|rm|normal|sf|tt|up)?|mbox|hbox|math(?:rm|bf|it|sf|tt|normal|cal|bb)|operatorname\*?)\s*"
     r"\{([^{}]{0,400})\}"
@@ -118,16 +119,9 @@ def _lex(text: str) -> list[str]:
 def _plain(text: str) -> list[str]:
     out: list[str] = []
     for lexeme in _LEXEME.findall(text):
-        if lexeme.isspace():
-            out.append(" ")
-        elif lexeme not in _DROPPED:
-            token = _SYNONYMS.get(lexeme, lexeme)
-            if token in _FUNCTIONS:
-                token = "\\" + token
-            if token:
-                out.append(token)
-        else:
-            out.append(" ")
+        token = " " if lexeme.isspace() or lexeme in _DROPPED else _SYNONYMS.get(lexeme, lexeme)
+        if token:
+            out.append("\\" + token if token in _FUNCTIONS else token)
     return out
 
 
@@ -159,13 +153,7 @@ def _join_thousands(tokens: list[str]) -> list[str]:
         token = tokens[i]
         depth += (token in _OPEN) - (token in _CLOSE)
         end = i + 1
-        if (
-            depth <= 0
-            and integer_like(token)
-            and len(token) <= 3
-            and token[0] != "0"
-            and not (out and out[-1][-1] == ".")
-        ):
+        if depth <= 0 and _FIRST_GROUP.fullmatch(token) and not (out and out[-1][-1] == "."):
             while end + 1 < len(tokens) and tokens[end] == "," and re.fullmatch(r"\d{3}(\.\d+)?", tokens[end + 1]):
                 end += 2
             if tokens[end : end + 1] == [","] and end + 1 < len(tokens) and number_like(tokens[end + 1]):
@@ -243,7 +231,7 @@ class _Canonical:
         return self.tokens[self.at] if self.at < len(self.tokens) else None
 
     def _until(self, closing: str, depth: int) -> list[str]:
-        """What stands before a closing bracket, or the end; parentheses come in pairs."""
+        """The tokens up to a closing bracket, or the end; parentheses come in pairs."""
         out: list[str] = []
         level = 1
         while self.at < len(self.tokens):

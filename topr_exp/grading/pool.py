@@ -169,7 +169,7 @@ def _receive_answer(channel: Connection) -> tuple[Answer, bool]:
 def _start_server(target: str) -> tuple[subprocess.Popen[bytes], Connection]:
     """A fresh interpreter with this one's import path; it inherits one socket and no other descriptor."""
     ours, theirs = Pipe()
-    paths = [os.path.abspath(path) for path in (*sys.path, Path(__file__).resolve().parents[2])]
+    paths = [os.path.abspath(path) for path in (*sys.path, str(Path(__file__).resolve().parents[2]))]
     code = (
         f"import sys; sys.path[:] = {paths!r}\n"
         f"from topr_exp.grading.worker import serve; serve({theirs.fileno()}, {os.getpid()}, {target!r})"

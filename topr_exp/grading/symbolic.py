@@ -58,8 +58,8 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     if one is None or other is None:
         return False
     relations = _relations(one), _relations(other)
-    if relations[0] or relations[1]:
-        return same_relations(*relations)
+    if any(relations):  # chains in either direction
+        return any(_same_relations(relations[0], order) for order in (relations[1], relations[1][::-1]))
     return bool(verify(one, other, timeout_seconds=None)) and agree_numerically(one, other)
 
 
@@ -69,25 +69,16 @@ def _relations(expression: Any) -> list[Relational]:
     return members if members and all(isinstance(member, Relational) for member in members) else []
 
 
-def same_relations(gold: list[Relational], answer: list[Relational]) -> bool:
-    """Compare two relations (or chains, in either direction) up to constant factors.
+def _same_relations(gold: list[Relational], answer: list[Relational]) -> bool:
+    """Compare two relations (or chains) up to constant factors.
 
     math-verify solves both and compares the solutions, so that x^2 = -1 and x^2 = -4, which have none, would be equal.
     """
-    if len(gold) != len(answer):
-        return False
-    return any(
-        all(_same_relation(one, other) for one, other in zip(gold, order, strict=True))
-        for order in (answer, answer[::-1])
-    )
+    return len(gold) == len(answer) and all(_same_relation(*pair) for pair in zip(gold, answer, strict=True))
 
 
 def _same_relation(gold: Relational, answer: Relational) -> bool:
-    one, other = gold, answer
-    if isinstance(one, sympy.Ge | sympy.Gt):
-        one = one.reversed
-    if isinstance(other, sympy.Ge | sympy.Gt):
-        other = other.reversed
+    one, other = (each.reversed if isinstance(each, sympy.Ge | sympy.Gt) else each for each in (gold, answer))
     if type(one) is not type(other):
         return False
     try:

@@ -19,9 +19,8 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.imported import match_problems
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
-from topr_exp.store.catalog import find
 from topr_exp.store.table import Table
-from topr_exp.types import Problem, TOPRError
+from topr_exp.types import VERDICTS, Problem, TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,13 +35,13 @@ class Verdicts:
         self.name, self.columns = name, columns  # verdict, answer, path, class; reward where rewards are graded
 
     @cached_property
-    def verdict(self) -> NDArray[np.str_]:
-        """[rows] correct, incorrect or invalid."""
-        return np.array(self.columns["verdict"].to_pylist())
+    def codes(self) -> NDArray[np.int8]:
+        """[rows] each verdict as its index in VERDICTS."""
+        return np.array([VERDICTS.index(name) for name in self.columns["verdict"].to_pylist()], dtype=np.int8)
 
     @property
     def positive(self) -> NDArray[np.bool_]:
-        return self.verdict == "correct"
+        return self.codes == VERDICTS.index("correct")
 
     @cached_property
     def reward(self) -> NDArray[np.float64] | None:
@@ -69,7 +68,7 @@ class Verdicts:
     @property
     def votes_known(self) -> bool:
         """Check that incorrect completions can be told apart; a user's grader may give verdicts alone."""
-        unnamed = (self.verdict == "incorrect") & (self.classes < 0)
+        unnamed = (self.codes == VERDICTS.index("incorrect")) & (self.classes < 0)
         return "user" not in set(self.columns["path"].filter(unnamed).to_pylist())
 
 
@@ -119,7 +118,7 @@ def warn_of_failures(verdicts: Verdicts, grader_name: str, again: str = "") -> N
         if count:
             log.warning(
                 "warning: grader %s %s on %d of %d completions, which count as incorrect%s",
-                *(grader_name, what, count, len(verdicts.verdict), then),
+                *(grader_name, what, count, len(verdicts.codes), then),
             )
 
 
@@ -157,6 +156,8 @@ def regrade_table(table: Table, store: Store, own: str | None = None) -> tuple[i
     own: the user's grader that may run; a key names one, but a store is not trusted with code. Raises TOPRError
     for any other grader, one that has changed, and completions that are not in the store.
     """
+    if table.error:
+        raise TOPRError(table.error)
     cut_off = [Verdicts("", table.shard(index)).cut_off for index in range(table.shards)]
     if not sum(cut_off):
         return 0, 0
@@ -166,7 +167,7 @@ def regrade_table(table: Table, store: Store, own: str | None = None) -> tuple[i
     check_name(name)
     if key["version"] != version(name):
         raise TOPRError(f"its grader {name} is not found as it was then; a run that needs the verdicts makes new ones")
-    completions = find(store, key["rollouts"].partition(" ")[0]).read()
+    completions = store.open(store.place(key["rollouts"].partition(" ")[0])).read()
     problem, left = _answered(completions, key["rollouts"]), 0
     problems = [Problem(str(index), "", gold) for index, gold in enumerate(key["golds"])]
     with Grader(name, graded=key.get("graded", False), threshold=key.get("threshold", 1.0)) as grader:

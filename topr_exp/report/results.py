@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from topr_exp.evaluation.draws import INVALID, encode
+from topr_exp.evaluation.draws import INVALID
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.evaluation.statistics import headline_k, measure
 from topr_exp.report.runs import Run
@@ -95,7 +95,7 @@ def results(run: Run, record: Record, *, votes: bool = True) -> Record:
     columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
     if len(columns) % problems or solutions < 1 or problems % solutions:
         raise TOPRError(f"{run.name}: {place} does not hold the same number of verdicts on each of its problems")
-    codes = encode(columns["verdict"].to_pylist()).reshape(problems, -1)
+    codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()], np.int8).reshape(problems, -1)
     n, k = codes.shape[1], headline_k(codes.shape[1])
     counts = {"correct": packed(np.sum(codes == 0, axis=1)), "invalid": packed(np.sum(codes == INVALID, axis=1))}
     if votes:

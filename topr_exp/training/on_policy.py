@@ -26,8 +26,7 @@ from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.mismatch import mismatch
-from topr_exp.sampling.rollouts import Rollouts, completions_table, token_count
+from topr_exp.sampling.rollouts import Rollouts, completions_table, mismatch, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
@@ -165,13 +164,14 @@ class Rounds:
         if self.compose.pass_rate is None:
             return groups
         low, high = self.compose.pass_rate
-        shares = (np.array(columns["verdict"].to_pylist()) == "correct").reshape(-1, self.n).mean(axis=1)
+        shares = Verdicts("", columns).positive.reshape(-1, self.n).mean(axis=1)
         return [group for group, share in zip(groups, shares, strict=True) if low <= share <= high]
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """Summarize the completions that a round sampled, kept or not."""
         gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
-        verdicts, correct = Verdicts("", columns), float(np.mean(columns["verdict"].to_numpy() == "correct"))
+        verdicts = Verdicts("", columns)
+        correct = float(verdicts.positive.mean())
         found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns), "sampler_gap": gap}
         if verdicts.cut_off:
             found["cut_off"] = verdicts.cut_off

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from topr_exp.config.groups import OptimConfig, Reduction
 from topr_exp.models.adapter import trained_weights
-from topr_exp.models.memory import memory_for, ran_out, release_gpu_memory
-from topr_exp.models.policy import Policy, save_policy
+from topr_exp.models.policy import Policy, memory_for, ran_out, release_gpu_memory, save_policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint

@@ -16,7 +16,7 @@ from topr_exp.config.data import Grading
 from topr_exp.config.groups import TaskConfig
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter, tokenize_prompts
-from topr_exp.evaluation.draws import CORRECT, encode
+from topr_exp.evaluation.draws import CORRECT
 from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import grade_rollouts
 from topr_exp.models.policy import Policy
@@ -91,7 +91,7 @@ class Solver:
         return Solutions(
             questions.problems,
             rollouts.texts(0, rollouts.rows),
-            encode(verdicts.verdict.tolist()).reshape(-1, n),
+            verdicts.codes.reshape(-1, n),
             verdicts.classes.reshape(-1, n),
             rollouts.sampled,
         )
@@ -133,7 +133,7 @@ class Verification:
             change = figures.difference(self.base.values["weighted_sc"], counted.values["weighted_sc"])
             found["weighted_sc - base"] = change
         path = folder / FILE
-        shown = noted_before(path)
+        shown = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}  # by an earlier evaluation
         shown["problems"] = [problem.id for problem in self.test.problems]
         shown["solutions"], shown["verifications"] = counted.solutions, counted.verifications
         values = {name: value.tolist() for name, value in counted.values.items()}
@@ -147,10 +147,5 @@ class Verification:
         row = {problem.id: i for i, problem in enumerate(evaluation.questions.problems)}
         k = self.test.verdicts.shape[1]
         rows = np.array([[row.get(name_of(problem, s), -1) for s in range(k)] for problem in self.test.problems])
-        codes = encode(evaluation.verdicts.verdict.tolist()).reshape(-1, evaluation.n)
+        codes = evaluation.verdicts.codes.reshape(-1, evaluation.n)
         return figures.tally(self.test.verdicts, self.test.classes, codes[rows], rows >= 0)
-
-
-def noted_before(path: Path) -> dict[str, Any]:
-    """Read what an earlier evaluation or attempt wrote."""
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
