@@ -42,7 +42,7 @@ def evaluation(solutions: Solutions, said: dict[tuple[int, int], list[str]], lef
     asked = solutions.questions("{question} {solution}")
     asked = [each for i, each in enumerate(asked) if i % 17 != left_out]
     words = [word for each in asked for word in said[place(each.question)]]
-    verdicts = SimpleNamespace(verdict=np.array(words))
+    verdicts = SimpleNamespace(codes=np.array([WORDS.index(word) for word in words], np.int8))
     return SimpleNamespace(questions=SimpleNamespace(problems=asked), verdicts=verdicts, n=N)
 
 
