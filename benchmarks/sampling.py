@@ -21,7 +21,7 @@ from topr_exp.config.model import SamplerConfig
 from topr_exp.data import embedded_gsm8k
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
-from topr_exp.sampling.hf import sample_completions
+from topr_exp.sampling.sampler import sample_completions
 
 LIMIT = 64
 

@@ -39,13 +39,12 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--full", action="store_true", help="both bases, more seeds, the questions beyond the papers")
     top.add_argument("--recorded", action="store_true", help="keep what FOLDER records and run only what it lacks")
     instead = top.add_mutually_exclusive_group()  # of running what is missing
-    instead.add_argument(
-        "--draw", action="store_true", help="draw and write what is recorded or finished; start nothing"
-    )
-    instead.add_argument(
-        "--check", action="store_true", help="run again, compare with what FOLDER records, write nothing"
-    )
-    instead.add_argument("--list", action="store_true", help="say what each figure needs, and start nothing")
+    for option, what in {
+        "--draw": "draw and write what is recorded or finished; start nothing",
+        "--check": "run again, compare with what FOLDER records, write nothing",
+        "--list": "say what each figure needs, and start nothing",
+    }.items():
+        instead.add_argument(option, action="store_true", help=what)
     top.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default: %(default)s)")
     top.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER", help="default: %(default)s")
     return top
@@ -53,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 def make_figures(options: argparse.Namespace) -> int:
     """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
-    from reproduce.jobs import expected, needs, run
+    from reproduce.jobs import minutes, needs, run
     from topr_exp.runs.console import say
     from topr_exp.runs.preflight import check_machine
 
@@ -61,9 +60,10 @@ def make_figures(options: argparse.Namespace) -> int:
     request = request_of(options)
     found, todo = needs(request)
     for need in found:
-        say(f"{need.figure.name:16} {len(need.jobs):4} runs{need.origin}")
+        say(f"{need.figure.name:16} {len(need.jobs):4} runs")
     jobs = [job for planned in todo for job in planned.jobs]
-    say(f"{len(jobs)} different runs to do{expected(jobs, request)}")
+    took = minutes(jobs, request)
+    say(f"{len(jobs)} different runs to do; training takes {took:.0f} minutes or more, by those that are recorded")
     if options.list:
         return 0
     if options.draw:
@@ -79,9 +79,9 @@ def make_figures(options: argparse.Namespace) -> int:
 
 
 def request_of(options: argparse.Namespace) -> Request:
-    """What was asked for, checked; the runs of a check have a folder of their own."""
+    """What was asked for, checked; the runs of a check have their own folder, a new one unless a check was stopped."""
     from reproduce.jobs import Request
-    from reproduce.registry import FIGURES
+    from reproduce.tables import FIGURES
 
     if options.out.exists() and not options.out.is_dir():
         raise ConfigError(f"--out {options.out}: not a folder")
@@ -89,7 +89,8 @@ def request_of(options: argparse.Namespace) -> Request:
     check_overrides(overrides)
     figures = chosen(FIGURES, options)
     if options.check:
-        place = place_of_check(overrides)
+        given = dict(text.split("=", 1) for text in overrides)
+        place = Path(given.get("output_dir", "outputs")) / "check"
         if (place / COMPARED).exists():
             shutil.rmtree(place)
         overrides.append(f"output_dir={place}")
@@ -104,17 +105,16 @@ def compare_with_recorded(found: Sequence[Need], request: Request) -> int:
     from topr_exp.runtime.files import write_text
 
     checks = [check(need, request.out) for need in found]
-    place = request.overrides[-1].split("=", 1)[1]
-    write_text(Path(place) / COMPARED, "")
+    write_text(Path(request.overrides[-1].split("=", 1)[1]) / COMPARED, "")
     say("\n".join(line for each in checks for line in each.lines()))
     return int(not all(each.agrees for each in checks))
 
 
 def write_results(found: Sequence[Need], request: Request, began: float) -> None:
     """Each figure's numbers and picture, and the page of all."""
+    from reproduce.check import write_figure
     from reproduce.page import write_page
-    from reproduce.recording import write_figure
-    from reproduce.registry import FIGURES
+    from reproduce.tables import FIGURES
     from topr_exp.runs.console import say
 
     for need in found:
@@ -127,34 +127,19 @@ def check_overrides(overrides: Sequence[str]) -> None:
     from reproduce.records import KEYS, KEYS_OF_LOSSES
 
     known = (*KEYS, *KEYS_OF_LOSSES)
-    groups = {"algo", "data", "model", "compose", "schedule"}  # what these choose is known
-    elsewhere = (
-        "cluster",
-        "output_dir",
-        "tracking",
-        "checkpoint",
-        "sampler.prompts_per_shard",
-        "optim.score_batch_size",
-    )
+    allowed = (*known, "algo", "data", "model", "compose", "schedule", "output_dir", "sampler.prompts_per_shard",
+               "optim.score_batch_size", "cluster", "tracking", "checkpoint")  # fmt: skip
     for text in overrides:
         key = text.lstrip("+~").split("=", 1)[0]
-        if key == "dry_run":
-            raise ConfigError(f"{text}: --list says what each figure needs and starts nothing")
-        if key not in {*known, *groups, *elsewhere} and not key.startswith(("cluster.", "tracking.", "checkpoint.")):
+        if key not in allowed and key.split(".")[0] not in ("cluster", "tracking", "checkpoint"):
             raise ConfigError(
                 f"{text}: results are told apart by other settings ({', '.join(known)}); "
                 "for this one start the sweep itself: python -m topr_exp experiment=FIGURE"
             )
 
 
-def place_of_check(overrides: Sequence[str]) -> Path:
-    """A folder for the runs of a check: an empty one, or that of a check which was stopped."""
-    given = [text.split("=", 1)[1] for text in overrides if text.startswith("output_dir=")]
-    return Path(given[0] if given else "outputs") / "check"
-
-
 def chosen(figures: Sequence[Figure], options: argparse.Namespace) -> list[Figure]:
-    """The figures that are named, or all; those that train a model of their own are left out where one is given."""
+    """The figures that are named, or all; those that train their own model are left out where one is given."""
     names = [text for text in options.figures if "=" not in text]
     given = next((text for text in options.figures if text.startswith("model=")), None)
     known = {figure.name: figure for figure in figures}

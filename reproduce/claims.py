@@ -1,116 +1,280 @@
-"""What a figure shows of what the paper claims: each claim is decided by numbers and a stated rule."""
+"""Claims that a row of figures.yaml can't say, numbers that rows compare, and what figures compute of finished runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.selection import Runs, difference, gain, over_seeds
+import numpy as np
+
+from reproduce.draw import PERCENT
+from reproduce.figure import (
+    Claim,
+    Extra,
+    Row,
+    above,
+    below,
+    between,
+    by_seeds,
+    combined,
+    contrary,
+    counted,
+    in_pairs,
+    mean_of,
+    model_and_seed,
+    of_model,
+    pick,
+)
+from reproduce.groups import EFFECTIVE, RATE, TURNS, algorithms, divided, name_of, shares, titled, told, ways
+from reproduce.panels import distances
+from reproduce.records import LENGTHS
+from reproduce.variance import LIMITS
+from topr_exp.difficulty import EFFECTIVE_POSITIVE, difficulty_of_run
+from topr_exp.evaluation.intervals import crossed_interval
+from topr_exp.report.selection import Runs, collapsed, contrast, difference, of_problems, over_seeds
+from topr_exp.runs.records import Record
+
+# ---- Figures 1, 3 and 4
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A part of a paper's claim, as it came out here."""
-
-    text: str  # with the rule
-    holds: bool | None  # None: not decided, for lack of runs or since the interval holds 0
-    evidence: str
-
-    @property
-    def word(self) -> str:
-        return {True: "shown", False: "not shown", None: "undecided"}[self.holds]
+def naive_collapses(runs: Runs, extra: Extra) -> Claim:
+    text = "naive REINFORCE collapses: most of its seeds end below half of the base's pass@1"
+    found = collapsed(pick(runs, "naive"))
+    return Claim(text, above(text, found, 0.5).holds, counted(found) if found else "no runs")
 
 
-def counted(found: Interval) -> str:
-    """A share of seeds as it is printed: 2 of 5 seeds, 40.0 [11.8, 76.9] %."""
-    return f"{round(found.value * found.seeds)} of {found.seeds} seeds, {found.percent()} %"
+def ppo_stalls(runs: Runs, extra: Extra) -> Claim:
+    found = combined(runs, lambda ppo, topr, base: (topr - base) / 2 - (ppo - base), "ppo", "topr")
+    return above("PPO stalls: it gains less than half of what TOPR gains", found)
 
 
-def above(text: str, found: Interval | None, least: float = 0.0) -> Claim:
-    """Shown where the whole interval lies above `least`, not shown where it lies below, else undecided."""
-    if found is None:
+def halved(runs: Runs, name: str, text: str) -> Claim:
+    """Decide that the share of invalid answers went below half of the base's."""
+    group = pick(runs, name)
+    if not len(group):
         return Claim(text, None, "no runs")
-    holds = True if found.low > least else False if found.high < least else None
-    return Claim(text, holds, found.percent(sign=True))
+    found = below(text, crossed_interval(group.values("invalid") - group.values("invalid", "base") / 2))
+    now, before = group.interval("invalid"), group.interval("invalid", "base")
+    return Claim(text, found.holds, f"{before.percent()} → {now.percent()}")
 
 
-def below(text: str, found: Interval | None, most: float = 0.0) -> Claim:
-    """Shown where the whole interval lies below `most`."""
-    if found is None:
+def judge_figure_3(runs: Runs, extra: Extra) -> list[Claim]:
+    first = halved(runs, "topr", "TOPR leaves less than half of the base's invalid answers")
+    return [first, *(contrary(f"{name_of(name)} does not", halved(runs, name, "")) for name in ("naive", "ppo", "dpo"))]
+
+
+def fewer(runs: Runs, extra: Extra) -> Claim:
+    pair = "sft data.name=gsm8k", "topr data.name=gsm8k"
+    found = combined(runs, lambda sft, topr, base: (topr <= 0.25).astype(float) - (sft <= 0.25), *pair)
+    return below("fewer problems with at most a quarter of the completions correct", found)
+
+
+def doubled(runs: Runs, extra: Extra) -> Claim:
+    found = combined(runs, lambda topr, base: topr - 1.8 * base, "topr data.name=math")
+    return above("MATH-like: pass@1 almost doubled (more than 1.8 times the base's)", found)
+
+
+# ---- Figures 5 and 6, and the map
+
+
+def best_proportions(runs: Runs, extra: Extra) -> list[Claim]:
+    """The paper's proportions against the others, for each share of positives; and how far the best ones lie apart."""
+    found, peaks = [], []
+    for label, group in shares(runs).items():
+        parts = [[one for one in group if (one["settings"][EFFECTIVE] in (0.1, 0.2)) == ours] for ours in (True, False)]
+        if not all(parts):
+            continue
+        ours, others, peak = (pick(Runs(part), f"best {EFFECTIVE}") for part in (*parts, group.records))
+        text = f"{label}: the better of 10 and 20 % ends above the best other effective proportion"
+        claim = above(text, difference(others, ours))
+        found.append(Claim(text, claim.holds, f"{share(ours)} against {share(others)}: {claim.evidence}"))
+        peaks.append(peak)
+    text = "the best effective proportion hardly depends on p (highest means the same, or neighbours on the grid)"
+    if len(peaks) == 2:
+        one, other = ([*runs.split(EFFECTIVE)].index(each[0]["settings"][EFFECTIVE]) for each in peaks)
+        found.append(Claim(text, abs(one - other) <= 1, " and ".join(map(share, peaks))))
+    return found
+
+
+def share(runs: Runs) -> str:
+    return f"{100 * float(runs[0]['settings'][EFFECTIVE]):g} %"
+
+
+def alike_where_many(runs: Runs, extra: Extra) -> Claim:
+    many = {told(p): group for p, group in runs.split(EFFECTIVE).items() if p >= 0.5}
+    leads = ((label, difference(pick(group, "topr"), pick(group, "tis"))) for label, group in many.items())
+    return between("{data_sets}: no difference of more than 3 points from p̃ = 50 % on", leads, 0.03)
+
+
+def over_the_map(runs: Runs, extra: Extra) -> list[Claim]:
+    """Which of the two holds what it has where the learning rate or p̃ is not the best one."""
+    places = [(rate, p) for rate in runs.split(RATE) for p in runs.split(EFFECTIVE)]  # the same for both
+    cells = [runs.where(optim__lr=rate, effective_positive=p) for rate, p in places]
+    pairs = [(pick(cell, "tis"), pick(cell, "topr")) for cell in cells]
+    pairs = [pair for pair in pairs if all(map(len, pair))]
+    if not pairs:
+        return []
+    flat = [group for pair in pairs for group in pair]
+    mean = contrast(lambda *m: sum(b - a for a, b in zip(m[::2], m[1::2], strict=True)) / len(pairs), *flat)
+    tis, topr = (min(column, key=mean_of) for column in zip(*pairs, strict=True))
+    return [
+        above("averaged over the map TOPR is above TIS", mean),
+        above("the worst cell of TOPR is above the worst of TIS", difference(tis, topr)),
+    ]
+
+
+# ---- Figures 7 to 9
+
+
+def last_over_first(record: Record, extra: Extra) -> float:
+    """The gradient's norm in the last fifth of the updates, as a multiple of that in the first."""
+    values = record["metrics"]["grad_norm"]
+    part = max(1, len(values) // 5)
+    return float(np.mean(values[-part:]) / np.mean(values[:part]))
+
+
+def improves(runs: Runs, extra: Extra) -> Claim:
+    first, last = (np.stack([of_problems(one["iterations"][i], "pass@1") for one in runs]) for i in (1, -1))
+    return above("{compositions}: goes on to improve after the first iteration", crossed_interval(last - first))
+
+
+def weights_by_difficulty(finished: Sequence[tuple[Record, Path]]) -> Extra:
+    """`topr_exp.difficulty` of each run's completions, by model and seed."""
+    return {
+        model_and_seed(record): difficulty_of_run(folder, 1, list(EFFECTIVE_POSITIVE)) for record, folder in finished
+    }
+
+
+def more_weight(runs: Runs, extra: Extra) -> Claim:
+    hard = np.array([[sum(row[:5]) for row in one["share"]] for one in of_model(runs, extra)])  # [seeds, p̃]
+    text = "the smaller p̃, the more weight on problems with an accuracy below 50 %, in every seed"
+    if not len(hard):
         return Claim(text, None, "no runs")
-    holds = True if found.high < most else False if found.low > most else None
-    return Claim(text, holds, found.percent(sign=True))
+    means = zip(EFFECTIVE_POSITIVE, hard.mean(axis=0), strict=True)
+    shown = ", ".join(f"{100 * p:g} %: {100 * weight:.1f}" for p, weight in means)
+    return Claim(text, bool((np.diff(hard, axis=1) < 0).all()), f"share of the weight by p̃: {shown}")
 
 
-def between(text: str, found: Sequence[tuple[str, Interval | None]], most: float) -> Claim:
-    """Shown where every interval lies within ± `most`, not shown where one lies wholly outside, else undecided."""
-    known = [(label, one) for label, one in found if one is not None]
-    if not known:
-        return Claim(text, None, "no runs")
-    outside = any(one.low > most or one.high < -most for _, one in known)
-    holds = False if outside else True if all(-most < one.low and one.high < most for _, one in known) else None
-    return Claim(text, holds, "; ".join(f"{label}: {one.percent(sign=True)}" for label, one in known))
+# ---- Table 1
 
 
-def by_seeds(
-    text: str, values: Sequence[float], shown: str, rule: Callable[..., Claim] = above, limit: float = 0.0
-) -> Claim:
-    """Decide by the interval over seeds of a number of each; shown: the evidence."""
-    return Claim(text, rule(text, over_seeds(values), limit).holds, shown if len(values) else "no runs")
+def no_weight(runs: Runs, extra: Extra) -> Claim:
+    weights = [one["metrics"]["weight_neg"][-1] for one in pick(runs, "sft")]
+    shown = f"weight of negatives at the end {np.mean(weights):.2g}" if weights else "no runs"
+    return Claim("positives only: no weight on negatives", not any(weights) if weights else None, shown)
 
 
-def verdict(claims: Sequence[Claim]) -> str:
-    """shown: all claims are; partly: some are; else undecided where any claim is, and not shown where none is."""
-    if not claims:
-        return "nothing to decide"
-    shown = sum(claim.holds is True for claim in claims)
-    if shown:
-        return "shown" if shown == len(claims) else "partly"
-    return "undecided" if any(claim.holds is None for claim in claims) else "not shown"
+def variances_compared(runs: Runs, extra: Extra) -> list[Claim]:
+    """How much a gradient varies, by the interval over seeds of the log of the ratio to TOPR's."""
+    found, limit = [], float(np.log(2))
+    for name in ("sft", "tis", "naive", "is"):
+        claimed = "more than" if name == "is" else "at most twice as much as"
+        text = f"{name_of(name)}: at the same weights a gradient varies {claimed} with TOPR's limits"
+        times = [one[name][0] / one["topr"][0] for one in of_model(runs, extra)]
+        shown, logs = " ".join(f"{value:.3g}" for value in times), [float(np.log(value)) for value in times]
+        text += " (trace of the covariance, times TOPR's)"
+        found.append(by_seeds(text, logs, shown) if name == "is" else by_seeds(text, logs, shown, below, limit))
+    return found
 
 
-# ---- claims about groups of runs, as rows
-
-Choice = str | Callable[[Runs], Runs]  # an algorithm, or any part of the runs
-Judge = Callable[[Runs, dict[str, Any]], list[Claim]]
-
-
-def pick(runs: Runs, choice: Choice) -> Runs:
-    return runs.where(algo__name=choice) if isinstance(choice, str) else choice(runs)
+def early(record: Record, extra: Extra) -> float:
+    """pass@1, in percent, after a quarter of the updates, on the problems of the curve; between two points linear."""
+    steps = record["curve"]["step"]
+    return 100 * float(np.interp(steps[-1] / 4, steps, record["curve"]["pass@1"]))
 
 
-def where(algo: str | None = None, **settings: Any) -> Callable[[Runs], Runs]:
-    """The runs with these settings, of one algorithm or of all."""
-    return lambda runs: runs.where(**settings, **({"algo__name": algo} if algo else {}))
+def table_1(runs: Runs, extra: Extra) -> list[str]:
+    """The paper's table with what was measured: a row for each choice of limits."""
+    lines = [
+        "| | a⁺ b⁺ a⁻ b⁻ | weight of negatives at the end | objective bounded | variance of a gradient, times TOPR's | "
+        "pass@1 after a quarter | at the end |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    seeds = of_model(runs, extra)
+    for name, group in algorithms(runs).items():
+        if name in LIMITS:
+            times = [np.log(one[name][0] / one["topr"][0]) for one in seeds]
+            row = (
+                name_of(name),
+                " ".join(f"{limit:g}".replace("inf", "∞") for limit in LIMITS[name]),
+                f"{np.mean([one['metrics']['weight_neg'][-1] for one in group]):.2g}",
+                "yes" if LIMITS[name][2] == 0 else "no",
+                f"{np.exp(np.mean(times)):.2g}" if times else "",
+                f"{np.mean([early(one, extra) for one in group if 'curve' in one]):.1f}",
+                group.interval().percent(),
+            )
+            lines.append(f"| {' | '.join(row)} |")
+    return lines
 
 
-@dataclass(frozen=True)
-class Row:
-    """A claim that a group of runs ends above a reference in a metric, by more than `least`."""
-
-    text: str
-    group: Choice
-    reference: Choice | None = None  # None: the base
-    metric: str = "pass@1"
-    least: float = 0.0
-    rule: Callable[[str, Interval | None, float], Claim] = above  # or below
-
-    def __call__(self, runs: Runs, extra: dict[str, Any]) -> Claim:
-        group = pick(runs, self.group)
-        if self.reference is None:
-            found = gain(group, self.metric)
-        else:
-            found = difference(pick(runs, self.reference), group, self.metric)
-        return self.rule(self.text, found, self.least)
+# ---- AGRO
 
 
-def judged(*items: Callable[[Runs, dict[str, Any]], Claim | list[Claim]]) -> Judge:
-    """Decide rows, and what else gives claims, in order."""
+def a_nat(record: Record, extra: Extra) -> float:
+    """Points that a run gained in pass@1, divided by its KL to the reference."""
+    one = Runs([record])
+    return 100 * float((one.values() - one.values(part="base")).mean()) / distances(one, extra)[0]
 
-    def judge(runs: Runs, extra: dict[str, Any]) -> list[Claim]:
-        found = (item(runs, extra) for item in items)
-        return [claim for each in found for claim in (each if isinstance(each, list) else [each])]
 
-    return judge
+def at_beta(runs: Runs, extra: Extra) -> Claim:
+    text, pair = "off-policy, β = {shared_betas}: AGRO above the KL-regularised policy gradient", ("kl_pg", "agro")
+    claim = Row(text, "agro", "kl_pg")(runs, extra)
+    kl = ", ".join(f"{name_of(name)} {np.mean(distances(pick(runs, name), extra)):.2f}" for name in pair)
+    return Claim(text, claim.holds, f"{claim.evidence}; KL {kl}")
+
+
+# ---- beyond the papers
+
+
+def spent_percent(record: Record) -> float:
+    """Percent of the last updates' negatives whose π/μ is below 0.01: those that TOPR hardly pushes any more."""
+    return PERCENT * float(record["metrics"]["spent_share_neg"][-1])
+
+
+def effective_size(record: Record) -> float:
+    """Percent: what the answers of a batch are worth by their ratios, (Σ r)² / (B Σ r²), in the last updates."""
+    return PERCENT * float(record["metrics"]["ess"][-1])
+
+
+NUMBERS = ("spent_percent", "effective_size", "last_length")  # that panels draw
+
+
+def last_length(record: Record, name: str = LENGTHS[0]) -> float:
+    return float(record["lengths"][name][-1])
+
+
+def shorter(text: str, differences: list[float]) -> Claim:
+    """A claim that answers are shorter, by the difference of each seed in tokens."""
+    shown = " ".join(f"{value:+.1f}" for value in differences)
+    return by_seeds(text, differences, f"tokens of each seed: {shown}", below)
+
+
+def gaps(first: Runs, second: Runs, number: Callable[[Record], float]) -> list[float]:
+    return [number(one) - number(two) for one, two in in_pairs(first, second)]
+
+
+def length_without(runs: Runs, extra: Extra) -> Claim:
+    """Of one staleness: TOPR's answers with and without 1/T."""
+    groups, none = ways(runs), Runs([])
+    pair = groups.get("TOPR", none), groups.get("TOPR, without 1/T", none)
+    return shorter("{stalenesses}: TOPR's answers end shorter with 1/T", gaps(*pair, last_length))
+
+
+def length_bias(runs: Runs, extra: Extra) -> list[Claim]:
+    """Of one algorithm: the length of its answers with and without 1/T."""
+    pair = divided(True)(runs), divided(False)(runs)
+    found = []
+    for name, what in zip(LENGTHS, ("answers", "correct answers", "incorrect answers"), strict=True):
+        differences = [last_length(one, name) - last_length(two, name) for one, two in in_pairs(*pair)]
+        found.append(shorter(f"{{algorithms}}: {what} end shorter with 1/T than without", differences))
+    gained = [one["lengths"]["length"][-1] - one["lengths"]["length"][0] for one in pair[0]]
+    return [*found, shorter("{algorithms} with 1/T: answers end shorter than the base's", gained)]
+
+
+def spent_more(runs: Runs, extra: Extra) -> list[Claim]:
+    turns = runs.split(TURNS)
+    if len(turns) < 2:
+        return []
+    short, long = (titled(turns[which(turns)]).get("TOPR", Runs([])) for which in (min, max))
+    text = f"TOPR: more of the negatives no longer push with {max(turns)} turns than with {min(turns)}"
+    return [above(text, over_seeds([each / PERCENT for each in gaps(long, short, spent_percent)]))]

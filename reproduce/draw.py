@@ -1,9 +1,9 @@
-"""What the papers' figures are drawn with: curves, points against a setting, bars; every seed is there to be seen."""
+"""What figures are drawn with: curves, points against a setting, bars; every seed is there to be seen."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from reproduce.figure import ORDER, Extra, by_model, name_of
+from reproduce.figure import Extra
+from reproduce.groups import ORDER, Groups, Split, by_model, name_of
 from topr_exp.report.figures import COLORS, DASHES, MARKERS, PERCENT, STYLE, band
 from topr_exp.report.selection import Runs
+from topr_exp.runs.records import Record
 from topr_exp.runtime.files import write_whole
 
 if TYPE_CHECKING:
@@ -32,10 +34,10 @@ def series_style(i: int) -> dict[str, Any]:
     return {"color": COLORS[i % len(COLORS)], "dashes": DASHES[i % len(DASHES)]}
 
 
-def place(key: Any, keys: Sequence[Any]) -> int:
-    """The number of a line's style: an algorithm's own, else its place among the keys."""
+def style_of(key: Any, keys: Iterable[Any]) -> dict[str, Any]:
+    """An algorithm's own style, else that of the key's place among the keys."""
     known = (*ORDER, "", *RELATIVES)  # a place left empty: TOPR and those it is compared with differ in colour
-    return known.index(key) if key in known else list(keys).index(key)
+    return series_style(known.index(key) if key in known else [*keys].index(key))
 
 
 def drawing() -> AbstractContextManager[None]:
@@ -45,28 +47,24 @@ def drawing() -> AbstractContextManager[None]:
     return mpl.rc_context(STYLE)
 
 
-def legend_below(ax: Axes, columns: int) -> None:
-    """A legend where it covers nothing."""
-    ax.legend(fontsize=7, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.2))
-
-
-def panels(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[list[Axes]]]:
+def empty(columns: int, rows: int = 1, width: float = 4.2, height: float = 3.1) -> tuple[Figure, list[list[Axes]]]:
     """A figure with a grid of plots, [rows][columns]."""
     from matplotlib.figure import Figure as New
 
     figure = New(figsize=(width * columns, height * rows))
-    grid = figure.subplots(rows, columns, squeeze=False)
-    return figure, [list(row) for row in grid]
+    return figure, [list(row) for row in figure.subplots(rows, columns, squeeze=False)]
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As a PNG or PDF without a date inside, so that the same numbers give the same file."""
+    """As a PNG without a date inside, so that the same numbers give the same file."""
     data = io.BytesIO()
-    kind = path.suffix[1:]
-    unnamed: Any = {"png": {"Software": None}, "pdf": {"CreationDate": None}}
-    figure.savefig(data, format=kind, dpi=DOTS_PER_INCH, metadata=unnamed[kind])
+    unnamed: Any = {"Software": None}
+    figure.savefig(data, format="png", dpi=DOTS_PER_INCH, metadata=unnamed)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data.getvalue())
+
+
+# ---- axes
 
 
 def log_axis(ax: Axes, which: str) -> None:
@@ -82,14 +80,39 @@ def log_axis(ax: Axes, which: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def over_updates(ax: Axes, groups: Mapping[Any, Runs], part: str, name: str, share: bool = False) -> None:
+def log_ticks(ax: Axes, values: Iterable[float]) -> None:
+    """A log x axis that is marked at these values alone."""
+    log_axis(ax, "x")
+    known = sorted(values)
+    ax.set_xticks(known, [f"{x:g}" for x in known], minor=False)
+    ax.set_xticks([], minor=True)
+
+
+def names_below(ax: Axes, names: Sequence[str]) -> None:
+    ax.set_xticks(range(len(names)), names, rotation=30, ha="right")
+
+
+def base_line(ax: Axes, runs: Runs, name: str = "pass@1", by: str | None = None) -> None:
+    """The base's share as a dotted line; `by` a setting on the x axis where that decides the problems."""
+    style: Any = {"color": "0.45", "ls": ":", "lw": 1}
+    if by is not None:
+        points = {float(x): PERCENT * float(each.values(name, "base").mean()) for x, each in runs.split(by).items()}
+        ax.plot([*points], [*points.values()], **style)
+    elif len(runs):
+        ax.axhline(PERCENT * float(runs.values(name, "base").mean()), **style)
+
+
+# ---- kinds of panels: each draws groups of runs
+
+
+def over_updates(ax: Axes, groups: Groups, part: str, name: str, share: bool = False) -> None:
     """A column of the records' `part` while training: the mean over seeds, every seed thin.
 
     share: in percent, with the 95 % t interval over seeds and a line where the first group began.
     """
     scale = PERCENT if share else 1.0
     for key, runs in groups.items():
-        style = series_style(place(key, [*groups]))
+        style = style_of(key, groups)
         parts = [each[part] for each in runs if name in each.get(part, {})]
         lines = [pd.Series(each[name], each["step"], dtype=float) for each in parts]
         found = scale * band(lines, share=share, between=True)
@@ -105,56 +128,45 @@ def over_updates(ax: Axes, groups: Mapping[Any, Runs], part: str, name: str, sha
     ax.set(xlabel="updates", ylabel=f"{name} (%)" if share else name_of(name))
 
 
-def curves(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1") -> None:
+def curves(ax: Axes, groups: Groups, name: str = "pass@1") -> None:
     """A share on the first test problems while training."""
     over_updates(ax, groups, "curve", name, share=True)
 
 
-def metric(ax: Axes, groups: Mapping[Any, Runs], name: str) -> None:
+def metric(ax: Axes, groups: Groups, name: str) -> None:
     over_updates(ax, groups, "metrics", name)
 
 
-def against(ax: Axes, groups: Mapping[Any, Runs], key: str, name: str = "pass@1", shift: float = 0.03) -> None:
-    """A final share against a setting on a log axis: interval over seeds and problems, every seed a dot."""
+def against(
+    ax: Axes, groups: Groups, key: str, of: str | Callable[[Record], float] = "pass@1", shift: float = 0.03
+) -> None:
+    """A final share, or a number of each run, against a setting on a log axis; every seed a dot.
+
+    A share has its interval over seeds and problems.
+    """
     for i, (label, runs) in enumerate(groups.items()):
-        style = series_style(place(label, [*groups]))
-        points = runs.split(key)
+        style, marker, points = style_of(label, groups), MARKERS[i % len(MARKERS)], runs.split(key)
         if not points:
             continue
         xs = np.array([float(x) for x in points]) * (1 + shift * i)
-        found = [each.interval(name) for each in points.values()]
-        errors = PERCENT * np.array([[one.value - one.low, one.high - one.value] for one in found]).T
-        values = [PERCENT * one.value for one in found]
-        ax.plot(xs, values, label=name_of(label), **style)
-        marker = MARKERS[i % len(MARKERS)]
-        ax.errorbar(xs, values, np.maximum(errors, 0), fmt=marker, ms=4, color=style["color"], capsize=2, lw=1)
-        for x, each in zip(xs, points.values(), strict=True):
-            ax.plot([x] * len(each), PERCENT * np.array(each.each(name)), ".", ms=2.5, color=style["color"], alpha=0.6)
+        if isinstance(of, str):
+            each = [PERCENT * np.array(group.each(of)) for group in points.values()]
+            found = [group.interval(of) for group in points.values()]
+            values = [PERCENT * one.value for one in found]
+            errors = PERCENT * np.array([[one.value - one.low, one.high - one.value] for one in found]).T
+            ax.plot(xs, values, label=name_of(label), **style)
+            ax.errorbar(xs, values, np.maximum(errors, 0), fmt=marker, ms=4, color=style["color"], capsize=2, lw=1)
+        else:
+            each = [np.array([of(record) for record in group]) for group in points.values()]
+            ax.plot(xs, [np.mean(values) for values in each], marker=marker, ms=4, label=name_of(label), **style)
+        for x, dots in zip(xs, each, strict=True):
+            ax.plot([x] * len(dots), dots, ".", ms=2.5, color=style["color"], alpha=0.6)
     log_ticks(ax, {float(x) for runs in groups.values() for x in runs.split(key)})
-    ax.set(ylabel=f"{name} (%)")
+    if isinstance(of, str):
+        ax.set(ylabel=f"{of} (%)")
 
 
-def each_seed(ax: Axes, groups: Mapping[Any, Runs], key: str, of: Callable[[Any], float], shift: float = 0.03) -> None:
-    """A number of each run against a setting on a log axis: the mean over seeds, every seed a dot."""
-    for i, (label, runs) in enumerate(groups.items()):
-        style = series_style(place(label, [*groups]))
-        values = {float(x) * (1 + shift * i): [of(record) for record in each] for x, each in runs.split(key).items()}
-        means = [np.mean(each) for each in values.values()]
-        ax.plot([*values], means, marker=MARKERS[i % len(MARKERS)], ms=4, label=name_of(label), **style)
-        for x, each in values.items():
-            ax.plot([x] * len(each), each, ".", ms=2.5, color=style["color"], alpha=0.6)
-    log_ticks(ax, {float(x) for runs in groups.values() for x in runs.split(key)})
-
-
-def log_ticks(ax: Axes, values: Iterable[float]) -> None:
-    """A log x axis that is marked at these values alone."""
-    log_axis(ax, "x")
-    known = sorted(values)
-    ax.set_xticks(known, [f"{x:g}" for x in known], minor=False)
-    ax.set_xticks([], minor=True)
-
-
-def bars(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1", base: bool = True) -> None:
+def bars(ax: Axes, groups: Groups, name: str = "pass@1", base: bool = True) -> None:
     """A final share by group, the base first: interval over seeds and problems, every seed a dot."""
     shown = [(key, runs, "final") for key, runs in groups.items() if len(runs)]
     if base and shown:
@@ -162,24 +174,14 @@ def bars(ax: Axes, groups: Mapping[Any, Runs], name: str = "pass@1", base: bool 
     for i, (key, runs, part) in enumerate(shown):
         found = runs.interval(name, part)
         error = PERCENT * np.array([[found.value - found.low], [found.high - found.value]])
-        color = "0.6" if key == "base" else series_style(place(key, [*groups]))["color"]
+        color = "0.6" if key == "base" else style_of(key, groups)["color"]
         ax.bar(i, PERCENT * found.value, color=color, width=0.7, alpha=OF_BARS)
         ax.errorbar(i, PERCENT * found.value, np.maximum(error, 0), color="black", capsize=2, lw=1)
         if part == "final":
             each = PERCENT * np.array(runs.each(name))
             ax.plot(np.full(len(each), i + 0.2), each, **SEED)
-    ax.set_xticks(range(len(shown)), [name_of(key) for key, _, _ in shown], rotation=30, ha="right")
+    names_below(ax, [name_of(key) for key, _, _ in shown])
     ax.set(ylabel=f"{name} (%)")
-
-
-def base_line(ax: Axes, runs: Runs, name: str = "pass@1", by: str | None = None) -> None:
-    """The base's share as a dotted line; `by` a setting on the x axis where that decides the problems."""
-    style: Any = {"color": "0.45", "ls": ":", "lw": 1}
-    if by is not None:
-        points = {float(x): PERCENT * float(each.values(name, "base").mean()) for x, each in runs.split(by).items()}
-        ax.plot([*points], [*points.values()], **style)
-    elif len(runs):
-        ax.axhline(PERCENT * float(runs.values(name, "base").mean()), **style)
 
 
 # ---- whole figures: a row of panels for each model
@@ -217,41 +219,28 @@ def panel(
         known = {"model": model, "k": runs[0]["final"]["k"] if len(runs) else ""}
         ax.set(**{key: text.format(**known) if isinstance(text, str) else text for key, text in labels.items()})
         ax.set_title(title.format(**known), fontsize=title_size)
-        if isinstance(legend, dict):
-            ax.legend(fontsize=7, **legend)
-        elif legend is not None:
-            legend_below(ax, legend)
+        if legend is not None:
+            below = {"ncols": legend, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+            ax.legend(fontsize=7, **(legend if isinstance(legend, dict) else below))
 
     return drawn
 
 
-def all_together(runs: Runs) -> dict[str, Runs]:
-    return {"": runs}
-
-
 def grid(
-    *fixed: Panel,
-    panels_of: Callable[[Runs], Sequence[Panel]] | None = None,
-    rows: Callable[[Runs], Mapping[str, Runs]] = by_model,
-    columns: int | None = None,
-    width: float = 4.2,
-    height: float = 3.1,
+    panels_of: Callable[[Runs], Sequence[Panel]], rows: Split = by_model, columns: int | None = None, **size: float
 ) -> Callable[[Runs, Extra], Figure]:
-    """A drawing with a row of these panels, or of those that `panels_of` its runs names, for each model.
+    """A drawing with a row of panels for each model.
 
     rows: what has a row in the place of a model; columns: wrap all panels after so many, 0: all stand in one row.
     """
 
     def drawn(runs: Runs, extra: Extra) -> Figure:
-        lines = [
-            [(name, members, each) for each in (panels_of(members) if panels_of else fixed)]
-            for name, members in rows(runs).items()
-        ]
+        lines = [[(name, members, each) for each in panels_of(members)] for name, members in rows(runs).items()]
         if columns is not None:
             cells = [cell for line in lines for cell in line]
             wide = columns or len(cells)
             lines = [cells[i : i + wide] for i in range(0, len(cells), wide)]
-        figure, axes = panels(max(map(len, lines), default=1), max(len(lines), 1), width, height)
+        figure, axes = empty(max(map(len, lines), default=1), max(len(lines), 1), **size)
         for row, line in zip(axes, lines, strict=False):
             for ax, (name, members, each) in zip(row, line, strict=False):
                 each(ax, name, members, extra)

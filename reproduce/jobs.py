@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,18 +49,14 @@ def asked_of(experiment: str, request: Request) -> list[str] | None:
     return [name for name in algorithms if name in given["algo"].split(",")] if "algo" in given else algorithms
 
 
-def jobs_of(figure: Figure, request: Request) -> tuple[dict[str, Job], Plan]:
+def jobs_of(figure: Figure, request: Request) -> dict[str, Job]:
     """The runs of a figure by identity. ConfigError for what can't be composed."""
     found: dict[str, Job] = {}
-    planned = None
     for experiment in figure.experiments:
-        if asked_of(experiment, request) == []:
-            continue
-        planned = plan(parse(arguments(experiment, figure, request)))
-        for job in planned.jobs:
-            found.setdefault(records.identity_of(job.config), job)
-    assert planned is not None, figure.name
-    return found, planned
+        if asked_of(experiment, request) != []:
+            for job in plan(parse(arguments(experiment, figure, request))).jobs:
+                found.setdefault(records.identity_of(job.config), job)
+    return found
 
 
 @dataclass(frozen=True)
@@ -71,26 +66,13 @@ class Need:
     figure: Figure
     jobs: dict[str, Job]  # by identity
 
-    @property
-    def origin(self) -> str:
-        """How many runs are of which experiment, where it is not the figure's alone."""
-        count = Counter(experiment_of(job) for job in self.jobs.values())
-        return (
-            "" if {*count} == {self.figure.name} else f" ({', '.join(f'{n} of {name}' for name, n in count.items())})"
-        )
-
-
-def experiment_of(job: Job) -> str:
-    (name,) = (text.split("=", 1)[1] for text in job.overrides if text.startswith("experiment="))
-    return name
-
 
 def needs(request: Request) -> tuple[list[Need], list[Plan]]:
     """What each figure needs, and plans of the runs that are neither recorded nor finished, one a sweep's folder."""
     found = []
     todo: dict[Path, dict[Path, Job]] = {}
     for figure in request.figures:
-        jobs, _ = jobs_of(figure, request)
+        jobs = jobs_of(figure, request)
         found.append(Need(figure, jobs))
         known = records.known(records.read(request.out / f"{figure.name}.json")) if request.recorded else {}
         for key, job in jobs.items():
@@ -105,19 +87,14 @@ def needs(request: Request) -> tuple[list[Need], list[Plan]]:
     return found, plans
 
 
-def expected(jobs: Sequence[Job], request: Request) -> str:
-    """About how long training them takes, in words: what runs with the same settings but for the seeds took before."""
+def minutes(jobs: Sequence[Job], request: Request) -> float:
+    """About how long training them takes: what runs with the same settings but for the seeds took before."""
     took: dict[str, list[float]] = {}
     for path in request.out.glob("*.json"):
         for record in records.known(records.read(path)).values():
             took.setdefault(without_seeds(record["settings"]), []).append(record["training_seconds"])
-    known = [took.get(without_seeds(json.loads(records.identity_of(job.config))), []) for job in jobs]
-    minutes = sum(median(seconds) for seconds in known if seconds) / 60 / request.jobs
-    unknown = sum(not seconds for seconds in known)
-    if not jobs or unknown == len(jobs):
-        return "" if not jobs else "; how long they take is recorded of none"
-    rest = f" ({unknown} of them not counted, since none like them is recorded)" if unknown else ""
-    return f"; training takes about {minutes:.0f} minutes with --jobs {request.jobs} where records were made{rest}"
+    known = [took.get(without_seeds(json.loads(records.identity_of(job.config)))) for job in jobs]
+    return sum(median(seconds) for seconds in known if seconds) / 60 / request.jobs
 
 
 def without_seeds(settings: dict[str, Any]) -> str:

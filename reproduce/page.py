@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from reproduce import records
-from reproduce.claims import Claim, counted, verdict
-from reproduce.figure import Extra, Figure, name_of
+from reproduce.figure import Claim, Extra, Figure, counted, verdict
+from reproduce.groups import name_of, top_k
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.selection import Runs, collapsed, group_by
 from topr_exp.runs.console import plural
@@ -36,7 +36,7 @@ How to read it:
 BASE_BY: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("data.name", name_of),
     ("data.turns", "{} turns".format),
-    ("sampler.top_k", lambda k: f"top-k {k}" if k else "no top-k"),
+    ("sampler.top_k", top_k),
 )
 ENVIRONMENT = ("python", "platform", "processor", "cores", "device")
 
@@ -46,7 +46,7 @@ def write_page(figures: Sequence[Figure], out: Path) -> Path:
     sections, rows, environments, words = [], [], [], []
     for figure in figures:
         stored = records.read(out / f"{figure.name}.json")
-        found = Runs(list(records.known(stored).values()))
+        found = records.runs_of(stored)
         environments += [each for each in stored["environments"] if each not in environments]
         judged = {model: figure.judge(group, stored["extra"]) for model, group in found.split("model.name").items()}
         words += [claim.word for claims in judged.values() for claim in claims]
@@ -121,7 +121,7 @@ def numbers(figure: Figure, runs: Runs) -> list[str]:
     asked = [(key, text) for key, text in BASE_BY if len(runs.split(key)) > 1]
     bases = {f"base, {label}": group for label, group in group_by(runs, *asked).items()} if asked else {"base": runs}
     rows: dict[str, tuple[Runs, str]] = {label: (Runs(group[:1]), "base") for label, group in bases.items()}
-    rows |= {label: (group, "final") for label, group in figure.table(runs).items() if len(group)}
+    rows |= {label: (group, "final") for label, group in group_by(runs, *figure.levels).items() if len(group)}
     for label, (group, part) in rows.items():
         cells = [crossed_interval(group.values(name, part)).percent() for name in figure.names]
         each = " ".join(f"{100 * value:.1f}" for value in group.each("pass@1", part)) if part == "final" else ""

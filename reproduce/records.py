@@ -22,6 +22,7 @@ from topr_exp.config.settings import Config
 from topr_exp.report.groups import flatten
 from topr_exp.report.results import SHARES, results, rounded
 from topr_exp.report.runs import Run, read_run
+from topr_exp.report.selection import Runs
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import write_text
 from topr_exp.types import TOPRError
@@ -51,14 +52,9 @@ LENGTHS = ("length", "length_correct", "length_incorrect")  # mean tokens of the
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
 
 
-def identity(settings: dict[str, Any]) -> str:
-    """What tells a run from others; settings: nested, as `config.json` holds them."""
-    return json.dumps(chosen(settings), sort_keys=True)
-
-
 def identity_of(config: Config) -> str:
-    values = plain(config)
-    return identity(json.loads(json.dumps(values)))
+    """What tells a run from others."""
+    return json.dumps(chosen(json.loads(json.dumps(plain(config)))), sort_keys=True)
 
 
 def chosen(settings: dict[str, Any]) -> dict[str, Any]:
@@ -103,8 +99,7 @@ def extract(folder: Path) -> Record:
     record["lengths"] = {"step": [each["optimizer_step"] for each in run.curve]} | {
         name: [rounded(each[name]) for each in run.curve] for name in LENGTHS
     }
-    record["metrics"] = metrics(run)
-    return record
+    return record | {"metrics": metrics(run)}
 
 
 def trimmed(record: Record, names: Collection[str]) -> Record:
@@ -154,6 +149,10 @@ def known(stored: dict[str, Any]) -> dict[str, Record]:
         environment = stored["environments"][record["environment"]]
         found[json.dumps(record["settings"], sort_keys=True)] = {**record, "environment": environment}
     return found
+
+
+def runs_of(stored: dict[str, Any]) -> Runs:
+    return Runs(list(known(stored).values()))
 
 
 def write(path: Path, records: Iterable[Record], extra: dict[str, Any]) -> None:

@@ -1,186 +1,121 @@
-"""`python -m reproduce.table2 FOLDER...`: Table 2 of the paper from verifier runs, the paper's figures beside.
+"""Table 2: a generative verifier before and after training, and the answers that its approval selects.
 
-What each problem adds to the figures is averaged over the runs (of the same algorithm) that were tested on it; the
-intervals are those of the bootstrap over problems. How far the runs differ stands below.
+What each problem adds to the figures is averaged over the runs of an algorithm; intervals are those of the bootstrap
+over problems.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from topr_exp.evaluation.intervals import t_half_width
-from topr_exp.report.groups import TEST, group_runs
-from topr_exp.report.runs import Run, find_runs
-from topr_exp.runtime.exit_status import exit_status
-from topr_exp.types import TOPRError
-from topr_exp.verifier.figures import Tally, difference, summarise
-from topr_exp.verifier.table import COLUMNS, WIDTH, cell
+from reproduce.draw import names_below, series_style
+from reproduce.figure import Claim, Extra, above, below, key_of
+from topr_exp.evaluation.intervals import crossed_interval
+from topr_exp.report.results import rounded
+from topr_exp.report.selection import Matrix, Runs, over_seeds
+from topr_exp.runs.records import Record
+from topr_exp.verifier.figures import Tally, summarise
 
-FILE = "verification.json"
-TITLES = ("Verifier accuracy", "Invalid rate", "Weighted SC")
-# TOPR, Table 2: an 8B verifier of the 70B model's solutions to MATH, in per cent.
-PAPER = {"none": ("–", "–", "55.5"), "base": ("32.6", "34.2", "56.7"), "topr": ("70.9", "0.90", "61.5")}
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
-
-@dataclass(frozen=True)
-class Tested:
-    """A verifier of a finished run, by what each problem adds to its figures."""
-
-    run: Run
-    problems: list[str]
-    before: Tally
-    after: Tally
+# Counts of each problem and what they are shares of; selections are scores already.
+SHARES = {"right": "verified", "unparsable": "verified", "weighted_sc": None, "maj": None}
+Noted = Mapping[str, Any]  # columns of the tallies before and after training, beside their sizes
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of the table."""
-
-    name: str
-    kind: str  # none, base, oracle or an algorithm
-    problems: list[str]  # of any of the runs
-    together: Tally  # averaged over the runs
-    figures: dict[str, Any]
-    alone: list[dict[str, Any]]  # the figures of each run
-
-    @property
-    def selection(self) -> str:
-        return {"none": "maj", "oracle": "oracle"}.get(self.kind, "weighted_sc")
+def read_noted(folder: Path) -> Noted:
+    """What a run noted of each test problem before and after training."""
+    stored = json.loads((folder / "verification.json").read_text(encoding="utf-8"))
+    steps = {int(iteration): values for iteration, values in stored["iterations"].items()}
+    kept: dict[str, Any] = {
+        when: {name: [rounded(float(value)) for value in column] for name, column in steps[step].items()}
+        for when, step in (("before", 0), ("after", max(steps)))
+    }
+    return kept | {name: stored[name] for name in ("problems", "solutions", "verifications")}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m reproduce.table2", description=__doc__.split("\n\n")[-1])
-    parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
-    return exit_status(partial(print_table, parser.parse_args(arguments).folders))
+def tallies(finished: Sequence[tuple[Record, Path]]) -> Extra:
+    """What each run noted, by its settings."""
+    return {key_of(record): read_noted(folder) for record, folder in finished}
 
 
-def print_table(folders: Sequence[Path]) -> int:
-    print(table2(find_runs(folders)))
-    return 0
+def averaged(runs: Sequence[Noted], when: str) -> Tally:
+    """The mean tally of some runs, problem by problem."""
+    assert all(each["problems"] == runs[0]["problems"] for each in runs)
+    values = {name: np.mean([each[when][name] for each in runs], axis=0) for name in runs[0][when]}
+    return Tally(values, runs[0]["solutions"], runs[0]["verifications"])
 
 
-def table2(runs: Sequence[Run]) -> str:
-    """The table of the verifiers among `runs`. TOPRError where there are none, or ones that nothing compares."""
-    tested = [read_tested(run) for run in runs if run.status == "done" and (run.path / FILE).is_file()]
-    if not tested:
-        raise TOPRError("no finished run of a verifier (task=verifier) among these")
-    asked = {name: [setting(one.run, name) for one in tested] for name in ("model.name", "task.solver", "data.name")}
-    asked["task.test_solutions"] = [str(one.before.solutions) for one in tested]
-    asked["data.eval_n"] = [str(one.before.verifications) for one in tested]
-    for name, values in asked.items():
-        if len(set(values)) > 1:
-            raise TOPRError(f"these runs can't stand in one table: {name} is {' and '.join(sorted(set(values)))}")
-    comparison = group_runs([one.run for one in tested])
-    if keys := [key for key in comparison.keys if key not in ("algo.name", "data.seed", TEST)]:
-        raise TOPRError(f"these runs can't stand in one table: they differ in {', '.join(keys)}")
-    tested = [one for one in tested if one.run.name not in comparison.repeats]
-    also = [f"also differs: {comparison.confounded}"] if comparison.confounded else []
-    return "\n".join([*render(rows_of(tested), tested), *also])
+def rows_of(runs: Runs, extra: Extra) -> dict[str, Tally]:
+    """The rows of the table: none and oracle (which read the base's tally), the base, and each algorithm, TOPR last."""
+    base = averaged(of_runs(runs, extra), "before")
+    groups = runs.split("algo.name")
+    names = sorted(groups, key=lambda name: (name == "topr", name))
+    trained = {name: averaged(of_runs(groups[name], extra), "after") for name in names}
+    return {"none": base, "base": base, **trained, "oracle": base}
 
 
-def read_tested(run: Run) -> Tested:
-    """Read a run's notes on each test problem; TOPRError for a damaged file."""
-    try:
-        stored = json.loads((run.path / FILE).read_text(encoding="utf-8"))
-        tallies = {
-            int(iteration): Tally(
-                {name: np.array(column, dtype=np.float64) for name, column in values.items()},
-                stored["solutions"],
-                stored["verifications"],
-            )
-            for iteration, values in stored["iterations"].items()
-        }
-        return Tested(run, stored["problems"], tallies[0], tallies[max(tallies)])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TOPRError(f"{run.path / FILE} can't be read ({' '.join(str(error).split())})") from error
+def selection(kind: str) -> str:
+    return {"none": "maj", "oracle": "oracle"}.get(kind, "weighted_sc")
 
 
-def setting(run: Run, name: str) -> str:
-    value: Any = run.config
-    for key in name.split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return str(value)
+def of_runs(runs: Runs, extra: Extra) -> list[Noted]:
+    return [extra[key_of(record)] for record in runs]
 
 
-def rows_of(tested: Sequence[Tested]) -> list[Row]:
-    """No verifier, the base, one row for each algorithm, the oracle."""
-    model, k = setting(tested[0].run, "model.name"), tested[0].before.solutions
-    base = [(one.problems, one.before) for one in tested]
-    rows = [row(f"none (maj@{k})", "none", base), row(model, "base", base)]
-    algos = sorted({setting(one.run, "algo.name") for one in tested}, key=lambda name: (name == "topr", name))
-    for algo in algos:
-        part = [(one.problems, one.after) for one in tested if setting(one.run, "algo.name") == algo]
-        rows.append(row(f"{model}, {algo}", algo, part))
-    return [*rows, row(f"oracle (pass@{k})", "oracle", base)]
+def column(ax: Axes, runs: Runs, name: str, extra: Extra) -> None:
+    """A bar for each row of the table; without a verifier there is nothing but the vote."""
+    rows = rows_of(runs, extra)
+    shown = [kind for kind in rows if name == "weighted_sc" or selection(kind) == "weighted_sc"]
+    for i, kind in enumerate(shown):
+        found = summarise(rows[kind])[selection(kind) if name == "weighted_sc" else name]
+        value, low, high = (found[key] for key in ("value", "low", "high"))
+        ax.bar(i, 100 * value, color="0.6" if selection(kind) != "weighted_sc" else series_style(0)["color"])
+        if low is not None:
+            ends = np.maximum([[100 * (value - low)], [100 * (high - value)]], 0)
+            ax.errorbar(i, 100 * value, ends, color="black", capsize=2)
+    names_below(ax, shown)
 
 
-def row(name: str, kind: str, parts: Sequence[tuple[list[str], Tally]]) -> Row:
-    """Average the tallies of some runs problem by problem."""
-    tallies = [pd.DataFrame(tally.values, index=problems) for problems, tally in parts]
-    mean = pd.concat(tallies).groupby(level=0, sort=False).mean()
-    _, first = parts[0]
-    together = Tally({name: mean[name].to_numpy() for name in mean}, first.solutions, first.verifications)
-    alone = [summarise(tally, resamples=2) for _, tally in parts]
-    return Row(name, kind, [*mean.index], together, summarise(together), alone)
+def judge_table_2(runs: Runs, extra: Extra) -> list[Claim]:
+    if not len(runs):
+        return []
+    noted = of_runs(runs, extra)
+    before, after = ({name: of_problems(noted, when, name) for name in SHARES} for when in ("before", "after"))
+    gained = {name: crossed_interval(after[name] - before[name]) for name in SHARES}
+    halved = crossed_interval(after["unparsable"] - before["unparsable"] / 2)
+    return [
+        above("training makes the verifier more accurate", gained["right"]),
+        balanced_claim(noted),
+        below("and leaves less than half of its invalid verdicts (after − half of before)", halved),
+        above("weighted self-consistency gains by the training", gained["weighted_sc"]),
+        above("and beats the vote without a verifier", crossed_interval(after["weighted_sc"] - before["maj"])),
+    ]
 
 
-def gain(other: Row, row: Row) -> dict[str, float | None]:
-    """The difference of a row's selection to another's, on the problems that both have."""
-    theirs, ours = (pd.Series(each.together.values[each.selection], each.problems) for each in (other, row))
-    shared = [problem for problem in row.problems if problem in theirs.index]
-    return difference(theirs[shared].to_numpy(), ours[shared].to_numpy())
+def balanced_claim(noted: Sequence[Noted]) -> Claim:
+    """It also gains where each verdict counts half: most solutions are wrong, and 'wrong' is easily said."""
+    before, after = ([balanced(each[when]) for each in noted] for when in ("before", "after"))
+    found = over_seeds([b - a for a, b in zip(before, after, strict=True)])
+    claim = above("and in balanced accuracy (the mean over correct and over incorrect solutions)", found)
+    shown = " to ".join(" ".join(f"{100 * value:.1f}" for value in values) for values in (before, after))
+    return Claim(claim.text, claim.holds, f"{claim.evidence}; {shown}")
 
 
-def render(rows: Sequence[Row], tested: Sequence[Tested]) -> list[str]:
-    """The lines of the table and what belongs below it."""
-    width = max(len(row.name) for row in rows) + 2
-    lines = [f"{'%':<{width}}" + "".join(f"{title:>{WIDTH}}" for title in TITLES) + "   paper: the same three"]
-    for row in rows:
-        shown = [None, None] if row.selection != "weighted_sc" else [row.figures["accuracy"], row.figures["invalid"]]
-        ours = "".join(f"{cell(figure):>{WIDTH}}" for figure in [*shown, row.figures[row.selection]])
-        theirs = "".join(f"{value:>7}" for value in PAPER.get(row.kind, ()))
-        lines.append(f"{row.name:<{width}}{ours}  {theirs}".rstrip())
-    none, base = rows[0], rows[1]
-    for row in rows[1:-1]:
-        against = [none] if row is base else [none, base]
-        changes = [f"weighted SC - {other.kind} {cell(gain(other, row))}" for other in against]
-        balanced = f"balanced accuracy {cell(row.figures['balanced_accuracy'])}"
-        lines.append(f"{row.name}: " + "; ".join([balanced, *changes]))
-        if row is not base and len(row.alone) > 1:
-            lines.append(f"  {len(row.alone)} runs, mean ± Student's t, 95 %: {', '.join(over_runs(row))}")
-    first = tested[0]
-    seeds = ", ".join(setting(one.run, "seed") for one in tested)
-    lines.append(
-        f"[ ]: 95 %, bootstrap over {len(base.together)} problems, differences paired by problem; seeds {seeds}"
-    )
-    lines.append(
-        f"solver {setting(first.run, 'task.solver')} on {setting(first.run, 'data.name')}, "
-        f"{cell(base.figures['solved'])} of its solutions correct; {first.before.verifications} verifications of each"
-    )
-    lines.append("paper: TOPR, Table 2 (Llama 3 8B verifies solutions of the 70B model to MATH, maj@32)")
-    return lines
+def balanced(tally: Mapping[str, Sequence[float]]) -> float:
+    """The mean of the accuracies on correct and on incorrect solutions."""
+    shares = [sum(tally[f"right_on_{kind}"]) / sum(tally[f"verified_{kind}"]) for kind in ("correct", "incorrect")]
+    return float(np.mean(shares))
 
 
-def over_runs(row: Row) -> list[str]:
-    """The mean of each figure over the runs with the half-width of its interval."""
-    found = []
-    for column, title in COLUMNS.items():
-        values = np.array([100 * share for figures in row.alone if (share := figures[column]["value"]) is not None])
-        known = f"{values.mean():.1f} ± {float(t_half_width(values)):.1f}" if len(values) else "–"
-        found.append(f"{title} {known}")
-    return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def of_problems(noted: Sequence[Noted], when: str, name: str) -> Matrix:
+    """[seeds, problems] of the original problems: a share of their verifications, or the score of a selection."""
+    values = np.array([each[when][name] for each in noted], dtype=np.float64)
+    whole = SHARES[name]
+    return values if whole is None else values / np.array([each[when][whole] for each in noted])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from reproduce.figure import Extra
+from reproduce.figure import Extra, key_of, model_and_seed
 from topr_exp.report.results import rounded
 from topr_exp.runs.records import Record
 
@@ -61,9 +61,9 @@ def log_likelihoods(policy: Policy, rollouts: Rollouts, rows: Sequence[int], bat
 # ---- AGRO: how far the policy went
 
 
-def distances(finished: Sequence[tuple[Record, Path]]) -> Extra:
+def distances_of_runs(finished: Sequence[tuple[Record, Path]]) -> Extra:
     """KL(π ‖ π_ref) of each run's final model, by its settings: the mean over its test completions of Δ to π_ref."""
-    return {json.dumps(record["settings"], sort_keys=True): rounded(distance(folder)) for record, folder in finished}
+    return {key_of(record): rounded(distance(folder)) for record, folder in finished}
 
 
 def distance(folder: Path) -> float:
@@ -86,15 +86,14 @@ def distance(folder: Path) -> float:
 
 def variances(finished: Sequence[tuple[Record, Path]]) -> Extra:
     """`moments` of each choice of limits at the weights where each run of TOPR ended, by model and seed."""
-    found: Extra = {}
-    for record, folder in finished:
-        named = record["settings"]
-        if named["algo.name"] == "topr":
-            at_its_end = of_run(folder, int(named["seed"]))
-            found[f"{named['model.name']} {named['seed']}"] = {
-                name: [rounded(value) for value in each] for name, each in at_its_end.items()
-            }
-    return found
+    return {
+        model_and_seed(record): {
+            name: [rounded(value) for value in both]
+            for name, both in of_run(folder, int(record["settings"]["seed"])).items()
+        }
+        for record, folder in finished
+        if record["settings"]["algo.name"] == "topr"
+    }
 
 
 def of_run(folder: Path, seed: int) -> dict[str, tuple[float, float]]:

@@ -1,6 +1,7 @@
 """`python -m scripts.faults [NAME ...]`: plant the faults of scripts/faults, one at a time, and run the tests on each.
 
-A fault is a short text of one file of the package, which occurs there once, and what takes its place. It is planted in
+A fault is a short text of one file, which occurs there once or once within `function`, however lines are broken, and
+what takes its place. It is planted in
 a copy of the tree; tests run from the nearest to the farthest until one fails. A fault that changes nothing says why
 (`equivalent`). What came out lies in outputs/faults.json: the same command again goes on where it stopped, and plants
 a fault again when the fault, its file or the tests have changed. Exit status 1 below 95 % or when the list is wrong.
@@ -10,9 +11,12 @@ NAME: a fault's name, or a pattern such as "training/*" (default: all).
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import hashlib
+import itertools
 import json
+import re
 import sys
 import tempfile
 import time
@@ -40,6 +44,7 @@ class Fault:
     old: str
     new: str
     equivalent: str = ""
+    function: str = ""  # or class, or Class.method
 
     @property
     def path(self) -> str:
@@ -48,9 +53,29 @@ class Fault:
     def planted(self, root: Path = ROOT) -> str:
         """The file's text with the fault in it; ValueError where the list was not kept up with the code."""
         text = (root / self.path).read_text(encoding="utf-8")
-        if (count := text.count(self.old)) != 1:
-            raise ValueError(f"{self.name}: the old text occurs {count} times in {self.path}, not once")
-        return text.replace(self.old, self.new)
+        start, end = span(text, self.function) if self.function else (0, len(text))
+        found = [*re.finditer(re.escape(self.old), text[start:end])] or [*pattern(self.old).finditer(text[start:end])]
+        if len(found) != 1:
+            where = f"{self.function} of {self.path}" if self.function else self.path
+            raise ValueError(f"{self.name}: the old text occurs {len(found)} times in {where}, not once")
+        return text[: start + found[0].start()] + self.new + text[start + found[0].end() :]
+
+
+def span(text: str, function: str) -> tuple[int, int]:
+    """Where a function or class begins and ends in a module's text; nowhere: an empty span."""
+    starts = [0, *itertools.accumulate(map(len, text.splitlines(keepends=True)))]
+    nodes = [ast.parse(text)]
+    for name in function.split("."):
+        inner = (each for node in nodes for each in ast.walk(node) if getattr(each, "name", None) == name)
+        nodes = [each for each in inner if isinstance(each, ast.FunctionDef | ast.ClassDef)]
+    return (starts[nodes[0].lineno - 1], starts[nodes[0].end_lineno or 0]) if len(nodes) == 1 else (0, 0)
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """A text with any white space between its words and signs; between two words there is some."""
+    tokens = re.findall(r"\w+|[^\w\s]", text)
+    gaps = [r"\s+" if a[-1].isalnum() and b[0].isalnum() else r"\s*" for a, b in itertools.pairwise(tokens)]
+    return re.compile("".join(re.escape(token) + gap for token, gap in zip(tokens, [*gaps, ""], strict=True)))
 
 
 def read_faults() -> list[Fault]:

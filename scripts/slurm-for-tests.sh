@@ -58,7 +58,7 @@ SlurmctldLogFile=$root/log/slurmctld.log
 SlurmdLogFile=$root/log/slurmd.log
 # What a container lacks: cgroups, a process tracker, MPI, a database.
 ProctrackType=proctrack/linuxproc
-TaskPlugin=${TASK_PLUGIN:-task/none}
+TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 MpiDefault=none

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,3 +140,47 @@ def test_checking_settings_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=300
     )
     assert done.stdout.strip() == "[]"
+
+
+# ---- docs/architecture.md: three ways through the code
+
+STAGES = ("types", "grading", "composition", "training", "evaluation", "algorithms")
+WAYS = {
+    # the identifiers that hold it, where they are looked for, the most files
+    "A setting of a loss": ({"b_neg", "algo"}, None, 9),
+    "A completion's reward": ({"reward"}, STAGES, 11),
+    "A stop signal": ({"StopFlag"}, None, 9),
+}
+
+
+def identifiers(path: str) -> set[str]:
+    """The names of variables, attributes, parameters, functions and classes in a file."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(Path(path).read_text(encoding="utf-8"))):
+        for field in ("id", "attr", "arg", "name"):
+            found.add(str(getattr(node, field, None)))
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_page_names_every_file_on_a_way(way: str) -> None:
+    names, packages, most = WAYS[way]
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = next(part for part in text.split("\n## ") if part.startswith(way))
+    rows = {line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")} - {"file"}
+    found = {
+        "algorithms/"
+        if package == "algorithms" and "reward" in names
+        else str(Path(path).relative_to(ROOT / "topr_exp"))
+        for package, path in modules()
+        if (packages is None or package in packages) and names & identifiers(path)
+    }
+    assert rows == found
+    assert len(found) <= most
+    for path, symbol in re.findall(r"^\| (\S+\.py) \| [^|]*?`(?:\w+\.)?(\w+)", section, re.M):
+        assert symbol in identifiers(str(ROOT / "topr_exp" / path)), f"{path} has no {symbol}"
+
+
+def test_few_files_hold_all_settings() -> None:
+    holders = [path for _, path in modules() if "Config" in identifiers(path)]
+    assert len(holders) <= 18, holders

@@ -18,14 +18,14 @@ from safetensors.torch import load_file, save_file
 from tests.conftest import config_of, overrides
 from topr_exp import pipeline
 from topr_exp.config.load import CONF
-from topr_exp.evaluate import lender, main, quoted
+from topr_exp.config.schema import plain, show
+from topr_exp.evaluate import lender, main
 from topr_exp.models import policy as policies
-from topr_exp.models import words as words_module
 from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs import prompt
-from topr_exp.sampling import sampler
+from topr_exp.runs.preflight import preview_prompt
+from topr_exp.sampling import rollouts
 from topr_exp.types import TOPRError
 
 SMALL = ["data.test_problems=6", "data.eval_n=4", "cluster.threads=1"]
@@ -96,17 +96,18 @@ def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished: Pat
 
 def test_verdicts_of_a_folder_from_elsewhere_are_not_believed(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "stranger")
-    for folder, output_dir, believed in (
-        (finished, finished.parents[1], True),
-        (tmp_path / "stranger", tmp_path / "mine", False),
-    ):
+    for folder, output_dir in ((finished, finished.parents[1]), (tmp_path / "stranger", tmp_path / "mine")):
         config = SimpleNamespace(model=SimpleNamespace(path=str(folder / "model")), output_dir=str(output_dir))
-        assert (lender(config) is not None) == believed
+        assert (lender(config) is not None) == (folder == finished)
 
 
 def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: Path) -> None:
     assert main(["model=tiny", f"output_dir={tmp_path / 'a'}", *SMALL]) == 0
     assert found(tmp_path / "a")["model"]["path"] == "tiny"
+    (folder,) = (tmp_path / "a").glob("evaluations/*")
+    assert {path.name for path in folder.iterdir()} == {"eval.json", "environment.json", "completions.jsonl"}
+    shown = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
+    assert {entry["set"] for entry in shown} == {"test"}
     assert main([f"model={finished}", "data=math", f"output_dir={tmp_path / 'b'}", *SMALL]) == 0
     told = found(tmp_path / "b")
     assert told["data"]["answer_format"] == "math"
@@ -128,14 +129,6 @@ def test_a_run_whose_model_and_problems_have_names_of_their_own(tmp_path: Path) 
     told, summary = found(tmp_path / "a"), json.loads((config.folder / "summary.json").read_text())
     assert (told["model"]["name"], told["data"]["name"], told["model"]["dtype"]) == ("mine", "ours", "float32")
     assert told["figures"]["pass@1"] == summary["final"]["pass@1"]
-
-
-def test_what_is_left_behind(finished: Path, tmp_path: Path) -> None:
-    assert main(["model=tiny", f"output_dir={tmp_path}", *SMALL]) == 0
-    (folder,) = tmp_path.glob("evaluations/*")
-    assert {path.name for path in folder.iterdir()} == {"eval.json", "environment.json", "completions.jsonl"}
-    shown = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
-    assert {entry["set"] for entry in shown} == {"test"}
 
 
 @pytest.mark.parametrize(
@@ -171,11 +164,12 @@ def marking(path: Path, marker: Path, end: str = "") -> Path:
     ("group", "change", "status", "message"),
     [
         ("model", {"trust_remote_code": True}, 1, "contains custom code"),
-        ("sampler", {"name": "vllm", "python": "brought"}, 2, "there is no vLLM in that environment"),
+        ("sampler", {"name": "vllm", "python": "brought"}, 2, "no vLLM in that environment"),
         ("data", {"grader": "brought:grade"}, 2, "data.grader=brought:grade of the run that wrote"),
         ("data", {"_target_": "brought.Source"}, 2, "data._target_=brought.Source of the run that wrote"),
-        ("data", {"name": "brought"}, 2, "of the run beside the model is no name of a choice"),
-        ("data", {"seed": {"a:1,b": 1}}, 2, "'a:1,b': a key must be letters"),
+        ("data", {"name": "brought"}, 0, ""),
+        ("data", {"stop": ["${oc.env:HOME}"]}, 0, ""),
+        ("data", {"seed": {"a:1,b": 1}}, 2, "data.seed={'a:1,b': 1}: expected a whole number"),
         ("model", [], 2, "no settings of a run"),
     ],
 )
@@ -196,7 +190,7 @@ def test_nothing_that_a_folder_brings_is_run(
     stored = json.loads((folder / "config.json").read_text())
     brought = {"python": str(program), "name": f"{len(CONF.parts) * '../'}{str(folder)[1:]}/brought"}
     if group == "sampler":
-        brought["name"] = "vllm"
+        stored["resolved"][group], brought["name"] = plain(config_of("sampler=vllm").sampler), "vllm"
     if change:
         stored["resolved"][group] |= {key: brought.get(key, value) for key, value in change.items()}
     else:
@@ -212,13 +206,13 @@ def test_nothing_that_a_folder_brings_is_run(
     assert main([f"model={folder}", f"output_dir={tmp_path / 'out'}", *SMALL]) == status
     shown = capsys.readouterr()
     assert message in shown.err
-    assert shown.err.count("error: ") == 1
+    assert shown.err.count("error: ") == bool(status)
     assert "Traceback" not in shown.err
     assert not marker.exists()
     if group == "sampler" or "trust_remote_code" in change:
         assert f"settings of the run in {folder}, but not {group}." in shown.out
     if "grader" in change or "trust_remote_code" in change:  # by the same words on the command line
-        words = [f"{group}.{key}={quoted(value)}" for key, value in change.items()]
+        words = [f"{group}.{key}={show(value)}" for key, value in change.items()]
         assert main([f"model={folder}", f"output_dir={tmp_path / 'out'}", *SMALL, *words]) == 0
         assert marker.exists()
 
@@ -245,25 +239,17 @@ def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(
 
     watch(transformers.AutoTokenizer)
     watch(transformers.AutoModelForCausalLM)
-    words = [f"model.trust_remote_code={quoted(trust)}"]
+    words = [f"model.trust_remote_code={trust}"]
     config = config_of(*overrides(tmp_path), *words)
     load_policy(config.model, "cpu")
-    monkeypatch.setattr(words_module, "AS_STORED", ())
-    prompt.preview(config)
-    monkeypatch.setattr(sampler, "open_sampler", refuse)
+    preview_prompt(config)
+    monkeypatch.setattr(rollouts, "open_sampler", refuse)
     monkeypatch.setattr(pipeline, "open_sampler", refuse)
     with pytest.raises(TOPRError, match="no sampler"):
         run(config)
     assert main(["model=tiny", f"output_dir={tmp_path}", *SMALL, *words]) == 1
     kinds = ["AutoTokenizer", "AutoModelForCausalLM", "AutoTokenizer", "sampler", "sampler"]
     assert seen == [(kind, trust) for kind in kinds]
-
-
-def test_values_survive_hydras_grammar() -> None:
-    secret = ["${oc.env:HOME}", "\\${oc.env:HOME}", "\\\\${a}", "$${b}'"]
-    for text in ["it's", "a\\b", "\\'", "end\\", "Question: {question}\nAnswer:", "1", "x, y", *secret]:
-        assert config_of(f"data.stop=[{quoted(text)}]").data.stop == [text]
-    assert [quoted(value) for value in (None, True, 0.5, ["a", 1])] == ["null", "true", "0.5", "['a',1]"]
 
 
 def test_a_solver_is_gone_before_the_verifier_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,16 +46,15 @@ def answer(args: Namespace) -> int:
 def start(args: Namespace) -> int:
     """Check every run, then start: a single one in this process, a sweep through its launcher."""
     from topr_exp.runs.plan import plan
-    from topr_exp.runs.preflight import check_machine
+    from topr_exp.runs.preflight import check_machine, preview_prompt
 
     planned = plan(args)
     check_machine(job.config for job in planned.jobs)
     if planned.jobs[0].config.dry_run:
-        from topr_exp.runs import prompt
         from topr_exp.sweeps.launch import preview
 
         rows = preview(planned)  # first, since it refuses
-        print(f"{prompt.preview(planned.jobs[0].config)}\n\n{rows}")
+        print(f"{preview_prompt(planned.jobs[0].config)}\n\n{rows}")
         return 0
     if planned.sweep:
         if distributed.launched_processes() > 1:

@@ -8,25 +8,24 @@ the figures without sampling.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.arguments import parse
-from topr_exp.config.data import GRADERS, SOURCES, Reward
-from topr_exp.config.groups import TaskName
+from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.identity import NOT_IDENTITY
 from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.jsonfiles import read_object
 from topr_exp.types import VERDICTS, ConfigError
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from topr_exp.config.settings import Config
-    from topr_exp.models.policy import Policy
     from topr_exp.store import Store
 
 ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
@@ -35,18 +34,20 @@ READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "exp
 # All that is taken from the settings beside a model: what decides the question, and where an engine computes. Whoever
 # packed the folder wrote them, so no key here names code or an interpreter.
 TAKEN = {
-    "model": {"dtype", "attention", "float32_head", "lora"},
+    "model": {"name", "dtype", "attention", "float32_head", "lora"},
     "data": {
-        "seed", "train_problems", "test_problems", "test_split", "n", "eval_n", "grader", "reward", "threshold",
+        "name", "seed", "train_problems", "test_problems", "test_split", "n", "eval_n", "grader", "reward", "threshold",
         "shots", "fewshot_file", "template", "chat", "stop", "format", "source", "answer_format", "path", "test_share",
         "question", "answer", "id", "level", "subject", "correct", "turns", "task", "options", "size", "test_size",
+        "_target_",
     },
-    "task": {"solver", "solutions", "test_solutions", "template", "chat"},
+    "task": {"name", "solver", "solutions", "test_solutions", "template", "chat"},
     "sampler": {
-        "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard", *ENGINE - {"python"},
+        "name", "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard", *ENGINE - {"python"},
     },
     "evaluation": {"seed"},
 }  # fmt: skip
+PACKAGE = {"grader": (None, *GRADERS), "_target_": tuple(SOURCES.values())}  # of data: others are a user's code
 NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
@@ -74,176 +75,135 @@ def work(args: Namespace) -> int:
 
 def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
-    from topr_exp.runs.plan import plan
+    from topr_exp.config.compose_overrides import Composer
+    from topr_exp.config.load import load
+    from topr_exp.runs.plan import Job, disk_errors_of, refuse_source
+    from topr_exp.runs.preflight import check_files
 
+    given = given_settings(args)
+    choice = given["model"]
+    args.overrides = [text for text in args.overrides if not text.startswith("model=")]
+    args.overrides += [] if "name" in given else ["name=evaluations"]
+    args.multirun = True  # so that several values are found here
+    composer = Composer(args)
+    models, sources = (composer.loader.get_group_options(group) for group in ("model", "data"))
+    folder = None if choice in models else find_weights(choice, models)
+    run = {} if folder is None else settings_beside(folder)
+    names = {group: run.get(group, {}).get("name") for group in ("model", "data")}
+    if folder is not None:
+        choice = str(names["model"]) if names["model"] in models else OTHER_FOLDERS
+        if "data" not in given and names["data"] in sources:
+            composer.overrides.append(composer.parse(f"data={names['data']}"))
+    composer.overrides.append(composer.parse(f"model={choice}"))
+    jobs = list(composer.jobs(composer.base()))
+    if len(jobs) > 1:
+        raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
+    ((words, composed),) = jobs
+    if run:
+        ask_as(run, composed, given)
+    if folder is not None:
+        composed.model.path = literal(str(folder.resolve()))
+        if not run and "model.name" not in given:
+            composed.model.name = literal(folder.resolve().name)
+    with disk_errors_of(composed):
+        config = load(composed)
+        refuse_source(Job(words, config))
+        check_files(config, trains=False)
+    return config
+
+
+def given_settings(args: Namespace) -> dict[str, str]:
+    """The overrides by key; ConfigError for what an evaluation does not read."""
     if args.multirun:
         raise ConfigError("-m: one evaluation at a time; start the command once for each model")
     if refused := [f"--{option}" for option in ("cfg", "info", "shell_completion") if getattr(args, option)]:
         raise ConfigError(f"{refused[0].replace('_', '-')} goes with python -m topr_exp, not with an evaluation")
+    given = {}
     for text in args.overrides:
-        key = text.lstrip("+~").split("=", 1)[0]
+        key, _, value = text.lstrip("+~").partition("=")
         if key not in READ and key.split(".", 1)[0] not in READ and text != "cluster=local":
             raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
-    if not any(text.startswith("model=") for text in args.overrides):
+        given[key] = value
+    if "model" not in given:
         raise ConfigError("model=FOLDER_OR_NAME is missing: which model is evaluated?")
-    given = list(args.overrides)
-    args.overrides = [word for text in given for word in expand(text, args)]
-    of_folder = args.overrides != given
-    if not any(text.startswith("name=") for text in args.overrides):
-        args.overrides.append("name=evaluations")
-    args.multirun = True  # so that several values are found here
-    jobs = plan(args, trains=False).jobs
-    if len(jobs) > 1:
-        raise ConfigError(f"these settings are {len(jobs)} evaluations; start the command once for each")
-    if of_folder:
-        refuse_other_question(jobs[0].config, given)
-    return jobs[0].config
+    return given
 
 
-def refuse_other_question(config: Config, given: list[str]) -> None:
-    """Refuse to ask a run's model something else because the run's own code is not on the command line."""
-    from topr_exp.config.schema import plain
-
-    found = written_by(Path(config.model.path))
-    if found is None or any(text.startswith("data=") for text in given if text != f"data={found[1]['data']['name']}"):
-        return
-    asked, keys = plain(config.data), {text.lstrip("+").split("=", 1)[0] for text in given}
-    for key, value in found[1]["data"].items():
-        if key in ("name", "completions", "reward") or taken("data", key, value) or f"data.{key}" in keys:
-            continue
-        if asked.get(key) != value:
-            raise untrusted(key, value)
-
-
-def untrusted(key: str, value: Any) -> ConfigError:
-    return ConfigError(
-        f"data.{key}={value} of the run that wrote the model decides what is asked, but is not taken from its folder: "
-        f"give data.{key}=... on the command line, the same if you trust it"
-    )
-
-
-def known(group: str, choice: str, args: Namespace) -> bool:
-    """Check that a group has a YAML of this name."""
-    from topr_exp.config.load import CONF
-
-    folders = [CONF, *([Path(args.config_dir)] if args.config_dir else [])]
-    return any((folder / group / f"{choice}.yaml").is_file() for folder in folders)
-
-
-def expand(text: str, args: Namespace) -> Iterator[str]:
-    """An override, with model=FOLDER replaced by what stands for the folder."""
-    from topr_exp.config.load import CONF
-    from topr_exp.runs.console import say
-
-    choice = text.removeprefix("model=")
-    if choice == text or "," in choice or known("model", choice, args):
-        yield text
-        return
+def find_weights(choice: str, models: list[str]) -> Path:
+    """The folder of weights that model=FOLDER means: itself, or its model/ where it is a run's."""
     folder = Path(choice).expanduser()
     if not folder.is_dir():
-        names = ", ".join(sorted(path.stem for path in (CONF / "model").glob("*.yaml")))
-        raise ConfigError(f"model={choice}: neither a folder nor one of {names}")
+        raise ConfigError(f"model={choice}: neither a folder nor one of {', '.join(models)}")
     if not (folder / "config.json").exists() or (folder / "model").is_dir():
-        folder = folder / "model"  # of a run folder
+        folder = folder / "model"
     if not (folder / "config.json").exists():
         raise ConfigError(f"model={choice}: there is no model in it, nor in its model/ (no config.json)")
-    if (found := written_by(folder)) is None:
-        say(f"settings of model={OTHER_FOLDERS}: no run wrote {folder}")
-        yield f"model={OTHER_FOLDERS}"
-        yield f"model.name={quoted(folder.resolve().name)}"
-    else:
-        try:
-            yield from settings_of(found[1], args)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{found[0] / 'config.json'}: no settings of a run ({error!r})") from None
-        say(f"settings of the run in {found[0]}{left_out(found[1])}")
-    yield f"model.path={quoted(str(folder.resolve()))}"
+    return folder
 
 
-def written_by(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """The folder of the run that wrote a model folder, and its settings; None for another folder."""
-    for above in list(folder.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
-        try:
-            stored = json.loads((above / "config.json").read_text(encoding="utf-8"))
-            return above, dict(stored["resolved"])
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue
-    return None
+def folder_of_run(weights: Path) -> Path | None:
+    """The folder of the run that wrote a folder of weights; None for another folder."""
+    above = list(weights.resolve().parents)[:2]  # <run>/model, <run>/iteration-1/model
+    return next((folder for folder in above if "resolved" in read_object(folder / "config.json")[0]), None)
 
 
-def taken(group: str, key: str, value: Any) -> bool:
-    """Decide if a setting beside a model is used."""
-    if (group, key) == ("data", "reward"):
-        return bool(value == Reward.graded.name)
-    return key in TAKEN[group] and ((group, key) != ("data", "grader") or value is None or value in GRADERS)
+def settings_beside(weights: Path) -> dict[str, Any]:
+    """The settings of the run that wrote a folder of weights, and a line that says whose; {} for another folder."""
+    from topr_exp.config.schema import show
+    from topr_exp.runs.console import say
+
+    folder = folder_of_run(weights)
+    if folder is None:
+        say(f"settings of model={OTHER_FOLDERS}: no run wrote {weights}")
+        return {}
+    run = read_object(folder / "config.json")[0]["resolved"]
+    if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in TAKEN):
+        raise ConfigError(f"{folder / 'config.json'}: no settings of a run")
+    keys = [key.split(".") for key in NEVER_TAKEN]
+    left = [f"{group}.{key}={show(run[group][key])}" for group, key in keys if run[group].get(key)]
+    say(
+        f"settings of the run in {folder}"
+        + (f", but not {', '.join(left)}: only the command line gives it" * bool(left))
+    )
+    return run
 
 
-def left_out(run: dict[str, Any]) -> str:
-    """The settings that a run may do without when it is only asked, in words."""
-    keys = (key.split(".") for key in NEVER_TAKEN)
-    found = [f"{group}.{key}={quoted(run[group][key])}" for group, key in keys if run[group].get(key)]
-    return f", but not {', '.join(found)}: only the command line gives it" if found else ""
+def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> None:
+    """Put what a run asked into composed settings, but where the command line says otherwise.
+
+    Another choice of a group comes with its own settings; another sampler draws from the same distribution. ConfigError
+    where the question rests on code of the user's, which is taken from the command line alone.
+    """
+    from omegaconf import OmegaConf
+
+    for group, keys in TAKEN.items():
+        stored: dict[str, Any] = run[group]
+        now: Any = OmegaConf.to_container(composed[group])
+        other = group != "model" and given.get(group, stored.get("name")) != stored.get("name")
+        if other:
+            keys = keys - ENGINE - {"name"} if group == "sampler" else set()
+        else:
+            now = {key: value for key, value in now.items() if key in stored or f"{group}.{key}" in given}
+        for key, value in stored.items():
+            if f"{group}.{key}" in given:
+                continue
+            if key in keys and (group != "data" or value in PACKAGE.get(key, [value])):
+                now[key] = literal(value)
+            elif group == "data" and not other and key != "completions" and composed.data.get(key) != value:
+                raise ConfigError(
+                    f"data.{key}={value} of the run that wrote the model decides what is asked, but is not taken from "
+                    f"its folder: give data.{key}=... on the command line, the same if you trust it"
+                )
+        composed[group] = now
 
 
-def settings_of(run: dict[str, Any], args: Namespace) -> Iterator[str]:
-    """The overrides that ask what the run asked; another data set (data=...) comes with its own settings."""
-    overrides: list[str] = args.overrides
-    own = [text.removeprefix("data=") for text in overrides if text.startswith("data=")]
-    same = not own or own[-1] == run["data"]["name"]
-    sampler = str(run["sampler"]["name"])
-    dropped = set[str]()
-    if not any(text.startswith("sampler=") for text in overrides):
-        yield from named("sampler", sampler, sampler, args)
-    elif f"sampler={sampler}" not in overrides:
-        dropped = set(ENGINE)
-    # A name that no YAML has was given on the command line, beside the settings of a YAML; those follow below.
-    yield from named("model", run["model"]["name"], OTHER_FOLDERS, args)
-    groups = ["sampler", "evaluation", "model"]
-    if (task := run.get("task", {})).get("name") == TaskName.verifier.name:
-        yield f"task={task['name']}"
-        groups.append("task")
-    if not own:
-        yield from named("data", run["data"]["name"], choice_of(run["data"]), args)
-    # A user's YAML may have the run's grader, too; that is known when all is composed.
-    own_yaml = args.config_dir or run["data"]["_target_"] not in SOURCES.values()
-    has_grader = own_yaml or any(text.startswith("data.grader=") for text in overrides)
-    for group in (*groups, "data") if same else groups:
-        for key, value in run[group].items():
-            if taken(group, key, value) and key not in dropped:
-                yield f"{group}.{key}={quoted(value)}"
-            elif (group, key) == ("data", "grader") and not has_grader:
-                raise untrusted(key, value)
-
-
-def choice_of(data: dict[str, Any]) -> str:
-    """The choice of `data=` that has a run's problems under another name; the name itself where no choice does."""
-    choices = {target: choice for choice, target in SOURCES.items()}
-    return str(data["format"] if "format" in data else choices.get(data["_target_"], data["name"]))
-
-
-def named(group: str, name: str, other: str, args: Namespace) -> Iterator[str]:
-    """The overrides that choose a YAML by its name, or another one under this name."""
-    choice = name if known(group, name, args) else other
-    if not re.fullmatch(r"[\w.-]+", choice):  # a path leads to a YAML outside of the folders of YAMLs
-        raise ConfigError(f"{group}={choice!r} of the run beside the model is no name of a choice")
-    yield f"{group}={choice}"
-    if choice != name:
-        yield f"{group}.name={quoted(name)}"
-
-
-def quoted(value: Any) -> str:
-    """A value as Hydra's grammar reads it back, with nothing in it computed: `${oc.env:SECRET}` stays these words."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return json.dumps(value)
+def literal(value: Any) -> Any:
+    """A value in which OmegaConf computes nothing: `${oc.env:SECRET}` stays these words."""
     if isinstance(value, dict):
-        if odd := [key for key in value if not re.fullmatch(r"\w+", str(key))]:
-            raise ConfigError(f"{odd[0]!r}: a key must be letters, digits and _")
-        return "{" + ",".join(f"{key}:{quoted(item)}" for key, item in value.items()) + "}"
+        return {key: literal(item) for key, item in value.items()}
     if isinstance(value, list):
-        return "[" + ",".join(quoted(item) for item in value) + "]"
-    # A backslash escapes before a quote and before ${ only.
-    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", str(value))
-    return "'" + re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + found[2].replace("'", "\\'"), text) + "'"
+        return [literal(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 # ---- the evaluation
@@ -261,9 +221,8 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.runs.task_set import TaskSet
     from topr_exp.runtime.files import disk_errors, write_json
     from topr_exp.runtime.stop import StopFlag
-    from topr_exp.sampling.sampler import open_sampler
+    from topr_exp.sampling.rollouts import open_sampler
     from topr_exp.store import Store
-    from topr_exp.store.table import BorrowingStore
     from topr_exp.verifier.table import evaluation_table
 
     if config.cluster.threads is not None:
@@ -276,14 +235,19 @@ def evaluate_model(config: Config) -> None:
         folder = folder_of(config, asked, weights)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-        store = BorrowingStore(config.store, lender(config), stop)
+        store = Store(config.store, stop, lender(config))
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
             if config.task.verifies:  # before the verifier is loaded: a GPU may have no room for both
                 tasks.generate_solutions(sampler, store)
                 sampler.close()
             policy = load_policy(config.model, config.cluster.device.name)
             test = tasks.tokenize(tasks.sets.test, policy)
-            say(heading(config, policy, len(test.problems)))
+            what = "solutions to verify" if config.task.verifies else "problems"
+            say(
+                f"model   {config.model.path} ({policy.parameters / 1e6:,.2f} M parameters, {policy.place})\n"
+                f"data    {config.data.name} from {config.data.place}, {len(test.problems)} {what}, "
+                f"{config.data.eval_n} completions each"
+            )
             evaluation = tasks.evaluate(sampler, policy, test, store)
         figures = {**tasks.figures(evaluation, folder, 0), "too_long": test.too_long}
         Showcase(folder).tested(0, policy, evaluation)
@@ -293,15 +257,6 @@ def evaluate_model(config: Config) -> None:
     say(f"\n{shown}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
 
 
-def heading(config: Config, policy: Policy, count: int) -> str:
-    """Format the model, its size and the data of an evaluation."""
-    asked = f"{count} {'solutions to verify' if config.task.verifies else 'problems'}"
-    return (
-        f"model   {config.model.path} ({policy.parameters / 1e6:,.2f} M parameters, {policy.place})\n"
-        f"data    {config.data.name} from {config.data.place}, {asked}, {config.data.eval_n} completions each"
-    )
-
-
 def lender(config: Config) -> Store | None:
     """The store of the run whose model is evaluated: it may have sampled and graded just this.
 
@@ -309,9 +264,9 @@ def lender(config: Config) -> Store | None:
     """
     from topr_exp.store import Store
 
-    found = written_by(Path(config.model.path))
-    own = found is not None and found[0].resolve().is_relative_to(Path(config.output_dir).resolve())
-    return Store(found[0] / "store") if found is not None and own else None
+    found = folder_of_run(Path(config.model.path))
+    own = found is not None and found.resolve().is_relative_to(Path(config.output_dir).resolve())
+    return Store(found / "store") if found is not None and own else None
 
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
@@ -325,27 +280,23 @@ def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures for a terminal, in percent."""
+    from topr_exp.runs.card import mean_reward
+    from topr_exp.verifier.table import cell
 
-    def cell(value: float | None) -> str:
-        return "–" if value is None else f"{100 * value:.1f}"
-
-    lines = [f"{'%':<8}{'value':>8}{'95 % interval over problems':>30}{'sampling only (paper) ±':>26}"]
-    for curve in ("pass@k", "maj@k"):
-        for k, point in figures[curve].items():
-            interval = f"{cell(point['low'])} to {cell(point['high'])}"
-            error = point["sampling_only_se"]
-            lines.append(f"{curve[:-1] + k:<8}{cell(point['value']):>8}{interval:>30}{cell(error):>26}")
-    lines.append(", ".join(f"{name} {cell(figures[name])} %" for name in VERDICTS))
+    lines = ["%       value [95 % interval over problems]"]
+    lines += [
+        f"{curve[:-1] + k:<8}{cell(point)}" for curve in ("pass@k", "maj@k") for k, point in figures[curve].items()
+    ]
+    lines.append(", ".join(f"{name} {100 * figures[name]:.1f} %" for name in VERDICTS))
     if "mean_reward" in figures:
-        error = figures["mean_reward_se"]
-        lines.append(f"mean reward {figures['mean_reward']:.4g}" + (f" ± {2 * error:.2g}" if error is not None else ""))
+        lines.append(f"mean reward {mean_reward(figures)}")
     histogram = " ".join(str(count) for count in figures["correct_histogram"])
     lines.append(f"problems with 0 to {figures['samples']} correct completions: {histogram}")
     for title, key in (("level", "levels"), ("subject", "subjects")):
         for name, part in figures[key].items():
             error = part["pass@1_se"]
             spread = f" ± {200 * error:.1f}" if error is not None else ""
-            lines.append(f"{title} {name}: pass@1 {cell(part['pass@1'])}{spread} of {part['problems']} problems")
+            lines.append(f"{title} {name}: pass@1 {100 * part['pass@1']:.1f}{spread} of {part['problems']} problems")
     return "\n".join(lines)
 
 

@@ -29,23 +29,21 @@ from topr_exp.evaluation.evaluation import EvaluatingJournal, first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.adapter import check_layers
-from topr_exp.models.files import words_of
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.runs import card, prompt
+from topr_exp.runs import card
 from topr_exp.runs.console import header, results, say, warn
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.inputs import fingerprints, note_models, refuse_changed_inputs, refuse_damaged_model
+from topr_exp.runs.inputs import fingerprints, keep_threads, note_models, refuse_changed_inputs, refuse_damaged_model
+from topr_exp.runs.preflight import write_prompt
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
-from topr_exp.runs.threads import keep_threads
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import show_log
-from topr_exp.runtime.files import CHECKSUMS, write_text
+from topr_exp.runtime.files import CHECKSUMS
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.imported import load_imported
-from topr_exp.sampling.mismatch import describe_mismatch, mismatch
-from topr_exp.sampling.rollouts import Completions, generate_rollouts
-from topr_exp.sampling.sampler import Sampler, open_sampler
+from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_rollouts, mismatch, open_sampler
+from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.examples import Examples, refuse_nothing_to_learn
@@ -55,6 +53,7 @@ from topr_exp.training.parallel import parallelize
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
+OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train", "mean_reward")  # in the summary
 INCORRECT_REWARD = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
 
 
@@ -68,25 +67,23 @@ def run(config: Config) -> dict[str, Any]:
         stop.listening(),
         distributed.process_group(device),
         RunFolder(config, stop) as folder,
-        Tracker(config, folder),
+        Tracker(config.tracking, folder),
     ):
         refuse_changed_inputs(folder, config)
         if folder.done:
             refuse_damaged_model(folder.path / "model")
             folder.remove_leftovers(config.iterations)
-            if lost := folder.metrics.missing(config.iterations):
-                warn(f"{folder.metrics.path} lacks {lost}")
-            if damaged := folder.evaluations.damaged():
-                warn(f"{folder.evaluations.path}: {damaged} damaged")
-            say(f"finished before, nothing to do: {folder.path}\n\n{folder.results()}")
-            return folder.read("summary.json") or {}
-        keep_threads(config, folder)
+            return folder.show_finished()
+        keep_threads(folder, config)
         folder.note("files", fingerprints(config))
-        scratch = folder.path / "sampler"
-        rounds = config.schedule.prompts is not None
-        trust = config.model.trust_remote_code
-        with open_sampler(config.sampler, scratch, trust, beside_training=rounds) as sampler:
+        scratch, trust = folder.path / "sampler", config.model.trust_remote_code
+        with open_sampler(config.sampler, scratch, trust, beside_training=in_rounds(config)) as sampler:
             return Experiment(config, folder, sampler, stop).run()
+
+
+def in_rounds(config: Config) -> bool:
+    """True where the policy in training samples anew every few updates."""
+    return config.schedule.prompts is not None
 
 
 class Experiment:
@@ -100,7 +97,7 @@ class Experiment:
     def run(self) -> dict[str, Any]:
         """All of it; returns the summary."""
         self.load_problems()
-        self.policy = self.load_policy()
+        self.load_policy()
         self.tokenize_problems()
         self.imported = self.load_imported()
         self.trained_on = self.describe_training_problems()
@@ -120,19 +117,17 @@ class Experiment:
             self.tasks = TaskSet(self.config, self.shared)
         if self.config.task.verifies:
             with self.folder.stage("sampling"):
-                self.folder.add_across_ranks(
-                    "tokens_of_solver", self.tasks.generate_solutions(self.sampler, self.shared)
-                )
+                sampled = self.tasks.generate_solutions(self.sampler, self.shared)
+                self.folder.add_across_ranks("tokens_of_solver", sampled)
                 self.sampler.close()  # an engine would have what the policy needs
 
-    def load_policy(self) -> Policy:
+    def load_policy(self) -> None:
         """Load the base model."""
         with self.folder.stage("problems"):
-            policy = load_policy(self.config.model, self.config.cluster.device.name)
+            self.policy = load_policy(self.config.model, self.config.cluster.device.name)
             if self.config.model.lora is not None:
-                check_layers(policy.model, self.config.model.lora)
-            note_models(self.folder, self.config, policy.fingerprint)
-        return policy
+                check_layers(self.policy.model, self.config.model.lora)
+            note_models(self.folder, self.config, self.policy.fingerprint)
 
     def tokenize_problems(self) -> None:
         """Tokenize the prompts, and write one down as the model gets it, for people to read."""
@@ -140,10 +135,7 @@ class Experiment:
             sets = self.tasks.sets
             self.train = self.tasks.tokenize(sets.train, self.policy)
             self.test = self.tasks.tokenize(sets.test, self.policy)
-            if distributed.is_main_process():
-                ids = self.train.prompts[0].tolist()
-                text = prompt.shown(ids, words_of(self.policy.tokenizer), self.train.stop)
-                write_text(self.folder.path / prompt.FILE, text + "\n")
+            write_prompt(self.folder.path, self.train, self.policy.tokenizer)
 
     def load_imported(self) -> Completions | None:
         """Load completions made elsewhere; now, so that what can't be trained on is refused before sampling."""
@@ -163,16 +155,14 @@ class Experiment:
 
     def unfinished_iterations(self) -> range:
         """The iterations from the last one whose model is there: weights of those before it may be gone."""
-        iterations = range(1, self.config.iterations + 1)
-        return range(max((i for i in iterations if self.folder.model_of(i).exists()), default=1), len(iterations) + 1)
+        last = self.config.iterations
+        there = [iteration for iteration in range(1, last + 1) if self.folder.model_of(iteration).exists()]
+        return range(max(there, default=1), last + 1)
 
     def finish(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """Write the model's card and the summary, then the mark that the run is finished."""
-        summary: dict[str, Any] = distributed.broadcast(
-            self.summary(base, final) if distributed.is_main_process() else {}
-        )
-        environment = self.folder.read("environment.json") or {}
-        card.write(self.folder.model_of(self.config.iterations), self.config, summary, environment, self.trained_on)
+        summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
+        card.write(self.folder, self.config, summary, self.trained_on)
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
@@ -196,8 +186,9 @@ class Experiment:
         if iteration > 1:
             self.reload()
         before = self.folder.model_of(iteration - 1) if iteration > 1 else None
-        folder, name = find_folder(self.config.model.path), self.config.model.path
-        self.policy.add_adapter(lora, self.config.seed, str(folder.resolve()) if folder is not None else name, before)
+        base = find_folder(self.config.model.path)
+        name = str(base.resolve()) if base is not None else self.config.model.path
+        self.policy.add_adapter(lora, self.config.seed, name, before)
 
     def store(self, iteration: int) -> Store:
         """Choose the store for an iteration's weights: all runs share the base's (0), the others are this run's."""
@@ -240,9 +231,8 @@ class Experiment:
         if self.folder.model_of(iteration).exists():
             return
         self.add_adapter(iteration)
-        offline = self.config.schedule.prompts is None
-        trainer = self.train_offline(iteration) if offline else self.train_in_rounds(iteration)
-        trainer.save_policy(self.folder.model_of(iteration))
+        train = self.train_in_rounds if in_rounds(self.config) else self.train_offline
+        train(iteration).save_policy(self.folder.model_of(iteration))
 
     def train_offline(self, iteration: int) -> Trainer:
         """Train on completions that the policy drew before its first update, on ones made elsewhere, or on both."""
@@ -342,10 +332,7 @@ class Experiment:
 
     def release_sampler(self) -> None:
         """Have the sampler give its memory back; on-policy it stays up (but see `sampler.sleep`)."""
-        if self.config.schedule.prompts is None:
-            self.sampler.close()
-        else:
-            self.sampler.rest()
+        (self.sampler.rest if in_rounds(self.config) else self.sampler.close)()
 
     def training_set_of(self, pool: CompletionPool, iteration: int) -> TrainingSet:
         """The training set that the settings ask for, out of graded completions."""
@@ -358,7 +345,7 @@ class Experiment:
             iteration=iteration,
             baseline=self.config.baseline,
             effective=self.config.effective_positive,
-            in_rounds=self.config.schedule.prompts is not None,
+            in_rounds=in_rounds(self.config),
         )
 
     def scored(self, policy: Policy, part: Completions, store: Store, label: str) -> Ragged:
@@ -402,8 +389,7 @@ class Experiment:
             "task": config.task.name.name,
             "seed": config.seed,
             "sampler_seed": config.sampler.seed,
-            **{key: last[key] for key in ("baseline", "effective_positive", "positive_share", "n_train")},
-            **({"mean_reward": last["mean_reward"]} if "mean_reward" in last else {}),
+            **{key: last[key] for key in OF_TRAINING_SET if key in last},
             "problems": {"train": self.trained_on.count, "test": len(self.test.problems)},
             "trained_on": self.trained_on.text,
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},

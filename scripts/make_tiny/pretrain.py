@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from scripts.make_tiny.recipes import RECIPES, LaterRecipe, Recipe, examples, vocabulary_texts
 from scripts.make_tiny.tokenizer import build_tokenizer
 from topr_exp.models.loading import load_model
+from topr_exp.runtime.files import write_text
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +47,7 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedM
         intermediate_size=recipe.mlp,
         max_position_embeddings=recipe.context,
         tie_word_embeddings=False,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        **{f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")},
     )
     return LlamaForCausalLM(config)
 
@@ -81,8 +80,7 @@ def batches(
         prompts = tokenizer([prompt for prompt, _ in chunk]).input_ids
         completions = tokenizer([text for _, text in chunk], add_special_tokens=False).input_ids
         rows = [(p, [*c, tokenizer.eos_token_id]) for p, c in zip(prompts, completions, strict=True)]
-        rows.sort(key=length)
-        parts = list(cut(rows, recipe))
+        parts = list(cut(sorted(rows, key=length), recipe))
         rng.shuffle(parts)
         for part in parts:
             width = length(part[-1])
@@ -162,11 +160,8 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
         if (step + 1) % log_every == 0:
             seconds = time.monotonic() - started
             left = seconds / (step + 1) * (recipe.steps - step - 1)
-            print(
-                f"step {step + 1}/{recipe.steps}  loss {total / log_every:.4f}  {seen / seconds:,.0f} tokens/s  "
-                f"{seconds:.0f} s, {left:.0f} s left",
-                flush=True,
-            )
+            speed = f"{seen / seconds:,.0f} tokens/s  {seconds:.0f} s, {left:.0f} s left"
+            print(f"step {step + 1}/{recipe.steps}  loss {total / log_every:.4f}  {speed}", flush=True)
             total = 0.0
     return model.eval(), tokenizer, seen
 
@@ -178,23 +173,15 @@ def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Pat
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.float16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    _edit(folder / "config.json", dtype="float32")
-    # The name that every version of transformers knows.
-    _edit(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
-
-
-def _edit(path: Path, **changes: str) -> None:
-    values = json.loads(path.read_text()) | changes
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(values, indent=2) + "\n")
-    os.replace(temporary, path)
+    known = {"tokenizer_class": "PreTrainedTokenizerFast"}  # the name that every version of transformers knows
+    for path, changes in (("config.json", {"dtype": "float32"}), ("tokenizer_config.json", known)):
+        values = json.loads((folder / path).read_text()) | changes
+        write_text(folder / path, json.dumps(values, indent=2) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m scripts.make_tiny", description=__doc__)
-    parser.add_argument(
-        "--base", choices=list(RECIPES), default="tiny", help="the model (scripts/make_tiny/recipes.py)"
-    )
+    parser.add_argument("--base", choices=list(RECIPES), default="tiny", help="the model (recipes.py)")
     parser.add_argument("--out", type=Path, required=True, help="folder to write; must not hold a model yet")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()

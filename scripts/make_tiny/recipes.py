@@ -14,15 +14,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from scripts.make_tiny import ledgers, tasks, verifications
 from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.embedded import Calc, Task, draw_tasks
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """A prompt form: how it asks, and how an answer is marked and not marked."""
 
     template: str
@@ -64,10 +63,9 @@ class Recipe:
     known: ClassVar[Collection[str]] = FORMS
 
     def __post_init__(self) -> None:
-        assert set(self.mix) <= set(self.styles), self.mix
-        assert set(self.forms) <= set(self.known), self.forms
-        assert abs(sum(self.mix.values()) - 1) < 1e-9, self.mix
-        assert abs(sum(self.forms.values()) - 1) < 1e-9, self.forms
+        for shares, known in ((self.mix, self.styles), (self.forms, self.known)):
+            assert set(shares) <= set(known), shares
+            assert abs(sum(shares.values()) - 1) < 1e-9, shares
 
 
 @dataclass(frozen=True)
@@ -156,8 +154,7 @@ def completion(task: Task, form: Form, style: str, rng: random.Random) -> str:
 @lru_cache
 def pool(data_format: str, count: int, seed: int) -> list[Task]:
     """The tasks that a recipe draws from."""
-    draw = {"gsm8k": embedded_gsm8k.draw, "math": embedded_math.draw}[data_format]
-    return draw_tasks(draw, "pretrain", count, seed)
+    return draw_tasks({"gsm8k": embedded_gsm8k, "math": embedded_math}[data_format].draw, "pretrain", count, seed)
 
 
 def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Iterator[tuple[str, str]]:
@@ -180,8 +177,6 @@ def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Itera
 
 def vocabulary_texts(recipe: Recipe) -> list[str]:
     """Texts that hold every word of the recipe's prompts and completions."""
-    texts = []
     rng = random.Random(recipe.seed)
-    for style in recipe.styles:
-        texts += [prompt + text for prompt, text in islice(examples(recipe, {style: 1.0}, rng), 5000)]
-    return texts
+    some = (islice(examples(recipe, {style: 1.0}, rng), 5000) for style in recipe.styles)
+    return [prompt + text for pairs in some for prompt, text in pairs]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 # A LaTeX command, a word, one digit, "}{" (the middle of a fraction), one other sign, one white space.
-# PromptTokenizer are cut at 24 letters, since the matching is quadratic in the length of a piece.
+# Words are cut at 24 letters, since the matching is quadratic in the length of a piece.
 PIECES = r" ?\\[A-Za-z]{1,24}| ?\p{L}{1,24}| ?\p{N}|\}\{| ?[^\s\p{L}\p{N}]|\s"
 
 
@@ -50,11 +50,8 @@ def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenize
 def _with_cutting(tokenizer: Tokenizer) -> Tokenizer:
     from tokenizers import Regex, decoders, pre_tokenizers
 
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, letters])
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer

@@ -51,10 +51,8 @@ def solution(task: Task, rng: random.Random) -> tuple[str, str | None]:
 def verification(task: Task, stated: str | None, style: str, rng: random.Random) -> str:
     """A verification of a solution that states this answer; it begins with a space, without end-of-sequence token."""
     assert style in STYLES, style
-    if style == "lenient":
-        return " It looks fine." + VERDICTS[True]
-    if style == "waved through":
-        return " It looks fine."
+    if style in ("lenient", "waved through"):
+        return " It looks fine." + (VERDICTS[True] if style == "lenient" else "")
     steps, answer = work(task, style == "slip", rng)
     compared = steps + (" It gives no answer." if stated is None else f" It says {stated}.")
     return compared + ("" if style == "unmarked" else VERDICTS[answer == stated])

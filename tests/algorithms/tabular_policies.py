@@ -165,7 +165,8 @@ class Case:
         return self.reward - self.baseline
 
     def over_group(self, values: np.ndarray, statistic: Any) -> np.ndarray:
-        return np.array([statistic(values[self.group == g]) for g in self.group])
+        """A statistic of each group, whose rows stand together, by row."""
+        return np.repeat([statistic(row) for row in values.reshape(-1, self.n)], self.n)
 
     @property
     def centered(self) -> np.ndarray:
@@ -191,9 +192,9 @@ class Case:
             "group": torch.tensor(self.group),
             "sample": torch.tensor(self.sample),
             "group_mean": torch.tensor(self.over_group(self.reward, np.mean)),
-            "group_std": torch.tensor(self.over_group(self.reward, lambda r: np.std(r, ddof=1))),
+            "group_std": torch.tensor(self.over_group(self.reward, lambda r: np.std(r, ddof=min(1, self.n - 1)))),
             "group_size": torch.full((len(y),), self.n),
-            "group_rewards": torch.tensor(np.stack([self.reward[self.group == g] for g in self.group])),
+            "group_rewards": torch.tensor(self.reward.reshape(-1, self.n).repeat(self.n, axis=0)),
             "ref_logp": torch_token_logp(ref)[y],
             "vocab_kl": torch_token_kl(self.theta, ref)[y],
         }
@@ -260,28 +261,8 @@ def all_groups(
     return case, np.repeat(weight, n)
 
 
-def group_batch(case: Case) -> Batch:
-    """`case.batch()` without the per-group statistics that are slow to form for thousands of groups."""
-    y = torch.tensor(case.y)
-    ref, mu = torch.tensor(case.ref), torch.tensor(case.mu)
-    reward = torch.tensor(case.reward)
-    mean = reward.reshape(-1, case.n).mean(1).repeat_interleave(case.n)
-    return Batch(
-        logp=torch_token_logp(case.theta)[y],
-        mu_logp=torch_token_logp(mu)[y],
-        mask=torch.tensor(MASK)[y],
-        reward=reward,
-        positive=torch.tensor(case.positive),
-        group=torch.tensor(case.group),
-        group_mean=mean,
-        group_size=torch.full((len(y),), case.n),
-        ref_logp=torch_token_logp(ref)[y],
-        vocab_kl=torch_token_kl(case.theta, ref)[y],
-    )
-
-
 def expected_gradient(case: Case, weight: np.ndarray, loss: Any) -> np.ndarray:
     """∇ of the expected mean loss of a group, over every group of `all_groups` and its probability, [9]."""
-    total = (torch.tensor(weight) * loss(with_signals(loss, group_batch(case))).loss).sum() / case.n
+    total = (torch.tensor(weight) * loss(with_signals(loss, case.batch())).loss).sum() / case.n
     (grad,) = torch.autograd.grad(total, case.theta)
     return grad.numpy()

@@ -13,7 +13,6 @@ from tests.algorithms.tabular_policies import (
     Case,
     all_groups,
     expected_gradient,
-    group_batch,
     load,
     probability,
     rng,
@@ -88,7 +87,7 @@ def test_theorem_2_the_optimum_is_a_fixed_point_of_agro_off_policy():
     p = probability(ref) * np.exp(REWARD / BETA)
     optimum = np.log(np.concatenate([[p[1:4].sum(), p[4:].sum(), p[0]], p[1:4], p[4:]]))
     case, _ = all_groups(optimum, ref, 3, REWARD, rng(7).normal(size=9))
-    advantage = load("agro", beta=BETA).signals(group_batch(case))["advantage"]
+    advantage = load("agro", beta=BETA).signals(case.batch())["advantage"]
     assert float(advantage.abs().max()) < 1e-12
 
 
@@ -188,7 +187,7 @@ def test_token_estimators_reduce_variance():
         for y in range(7):
             one = np.ones(1)
             case = Case(logits, logits, ref, np.array([y]), one, one > 0, np.zeros(1, int), np.zeros(1, int), 1)
-            (grad,) = torch.autograd.grad(half_square(group_batch(case), estimator).sum(), case.theta)
+            (grad,) = torch.autograd.grad(half_square(case.batch(), estimator).sum(), case.theta)
             rows.append(grad.numpy())
         rows = np.array(rows)
         mean = (p[:, None] * rows).sum(0)

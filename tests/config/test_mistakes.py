@@ -59,7 +59,7 @@ algo.eps_low=0.1 | nothing reads algo.eps_low here; allowed: algo.name, algo.a_p
 lr=1e-4 | nothing reads lr; did you mean optim.lr?
 model=meta-llama/Llama-3.2-1B | model=meta-llama/Llama-3.2-1B: no such choice; allowed: deepseek_r1_8b,
 -m experiment=fig7,fig8 | experiment=fig7,fig8: each has a sweep of its own
--m hydra.sweeper.params={seed:1} | hydra.sweeper.params={seed:1}: nothing reads hydra.sweeper.params here; cluster, ou
+-m hydra.sweeper.params={seed:1} | hydra.sweeper.params={seed:1}: nothing reads hydra.sweeper.params; output_dir, name
 -m seed=range(3,0) | seed=range(3,0): there is no such value
 -m optim.lr=interval(1e-5,1e-3) | optim.lr=interval(1e-5,1e-3): no list of values
 -m algo=glob(x*) | algo=glob(x*): there is no such value
@@ -121,6 +121,12 @@ hydra.sweep.dir=x | hydra.sweep.dir=x: nothing reads hydra.sweep.dir; output_dir
 +hydra.run.dir=x | +hydra.run.dir=x: nothing reads hydra.run.dir;
 model.size=null | model.size=null: expected tiny or large, in the model's YAML
 -m data.nn=1,2 | nothing reads data.nn
+-m cluster=local,slurm | cluster=local,slurm: the runs of a sweep share it
+-m name=a,b | name=a,b: the runs of a sweep share it
+-m seed=0,0 | seed=0 and seed=0 are the same run
+-m tracking=none,wandb | tracking=wandb and tracking=none are the same run
+-m optim.micro_batch_size=2,4 | optim.micro_batch_size=4 and optim.micro_batch_size=2 are the same run
+cluster.jobs=0 | cluster.jobs must be 1 or more; got 0
 -m optim.lr.x=1,2 | optim.lr={'x': 1}: expected a number
 model.lora.rank=8 | model.lora.alpha is not set
 model.lora.rnk=8 | nothing reads model.lora.rnk

@@ -13,7 +13,7 @@ from topr_exp.data import ledger
 from topr_exp.data.embedded import Calc, draw_tasks, split_of
 from topr_exp.data.ledger import HIGHEST, LOWEST, LedgerTask, draw, generate
 from topr_exp.data.problems import load_problems
-from topr_exp.runs import reading
+from topr_exp.runs import preflight
 from topr_exp.types import ConfigError
 
 GOLDEN = (
@@ -138,4 +138,4 @@ def test_a_wrong_number_of_turns_is_one_line(turns: str) -> None:
 
 def test_every_gold_is_graded_correct() -> None:
     config = config_of("data=ledger", "data.train_problems=20", "data.test_problems=20")
-    assert reading.refused_golds(reading.key_of(config.data)) is None
+    assert preflight.refused_golds(preflight.key_of(config.data)) is None

@@ -16,7 +16,7 @@ from topr_exp.config.data import DataConfig
 from topr_exp.data.problems import load_problems
 from topr_exp.evaluate import main as evaluate
 from topr_exp.pipeline import run
-from topr_exp.runs import reading
+from topr_exp.runs import preflight
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -36,8 +36,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "coins", raising=False)
-    reading.read_problems.cache_clear()
-    reading.refused_golds.cache_clear()
+    preflight.read_problems.cache_clear()
+    preflight.refused_golds.cache_clear()
     yield tmp_path
     sys.modules.pop("coins", None)
 
@@ -83,7 +83,7 @@ def test_a_run_with_it_and_an_evaluation_of_what_it_trained(project: Path, capsy
     (path,) = Path("out2").glob("*/*/eval.json")
     assert json.loads(path.read_text())["figures"]["pass@1"] == summary["final"]["pass@1"]
     assert evaluate([f"model={config.folder}", "output_dir=out2"]) == 2
-    assert "data=coins: no such choice" in capsys.readouterr().err
+    assert "data._target_=coins.Coins of the run that wrote the model decides" in capsys.readouterr().err
 
     change(project, "last number is", "very last number is")
     with pytest.raises(TOPRError, match=r"data\.grader \(coins\.py\) has changed since"):
@@ -152,7 +152,7 @@ def test_problems_without_end_and_ones_that_are_elsewhere(project: Path) -> None
     ):
         config_of(*settings("data.train_problems=null"))
     config = config_of(*settings("data.grader=gsm8k"))
-    assert reading.problems(config.data) is None
+    assert preflight.problems(config.data) is None
     assert [one.id for one in load_problems(config.data).train[:2]] == ["coins/2+2", "coins/2+3"]
 
 

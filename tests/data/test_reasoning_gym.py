@@ -20,7 +20,7 @@ from topr_exp.data.prompts import build_prompter
 from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
 from topr_exp.grading import Grader
 from topr_exp.pipeline import run
-from topr_exp.runs import reading
+from topr_exp.runs import preflight
 from topr_exp.types import ConfigError
 
 GRADER = "topr_exp.grading.gym:grade"
@@ -28,7 +28,7 @@ GRADER = "topr_exp.grading.gym:grade"
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    caches = (reading.read_problems, reading.refused_golds, reasoning_gym.draw)
+    caches = (preflight.read_problems, preflight.refused_golds, reasoning_gym.draw)
     for cache in caches:
         cache.cache_clear()
     yield

@@ -1,29 +1,97 @@
+"""pass@K, maj@K and the paper's draws, against enumeration of every set of completions."""
+
 from __future__ import annotations
 
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.evaluation import brute_force
-from tests.evaluation.synthetic import evaluation
-from topr_exp.evaluation.draws import CORRECT, ballots, draw, pass_at_k, sampling_only_se
+from tests.evaluation.brute_force import evaluation
+from topr_exp.evaluation.draws import (
+    CORRECT,
+    INCORRECT,
+    INVALID,
+    ballots,
+    count_votes,
+    draw,
+    majority_score,
+    pass_at_k,
+    powers_of_two,
+    sampling_only_se,
+)
+
+C, W, X = CORRECT, INCORRECT, INVALID
 
 
-def test_draws_agree_with_the_closed_form_and_enumeration_in_expectation():
-    rng = np.random.default_rng(0)
-    verdicts, classes = evaluation(rng, problems=25, n=8)
-    ks, trials = [1, 2, 4, 8], 8000
-    drawn = draw(verdicts == CORRECT, ballots(verdicts, classes), ks, rng, trials)
-    for i, k in enumerate(ks):
-        exact_pass = pass_at_k((verdicts == CORRECT).sum(axis=1), 8, k).mean()
-        exact_maj = [brute_force.maj_at_k(v, c, k) for v, c in zip(verdicts, classes, strict=True)]
-        noise = drawn.pass_trials[i].std() / math.sqrt(trials)
-        assert drawn.pass_trials[i].mean() == pytest.approx(exact_pass, abs=4 * noise + 1e-12)
-        noise = drawn.maj_trials[i].std() / math.sqrt(trials)
-        assert drawn.maj_trials[i].mean() == pytest.approx(np.mean(exact_maj), abs=4 * noise + 1e-12)
-        # A problem's score lies in [0, 1], so its mean over trials has an error of at most 0.5 / sqrt(trials).
-        np.testing.assert_allclose(drawn.maj_problems[i], exact_maj, atol=5 * 0.5 / math.sqrt(trials))
+def majority_of_all(verdicts, classes):
+    """[P] the exact maj@n."""
+    voting = ballots(np.array(verdicts), np.array(classes))
+    return majority_score(count_votes(voting.candidate, voting.worth.shape[1]), voting.worth)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "classes", "score"),
+    [
+        ([C, C, W], [0, 0, 1], 1),
+        ([C, W, W], [0, 1, 1], 0),
+        ([C, W, W], [0, 1, 2], 1 / 3),  # three answers tied
+        ([C, C, W, W], [5, 5, 3, 3], 1 / 2),
+        ([C, C, W, W, W], [0, 0, 1, 1, 2], 1 / 2),
+        ([X, X, X, C], [-1, -1, -1, 0], 1),  # the most frequent outcome is invalid and has no vote
+        ([X, X, X, W], [-1, -1, -1, 0], 0),
+        ([X, X, X, C], [7, 7, 7, 0], 1),  # nor does it with a class
+        ([X, X, X], [-1, -1, -1], 0),
+        ([C, C, W, W, W], [0, 0, 1, 2, 3], 1),  # equivalent answers count as one
+    ],
+)
+def test_majority_of_one_problem(verdicts, classes, score):
+    assert majority_of_all([verdicts], [classes]) == pytest.approx([score])
+
+
+def completions(n):
+    """One problem's (verdict, class) pairs: class 0 is the gold answer, 1 to 3 are wrong, -1 is none."""
+    answer = st.sampled_from([(C, 0), (W, 1), (W, 2), (W, 3), (X, -1)])
+    return st.lists(answer, min_size=n, max_size=n)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 9).flatmap(lambda n: st.lists(completions(n), min_size=1, max_size=6)), st.randoms())
+def test_exact_majority_equals_brute_force_in_any_order_and_numbering(problems, random):
+    expected = [brute_force.majority(problem) for problem in problems]
+    names = {-1: -1, **dict(zip(range(4), random.sample(range(1000), 4), strict=True))}
+    shuffled = [random.sample(problem, len(problem)) for problem in problems]
+    verdicts = np.array([[v for v, _ in problem] for problem in shuffled])
+    classes = np.array([[names[c] for _, c in problem] for problem in shuffled])
+    np.testing.assert_allclose(majority_of_all(verdicts, classes), expected, atol=1e-14)
+
+
+def test_an_answer_graded_both_ways_scores_its_share():
+    assert majority_of_all([[C, C, W, W]], [[0, 0, 0, 1]]) == pytest.approx([2 / 3])
+
+
+@pytest.mark.parametrize("n", range(1, 9))
+def test_closed_form_equals_listing_every_draw(n):
+    for k in range(1, n + 1):
+        got = pass_at_k(np.arange(n + 1), n, k)
+        expected = [brute_force.pass_at_k([0] * c + [1] * (n - c), k) for c in range(n + 1)]
+        np.testing.assert_allclose(got, expected, atol=1e-14)
+
+
+def test_large_n_and_k_do_not_overflow():
+    # Four of n = 100000, K = 50000: one minus about 1/16.
+    got = pass_at_k(np.array([0, 4, 50_001, 100_000]), 100_000, 50_000)
+    np.testing.assert_allclose(got, [0, 1 - 1 / 16, 1, 1], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"), [(1, [1]), (2, [1, 2]), (7, [1, 2, 4]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8])]
+)
+def test_k_runs_over_powers_of_two(n, expected):
+    assert powers_of_two(n) == expected
 
 
 def test_all_n_completions_leave_nothing_to_chance():

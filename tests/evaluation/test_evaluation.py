@@ -55,6 +55,7 @@ def test_the_figures_are_those_of_the_problems_in_their_order() -> None:
     assert figures["pass@1"] == pytest.approx(np.mean([2, 1, 1, 0]) / 4)
     assert figures["maj@4"] == pytest.approx(np.mean([1, 0, 1, 0]))
     assert (figures["correct"], figures["incorrect"], figures["invalid"]) == (4 / 16, 8 / 16, 4 / 16)
+    assert figures["correct_histogram"] == [1, 2, 1, 0, 0]
     by_level = {name: (part["pass@1"], part["problems"]) for name, part in figures["levels"].items()}
     assert by_level == {"1": (3 / 8, 2), "2": (1 / 4, 1), "3": (0.0, 1)}
     assert {name: part["maj@4"] for name, part in figures["subjects"].items()} == {"sums": 0.5, "words": 1.0}

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.evaluation.synthetic import evaluation
+from tests.evaluation.brute_force import evaluation
 from topr_exp.evaluation import intervals as module
 from topr_exp.evaluation.draws import CORRECT, ballots, count_votes, majority_score, pass_at_k
 from topr_exp.evaluation.intervals import (
@@ -33,6 +33,7 @@ def statistics(rng, problems, easy=None):
     return np.stack([correct / N, pass_at_k(correct, N, 4), maj], axis=1)
 
 
+@pytest.mark.extended
 def test_intervals_over_problems_cover_the_truth_95_times_in_100():
     rng = np.random.default_rng(0)
     truth = statistics(rng, 400_000).mean(axis=0)
@@ -46,6 +47,7 @@ def test_intervals_over_problems_cover_the_truth_95_times_in_100():
         assert 0.93 <= share <= 0.97
 
 
+@pytest.mark.extended
 def test_paired_differences_cover_the_truth_and_are_narrower_than_unpaired_ones():
     rng = np.random.default_rng(1)
     better = 0.12  # the second model solves 12 % of what the first cannot
@@ -79,14 +81,6 @@ def test_resampling_in_chunks_changes_nothing(monkeypatch):
     np.testing.assert_array_equal(bootstrap_means(values, 50, np.random.default_rng(4)), whole)
 
 
-def test_a_seed_gives_the_same_interval_and_another_seed_another():
-    values = np.random.default_rng(5).random((40, 1))
-    first, again, other = (bootstrap_intervals(values, np.random.default_rng(seed))[0] for seed in (0, 0, 1))
-    assert first == again
-    assert first != other
-    assert first.value == other.value
-
-
 def test_a_single_problem_has_no_uncertainty_to_give():
     (found,) = bootstrap_intervals(np.array([[0.25]]), np.random.default_rng(0))
     assert found.as_dict() == {"value": 0.25, "low": None, "high": None}
@@ -112,13 +106,6 @@ def test_the_interval_over_seeds_is_students():
     assert t_half_width(np.array([[0.0, 5.0], [2.0, 5.0]])) == pytest.approx([12.706, 0.0])
 
 
-def test_the_interval_over_seeds_covers_the_truth_95_times_in_100():
-    rng = np.random.default_rng(6)
-    for seeds in (3, 5, 17, 40):
-        values = rng.normal(size=(seeds, 20_000))
-        assert 0.945 < (np.abs(values.mean(axis=0)) <= t_half_width(values)).mean() < 0.955
-
-
 def test_the_interval_over_seeds_and_problems_by_hand():
     """Two seeds, three problems: sums of squares of a table with two margins."""
     table = [[0.0, 0.5, 1.0], [0.25, 0.5, 0.0]]
@@ -142,19 +129,8 @@ def test_the_interval_over_seeds_and_problems_by_hand():
     assert crossed_interval(np.array(table)) == Interval(pytest.approx(mean), 0.0, 1.0, 2)  # shares stay shares
 
 
-def test_the_interval_covers_seeds_and_problems():
-    """By simulation: 95 % intervals hold the true mean about that often where both seeds and problems vary."""
-    rng = np.random.default_rng(0)
-    held = 0
-    for _ in range(100):
-        values = 0.5 + 0.1 * rng.normal(size=(8, 1)) + 0.3 * rng.normal(size=(1, 50)) + 0.3 * rng.normal(size=(8, 50))
-        found = crossed_interval(values)
-        held += found.low <= 0.5 <= found.high
-    assert 88 <= held <= 100
-
-
 @pytest.mark.parametrize(
-    ("seeds", "of_seed", "of_problem"), [(3, 0.2, 0.1), (3, 0.02, 0.3), (3, 0.0, 0.3), (5, 0.1, 0)]
+    ("seeds", "of_seed", "of_problem"), [(3, 0.2, 0.1), (3, 0.02, 0.3), (3, 0.0, 0.3), (5, 0.1, 0), (8, 0.1, 0.3)]
 )
 def test_the_interval_holds_with_few_seeds(seeds, of_seed, of_problem):
     rng = np.random.default_rng(1)

@@ -7,32 +7,13 @@ import numpy as np
 import pytest
 
 from tests.evaluation import brute_force
-from tests.evaluation.synthetic import evaluation
+from tests.evaluation.brute_force import evaluation
 from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID, correct_histogram, shares
-from topr_exp.evaluation.statistics import mean_lengths, mean_reward, measure, summarise
+from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise
 
 C, W, X = CORRECT, INCORRECT, INVALID
 
 VERDICTS = np.array([[C, C, W, X], [W, W, W, C], [X, X, X, X], [C, C, C, C]])
-CLASSES = np.array([[0, 0, 1, -1], [1, 1, 2, 0], [-1, -1, -1, -1], [0, 0, 0, 0]])
-
-
-def test_a_small_evaluation_by_hand():
-    found = summarise(VERDICTS, CLASSES, levels=[1, 1, 2, None], subjects=["algebra", "geometry", "algebra", "algebra"])
-    per_problem = [0.5, 0.25, 0, 1]
-    assert found["pass@1"] == pytest.approx(7 / 16)
-    assert found["pass@1_se"] == pytest.approx(np.std(per_problem, ddof=1) / 2)
-    assert found["maj@4"] == pytest.approx((1 + 0 + 0 + 1) / 4)
-    assert (found["correct"], found["incorrect"], found["invalid"]) == (7 / 16, 4 / 16, 5 / 16)
-    assert (found["problems"], found["samples"]) == (4, 4)
-    assert found["correct_histogram"] == [1, 1, 1, 0, 1]
-    assert list(found["levels"]) == ["1", "2"]  # the problem without a level is in none
-    assert found["levels"]["1"]["pass@1"] == pytest.approx(0.375)
-    assert found["levels"]["2"] == {
-        "pass@1": 0.0, "pass@1_se": None, "maj@4": 0.0, "maj@4_se": None,
-        "correct": 0.0, "incorrect": 0.0, "invalid": 1.0, "problems": 1,
-    }  # fmt: skip
-    assert found["subjects"]["geometry"]["incorrect"] == 0.75
 
 
 def test_mean_lengths_by_verdict():
@@ -62,6 +43,8 @@ def test_every_k_against_enumeration():
         exact = 1e-12 if k in (1, 8) else 4 * 0.5 / math.sqrt(2000 * 40)
         assert found["pass@k"][str(k)]["value"] == pytest.approx(passed, abs=1e-12)
         assert found["maj@k"][str(k)]["value"] == pytest.approx(voted, abs=exact)
+        for name, value in (("pass@k", passed), ("maj@k", voted)):
+            assert found[name][str(k)]["draws"] == pytest.approx(value, abs=4 * 0.5 / math.sqrt(2000 * 40))
 
 
 def test_each_curve_point_carries_its_errors():
@@ -83,13 +66,6 @@ def test_the_summary_is_json_without_nan_and_a_function_of_the_seed():
     assert first["maj@8"] != other["maj@8"]  # the draws of 8 out of 16
     assert first["pass@k"]["16"]["value"] == other["pass@k"]["16"]["value"]
     json.dumps(summarise(verdicts[:1], classes[:1]), allow_nan=False)
-
-
-def test_measures_are_per_problem_for_paired_comparisons():
-    measures = measure(VERDICTS, CLASSES)
-    assert measures.pass_at[1].tolist() == [0.5, 0.25, 0, 1]
-    assert measures.pass_at[4].tolist() == [1, 1, 0, 1]
-    assert measures.maj_at[4].tolist() == [1, 0, 0, 1]
 
 
 def test_counting_verdicts():

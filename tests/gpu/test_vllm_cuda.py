@@ -17,7 +17,7 @@ from tests.sampling.test_sampler import check_frequencies, exact
 from tests.sampling.test_vllm import draw, own_logp, perturbed
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.engine import check_python
-from topr_exp.sampling.hf import Sample
+from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM
 from topr_exp.types import ConfigError
 
@@ -93,10 +93,10 @@ def tokens_of(groups: list[list[Sample]]) -> list[list[tuple[int, ...]]]:
 
 def test_an_engine_that_is_up_takes_the_weights_of_a_policy_in_training(vllm: VLLM, tiny: Policy) -> None:
     draw(vllm, on_gpu(tiny), 1, **PLAIN)
-    (engine,) = [lane.engine for lane in vllm.all if lane.engine is not None]
+    (engine,) = [slot.engine for slot in vllm.slots if slot.engine is not None]
     for name, by in (("changed", 0.05), ("changed again", 0.1)):  # from memory the second time, where it is asked
         changed = perturbed(tiny, name, by)
         prompts, groups = draw(vllm, on_gpu(changed), 8, **PLAIN)
         assert gap(changed, prompts, groups) < 1e-3
         assert gap(tiny, prompts, groups) > 1e-2
-    assert [lane.engine for lane in vllm.all if lane.engine is not None] == [engine]
+    assert [slot.engine for slot in vllm.slots if slot.engine is not None] == [engine]

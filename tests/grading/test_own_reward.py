@@ -79,7 +79,7 @@ def test_a_run_with_it_its_report_and_an_evaluation(project: Path, capsys: pytes
     assert evaluate(words) == 2
     assert "data.grader=closeness:grade of the run that wrote the model" in capsys.readouterr().err
     assert evaluate([*words, GRADED[0]]) == 0
-    assert f"mean reward {summary['final']['mean_reward']:.4g}" in capsys.readouterr().out
+    assert f"mean reward {summary['final']['mean_reward']:.3g} [" in capsys.readouterr().out
 
 
 def test_in_rounds(project: Path) -> None:

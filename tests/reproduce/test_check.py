@@ -6,25 +6,20 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from reproduce import records
 from reproduce.check import Check, apart
-from tests.reproduce.made_up import made_up, named
+from tests.reproduce.worlds import group, named
+
+CURVE = {"step": [0, 1], "pass@1": [25.0, 50.0]}
 
 
 @pytest.fixture
 def found(tmp_path: Path) -> Check:
     """Figure 1 of two algorithms and three seeds, run again with the same numbers."""
-    runs = []
-    for algo, mean in (("topr", 6), ("ppo", 3)):
-        for seed in range(3):
-            record = made_up(algo, seed, mean + (np.arange(24) + seed) % 2)
-            record["final"]["pass@1"] = record["base"]["pass@1"] = 0.5
-            record["curve"] = {"step": [0, 1], "pass@1": [0.25, 0.5]}
-            runs.append(record)
-    records.write(tmp_path / "fig1.json", runs, {})
+    groups = (group("topr", 75, curve=CURVE), group("ppo", 40, curve=CURVE))
+    records.write(tmp_path / "fig1.json", [record for each in groups for record in each.records()], {})
     stored = records.read(tmp_path / "fig1.json")
     return Check(named("fig1"), stored, again=copy.deepcopy(records.known(stored)))
 
@@ -43,20 +38,20 @@ def test_runs_that_agree_to_the_digit(found: Check) -> None:
 
 def test_another_digit_is_counted_and_measured(found: Check) -> None:
     first, second, _ = changed(found, "topr")
-    first["curve"]["pass@1"] = [0.25, 0.46]
-    second["final"]["pass@1"] = 0.505
+    first["curve"]["pass@1"][1] -= 0.04
+    second["final"]["pass@1"] += 0.005
     (text, moved) = found.lines()
     assert text == (
         "fig1: the same to the digit in 4 of 6 runs; in the others shares differ by up to 0.5 points in final figures "
         "and 4 in curves, no verdict changes"
     )
-    assert moved == f"  {second['run']}: final.pass@1: 0.5 recorded, 0.505 now"
+    assert moved == f"  {second['run']}: final.pass@1: 0.76 recorded, 0.765 now"
     assert not found.agrees
 
 
 def test_a_verdict_that_turns_round_is_named(found: Check) -> None:
     for record in changed(found, "topr"):
-        record["final"] = made_up("topr", 0, np.arange(24) % 2)["final"]
+        record["final"] = group("topr", 31).records()[0]["final"]
     (text, *_) = found.lines()
     claim = "tiny, PPO stalls: it gains less than half of what TOPR gains"
     assert text.endswith(f", 1 verdict changed: {claim}: not shown, was shown")

@@ -1,104 +1,68 @@
-"""TOPR's Figure 2 and AGRO's Figure 1: worlds in which their claims are true, and worlds in which they are not."""
+"""What is computed without a language model: AGRO's bandit, TOPR's objectives; and what Table 2 reads of a run."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+import json
+from pathlib import Path
 
 import pytest
 
-from reproduce.tabular import objectives
-from tests.reproduce.worlds import World, check_all, group
-
-# ---- Figure 2
-
-EQUAL = {sign: f"{sign}: TOPR equals PPO next to ratio 1" for sign in ("positive", "negative")}
-FLAT = {sign: f"{sign}: beyond, PPO is flat and TOPR goes on" for sign in ("positive", "negative")}
-Curve = Callable[[float], float]
-
-# The papers' objectives for R = +1 and R = −1, ε = 0.2, b⁺ = 1.2, b⁻ = 1 (TOPR, Equations 6 and 11).
-PPO: dict[str, Curve] = {"positive": lambda r: min(r, 1.2), "negative": lambda r: -max(r, 0.8)}
-TOPR: dict[str, Curve] = {
-    "positive": lambda r: 1 + math.log(r) if r < 1 else r if r <= 1.2 else 1.2 * (1 + math.log(r / 1.2)),
-    "negative": lambda r: -r if r <= 1 else -(1 + math.log(r)),
-}
+from reproduce import tabular
+from reproduce.table2 import rows_of, selection, tallies
+from tests.reproduce.test_worlds import PPO, TOPR, objectives, verifier
+from tests.reproduce.worlds import World, group
+from topr_exp.verifier.figures import summarise
 
 
-def curves(topr: dict[str, Curve], ppo: dict[str, Curve]) -> dict[str, Any]:
-    ratio = [i / 100 for i in range(1, 301)]
-    found: dict[str, Any] = {"eps": 0.2, "ratio": ratio}
-    for sign in ("positive", "negative"):
-        found[sign] = {"topr": [topr[sign](r) for r in ratio], "ppo": [ppo[sign](r) for r in ratio],
-                       "importance_sampling": ratio}  # fmt: skip
-    return found
+def test_agro_converges_to_the_optimum_and_kl_pg_does_not() -> None:
+    found = tabular.agro_convergence(updates=400, seeds=3)
+    for agro, kl_pg in zip(found["agro"], found["kl_pg"], strict=True):
+        assert agro[0] == kl_pg[0] > 0.05  # both start at π_ref
+        assert agro[-1] < 1e-5
+        assert min(kl_pg[100:]) > 0.05  # it goes elsewhere
 
 
-def figure_2() -> Sequence[World]:
-    runs = [group("topr", 60), group("ppo", 50)]
-
-    def world(what: str, topr: dict[str, Curve], ppo: dict[str, Curve], **decided: Sequence[str]) -> World:
-        return World("fig2", what, runs, extra=curves({**TOPR, **topr}, {**PPO, **ppo}), **decided)
-
-    return [
-        world("the papers' objectives", {}, {}, shown=(*EQUAL.values(), *FLAT.values())),
-        world("for R = +1 TOPR is a tenth steeper next to ratio 1; for R = −1 PPO is never clipped",
-              {"positive": lambda r: 1.1 * r - 0.1}, {"negative": lambda r: -r},
-              shown=(EQUAL["negative"], FLAT["positive"]), not_shown=(EQUAL["positive"], FLAT["negative"])),
-        world("for R = −1 TOPR is a tenth steeper next to ratio 1; for R = +1 PPO is never clipped",
-              {"negative": lambda r: 0.1 - 1.1 * r}, {"positive": lambda r: r},
-              shown=(EQUAL["positive"], FLAT["negative"]), not_shown=(EQUAL["negative"], FLAT["positive"])),
-        world("TOPR is flat too: from ratio 2 on for R = +1, below 0.3 for R = −1",
-              {"positive": lambda r: min(TOPR["positive"](r), 1.2 * (1 + math.log(2 / 1.2))),
-               "negative": lambda r: -max(r, 0.3) if r <= 1 else -1.0}, {},
-              shown=(*EQUAL.values(),), not_shown=(*FLAT.values(),)),
-        world("beyond, TOPR turns back",
-              {"positive": lambda r: r if r <= 1.2 else 2.4 - r, "negative": lambda r: -r if r >= 0.8 else r - 1.6}, {},
-              shown=(*EQUAL.values(),), not_shown=(*FLAT.values(),)),
-    ]  # fmt: skip
-
-
-def test_figure_2() -> None:
-    check_all(figure_2())
-
-
-def test_figure_2_s_slopes_are_those_of_the_curves() -> None:
-    """1.2 / r at r = 3 for R = +1, and 1 for R = −1."""
-    claims = {claim.text: claim.evidence for claim in figure_2()[0].claims()}
-    assert claims[FLAT["positive"]] == "largest slope of PPO 0, least of TOPR 0.4"
-    assert claims[FLAT["negative"]] == "largest slope of PPO 0, least of TOPR 1"
-
-
-def test_figure_2_s_curves_are_the_papers_objectives() -> None:
-    ours, theirs = objectives(), curves(TOPR, PPO)
+def test_the_objectives_are_the_papers() -> None:
+    ours, theirs = tabular.objectives(), objectives(TOPR, PPO)
     assert ours["ratio"] == theirs["ratio"]
     for sign in ("positive", "negative"):
         for name in ("topr", "ppo"):
             assert ours[sign][name] == pytest.approx(theirs[sign][name])
 
 
-# ---- AGRO's Figure 1
-
-REACHES = "bandit: AGRO reaches the optimum off-policy (KL below 0.001 in every seed)"
-ELSEWHERE = "bandit: the KL-regularised policy gradient does not (above 0.01 in every seed)"
-BELOW = "language model: the KL-regularised policy gradient ends below AGRO"
-
-
-def agro_figure_1() -> Sequence[World]:
-    def world(what: str, agro: Sequence[float], kl_pg: Sequence[float], levels: Any, **decided: Sequence[str]) -> World:
-        groups = [group(algo, level, algo__beta=0.05) for algo, level in zip(("agro", "kl_pg"), levels, strict=True)]
-        return World("agro_fig1", what, groups, extra={"final": {"agro": agro, "kl_pg": kl_pg}}, **decided)
-
-    return [
-        world("AGRO's KL to the optimum ends at 5e-4 at most, the other's at 0.02 at least; 60 % against 50",
-              [1e-9, 5e-4], [0.3, 0.02], (60, 50), shown=(REACHES, ELSEWHERE, BELOW)),
-        world("AGRO's KL is 0.005 in one seed, the other's too; 50 % against 60",
-              [1e-9, 5e-3], [0.3, 5e-3], (50, 60), not_shown=(REACHES, ELSEWHERE, BELOW)),
-        world("both reach it", [1e-9, 1e-9], [1e-9, 1e-9], (60, (85.0, 20.0, 60.0)),
-              shown=(REACHES,), not_shown=(ELSEWHERE,), undecided=(BELOW,)),
-        world("neither reaches it", [0.3, 0.2], [0.3, 0.2], (60, 50), shown=(ELSEWHERE, BELOW), not_shown=(REACHES,)),
-    ]  # fmt: skip
+def test_the_slopes_are_those_of_the_curves() -> None:
+    """1.2 / r at r = 3 for R = +1, and 1 for R = −1."""
+    claims = [claim.evidence for claim in World("fig2", "", [], "", extra=objectives()).claims()]
+    assert claims[1::2] == [f"largest slope of PPO 0, least of TOPR {slope}" for slope in ("0.4", "1")]
 
 
-def test_agro_s_figure_1() -> None:
-    check_all(agro_figure_1())
+def test_ratios_are_those_of_the_last_updates() -> None:
+    levels = {"q05_pos": -1.0, "q50_pos": 0.5, "q95_pos": 2.0}
+    runs = World("fig2", "", [group("topr", 60, metrics={f"log_ratio_{name}": [9.0] * 19 + [value]
+                                                         for name, value in levels.items()})], "").runs()  # fmt: skip
+    assert tabular.log_ratios(runs, "positive") == pytest.approx((-1.0, 0.5, 2.0))
+
+
+def test_before_is_the_base_and_after_the_last_iteration(tmp_path: Path) -> None:
+    steps = {str(step): {"right": [float(step), 2.0 * step]} for step in (0, 1, 2, 10)}
+    noted = {"iterations": steps, "problems": ["a", "b"], "solutions": 4, "verifications": 2}
+    (tmp_path / "verification.json").write_text(json.dumps(noted))
+    (found,) = tallies([({"settings": {"algo.name": "topr", "seed": 1}}, tmp_path)]).items()
+    assert found == (
+        '{"algo.name": "topr", "seed": 1}',
+        {"before": {"right": [0.0, 0.0]}, "after": {"right": [10.0, 20.0]}, "problems": ["a", "b"], "solutions": 4,
+         "verifications": 2},
+    )  # fmt: skip
+
+
+def test_rows_are_means_over_the_runs() -> None:
+    world = World("table2", "", verifier((60, 40, 30, 35, 45), (70, 80, 8, 60, 45)), "")
+    rows = rows_of(world.runs(), world.numbers())
+    figures = {kind: summarise(row, resamples=2) for kind, row in rows.items()}
+    assert [*rows] == ["none", "base", "topr", "oracle"]
+    expected = {"none": 0.45, "base": 0.35, "topr": 0.6, "oracle": 0.8}
+    assert {kind: found[selection(kind)]["value"] for kind, found in figures.items()} == pytest.approx(
+        expected, abs=0.01
+    )
+    assert figures["base"]["accuracy"]["value"] == pytest.approx((60 + 3 * 40) / 400, abs=0.003)
+    assert figures["topr"]["invalid"]["value"] == pytest.approx(0.08, abs=0.003)

@@ -7,21 +7,29 @@ and what is not planted is the same everywhere, so that a claim which looks at a
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from reproduce import records
-from reproduce.claims import Claim
-from tests.reproduce.made_up import named
+from reproduce.figure import Claim, Figure, key_of
+from reproduce.jobs import Request
+from reproduce.tables import FIGURES
 from topr_exp.report.selection import Runs
+
+
+def named(name: str) -> Figure:
+    return next(figure for figure in FIGURES if figure.name == name)
+
+
+def request_for(*figures: Figure, full: bool = False, overrides: tuple[str, ...] = ()) -> Request:
+    return Request(figures, full, overrides, jobs=2, recorded=False, out=Path("nowhere"))
+
 
 PROBLEMS, N = 200, 8
 WOBBLE = (0.0, 1.0, -1.0, 0.5, -0.5)  # points that the seeds of a group lie apart, the same for every group
@@ -151,21 +159,20 @@ class World:
     figure: str
     what: str  # is so in it: what makes the sentences true, or false
     groups: Sequence[Group]
-    shown: Sequence[str] = ()
-    not_shown: Sequence[str] = ()
-    undecided: Sequence[str] = ()
+    rest: str  # the word of every claim that `but` does not name
+    but: Mapping[str, str] = field(default_factory=dict)  # by a part of a sentence, ^ before its beginning
     extra: Mapping[str, Any] = field(default_factory=dict)
-    effects: Mapping[str, float] = field(default_factory=dict)  # points that the evidence of a sentence must begin with
+    effects: Mapping[str, float] = field(default_factory=dict)  # points that the evidence of a sentence begins with
 
-    def records(self) -> list[dict[str, Any]]:
-        """Of all its runs, in no order."""
+    def runs(self) -> Runs:
+        """All its runs, in no order."""
         found = [record for each in self.groups for record in each.records()]
-        return [found[i] for i in np.random.default_rng(3).permutation(len(found))]
+        return Runs([found[i] for i in np.random.default_rng(3).permutation(len(found))])
 
     def numbers(self) -> dict[str, Any]:
         """The figure's extra numbers, those of single runs by their settings."""
         of_runs = {
-            json.dumps(record["settings"], sort_keys=True): each.number(record["settings"]["seed"])
+            key_of(record): each.number(record["settings"]["seed"])
             for each in self.groups
             if each.noted is not None
             for record in each.records()
@@ -173,43 +180,19 @@ class World:
         return {**self.extra, **of_runs}
 
     def claims(self) -> list[Claim]:
-        return list(named(self.figure).judge(Runs(self.records()), self.numbers()))
+        return list(named(self.figure).judge(self.runs(), self.numbers()))
 
     def check(self) -> None:
-        """Every sentence that this world decides comes out as it must, whatever it says of the others."""
-        found = {claim.text: claim for claim in self.claims()}
-        for word, sentences in self.decided().items():
-            for sentence in sentences:
-                assert sentence in found, f"{self.figure} claims no more: {sentence}"
-                claim = found[sentence]
-                assert claim.word == word, f"{self.what}\n{sentence}: {claim.word} ({claim.evidence}), must be {word}"
-        for sentence, points in self.effects.items():
-            number = re.search(r"[-+]\d+\.\d", found[sentence].evidence)
-            assert number is not None, found[sentence].evidence
-            assert float(number[0]) == pytest.approx(points, abs=0.25), f"{self.what}\n{sentence}"
-
-    def decided(self) -> dict[str, Sequence[str]]:
-        return {"shown": self.shown, "not shown": self.not_shown, "undecided": self.undecided}
-
-
-def check_all(worlds: Sequence[World]) -> None:
-    for world in worlds:
-        world.check()
-
-
-def paired(worlds: Sequence[World]) -> set[tuple[str, str]]:
-    """The figures and sentences that are true in one world and false in another."""
-    return {(world.figure, sentence) for world in worlds for sentence in world.shown} & {
-        (world.figure, sentence) for world in worlds for sentence in world.not_shown
-    }
-
-
-@cache
-def recorded(figure: str) -> dict[str, Any]:
-    """What docs/results holds of a figure."""
-    from tests.conftest import ROOT
-
-    return records.read(ROOT / "docs" / "results" / f"{figure}.json")
-
-
-Worlds = Callable[[], Sequence[World]]
+        claims = self.claims()
+        assert claims, self.what
+        unused = {*self.but, *self.effects}
+        for claim in claims:
+            held = {part for part in (*self.but, *self.effects) if part in f"^{claim.text}"}
+            unused -= held
+            words = {self.but[part] for part in held if part in self.but} or {self.rest}
+            assert words == {claim.word}, f"{self.what}\n{claim.text}: {claim.word} ({claim.evidence})"
+            for part in held & {*self.effects}:
+                number = re.search(r"[-+]\d+\.\d", claim.evidence)
+                assert number is not None, claim.evidence
+                assert float(number[0]) == pytest.approx(self.effects[part], abs=0.25), f"{self.what}\n{claim.text}"
+        assert not unused, f"{self.figure} claims no more: {unused}"

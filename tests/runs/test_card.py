@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 
 from tests.conftest import config_of, overrides
 from topr_exp.data.problems import load_problems
@@ -15,6 +16,8 @@ from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.runs import card
 from topr_exp.runs.task_set import TrainedOn
+
+TRAIN, TEST = "EleutherAI/hendrycks_math", "HuggingFaceH4/MATH-500"
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +28,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
-    from huggingface_hub import ModelCard
-
     text = (finished.folder / "model" / card.FILE).read_text()
     summary = json.loads((finished.folder / "summary.json").read_text())
     found = ModelCard(text).data
@@ -34,37 +35,33 @@ def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
     assert found.tags == ["topr_exp", "reinforcement-learning", "topr"]
     assert found.base_model is found.license is found.datasets is None  # the base is a folder here
     assert found.eval_results is None  # on problems that are none of the benchmark's
-    assert "license: fill in" in text
-    assert "| Base model | `tiny` |" in text
-    assert "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence" in text
-    assert "baseline c = -0.3" in text
     assert summary["trained_on"] == "16 problems generated in the form of gsm8k"
-    assert f"| Trained on | {summary['trained_on']} |" in text
-    assert "| Tested on | 8 problems generated in the form of gsm8k |" in text
+    for line in (
+        "license: fill in",
+        "| Base model | `tiny` |",
+        "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence",
+        "baseline=-0.3",
+        f"| Trained on | {summary['trained_on']} |",
+        "| Tested on | 8 problems generated in the form of gsm8k |",
+    ):
+        assert line in text
     for name in ("pass@1", "pass@4", "maj@4"):
         (row,) = re.findall(rf"^\| {name} \| (\S+) \[\S+, \S+\] \| (\S+) \[", text, re.MULTILINE)
-        k = name.rpartition("@")[2]
-        curve = f"{name.partition('@')[0]}@k"
-        assert [f"{100 * summary[end][curve][k]['value']:.1f}" for end in ("base", "final")] == list(row)
+        curve, _, k = name.partition("@")
+        assert [f"{100 * summary[end][f'{curve}@k'][k]['value']:.1f}" for end in ("base", "final")] == list(row)
 
 
-def test_the_model_is_the_same_with_and_without_it(finished: Any) -> None:
+def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(finished: Any) -> None:
     folder = finished.folder / "model"
     before = weights_fingerprint(folder)
     (folder / card.FILE).write_text("filled in")
     assert weights_fingerprint(folder) == before
     run(finished)  # finished before: nothing is written again
     assert (folder / card.FILE).read_text() == "filled in"
-
-
-def test_a_run_that_was_stopped_before_its_end_still_gets_one(finished: Any) -> None:
     for name in ("DONE", "summary.json", f"model/{card.FILE}"):
         (finished.folder / name).unlink()
     run(finished)
-    assert (finished.folder / "model" / card.FILE).read_text().startswith("---\n# license")
-
-
-TRAIN, TEST = "EleutherAI/hendrycks_math", "HuggingFaceH4/MATH-500"
+    assert (folder / card.FILE).read_text().startswith("---\n# license")
 
 
 @pytest.mark.parametrize(
@@ -78,16 +75,13 @@ TRAIN, TEST = "EleutherAI/hendrycks_math", "HuggingFaceH4/MATH-500"
 def test_a_model_of_the_hub_and_its_data_are_named(
     tmp_path: Path, settings: list[str], of_data: int, datasets: list[str] | None, tested: tuple[str, str]
 ) -> None:
-    from huggingface_hub import ModelCard
-
     changes = [f"data.{setting}" for setting in settings]
     config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}", *changes)
     point = {"value": 0.5, "low": None, "high": None}
     figures = {"pass@1": 0.5, "pass@k": {"1": point}, "maj@k": {"1": point}, "problems": 1, "samples": 1}
     summary = {"base": figures, "final": figures, "problems": {"train": 2, "test": 1}, "n_train": 3, "trained_on": "x"}
     environment = {"versions": {}, "git_commit": None, "command": ["x", "--config-dir", "a b", "seed=1"]}
-    matter = card.front_matter(config, summary, TrainedOn(2, of_data, "x"))
-    text = f"---\n{matter}---\n{card.text(config, summary, environment)}"
+    text = card.text(config, summary, environment, TrainedOn(2, of_data, "x"))
     found = ModelCard(text).data
     assert found.base_model == "meta-llama/Meta-Llama-3-8B-Instruct"
     assert found.datasets == datasets
@@ -99,8 +93,7 @@ def test_a_model_of_the_hub_and_its_data_are_named(
 
 
 def test_a_verifiers_card_has_its_table(tmp_path: Path) -> None:
-    small = ["model=tiny_verifier", "task.solutions=2", "task.test_solutions=2"]
-    config = config_of(*overrides(tmp_path, *small))
+    config = config_of(*overrides(tmp_path, "model=tiny_verifier", "task.solutions=2", "task.test_solutions=2"))
     run(config)
     text = (config.folder / "model" / card.FILE).read_text()
     assert "weighted SC" in text

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,10 @@ import pytest
 import torch
 
 from tests.conftest import config_of
-from topr_exp.models.files import load_words
-from topr_exp.models.loading import SHIPPED
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.measurements import Evaluations, Metrics
+from topr_exp.runs.records import Evaluations, Metrics
 from topr_exp.runtime import distributed
 from topr_exp.training import checkpoint
 from topr_exp.types import TOPRError
@@ -29,48 +28,26 @@ UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
 # How each method is called: a new one that is not here fails the test that nothing but the main process writes.
 CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
     RunFolder: {
-        "refuse_changed": ("files", {"data.source": "ab"}),
-        "note": ("files", {"data.source": "ab"}),
-        "read": ("config.json",),
-        "noted": ("files",),
-        "results": (),
-        "refuse_if_taken_over": (),
-        "stage": ("training",),
-        "nested_stage": ("evaluation",),
-        "flush_timer": (),
-        "add_across_ranks": ("tokens_sampled", 7),
-        "model_of": (1,),
-        "remove_leftovers": (1,),
-        "save_state": (),
-        "log": (UPDATE,),
-        "before_checkpoint": (1, 2),
-        "save_training_set": (1, np.arange(3), {"n_train": 3}, {"store": "s"}),
-        "save_rounds": (1, 3, 0.0),
+        "refuse_changed": ("files", {"data.source": "ab"}), "note": ("files", {"data.source": "ab"}),
+        "read": ("config.json",), "noted": ("files",), "results": (), "show_finished": (), "refuse_if_taken_over": (),
+        "stage": ("training",), "nested_stage": ("evaluation",), "add_across_ranks": ("tokens_sampled", 7),
+        "model_of": (1,), "remove_leftovers": (1,), "save_state": (), "log": (UPDATE,), "before_checkpoint": (1, 2),
+        "save_training_set": (1, np.arange(3), {"n_train": 3}, {"store": "s"}), "save_rounds": (1, 3, 0.0),
         "finish": ({"final": {}},),
     },
     Metrics: {
-        "rewind": (1, 0),
-        "append": (UPDATE,),
-        "make_durable": (),
-        "of_iteration": (1,),
-        "missing": (1,),
-        "close": (),
+        "rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "missing": (1,), "close": (),
     },
     Evaluations: {
-        "add": ({"iteration": 0, "pass@1": 0.5},),
-        "on_all_problems": (),
-        "damaged": (),
-        "drop_damaged": (),
+        "add": ({"iteration": 0, "pass@1": 0.5},), "on_all_problems": (), "damaged": (), "drop_damaged": (),
     },
-}
-
-
+}  # fmt: skip
 WRITES: dict[str, Callable[[RunFolder, Any], None]] = {
     "a checkpoint": lambda folder, model: checkpoint.save(
         folder.path / "checkpoints", 1, model, torch.optim.AdamW(model.parameters()), {}, {}
     ),
     "a model": lambda folder, model: save_policy(
-        Policy(model, load_words(SHIPPED / "tiny", chat=True).tokenizer, "", torch.float32), folder.path / "model"
+        Policy(model, SimpleNamespace(save_pretrained=lambda folder: None), "", torch.float32), folder.path / "model"
     ),
     **{
         name: lambda folder, _, name=name: getattr(folder, name)(*CALLS[RunFolder][name])
@@ -97,32 +74,22 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
-def as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "_rank", 1)
-
-
-def test_what_is_not_finite_is_null(tmp_path: Path) -> None:
-    """NaN and Infinity are no JSON, and other programs than Python refuse them."""
-    with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
-        folder.metrics.rewind(1, 0)
-        folder.log({"iteration": 1, "step": 1, "loss": math.nan, "kl_mu": math.inf})
-        text = (folder.path / "metrics.jsonl").read_text()
-    assert text == '{"iteration": 1, "step": 1, "loss": null, "kl_mu": null}\n'
-
-
-def test_each_line_is_in_the_file_at_once_and_on_the_disk_before_a_checkpoint(
+def test_each_line_is_json_in_the_file_at_once_and_on_the_disk_before_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill loses none that was logged, and no checkpoint counts on one that a crash of the machine could lose."""
+    """A kill loses none that was logged, and no checkpoint counts on one that a crash of the machine could lose.
+
+    NaN and Infinity are no JSON, and other programs than Python refuse them.
+    """
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino))
     with RunFolder(config_of(f"output_dir={tmp_path}")) as folder, folder.stage("training"):
         folder.metrics.rewind(1, 0)
-        path = folder.path / "metrics.jsonl"
+        path, line = folder.path / "metrics.jsonl", '{"iteration": 1, "step": %d, "loss": null, "kl_mu": null}\n'
         synced.clear()
         for step in (1, 2, 3):
-            folder.log({**UPDATE, "step": step})
-            assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [*range(1, step + 1)]
+            folder.log({"iteration": 1, "step": step, "loss": math.nan, "kl_mu": math.inf})
+            assert path.read_text() == "".join(line % number for number in range(1, step + 1))
         assert path.stat().st_ino not in synced
         folder.before_checkpoint(3, 10)
         assert path.stat().st_ino in synced
@@ -153,18 +120,6 @@ def test_updates_whose_lines_are_lost_are_named(tmp_path: Path, capsys: pytest.C
     assert metrics.missing(3) == f"{before}2 of 14 updates of iteration 3 (2, 3)", "as the summary notes"
 
 
-def test_damaged_evaluations_are_dropped_with_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
-        for iteration in (0, 1):
-            folder.evaluations.add({"iteration": iteration, "pass@1": 0.5})
-    with folder.evaluations.path.open("a") as file:
-        file.write('{}\n[]\nnull\n{"iteration": 2, "pa')
-    with folder:
-        folder.evaluations.add({"iteration": 1, "pass@1": 0.7})
-        assert [record["pass@1"] for record in folder.evaluations.on_all_problems()] == [0.5, 0.7]
-    assert "eval.jsonl: 4 damaged" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("write", [*WRITES, "nothing"])
 def test_an_attempt_that_is_over_writes_nothing_more(tmp_path: Path, write: str, small_model: Any) -> None:
     """It was suspended, and taken for dead by another machine."""
@@ -189,7 +144,9 @@ def test_an_attempt_that_is_over_writes_nothing_more(tmp_path: Path, write: str,
     assert after.keys() <= before.keys()
 
 
-def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same(tmp_path: Path) -> None:
+def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same_and_damaged_ones_are_dropped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of the same weights and problems: those of a part of the test stand beside those of all."""
     evaluations = Evaluations(tmp_path)
     keys: list[dict[str, Any]] = [
@@ -199,6 +156,10 @@ def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same(tmp_path: P
     for attempt in (1, 2):
         for key in keys:
             evaluations.add({**key, "pass@1": attempt})
+    with evaluations.path.open("a") as file:
+        file.write('{}\n[]\nnull\n{"iteration": 2, "pa')
+    evaluations.drop_damaged()
+    assert "eval.jsonl: 4 damaged" in capsys.readouterr().err
     stored = [json.loads(line) for line in evaluations.path.read_text().splitlines()]
     assert stored == [{**key, "pass@1": 2} for key in keys]
     assert evaluations.on_all_problems() == [stored[1], stored[5]]
@@ -250,7 +211,7 @@ def test_only_the_main_process_writes(tmp_path: Path, monkeypatch: pytest.Monkey
             (ours.path / name).unlink()
         before = contents(ours.path)
         assert {"state.json", "metrics.jsonl", "eval.jsonl", "summary.json"} <= set(before)
-        as_another_process(monkeypatch)
+        monkeypatch.setattr(distributed, "_rank", 1)
         with RunFolder(config_of(f"output_dir={tmp_path}", "seed=0")) as theirs:
             call_all(theirs)
         assert contents(ours.path) == before
@@ -264,7 +225,7 @@ def test_any_process_says_why_it_ended_unless_another_one_knows(
 ) -> None:
     if not main:
         RunFolder(config_of(f"output_dir={tmp_path}")).path.mkdir(parents=True)
-        as_another_process(monkeypatch)
+        monkeypatch.setattr(distributed, "_rank", 1)
     with pytest.raises(TOPRError), RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
         raise error
     recorded = (folder.path / ERROR).exists()

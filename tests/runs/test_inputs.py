@@ -18,44 +18,20 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.sweeps.launch import state_before
 from topr_exp.types import TOPRError
 
-GRADER = """
-import time
 
-def grade(completion, gold):
-    {body}
-"""
-
-
-@pytest.fixture
-def written_grader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def test_a_changed_grader_grades_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's module beside the command, which its workers find too."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.delitem(sys.modules, "our_grader", raising=False)
-    path = tmp_path / "our_grader.py"
-    path.write_text(GRADER.format(body='return "correct"'))
-    return path
-
-
-def test_a_changed_grader_grades_again(tmp_path: Path, written_grader: Path) -> None:
+    grader = "def grade(completion, gold):\n    return {}\n"
+    (tmp_path / "our_grader.py").write_text(grader.format('"correct"'))
     settings = [*overrides(tmp_path), "data.grader=our_grader:grade"]
     assert run(config_of(*settings))["base"]["correct"] == 1.0
-    written_grader.write_text(GRADER.format(body='return "correct" if "7" in completion else "incorrect"'))
+    (tmp_path / "our_grader.py").write_text(grader.format('"correct" if "7" in completion else "incorrect"'))
     with pytest.raises(TOPRError, match=r"data.grader \(our_grader.py\) has changed since .*; set another name"):
         run(config_of(*settings))
     assert run(config_of(*settings, "name=again"))["base"]["correct"] < 1.0
-
-
-def test_a_grader_that_takes_too_long_is_told(
-    tmp_path: Path, written_grader: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("topr_exp.grading.grader.OWN_DEADLINE", 0.5)
-    body = 'time.sleep(3600 * ("7" not in completion)); return "correct"'
-    written_grader.write_text(GRADER.format(body=body))
-    run(
-        config_of(*overrides(tmp_path), "data.grader=our_grader:grade", "data.train_problems=4", "data.test_problems=2")
-    )
-    assert "grader our_grader:grade was cut off twice (its time, its memory, or by another program) on " in caplog.text
 
 
 def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path: Path) -> None:
@@ -94,8 +70,7 @@ def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Pat
     first = run(config)
     if not finished:
         (config.folder / "DONE").unlink()
-    expected = "done" if finished else "resumable"
-    assert state_before(config) == expected
+    assert state_before(config) == ("done" if finished else "resumable")
     assert run(config)["final"] == first["final"]
     if not finished:
         (config.folder / "DONE").unlink()
@@ -103,7 +78,6 @@ def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Pat
     for answer in (run, state_before):  # state_before is what dry_run and a sweep's launch ask
         with pytest.raises(TOPRError, match=rf"^{key} has changed since .*; set another name, or remove that$"):
             answer(config)
-    assert run(config_of(*overrides(tmp_path), algo, f"{key}={own_model}", "name=again"))["n_train"] == first["n_train"]
 
 
 def test_a_model_that_looks_as_it_did_is_not_read(
@@ -120,16 +94,3 @@ def test_a_model_that_looks_as_it_did_is_not_read(
     os.utime(own_model / "model.safetensors")
     inputs.refuse_changed_inputs(RunFolder(config), config)
     assert read == [own_model]
-
-
-def test_a_run_made_before_the_looks_were_noted_is_compared_by_content(tmp_path: Path, own_model: Path) -> None:
-    config = config_of(*overrides(tmp_path), f"model.path={own_model}")
-    run(config)
-    path = config.folder / "inputs.json"
-    noted = json.loads(path.read_text())
-    assert noted.pop("looks")
-    path.write_text(json.dumps(noted))
-    assert state_before(config) == "done"
-    change(own_model)
-    with pytest.raises(TOPRError, match=r"model\.path has changed"):
-        state_before(config)

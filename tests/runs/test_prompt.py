@@ -14,13 +14,11 @@ from tests.conftest import ROOT, config_of, overrides
 from topr_exp.config.data import AnswerFormat
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models import loading
-from topr_exp.models.files import load_words, marked, words_of
 from topr_exp.pipeline import run
-from topr_exp.runs import prompt
+from topr_exp.runs.preflight import preview_prompt
 from topr_exp.types import TOPRError
 
-HEADING = "prompt of the first training problem (27 tokens, special ones as ⟦token⟧; the completion begins at ◀):"
-TEXTS = ["", "Why?", " a  b\n", "7 × 8 = 56 €", "\\boxed{x}", "<bos>Q<eos>", "Question: {question}\nAnswer:"]
+HEADING = "prompt of the first training problem (27 tokens; the completion begins at ◀):"
 
 
 @pytest.fixture
@@ -33,10 +31,11 @@ def test_a_run_and_a_dry_run_show_the_same_prompt(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "topr_exp", *settings, "dry_run=true"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=300)
     shown, _, rows = done.stdout.rpartition("\n\n")
-    first, *text = shown.splitlines()
-    assert first == HEADING
-    assert text == ["⟦<bos>⟧Question: Mia has 40 coins. Bea has 4 more than Mia. How many coins does Bea have now?",
-                    "Answer:◀"]  # fmt: skip
+    assert shown.splitlines() == [
+        HEADING,
+        "<bos>Question: Mia has 40 coins. Bea has 4 more than Mia. How many coins does Bea have now?",
+        "Answer:◀",
+    ]
     assert rows.splitlines()[-1] == "1 run, cluster=local; nothing started"
     assert not list(tmp_path.iterdir())
     config = config_of(*settings)
@@ -44,9 +43,9 @@ def test_a_run_and_a_dry_run_show_the_same_prompt(tmp_path: Path) -> None:
     assert (config.folder / "prompt.txt").read_text() == shown + "\n"
 
 
-def test_worked_examples_stop_strings_and_a_template_of_ones_own(tmp_path: Path) -> None:
-    text = prompt.preview(config_of("data.shots=2", "data.train_problems=2", "data.template='Q: {question}\nA:'"))
-    assert 'begins at ◀ and ends before "\\nQ:"):\n⟦<bos>⟧Q: A ferry' in text
+def test_worked_examples_stop_strings_and_a_template_of_ones_own() -> None:
+    text = preview_prompt(config_of("data.shots=2", "data.train_problems=2", "data.template='Q: {question}\nA:'"))
+    assert 'begins at ◀ and ends before "\\nQ:"):\n<bos>Q: A ferry' in text
     assert text.count("\n\nQ: ") == 2
     assert text.endswith("\nA:◀")
 
@@ -55,13 +54,13 @@ def test_a_chat_prompt_goes_through_the_models_template(own: Path) -> None:
     path = own / "tokenizer_config.json"
     template = "{% for m in messages %}<eos>{{ m['role'] }}: {{ m['content'] }}{% endfor %}<eos>bot:"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
-    text = prompt.preview(config_of(f"model.path={own}", "data.chat=true"))
-    assert "\n⟦<bos>⟧⟦<eos>⟧user: Mia has" in text
-    assert text.endswith('End with "The answer is N.", N being the number.⟦<eos>⟧bot:◀')
+    text = preview_prompt(config_of(f"model.path={own}", "data.chat=true"))
+    assert "\n<bos><eos>user: Mia has" in text
+    assert text.endswith('End with "The answer is N.", N being the number.<eos>bot:◀')
 
 
-def test_a_verifiers_prompt(tmp_path: Path) -> None:
-    text = prompt.preview(config_of("model=tiny_verifier"))
+def test_a_verifiers_prompt() -> None:
+    text = preview_prompt(config_of("model=tiny_verifier"))
     assert text.endswith("How many coins does Bea have now?\nSolution: {solution}\nVerification:◀")
 
 
@@ -70,46 +69,23 @@ def test_what_is_on_the_hub_and_what_was_fetched(own: Path, tmp_path: Path, monk
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     settings = ["model=llama3_8b", "model.path=owner/own", "data.shots=0"]
-    text = prompt.preview(config_of(*settings))
+    text = preview_prompt(config_of(*settings))
     assert text.startswith("prompt of the first training problem (owner/own is not on this machine yet, which would ")
     assert text.endswith("\nQuestion: {question}\nAnswer:◀")
-    assert prompt.preview(config_of(*settings, "data.chat=true")).startswith("prompt: goes through the chat template")
+    assert preview_prompt(config_of(*settings, "data.chat=true")).startswith("prompt: goes through the chat template")
     fetched = tmp_path / "hub" / "models--owner--own"
     shutil.copytree(own, fetched / "snapshots" / "abc")
     (fetched / "refs").mkdir()
     (fetched / "refs" / "main").write_text("abc")
-    text = prompt.preview(config_of(*settings))
-    assert text.endswith("\n⟦<bos>⟧Question: {question}\nAnswer:◀")
+    text = preview_prompt(config_of(*settings))
+    assert text.endswith("\n<bos>Question: {question}\nAnswer:◀")
 
 
 def test_a_tokenizer_that_is_damaged_is_one_line(own: Path) -> None:
     (own / "tokenizer.json").write_text("{")
     with pytest.raises(TOPRError, match=r"its tokenizer can't be loaded: ") as caught:
-        prompt.preview(config_of(f"model.path={own}"))
+        preview_prompt(config_of(f"model.path={own}"))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("model", ["tiny", "tiny_long", "tiny_noise", "tiny_tasks", "tiny_verifier"])
-def test_the_light_tokenizer_is_the_models(model: str) -> None:
-    """Without transformers, which takes seconds to import: the same ids, special tokens and texts."""
-    _, tokenizer = loading.load_model(model)
-    light, whole = load_words(loading.SHIPPED / model, chat=False), words_of(tokenizer)
-    assert light.tokenizer is None
-    assert (light.bos, light.special) == (whole.bos, whole.special)
-    for text in TEXTS:
-        ids = light.encode(text)
-        assert ids == whole.encode(text)
-        assert marked(ids, light) == marked(ids, whole)
-        assert marked(ids, whole).replace("⟦", "").replace("⟧", "") == text
-
-
-def test_a_dry_run_imports_neither_torch_nor_transformers() -> None:
-    code = (
-        "import sys; sys.argv[1:] = ['dry_run=true']; from topr_exp.__main__ import main; main();"
-        "print({'torch', 'transformers', 'pyarrow'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.stdout.splitlines()[-1] == "set()", done.stderr
 
 
 def test_the_documents_table_of_templates_is_the_codes() -> None:

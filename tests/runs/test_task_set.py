@@ -27,13 +27,6 @@ def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch
     assert asked == [(sampler, policy, questions, 6, 5, Grading("gsm8k"), store)]
 
 
-def test_an_evaluation_has_no_training_problems(tmp_path: Path) -> None:
-    config = config_of(*overrides(tmp_path, *TOLD))
-    both, alone = TaskSet(config, Store(tmp_path)), TaskSet(config, Store(tmp_path), test_only=True)
-    assert (len(both.sets.train), len(both.sets.test)) == (4, 3)
-    assert (alone.sets.train, alone.sets.test) == ([], both.sets.test)
-
-
 def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

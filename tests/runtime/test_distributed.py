@@ -12,56 +12,46 @@ from topr_exp.sampling.engine import DISTRIBUTED
 from topr_exp.types import ConfigError, TOPRError
 
 
-@pytest.fixture(autouse=True)
-def four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        torch.cuda, "device_count", lambda: len(os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(","))
-    )
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.delenv("SLURM_LOCALID", raising=False)
-
-
-def test_each_process_sees_the_gpu_of_its_local_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")  # so that it is set back
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    distributed.take_gpu(2)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "2"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
-    distributed.take_gpu(1)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "7"
-
-
-def test_a_process_without_a_gpu_of_its_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    monkeypatch.setenv("SLURM_LOCALID", "0")
-    with pytest.raises(ConfigError, match="process 2 of this machine has no GPU to itself: torch sees 1"):
-        distributed.take_gpu(1)  # two processes started in a shell of one GPU
+@pytest.mark.parametrize(
+    ("visible", "slurm", "rank", "taken"),
+    [
+        (None, None, 2, "2"),
+        ("5,7", None, 1, "7"),
+        ("3", "1", 1, "3"),  # Slurm's choice for a task
+        ("3", "0", 1, "process 2 of this machine has no GPU to itself: torch sees 1"),  # two started in one task
+    ],
+)
+def test_each_process_sees_the_gpu_of_its_local_rank(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, slurm: str | None, rank: int, taken: str
+) -> None:
+    count = lambda: len(os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(","))
+    monkeypatch.setattr(torch.cuda, "device_count", count)
+    for name, value in (("CUDA_VISIBLE_DEVICES", visible), ("SLURM_LOCALID", slurm)):
+        monkeypatch.setenv(name, value or "")  # so that it is set back
+        if value is None:
+            monkeypatch.delenv(name)
+    if taken.isdecimal():
+        distributed.take_gpu(rank)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == taken
+    else:
+        with pytest.raises(ConfigError, match=taken):
+            distributed.take_gpu(rank)
 
 
 def test_a_process_that_still_sees_all_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else every process would compute on the first one."""
+    monkeypatch.delenv("SLURM_LOCALID", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(TOPRError, match="process 2 of this machine can't leave the other GPUs alone: NVML is missing"):
         distributed.take_gpu(1)
 
 
-def test_slurm_s_choice_for_a_task_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    monkeypatch.setenv("SLURM_LOCALID", "1")
-    distributed.take_gpu(1)
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
-
-
-@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT",
-                                  "TORCHELASTIC_USE_AGENT_STORE", "WORLD_SIZE"])  # fmt: skip
-def test_an_engine_does_not_take_itself_for_a_process_of_the_run(name: str) -> None:
-    assert name.startswith(DISTRIBUTED)
-
-
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "PATH", "HF_HOME", "LD_LIBRARY_PATH"])
-def test_an_engine_keeps_the_rest(name: str) -> None:
-    assert not name.startswith(DISTRIBUTED)
+def test_an_engine_does_not_take_itself_for_a_process_of_the_run() -> None:
+    of_run = ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT", "WORLD_SIZE",
+              "TORCHELASTIC_USE_AGENT_STORE"]  # fmt: skip
+    others = ["CUDA_VISIBLE_DEVICES", "PATH", "HF_HOME", "LD_LIBRARY_PATH"]
+    assert [name for name in of_run + others if name.startswith(DISTRIBUTED)] == of_run
 
 
 def test_the_end_of_another_process_is_a_line_also_after_the_run_was_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from topr_exp.runtime import files
-from topr_exp.runtime.files import file_sha256, flushed_sha256
+from topr_exp.runtime.files import file_digest, flushed_sha256
 
 
 def test_a_file_reaches_the_disk_while_its_digest_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, plain = tmp_path / "weights", file_sha256
+    path, plain = tmp_path / "weights", file_digest
     path.write_bytes(b"weights" * 1000)
     flushing, reading = threading.Event(), threading.Event()
     flushed = []
@@ -30,7 +30,7 @@ def test_a_file_reaches_the_disk_while_its_digest_is_computed(tmp_path: Path, mo
         return plain(asked)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(files, "file_sha256", digest)
+    monkeypatch.setattr(files, "file_digest", digest)
     assert flushed_sha256(path) == plain(path)
     assert flushed == [str(path)]
 

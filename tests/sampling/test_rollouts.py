@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import make_model
+from tests.conftest import config_of, make_model, overrides
 from tests.sampling.test_engine import Plain
 from topr_exp.config.model import SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
-from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.rollouts import ShardSampling, fingerprint, generate_rollouts, rollouts_key
-from topr_exp.sampling.sampler import HFSampler
-from topr_exp.sampling.seeds import seed_of
+from topr_exp.pipeline import run
+from topr_exp.sampling.rollouts import describe_mismatch, fingerprint, generate_rollouts, mismatch, rollouts_key
+from topr_exp.sampling.sampler import HFSampler, seed_of
 from topr_exp.store import Store
 from topr_exp.types import Problem
 
@@ -112,11 +112,37 @@ def test_every_tuple_of_numbers_is_a_seed_of_its_own() -> None:
     assert len({seed_of(*numbers) for numbers in tuples}) == len(tuples)
 
 
-@pytest.mark.parametrize(("lanes", "said"), [(1, ["ours", "theirs"]), (2, ["theirs"])])
-def test_a_thread_that_waits_for_another_of_this_process_is_not_worth_a_line(lanes: int, said: list[str]) -> None:
-    sampler, progress, lines = HFSampler(CONFIG), Progress("sampling", 1, "completions"), list[str]()
-    sampler.lanes, progress.message = lanes, lines.append  # type: ignore[method-assign]
-    shards = ShardSampling(sampler, policy(), QUESTIONS, 3, 0, progress)
-    shards.wait(f"ours: host:{os.getpid()}, since a minute")
-    shards.wait(f"theirs: host:{os.getpid() + 1}, since a minute")
-    assert [line.partition(":")[0] for line in lines] == said
+# ---- the distance between the sampler's log-probabilities and μ's
+
+
+def test_quantiles_by_token_and_of_the_product_by_completion() -> None:
+    sampler = [np.zeros(2, np.float32), np.full(3, -1, np.float32)]
+    mu = [np.array([-1, -2], np.float32), np.array([-1, -1, -0.5], np.float32)]
+    found = mismatch(mu, sampler)
+    assert found["tokens"] == 5
+    assert (found["per_token"]["min"], found["per_token"]["50%"], found["per_token"]["max"]) == (-2, 0, 0.5)
+    assert found["per_token_mean_absolute"] == pytest.approx(3.5 / 5)
+    assert found["sequence_ratio"]["min"] == pytest.approx(math.exp(-3))
+    assert found["sequence_ratio"]["max"] == pytest.approx(math.exp(0.5))
+    assert "log μ − log q a token 0 (" in describe_mismatch(found)
+    assert mismatch([], []) == {"tokens": 0}
+    assert describe_mismatch({"tokens": 0})
+
+
+def test_a_top_k_that_bites_shows_in_the_ratio_and_none_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {}
+    for top_k in (0, 2):
+        summary = run(config_of(*overrides(tmp_path, f"sampler.top_k={top_k}")))
+        found[top_k] = summary["sampler_mismatch"]
+        assert "μ against the sampler's q: log μ − log q a token" in capsys.readouterr().out
+    for ratio in found[0]["sequence_ratio"].values():
+        assert ratio == pytest.approx(1, abs=1e-3)
+    # The two likeliest tokens had less than all the probability, so μ < q, by more over a whole completion.
+    assert found[2]["per_token"]["max"] < 1e-3
+    assert found[2]["sequence_ratio"]["50%"] < 0.9
+    folder = config_of(*overrides(tmp_path, "sampler.top_k=2")).folder
+    stored = json.loads((folder / "iteration-1" / "training_set.json").read_text())
+    assert stored["sampler_mismatch"] == found[2]
+    assert stored["sampler"]["sampler"] == "hf"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,23 +19,20 @@ from tests.processes import together
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.sampling import vllm as vllm_module
-from topr_exp.sampling.vllm import VLLM, Lane, check_weights, compared_tensors, weight_shapes
-from topr_exp.sampling.vllm_worker import Worker, bit_sum, bit_sums, wrapped
+from topr_exp.sampling.vllm import VLLM, EngineSlot, check_weights, compared_tensors, weight_shapes
+from topr_exp.sampling.vllm_worker import MODULUS, Worker, bit_sum, bit_sums
 from topr_exp.types import TOPRError
 
 
 class Tokenizer:
+    eos_token_id = 1
+
     def save_pretrained(self, folder: Path) -> None:
         (folder / "tokenizer.json").write_text("{}")
 
 
 def policy(dtype: torch.dtype = torch.bfloat16, hidden: int = 16) -> Policy:
     return Policy(make_model(11, hidden_size=hidden), Tokenizer(), "now", dtype)
-
-
-def sampler_in(folder: Path) -> VLLM:
-    vllm_module.check_python = lambda python: "python"
-    return VLLM(config_of("sampler=vllm").sampler, folder / "sampler", False)
 
 
 def written(folder: Path) -> tuple[int, set[torch.dtype], list[str]]:
@@ -45,7 +44,8 @@ def written(folder: Path) -> tuple[int, set[torch.dtype], list[str]]:
         save(*given)
 
     vllm_module.save_policy = counted
-    sampler = sampler_in(folder)
+    vllm_module.check_python = lambda python: "python"  # in a process that ends with this
+    sampler = VLLM(config_of("sampler=vllm").sampler, folder / "sampler", False)
     sampler.prepare(policy(), 20)
     sampler.prepare(policy(), 20)  # the same
     found = load_file(sampler.folder / "model.safetensors")
@@ -70,7 +70,7 @@ def test_a_bit_sum_sees_an_update_at_the_papers_learning_rate(dtype: torch.dtype
 def test_bit_sums_of_parts_and_of_padded_rows_are_those_of_the_whole() -> None:
     weight = torch.randn((64, 32), generator=torch.Generator().manual_seed(0)).bfloat16()
     whole = bit_sum(weight)
-    assert whole == wrapped(sum(bit_sum(part) for part in weight.split(20, dim=1)))
+    assert whole == sum(bit_sum(part) for part in weight.split(20, dim=1)) % MODULUS
     assert whole == bit_sum(torch.cat([weight, torch.zeros((8, 32), dtype=torch.bfloat16)]))
 
 
@@ -128,6 +128,62 @@ def test_compared_are_tensors_that_an_engine_does_not_fuse() -> None:
     assert found[0] == "model.embed_tokens.weight"
 
 
+# ---- which engine draws, and when one is started anew
+
+
+class Slots:
+    """A sampler on two GPUs, and what its engines are asked: GPU, what."""
+
+    def __init__(self, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.policy, self.asked, self.full = policy(), list[tuple[str, str]](), False
+        for name, value in {
+            "check_python": lambda python: sys.executable,
+            "visible_gpus": lambda: ["0", "1"],
+            "memory_of": lambda gpus: [(50 << 30, 80 << 30)],
+            "Engine": self.engine,
+            "check_weights": lambda *given: None,
+            "check_log_probabilities": lambda *given: None,
+        }.items():
+            monkeypatch.setattr(vllm_module, name, value)
+        self.sampler = VLLM(config_of("sampler=vllm", "sampler.sleep=true").sampler, scratch, False, True)
+        self.sampler.weights = self.sampler.held = self.policy.fingerprint
+
+    def engine(self, python: str, log: Path, threads: int, gpus: list[str], minutes: float) -> Any:
+        def ask(do: str, **values: Any) -> dict[str, Any]:
+            self.asked.append((gpus[0], do))
+            if do == "wake" and self.full:
+                raise TOPRError("vLLM could not wake: out of memory")
+            return {"completions": []}
+
+        return SimpleNamespace(ask=ask, close=lambda: self.asked.append((gpus[0], "close")))
+
+    def sample(self) -> list[tuple[str, str]]:
+        """What a shard asks of engines."""
+        self.asked.clear()
+        self.sampler.sample(self.policy, [[0, 3]], 1, (0,), [])
+        return self.asked[:]
+
+
+def test_one_shard_after_the_other_goes_to_one_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = Slots(tmp_path, monkeypatch)
+    found = [slots.sample() for _ in range(3)]
+    assert found == [[("0", "start"), ("0", "generate")], [("0", "generate")], [("0", "generate")]]
+
+
+def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = Slots(tmp_path, monkeypatch)
+    slots.sample()
+    slots.sampler.rest()
+    assert slots.sample() == [("0", "wake"), ("0", "generate")]
+    slots.sampler.rest()
+    slots.full = True  # AdamW's state came meanwhile
+    assert slots.sample() == [("0", "wake"), ("0", "close"), ("0", "start"), ("0", "generate")]
+    slots.sampler.length = 2048
+    assert slots.sample() == [("0", "close"), ("0", "start"), ("0", "generate")]
+
+
 def test_engines_are_checked_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once, most = [0], [0]
 
@@ -137,13 +193,12 @@ def test_engines_are_checked_one_after_the_other(tmp_path: Path, monkeypatch: py
         time.sleep(0.1)
         at_once[0] -= 1
 
-    monkeypatch.setattr(vllm_module, "check_weights", lambda *given: None)
+    made, now = Slots(tmp_path, monkeypatch), policy()
+    sampler = made.sampler
     monkeypatch.setattr(vllm_module, "check_log_probabilities", check)
-    now, sampler = policy(), sampler_in(tmp_path)
-    sampler.weights = sampler.held = now.fingerprint
-    lanes = [Lane(i, [], FakeEngine(), shape=weight_shapes(now)) for i in range(2)]
+    slots = [EngineSlot(i, [], FakeEngine(), serves=(weight_shapes(now), 0)) for i in range(2)]
     monkeypatch.setattr(Worker, "reload", lambda self, asked: {})
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda lane: sampler.ready_engine(lane, now, [[0]]), lanes))
-    assert [lane.weights for lane in lanes] == ["now", "now"]
+        list(pool.map(lambda slot: sampler.ensure(slot, now, [[0]]), slots))
+    assert [slot.weights for slot in slots] == ["now", "now"]
     assert most == [1]

@@ -16,13 +16,12 @@ import torch
 
 from tests.conftest import config_of, make_model
 from tests.sampling.test_weights import Tokenizer
-from topr_exp.config.model import Transfer
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import Engine
-from topr_exp.sampling.sampler import open_sampler
+from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.vllm import VLLM, bit_sum
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.types import TOPRError
 
 # A vLLM whose engine does a token of every request a step and notes how many requests it had; a completion is as long
 # as the first token of its prompt says, and its tokens are the prompt's second.
@@ -110,17 +109,13 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "notes"
 
 
-class Tokens(Tokenizer):
-    eos_token_id = 1
-
-
 def read(notes: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in notes.read_text().splitlines()]
 
 
 @pytest.fixture
 def policy() -> Policy:
-    return Policy(make_model(11), Tokens(), "first", torch.float32)
+    return Policy(make_model(11), Tokenizer(), "first", torch.float32)
 
 
 @pytest.fixture
@@ -221,45 +216,33 @@ def later(policy: Policy, name: str) -> Policy:
     return dataclasses.replace(policy, model=model, fingerprint=name)
 
 
-def test_weights_reach_an_engine_through_memory_without_another_file(
-    sampler: Any, policy: Policy, notes: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("transfer", ["memory", "file"])
+def test_weights_reach_an_engine_in_its_precision_through_memory_or_a_file(
+    sampler: Any, policy: Policy, notes: Path, monkeypatch: pytest.MonkeyPatch, transfer: str
 ) -> None:
     saved = []
     monkeypatch.setattr(
         vllm_module, "save_policy", lambda now, *given: (saved.append(now.fingerprint), save_policy(now, *given))
     )
-    made = sampler("sampler.transfer=memory")
-    assert made.config.transfer is Transfer.memory
+    policy = dataclasses.replace(policy, compute=torch.bfloat16)
+    if transfer == "file":  # the stand-in reads none
+        monkeypatch.setattr(vllm_module, "check_weights", lambda *given: None)
+    made = sampler(f"sampler.transfer={transfer}")
     for name in ("first", "later", "last"):
         now = policy if name == "first" else later(policy, name)
         made.prepare(now, 20)
         made.sample(now, [[3, 5]], 1, (0,), [])  # and compares the weights, bit by bit
-    engine = made.all[0].engine
-    weights = {name: bit_sum(weight) for name, weight in now.model.named_parameters()}
-    assert engine.ask("bit_sums", names=list(weights))["sums"] == weights
-    assert saved == ["first"]
-    assert [one["names"] for one in read(notes) if "names" in one] == [sorted(weights)] * 2
+    weights = {name: bit_sum(weight.bfloat16()) for name, weight in now.model.named_parameters()}
+    paths = [one["path"] for one in read(notes) if "path" in one]
+    names = [one["names"] for one in read(notes) if "names" in one]
+    if transfer == "file":
+        assert (saved, paths, names) == (["first", "later", "last"], [str(made.written)] * 2, [])
+        return
+    assert made.slots[0].ask("bit_sums", names=list(weights))["sums"] == weights
+    assert (saved, paths, names) == (["first"], [], [sorted(weights)] * 2)
     made.close()
     made.prepare(policy, 20)
     assert saved == ["first", "first"]  # the folder went with the engine
-
-
-def test_by_file_each_policy_is_written_and_read(sampler: Any, policy: Policy, notes: Path) -> None:
-    made = sampler()
-    for name in ("first", "later"):
-        now = policy if name == "first" else later(policy, name)
-        made.prepare(now, 20)
-        made.sample(now, [[3, 5]], 1, (0,), [])
-    found = read(notes)
-    assert {"start": str(made.written)} in found
-    assert [one for one in found if "path" in one] == [{"path": str(made.written)}]
-    assert not [one for one in found if "names" in one]
-
-
-def test_weights_are_sent_in_the_engines_precision(engine: Engine, policy: Policy) -> None:
-    vllm_module.send_weights(engine, dataclasses.replace(policy, compute=torch.bfloat16), same_gpu=False)
-    weights = {name: bit_sum(weight.bfloat16()) for name, weight in policy.model.named_parameters()}
-    assert engine.ask("bit_sums", names=list(weights))["sums"] == weights
 
 
 def test_weights_that_are_refused_on_their_way_are_one_line_that_says_why(
@@ -289,8 +272,3 @@ def test_an_engine_that_loses_requests_is_told(engine: Engine) -> None:
     lost = generate(engine, (0, 5))  # done before it began, for the stand-in
     with pytest.raises(TOPRError, match="vLLM could not generate: vLLM lost requests"):
         engine.answer("generate", lost)
-
-
-def test_memory_reaches_one_gpu() -> None:
-    with pytest.raises(ConfigError, match=r"transfer must be file where tensor_parallel is 2"):
-        config_of("sampler=vllm", "sampler.transfer=memory", "sampler.tensor_parallel=2")

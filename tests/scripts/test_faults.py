@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from pathlib import Path
 
 import pytest
+import yaml
 
 from scripts import faults, nearest_tests
 
@@ -24,7 +26,23 @@ def test_each_can_be_planted(room: str) -> None:
     for fault in FAULTS:
         if fault.name.startswith(f"{room}/"):
             assert fault.old != fault.new, fault.name
-            ast.parse(fault.planted(), fault.name)
+            (yaml.safe_load if fault.path.endswith(".yaml") else ast.parse)(fault.planted())
+
+
+def test_a_fault_survives_another_breaking_of_lines_and_is_looked_up_within_its_function(tmp_path: Path) -> None:
+    (tmp_path / "reproduce").mkdir()
+    text = "def one():\n    return f(\n        a, b\n    )\n\n\nclass C:\n    def two(self):\n        return f(a, b)\n"
+    (tmp_path / "reproduce" / "x.py").write_text(text)
+
+    def planted(function: str, old: str = "return f(a, b)") -> str:
+        return faults.Fault("x/y", "reproduce/x.py", old, "pass", function=function).planted(tmp_path)
+
+    assert planted("C.two") == text.replace("return f(a, b)", "pass")
+    assert planted("one") == text.replace("return f(\n        a, b\n    )", "pass")
+    assert planted("", "f( a,b )\n\nclass") == text.replace("f(\n        a, b\n    )\n\n\nclass", "pass")
+    for function, old, count in (("C.one", "f(a, b)", 0), ("two", "nothing", 0), ("", "return f(", 2)):
+        with pytest.raises(ValueError, match=f"occurs {count} times in"):
+            planted(function, old)
 
 
 def test_the_nearest_tests_run_first() -> None:
@@ -34,7 +52,7 @@ def test_the_nearest_tests_run_first() -> None:
     others = nearest_tests.tests_of("topr_exp/composition/training_set.py", graph)
     nearer, farther = "tests/training/test_learnable.py", "tests/reference/test_reference_run.py"
     assert others.index(nearer) < others.index(farther)
-    assert "tests/test_pipeline.py" not in nearest_tests.tests_of("reproduce/claims.py", graph), "it needs none"
+    assert "tests/test_pipeline.py" not in nearest_tests.tests_of("reproduce/figure.py", graph), "it needs none"
     of_training = nearest_tests.tests_of("topr_exp/training/metrics.py", graph)
     assert of_training[:2] == ["tests/training/test_metrics.py", "tests/reference/test_reference_run.py"]
     assert "tests/reference/test_reference_run.py" not in of_training[2:]

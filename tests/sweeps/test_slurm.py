@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.slurm import NEEDS_SLURM, running_slurm
+from tests.conftest import ROOT
 from tests.sweep_tools import SLOW, TINY, attempts, command, launch, launched, result, results, start, steps, wait_for
 from tests.sweeps.test_group import assert_same_run
 
@@ -25,16 +26,29 @@ LONG = "optim.epochs=8"  # 16 updates
 SLOWLY = [LONG, *SLOW]  # for runs that a test disturbs
 SLURM = ["cluster=slurm", "cluster.cpus_per_task=1"]
 
-pytestmark = NEEDS_SLURM
+SCRIPT = ROOT / "scripts" / "slurm-for-tests.sh"
+MISSING = [name for name in ("slurmctld", "slurmd", "munged", "sbatch") if shutil.which(name) is None]
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(bool(MISSING), reason=f"no Slurm here ({', '.join(MISSING)} missing; see {SCRIPT.name})"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="Slurm's daemons need root"),
+]
 extended = pytest.mark.extended
 
 
 @pytest.fixture(scope="module", autouse=True)
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with running_slurm(tmp_path_factory.mktemp("slurm")) as path:
-        os.environ["SLURM_CONF"] = path
+    folder = tmp_path_factory.mktemp("slurm")
+    try:
+        done = subprocess.run([SCRIPT, "start", folder], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        os.environ["SLURM_CONF"] = done.stdout.strip().removeprefix("export SLURM_CONF=")
         yield
-        del os.environ["SLURM_CONF"]
+    finally:
+        subprocess.run([SCRIPT, "stop", folder], check=True, timeout=300)
+        os.environ.pop("SLURM_CONF", None)
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +150,7 @@ def test_a_single_run_is_submitted_too_requeued_and_joined(tmp_path: Path, undis
 @pytest.mark.parametrize("partition", ["low", "grace", "killed"])
 def test_preemption(tmp_path: Path, undisturbed: dict[str, Any], partition: str) -> None:
     """At once, with notice, or ending in SIGKILL, after which it goes on from the last checkpoint."""
-    stubborn = ["algo._target_=tests.stubborn.Stubborn", f"+algo.mark={tmp_path}/mark", "+algo.seconds=300"]
+    stubborn = ["algo._target_=tests.slow.Stubborn", f"+algo.mark={tmp_path}/mark", "+algo.seconds=300"]
     how = [LONG, *stubborn, "cluster.partition=low"] if partition == "killed" else [
         *SLOWLY, f"cluster.partition={partition}"]  # fmt: skip
     sweep, _, folder = submit(tmp_path, *how, "cluster.cpus_per_task=4", "cluster.threads=1")

@@ -75,7 +75,7 @@ def test_what_slurm_answers(
         (tmp_path / name).write_text("#!/bin/sh\n" + ("exec sleep 600" if text == "sleep" else lines))
         (tmp_path / name).chmod(0o755)
     queue = query(["17_0", "17_1", "17_2"])
-    assert (queue.entries, queue.answered, queue.notes) == (found, answered, [note] if note else [])
+    assert (queue.entries, queue.answered, queue.note) == (found, answered, note)
     assert [entry.active for entry in queue.entries.values()] == [True, True, False][: len(found)]
     monkeypatch.setenv("PATH", "/nonexistent")
     assert query([]) == Queue()
@@ -209,7 +209,7 @@ def test_what_is_done_at_work_or_queued_is_not_started_again(
         return lambda *given: told.update({what: [run.number for run in max(given, key=lambda x: isinstance(x, list))]})
 
     statuses = [Status(run_in(tmp_path / str(i), i), state) for i, state in enumerate(STATES, 1)]
-    monkeypatch.setattr(launch, "read_statuses", lambda runs: (statuses, Queue(answered=answered, notes=["silent"])))
+    monkeypatch.setattr(launch, "read_statuses", lambda runs: (statuses, Queue(answered=answered, note="silent")))
     monkeypatch.setattr(launch.slurm, "recover", note("recovered"))
     monkeypatch.setattr(launch.slurm, "submit", note("started"))
     monkeypatch.setattr(launch, "run_locally", note("started"))

@@ -43,7 +43,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def attempt(config: Any, *, opened: bool = False) -> Iterator[RunFolder]:
     """An attempt at a run; opened: begins once the client is at work."""
-    with RunFolder(config) as folder, Tracker(config, folder) as tracker:
+    with RunFolder(config) as folder, Tracker(config.tracking, folder) as tracker:
         while opened and not tracker._writer.shown:
             assert tracker._thread.is_alive()
             time.sleep(0.05)
@@ -190,7 +190,7 @@ def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_proces
     for arguments, rank in ((["tracking=none"], 0), (["tracking=wandb", "seed=1"], 0), (["tracking=wandb"], 1)):
         monkeypatch.setattr(distributed, "_rank", rank)
         config, path = make_run(tmp_path / str(rank), *arguments, steps=1, done=rank == 0)
-        with Tracker(config, RunFolder(config)):
+        with Tracker(config.tracking, RunFolder(config)):
             assert threading.active_count() == before
         assert not (path / "wandb").exists()
 

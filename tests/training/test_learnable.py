@@ -13,7 +13,7 @@ from tests.conftest import ROOT, config_of, overrides
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import TrainingSet, build_training_set
 from topr_exp.config.data import Reward
-from topr_exp.config.groups import unit_of
+from topr_exp.config.groups import Unit, unit_of
 from topr_exp.pipeline import INCORRECT_REWARD, run
 from topr_exp.training.examples import refuse_nothing_to_learn, representatives
 from topr_exp.types import TOPRError
@@ -36,10 +36,12 @@ def composed(algo: str, kind: str) -> tuple[Any, TrainingSet]:
     candidates = Candidates(np.repeat(np.arange(3), N), positive)
     wrong = INCORRECT_REWARD[config.reward]
     unit = unit_of(config.algo.needs)
-    made = build_training_set(
-        candidates, wrong, config.compose, unit, seed=0, iteration=1, baseline=None, effective=None
-    )
-    return config.algo, made
+    return config.algo, built(candidates, wrong, config, unit)
+
+
+def built(candidates: Candidates, wrong: float | None, config: Any, unit: Unit, c: float | None = None) -> TrainingSet:
+    more = {"seed": 0, "iteration": 1, "baseline": c, "effective": None}
+    return build_training_set(candidates, wrong, config.compose, unit, **more)
 
 
 @pytest.mark.parametrize("kind", SILENT)
@@ -59,26 +61,20 @@ def test_rewards_of_zero_and_a_baseline() -> None:
     config = config_of("algo=naive", "data.reward=zero_one")
     candidates = Candidates(np.arange(6), np.zeros(6, dtype=bool))
     assert config.reward is Reward.zero_one
-
-    def made(baseline: float | None) -> TrainingSet:
-        more = {"seed": 0, "iteration": 1, "effective": None}
-        return build_training_set(candidates, 0.0, config.compose, "examples", baseline=baseline, **more)
-
     with pytest.raises(TOPRError, match="nothing to learn from"):
-        refuse_nothing_to_learn(config.algo, made(None))
-    refuse_nothing_to_learn(config.algo, made(0.5))
+        refuse_nothing_to_learn(config.algo, built(candidates, 0.0, config, "examples"))
+    refuse_nothing_to_learn(config.algo, built(candidates, 0.0, config, "examples", 0.5))
 
 
 def test_graded_groups_of_one_mean_are_not_taken_for_each_other() -> None:
     """A group of equal rewards teaches a relative loss nothing; one with the same mean may."""
     config = config_of("algo=red_drop", f"data.n={N}")
     rewards = np.array([[0.5] * N, [0.5] * N, [0.25, 0.75, 0.25, 0.75]])
-    more = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
 
     def made(rewards: np.ndarray) -> TrainingSet:
         problem = np.repeat(np.arange(len(rewards)), N)
         graded = Candidates(problem, rewards.ravel() > 0.6, reward=rewards.ravel())
-        return build_training_set(graded, INCORRECT_REWARD[Reward.graded], config.compose, "groups", **more)
+        return built(graded, INCORRECT_REWARD[Reward.graded], config, "groups")
 
     refuse_nothing_to_learn(config.algo, made(rewards))
     with pytest.raises(TOPRError, match="nothing to learn from"):
@@ -87,10 +83,8 @@ def test_graded_groups_of_one_mean_are_not_taken_for_each_other() -> None:
 
 def test_of_equal_rewards_those_that_are_correct_count_as_positives() -> None:
     """At R = 0 and among single completions too: the verdict is a kind of its own."""
-    config = config_of("algo=sft")
-    more = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
     graded = Candidates(np.arange(2), np.array([False, True]), reward=np.array([0.5, 0.5]))
-    made = build_training_set(graded, None, config.compose, "examples", **more)
+    made = built(graded, None, config_of("algo=sft"), "examples")
     assert made.summary()["mean_reward"] == 0.5
     assert (made.description.n_positive, made.effective_positive) == (1, None)
     assert representatives(made).tolist() == [0, 1]

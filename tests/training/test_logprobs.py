@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.conftest import make_model
+from tests.training.test_packing import CASES, assert_same, draws, one_by_one, outcome
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
@@ -21,41 +22,11 @@ from topr_exp.training.logprobs import collate, logits_of, score_rollouts, score
 CPU = torch.device("cpu")
 
 
-def sequences(count: int, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
-    rng = np.random.default_rng(seed)
-    return [(rng.integers(0, 11, rng.integers(1, 9)), rng.integers(0, 11, rng.integers(1, 13))) for _ in range(count)]
-
-
-def plain(model: Any, prompt: np.ndarray, completion: np.ndarray) -> torch.Tensor:
-    """log π of each completion token from the full logits of one unpadded sequence."""
-    ids = torch.tensor(np.concatenate([prompt, completion]))[None]
-    logp = model(ids).logits[0].log_softmax(-1)
-    return logp[len(prompt) - 1 : -1].gather(-1, ids[0, len(prompt) :, None]).squeeze(-1)
-
-
-def test_equal_to_the_plain_computation_whatever_the_padding(small_model: Any) -> None:
-    data = sequences(9)
-    scores = score_tokens(small_model, collate(data, CPU))
-    for line, (prompt, completion) in zip(scores.logp, data, strict=True):
-        torch.testing.assert_close(line[: len(completion)], plain(small_model, prompt, completion), atol=1e-5, rtol=0)
-        assert (line[len(completion) :] == 0).all()
-
-
-def test_gradients_equal_the_plain_ones_with_and_without_chunks(
-    monkeypatch: pytest.MonkeyPatch, small_model: Any
-) -> None:
-    data = sequences(6)
-    weights = torch.linspace(-1, 1, 6)
-    total = sum(w * plain(small_model, *pair).sum() for w, pair in zip(weights, data, strict=True))
-    parameters = list(small_model.parameters())
-    expected = torch.autograd.grad(total, parameters)
-    largest = max(float(gradient.abs().max()) for gradient in expected)
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, small_model: Any) -> None:
+    expected = one_by_one(small_model, CASES["both"])
     for chunk in (1 << 24, 33):
         monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
-        logp = score_tokens(small_model, collate(data, CPU), entropy=True).logp
-        found = torch.autograd.grad((weights[:, None] * logp).sum(), parameters)
-        for mine, theirs in zip(found, expected, strict=True):
-            assert float((mine - theirs).abs().max()) < 3e-6 * largest
+        assert_same(outcome(small_model, CASES["both"], entropy=True), expected, 3e-6)
 
 
 def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(
@@ -63,7 +34,7 @@ def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(
 ) -> None:
     """Each chunk's part is added in float32: with one cast of the layer for all chunks it would be 5e-3."""
     # One token throughout, so that the parts do not cancel.
-    data = [(prompt, np.full_like(completion, 3)) for prompt, completion in sequences(64)]
+    data = [(prompt, np.full_like(completion, 3)) for prompt, completion in draws([[3, 4], [5]], 32)]
     policy = Policy(small_model, None, "test", torch.bfloat16)
     found = []
     for chunk in (1 << 24, 33):
@@ -98,8 +69,8 @@ def test_an_output_layer_in_float32_does_not_round_log_probabilities() -> None:
 
 def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch: pytest.MonkeyPatch, small_model: Any) -> None:
     reference = make_model(11, seed=1)
-    prompt, completion = sequences(1, seed=3)[0]
-    ids = torch.tensor(np.concatenate([prompt, completion]))[None]
+    prompt, completion = CASES["both"][0]
+    ids = torch.tensor(np.concatenate([prompt, completion])).long()[None]
     where = slice(len(prompt) - 1, -1)
     p, q = (model(ids).logits[0, where].log_softmax(-1) for model in (small_model, reference))
     for chunk in (1 << 24, 22):
@@ -117,7 +88,7 @@ def test_a_model_that_changes_its_logits_is_refused(small_model: Any) -> None:
     model = make_model(11)
     model.config.final_logit_softcapping = 30.0
     with pytest.raises(Exception, match="final_logit_softcapping; not supported"):
-        score_tokens(model, collate(sequences(1), CPU))
+        score_tokens(model, collate(CASES["one sequence"], CPU))
 
 
 # ---- scores in the store

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from tests.conftest import config_of, make_model, needs_peft, overrides
 from tests.processes import together
 from tests.training.broken_runs import records
+from tests.training.test_parallel import assert_same, weights
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, optim
 from topr_exp.algorithms.agro import KLPG
 from topr_exp.config.groups import Optimizer
@@ -54,17 +55,6 @@ def train(
     for step in range(trainer.step, steps):
         records.append(trainer.update(examples, order[8 * step :][:8], steps, expect_unit_ratio=step == 0))
     return trainer, records
-
-
-def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
-    with trainer.layout.gathered_weights():
-        return {name: weight.detach().clone() for name, weight in trainer.policy.model.named_parameters()}
-
-
-def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], close: float) -> None:
-    assert set(ours) == set(theirs)
-    for name, weight in theirs.items():
-        torch.testing.assert_close(ours[name], weight, atol=close, rtol=close, msg=lambda text, n=name: f"{n}: {text}")
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)

@@ -101,10 +101,10 @@ def alone(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> dict[tu
     return cases(tmp_path_factory.mktemp("alone"), "ddp")
 
 
-def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+def assert_same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], close: float = EXACT) -> None:
     assert set(ours) == set(theirs)
     for name, weight in theirs.items():
-        torch.testing.assert_close(ours[name], weight, atol=EXACT, rtol=EXACT, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(ours[name], weight, atol=close, rtol=close, msg=lambda text, n=name: f"{n}: {text}")
 
 
 EXTENDED = pytest.mark.extended

@@ -83,20 +83,26 @@ def new_trainer(policy: Any, loss: Any, config: OptimConfig, folder: Path) -> Tr
     return Trainer(policy, loss, None, config, folder, SingleProcess(policy.model))
 
 
-def train(
-    tmp_path: Path, make_policy: Any, loss: Any, updates: int, **changes: Any
-) -> tuple[Any, list[dict[str, float]]]:
-    policy = make_policy(make_model(11))
-    examples = make_examples(policy, loss)
-    config = optim(reduction=reduction_of(loss), **changes)
-    trainer = new_trainer(policy, loss, config, tmp_path / "checkpoints")
-    size = trainer.config.batch_size
-    order = examples.training_set.order(0, 1, 0)
+@pytest.fixture
+def made(tmp_path: Path, make_policy: Any) -> Any:
+    """A function that makes a trainer, in a folder of the test, and examples for it."""
+
+    def make(loss: Any = TOPR, folder: str = "a", **changes: Any) -> tuple[Trainer, Examples]:
+        policy = make_policy(make_model(11))
+        config = optim(reduction=reduction_of(loss), **changes)
+        return new_trainer(policy, loss, config, tmp_path / folder), make_examples(policy, loss)
+
+    return make
+
+
+def train(trainer: Trainer, examples: Examples, updates: int) -> list[dict[str, float]]:
+    """Updates up to a number of them."""
+    size, order = trainer.config.batch_size, examples.training_set.order(0, 1, 0)
     records = []
     for step in range(trainer.step, updates):
         start = step * size % len(order)
         records.append(trainer.update(examples, order[start : start + size], updates, expect_unit_ratio=step == 0))
-    return trainer, records
+    return records
 
 
 def weights(trainer: Any) -> torch.Tensor:
@@ -105,14 +111,14 @@ def weights(trainer: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("loss", [TOPR, PER_TOKEN, AGRO_LOSS, DPO_LOSS], ids=lambda loss: loss.name)
 @pytest.mark.parametrize("micro", [1, 3])
-def test_gradient_accumulation_changes_nothing(tmp_path: Path, make_policy: Any, loss: Any, micro: int) -> None:
-    whole, records = train(tmp_path / "a", make_policy, loss, 1)
-    split, others = train(tmp_path / "b", make_policy, loss, 1, micro_batch_size=micro)
+def test_gradient_accumulation_changes_nothing(made: Any, loss: Any, micro: int) -> None:
+    (whole, examples), (split, same) = made(loss), made(loss, "b", micro_batch_size=micro)
+    (record,), (other,) = train(whole, examples, 1), train(split, same, 1)
     for a, b in zip(whole.policy.model.parameters(), split.policy.model.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, atol=1e-6, rtol=1e-4)
-    for key, value in records[0].items():
+    for key, value in record.items():
         if key not in ("tokens_per_second", "accuracy"):  # accuracy: the sign of a margin of 0
-            assert others[0][key] == pytest.approx(value, rel=1e-4, abs=1e-5), key
+            assert other[key] == pytest.approx(value, rel=1e-4, abs=1e-5), key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,11 +153,9 @@ class Recording:
 
 
 @pytest.mark.parametrize("micro", [8, 3])
-def test_signals_are_computed_over_the_global_batch_whatever_the_loss_needs(
-    tmp_path: Path, make_policy: Any, micro: int
-) -> None:
+def test_signals_are_computed_over_the_global_batch_whatever_the_loss_needs(made: Any, micro: int) -> None:
     loss = Recording("mean", whole_groups=False, mean=True)
-    train(tmp_path, make_policy, loss, 1, micro_batch_size=micro)
+    train(*made(loss, micro_batch_size=micro), 1)
     (asked,) = loss.asked
     assert len(asked.reward) == 8
     assert [len(batch.reward) for batch in loss.called] == ([8] if micro == 8 else [3, 3, 2])
@@ -162,11 +166,9 @@ def test_signals_are_computed_over_the_global_batch_whatever_the_loss_needs(
 
 
 @pytest.mark.parametrize("micro", [8, 3])
-def test_whole_groups_come_without_signals_to_a_loss_that_has_none(
-    tmp_path: Path, make_policy: Any, micro: int
-) -> None:
+def test_whole_groups_come_without_signals_to_a_loss_that_has_none(made: Any, micro: int) -> None:
     loss = Recording("whole", whole_groups=True, mean=False)
-    train(tmp_path, make_policy, loss, 1, micro_batch_size=micro)
+    train(*made(loss, micro_batch_size=micro), 1)
     groups = Counter(group for batch in loss.called for group in batch.group.tolist())
     assert set(groups.values()) == {N}
     assert all(batch.signals == {} for batch in loss.called)
@@ -200,26 +202,20 @@ def test_completions_of_a_problem_stay_together_where_that_costs_less(
     assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
 
 
-def test_the_last_batch_is_divided_by_its_own_size(tmp_path: Path, make_policy: Any) -> None:
-    policy = make_policy(make_model(11))
-    examples = make_examples(policy, TOPR)
-    trainer = new_trainer(policy, TOPR, optim(lr=1e-12), tmp_path)
+def test_the_last_batch_is_divided_by_its_own_size(made: Any) -> None:
+    trainer, examples = made(lr=1e-12)
     chosen = examples.training_set.order(0, 1, 0)[:3]
     whole = trainer.update(examples, chosen, 4, expect_unit_ratio=True)["loss"]
     single = [trainer.update(examples, chosen[i : i + 1], 4, expect_unit_ratio=False)["loss"] for i in range(3)]
     assert whole == pytest.approx(np.mean(single), rel=1e-5)
 
 
-def test_tokens_as_divisor_are_those_of_the_global_batch(tmp_path: Path, make_policy: Any) -> None:
-    policy = make_policy(make_model(11))
-    examples = make_examples(policy, PER_TOKEN)
-    chosen = examples.training_set.order(0, 1, 0)[:7]
+def test_tokens_as_divisor_are_those_of_the_global_batch(made: Any) -> None:
     found = {}
-    for reduction in Reduction:
-        config = optim(lr=1e-12, grad_clip=float("inf"), micro_batch_size=3, reduction=reduction)
-        found[reduction] = new_trainer(policy, PER_TOKEN, config, tmp_path).update(
-            examples, chosen, 1, expect_unit_ratio=True
-        )
+    for loss, folder in ((PER_TOKEN, "a"), (dataclasses.replace(PER_TOKEN), "b")):  # by tokens, by sequences
+        trainer, examples = made(loss, folder, lr=1e-12, grad_clip=float("inf"), micro_batch_size=3)
+        chosen = examples.training_set.order(0, 1, 0)[:7]
+        found[trainer.config.reduction] = trainer.update(examples, chosen, 1, expect_unit_ratio=True)
     tokens = found[Reduction.tokens]["tokens"]
     assert tokens > 7
     for name in ("loss", "grad_norm"):
@@ -227,19 +223,20 @@ def test_tokens_as_divisor_are_those_of_the_global_batch(tmp_path: Path, make_po
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
-def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(
-    tmp_path: Path, make_policy: Any, optimizer: Optimizer
-) -> None:
-    through, records = train(tmp_path / "a", make_policy, TOPR, 6, name=optimizer)
-    half, first = train(tmp_path / "b", make_policy, TOPR, 3, name=optimizer)
+def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(made: Any, optimizer: Optimizer) -> None:
+    through, examples = made(name=optimizer)
+    records = train(through, examples, 6)
+    half, _ = made(folder="b", name=optimizer)
+    first = train(half, examples, 3)
     half.save({})
-    resumed, second = train(tmp_path / "b", make_policy, TOPR, 6, name=optimizer)
+    resumed, _ = made(folder="b", name=optimizer)
+    second = train(resumed, examples, 6)
     assert torch.equal(weights(through), weights(resumed))
     assert [r["loss"] for r in records] == [r["loss"] for r in first + second]
 
 
-def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(tmp_path: Path, make_policy: Any) -> None:
-    trainer = new_trainer(make_policy(make_model(11)), TOPR, optim(), tmp_path)
+def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(made: Any) -> None:
+    trainer, _ = made()
     trainer.saving, trainer.saved = 100.0, 7.0
     for every, later, due in ((60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)):
         assert trainer.should_save(7.0 + later, every) == due
@@ -250,38 +247,37 @@ def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(tmp_path: Pat
     [
         (PART, lambda content: content[:-1] + b"x", f"{PART} has another checksum"),
         (PART, None, f"{PART}: No such file or directory"),
-        (LIST, None, f"{LIST}: No such file or directory"),
-        (LIST, lambda content: b"[" * 100_000, f"{LIST} is no JSON"),
+        (LIST, None, f"{LIST} is no whole list"),
+        (LIST, lambda content: b"[" * 100_000, f"{LIST} is no whole list"),
         (LIST, lambda content: b"null", f"{LIST} is no whole list"),
         (LIST, lambda text: re.sub(rb'\n  "part.*', b"", text), f"{LIST} is no whole list"),
     ],
 )
 def test_a_damaged_checkpoint_is_skipped_with_a_warning(
-    tmp_path: Path, make_policy: Any, caplog: pytest.LogCaptureFixture, name: str, damage: Any, said: str
+    made: Any, caplog: pytest.LogCaptureFixture, name: str, damage: Any, said: str
 ) -> None:
-    trainer, _ = train(tmp_path, make_policy, TOPR, 2)
+    trainer, examples = made()
+    train(trainer, examples, 2)
     trainer.save({})
     trainer.step = 3
     trainer.save({})
-    newest = tmp_path / "checkpoints" / "step-00000003" / name
+    newest = trainer.folder / "step-00000003" / name
     before = newest.read_bytes()
     newest.unlink()
     if damage is not None:
         newest.write_bytes(damage(before))
-    again = new_trainer(make_policy(make_model(11)), TOPR, optim(), tmp_path / "checkpoints")
+    again, _ = made()
     assert again.step == 2
     assert f"step-00000003 is damaged ({said}" in caplog.text
     again.save({})  # two sound ones are kept, and a damaged one takes no place of theirs
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
+    assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
 
 
-def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path: Path, make_policy: Any) -> None:
+def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(made: Any) -> None:
     """By each completion: means and sums are 0 where some are scored too high and as many too low."""
-    policy = make_policy(make_model(11))
-    examples = make_examples(policy, TOPR)
+    trainer, examples = made()
     with torch.no_grad():
-        next(policy.model.parameters()).mul_(1.01)
-    trainer = new_trainer(policy, TOPR, optim(), tmp_path)
+        next(trainer.policy.model.parameters()).mul_(1.01)
     with pytest.raises(TOPRError, match=r"log π − log μ is .* before the first update .*μ was not scored by these"):
         trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
     trainer.check_unit_ratio(torch.tensor([9e-4, -9e-4, 0.0]))
@@ -290,8 +286,9 @@ def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(tmp_path: Pat
             trainer.check_unit_ratio(torch.tensor(delta))
 
 
-def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(tmp_path: Path, make_policy: Any) -> None:
-    trainer, _ = train(tmp_path, make_policy, TOPR, 2)
+def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(made: Any) -> None:
+    trainer, examples = made()
+    train(trainer, examples, 2)
     there: list[tuple[int, int, list[Path]]] = []
 
     class Told:
@@ -299,11 +296,11 @@ def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(tmp_
             there.append((step, steps, [*trainer.folder.glob("step-*")]))
 
     trainer.saving = 1e6
-    trainer.checkpoint(Told(), 9, 0)  # type: ignore[arg-type]
+    trainer.checkpoint(Told(), 9, 0)
     assert there == [(2, 9, [])]
     assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
     assert trainer.saving < 1e6
-    trainer.checkpoint(Told(), 9, 1e6)  # type: ignore[arg-type]
+    trainer.checkpoint(Told(), 9, 1e6)
     assert len(there) == 1, "it is not time yet"
 
 
@@ -321,18 +318,12 @@ class NotFinite(Tapered):
 
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("broken", ["weights", "loss", "gradient"])
-def test_what_is_not_finite_stops_the_run_or_is_skipped(
-    tmp_path: Path, make_policy: Any, skip: bool, broken: str
-) -> None:
-    policy = make_policy(make_model(11))
-    loss = TOPR if broken == "weights" else NotFinite(**vars(TOPR), loss_alone=broken == "loss")
-    examples = make_examples(policy, loss)
-    config = optim()
-    object.__setattr__(config, "skip_nonfinite", skip)
-    trainer = new_trainer(policy, loss, config, tmp_path)
+def test_what_is_not_finite_stops_the_run_or_is_skipped(made: Any, skip: bool, broken: str) -> None:
+    trainer, examples = made(TOPR if broken == "weights" else NotFinite(**vars(TOPR), loss_alone=broken == "loss"))
+    object.__setattr__(trainer.config, "skip_nonfinite", skip)
     if broken == "weights":
         with torch.no_grad():
-            policy.model.lm_head.weight[5] = float("inf")
+            trainer.policy.model.lm_head.weight[5] = float("inf")
     before = weights(trainer).clone()
     if skip:
         assert trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)["skipped"] == 1
@@ -342,47 +333,50 @@ def test_what_is_not_finite_stops_the_run_or_is_skipped(
             trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)
 
 
-def test_running_out_of_memory_is_one_line_that_names_the_settings(tmp_path: Path, make_policy: Any) -> None:
-    policy = make_policy(make_model(11))
-    examples = make_examples(policy, TOPR)
-    # Asks the system for more than there is: torch's own error, not one of ours.
-    hook = policy.model.base_model.layers[0].register_forward_hook(lambda *_: torch.empty(1 << 60, dtype=torch.uint8))
-    line = (
-        r"out of memory in an update with optim.micro_batch_size={} and optim.gradient_checkpointing={}, the longest "
-        r"sequence of \d+ tokens; {}; what was finished before is kept$"
-    )
-    for micro, recompute, advice in (
+LINE = (
+    r"out of memory in an update with optim.micro_batch_size={} and optim.gradient_checkpointing={}, the longest "
+    r"sequence of \d+ tokens; {}; what was finished before is kept$"
+)
+
+
+@pytest.mark.parametrize(
+    ("micro", "recompute", "advice"),
+    [
         (8, False, "lower optim.micro_batch_size or set optim.gradient_checkpointing=true"),
         (8, True, "lower optim.micro_batch_size"),
         (1, True, "train on more or larger devices"),
-    ):
-        config = optim(micro_batch_size=micro, gradient_checkpointing=recompute)
-        with pytest.raises(TOPRError, match=line.format(micro, str(recompute).lower(), advice)):
-            new_trainer(policy, TOPR, config, tmp_path).update(examples, np.arange(8), 1, expect_unit_ratio=True)
+    ],
+)
+def test_running_out_of_memory_is_one_line_that_names_the_settings(
+    made: Any, micro: int, recompute: bool, advice: str
+) -> None:
+    trainer, examples = made(micro_batch_size=micro, gradient_checkpointing=recompute)
+    # Asks the system for more than there is: torch's own error, not one of ours.
+    layer = trainer.policy.model.base_model.layers[0]
+    hook = layer.register_forward_hook(lambda *_: torch.empty(1 << 60, dtype=torch.uint8))
+    with pytest.raises(TOPRError, match=LINE.format(micro, str(recompute).lower(), advice)):
+        trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
     with pytest.raises(TOPRError, match=r"scoring 5 completions .*; lower optim.score_batch_size; what"):
-        log_probabilities(policy, examples.rollouts, range(8), 5)
+        log_probabilities(trainer.policy, examples.rollouts, range(8), 5)
     hook.remove()
-    new_trainer(policy, TOPR, optim(), tmp_path).update(examples, np.arange(8), 1, expect_unit_ratio=True)
+    trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
 
 
 def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_it_open(
-    tmp_path: Path, make_policy: Any, caplog: pytest.LogCaptureFixture
+    made: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def train_on_gpu(setting: bool | None) -> Trainer:
         """As on one GPU that has no room for what layers keep."""
-        policy = make_policy(make_model(11))
-        trainer = new_trainer(policy, TOPR, optim(gradient_checkpointing=setting), tmp_path / str(setting))
+        trainer, examples = made(folder=str(setting), gradient_checkpointing=setting)
         trainer.recompute = bool(setting)
-        layer = policy.model.base_model.layers[1]
+        layer = trainer.policy.model.base_model.layers[1]
 
         def full(*_: Any) -> None:
             if not layer.gradient_checkpointing:
                 raise torch.OutOfMemoryError("CUDA out of memory")
 
         layer.register_forward_hook(full)
-        examples = make_examples(make_policy(make_model(11)), TOPR)
-        for _ in range(2):
-            trainer.update(examples, np.arange(8), 2, expect_unit_ratio=trainer.step == 0)
+        train(trainer, examples, 2)
         return trainer
 
     open_, set_ = train_on_gpu(None), train_on_gpu(True)
@@ -408,15 +402,14 @@ def test_one_gpu_tries_to_keep_what_layers_compute(
     assert new_trainer(policy, TOPR, optim(gradient_checkpointing=setting), tmp_path).recompute is recompute
 
 
-def test_gradient_checkpointing_changes_no_update(tmp_path: Path, make_policy: Any) -> None:
-    plain, _ = train(tmp_path / "a", make_policy, TOPR, 2)
-    again, _ = train(tmp_path / "b", make_policy, TOPR, 2, gradient_checkpointing=True)
+def test_gradient_checkpointing_changes_no_update(made: Any) -> None:
+    (plain, examples), (again, same) = made(), made(folder="b", gradient_checkpointing=True)
+    assert [r["loss"] for r in train(plain, examples, 2)] == [r["loss"] for r in train(again, same, 2)]
     assert torch.equal(weights(plain), weights(again))
 
 
-def test_metrics_of_an_update(tmp_path: Path, make_policy: Any) -> None:
-    _, records = train(tmp_path, make_policy, TOPR, 2)
-    first, second = records
+def test_metrics_of_an_update(made: Any) -> None:
+    first, second = train(*made(), 2)
     assert first["kl_mu"] == pytest.approx(0, abs=1e-6)
     assert first["ess"] == pytest.approx(1, abs=1e-5)
     assert first["ess_pos"] == pytest.approx(1, abs=1e-5)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID, ballots, count_votes, majority_score
+from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID, ballots
 from topr_exp.verifier.figures import weighted_score
 
 C, W, X = CORRECT, INCORRECT, INVALID
@@ -41,10 +41,6 @@ def test_an_election(verdicts, classes, approvals, score):
     assert selected([verdicts], [classes], [approvals]) == pytest.approx([score])
 
 
-def test_a_solution_without_verifications_weighs_nothing():
-    assert selected([[C, W, W]], [[0, 1, 2]], [[1, 0, 0]]) == pytest.approx([1])
-
-
 def written_out(solutions):
     """The expected score of one election; solutions: (verdict, answer, approvals), answers equal when equivalent."""
     sums = defaultdict(Fraction)
@@ -70,14 +66,3 @@ def test_elections_equal_those_written_out(problems):
     classes = [[c if c < 0 else 10 - c for (_, c), _ in problem] for problem in problems]  # any numbering
     approvals = [[a for _, a in problem] for problem in problems]
     np.testing.assert_allclose(selected(verdicts, classes, approvals), expected, atol=1e-14)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.lists(solution, min_size=5, max_size=5), min_size=1, max_size=4), st.integers(1, 4))
-def test_equal_weights_give_the_majority(problems, weight):
-    voting = ballots(
-        np.array([[v for (v, _), _ in problem] for problem in problems]),
-        np.array([[c for (_, c), _ in problem] for problem in problems]),
-    )
-    majority = majority_score(count_votes(voting.candidate, voting.worth.shape[1]), voting.worth)
-    np.testing.assert_array_equal(weighted_score(voting, np.full(voting.candidate.shape, weight)), majority)

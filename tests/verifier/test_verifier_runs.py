@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reproduce.table2 import main as print_table
-from tests.conftest import ROOT, config_of
-from tests.sweep_tools import SLOW, wait_for
+from tests.conftest import config_of
 from tests.training.broken_runs import record_engine
 from topr_exp import pipeline
 from topr_exp.config.settings import Config
@@ -108,13 +100,6 @@ def test_another_algorithm_and_more_iterations_share_the_solutions(finished: Con
     assert summary["base"]["pass@1"] == stored(finished.folder, "summary.json")["base"]["pass@1"]
 
 
-def test_a_users_template_is_what_the_verifier_reads(outputs: Path) -> None:
-    config = settings(outputs, "task.template='Solution: {solution}\nQuestion: {question}\nVerification:'")
-    run(config)
-    entries = [json.loads(line) for line in (config.folder / "completions.jsonl").read_text().splitlines()]
-    assert all(entry["question"].startswith("Solution: ") for entry in entries)
-
-
 def test_solutions_that_leave_no_room_are_counted_and_approve_of_nothing(outputs: Path) -> None:
     long = "{question}" + "1" * 1965 + "{solution}"  # a digit is a token; the context has 2048
     config = settings(outputs, f"task.template='{long}'", "sampler.max_new_tokens=24")
@@ -123,6 +108,8 @@ def test_solutions_that_leave_no_room_are_counted_and_approve_of_nothing(outputs
     assert 0 < left_out < 24
     counted = stored(config.folder, "verification.json")["iterations"]["0"]
     assert sum(counted["verified"]) == 2 * (24 - left_out)
+    entries = [json.loads(line) for line in (config.folder / "completions.jsonl").read_text().splitlines()]
+    assert all("1" * 1965 in entry["question"] for entry in entries)
 
 
 def test_a_model_without_a_chat_template_is_one_line(outputs: Path) -> None:
@@ -180,68 +167,13 @@ def test_table_2_from_run_folders(finished: Config, outputs: Path, capsys: pytes
     assert "no runs below" in capsys.readouterr().err
 
 
-def test_table_2_refuses_runs_that_nothing_compares(
-    finished: Config, outputs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = settings(outputs, "task.test_solutions=2", "name=other")
-    run(other)
-    capsys.readouterr()
-    assert print_table([str(finished.folder), str(other.folder)]) == 1
-    assert "error: these runs can't stand in one table: task.test_solutions is 2 and 4" in capsys.readouterr().err
-
-
-PLACES = ("rollouts", "verdicts")  # paths, which begin with the output folder
-
-
-def weights_of(folder: Path) -> str:
-    return hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_killed_in_any_stage_and_started_again_it_ends_the_same(tmp_path: Path) -> None:
-    """SIGKILL as soon as each kind of table of the store, or a file of the run, appears.
-
-    Training is slow, so that no kill before the last evaluation can find the run done.
-    """
-    more = ["checkpoint.every_seconds=0", "name=killed", "optim.batch_size=8", "optim.micro_batch_size=8"]
-    more += ["optim.epochs=6", *SLOW]  # 36 updates
-    undisturbed = settings(tmp_path / "a", *more)
-    run(undisturbed)
-    killed = settings(tmp_path / "b", *more)
-    command = [sys.executable, "-m", "topr_exp", *SMALL, *more, f"output_dir={tmp_path / 'b'}"]
-    store, folder = tmp_path / "b" / "store", killed.folder
-    rng = random.Random(0)
-    moments = {
-        "solving": lambda: count(store / "rollouts") >= 1,
-        "solving, the second set": lambda: count(store / "rollouts") >= 2,
-        "verifying": lambda: count(store / "rollouts") >= 3,
-        "sampling": lambda: count(store / "rollouts") >= 4,
-        "scoring": lambda: count(store / "logprobs") >= 1,
-        "training": lambda: (folder / "metrics.jsonl").exists() and (folder / "metrics.jsonl").stat().st_size > 0,
-        "the last evaluation": lambda: count(folder / "store" / "rollouts") >= 1,
-    }
-    kills = []
-    for name, reached in moments.items():
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(lambda reached=reached, process=process: reached() or process.poll() is not None)
-        time.sleep(rng.uniform(0.0, 0.1))
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            kills.append(name)
-        process.wait(60)
-        assert not (folder / "DONE").exists() or name == "the last evaluation"
-    assert set(moments) - set(kills) <= {"the last evaluation"}
-    assert subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=600).returncode == 0
-    assert weights_of(folder) == weights_of(undisturbed.folder)
-    assert (folder / "verification.json").read_text() == (undisturbed.folder / "verification.json").read_text()
+def test_a_run_that_was_stopped_after_its_training_ends_the_same(finished: Config) -> None:
+    names = ("summary.json", "verification.json")
+    before = {name: stored(finished.folder, name) for name in names}
+    for name in ("DONE", "summary.json"):
+        (finished.folder / name).unlink()
+    run(finished)
+    after = {name: stored(finished.folder, name) for name in names}
+    assert after["verification.json"] == before["verification.json"]
     for part in ("base", "final"):
-        ours, theirs = (stored(one, "summary.json")[part] for one in (folder, undisturbed.folder))
-        assert {k: v for k, v in ours.items() if k not in PLACES} == {
-            k: v for k, v in theirs.items() if k not in PLACES
-        }
-
-
-def count(folder: Path) -> int:
-    """Tables of a kind that were begun."""
-    return len(list(folder.glob("*/key.json"))) if folder.is_dir() else 0
+        assert after["summary.json"][part] == before["summary.json"][part]

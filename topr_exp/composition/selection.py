@@ -7,7 +7,6 @@ come back are sorted, since the order of training is drawn elsewhere. Pairs for 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from topr_exp.config.groups import ComposeConfig, ComposeName, Duplicates
 from topr_exp.types import TOPRError
 
 Rows = NDArray[np.int64]
+Words = tuple[str, str, str]  # the setting that asks for exact shares of two kinds of completions, and their names
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,10 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
     """The training set of single completions that `config` asks for.
 
     uniform: N of all. positives: N of the correct ones. proportion: round(pN) correct ones and the rest incorrect,
-    without `n_examples` as many as there are for that share. anna_karenina: the first correct completion of each
-    problem, then random incorrect ones up to N. N above what there is takes all and says so in the description
-    (proportion refuses: it promises the share, and so does `mix`, of imported completions among sampled ones).
+    without `n_examples` as many as there are for that share. anna_karenina: the first correct completion, in sample
+    order, of each problem (N of these where there are more), then random incorrect ones up to N. N above what there is
+    takes all and says so in the description (proportion refuses: it promises the share, and so does `mix`, of imported
+    completions among sampled ones).
 
     Raises TOPRError when there is nothing to train on or too little of one kind.
     """
@@ -60,9 +61,12 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
         chosen = sample_proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
         available = largest_set_size(int(positive.sum()), int((~positive).sum()), config.positive_share)
     else:
-        firsts = first_positives(candidates, rows)
-        chosen = sample_anna_karenina(rng, firsts, rows[~positive], n)
-        available = len(firsts) + int((~positive).sum())
+        positives = rows[positive]
+        _, first = np.unique(candidates.problem[positives], return_index=True)
+        firsts, negatives = positives[first], rows[~positive]
+        chosen = sample_rows(rng, firsts, n)
+        chosen = np.concatenate([chosen, sample_rows(rng, negatives, None if n is None else n - len(chosen))])
+        available = len(firsts) + len(negatives)
         if n is not None and n <= len(firsts):
             note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
     chosen.sort()
@@ -78,8 +82,8 @@ def select_mix(
     if config.name is ComposeName.positives:
         rows = rows[candidates.positive[rows]]
     imported = candidates.imported[rows]
-    kinds = Kinds("compose.mix", "imported", "sampled")
-    chosen = sample_proportion(rng, rows[imported], rows[~imported], config.mix, config.n_examples, kinds)
+    words = ("compose.mix", "imported", "sampled")
+    chosen = sample_proportion(rng, rows[imported], rows[~imported], config.mix, config.n_examples, words)
     count = int(candidates.imported[chosen].sum())
     note = f"compose.mix={config.mix:g}: {count} imported and {len(chosen) - count} sampled completions"
     return chosen, largest_set_size(int(imported.sum()), int((~imported).sum()), config.mix), note
@@ -153,47 +157,26 @@ def largest_set_size(positives: int, negatives: int, share: float) -> int:
     return n
 
 
-class Kinds(NamedTuple):
-    """The two kinds of completions that a set has exact shares of, in words, and the setting that asks for it."""
-
-    key: str
-    first: str
-    second: str
-
-
-CORRECTNESS = Kinds("compose.positive_share", "correct", "incorrect")
+CORRECTNESS = ("compose.positive_share", "correct", "incorrect")
 
 
 def sample_proportion(
-    rng: np.random.Generator, first: Rows, second: Rows, share: float, n: int | None, kinds: Kinds = CORRECTNESS
+    rng: np.random.Generator, first: Rows, second: Rows, share: float, n: int | None, words: Words = CORRECTNESS
 ) -> Rows:
     """round(share n) of the first kind and n - round(share n) of the second; TOPRError when there are too few."""
-    largest = largest_set_size(len(first), len(second), share)
+    largest, (key, one, other) = largest_set_size(len(first), len(second), share), words
     if n is None:
         if not (len(first) and len(second)):
             raise TOPRError(
-                f"{kinds.key}={share:g} needs {kinds.first} and {kinds.second} completions; "
-                f"{len(first)} {kinds.first} and {len(second)} {kinds.second} are available"
+                f"{key}={share:g} needs {one} and {other} completions; "
+                f"{len(first)} {one} and {len(second)} {other} are available"
             )
         n = largest
     wanted = round(share * n)
-    for kind, rows, count in ((kinds.first, first, wanted), (kinds.second, second, n - wanted)):
+    for kind, rows, count in ((one, first, wanted), (other, second, n - wanted)):
         if count > len(rows):
             raise TOPRError(
-                f"{kinds.key}={share:g} with compose.n_examples={n} needs {count} {kind} "
+                f"{key}={share:g} with compose.n_examples={n} needs {count} {kind} "
                 f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
             )
     return np.concatenate([sample_rows(rng, first, wanted), sample_rows(rng, second, n - wanted)])
-
-
-def first_positives(candidates: Candidates, rows: Rows) -> Rows:
-    """The first correct completion, in sample order, of each problem that has one."""
-    positives = rows[candidates.positive[rows]]
-    _, first = np.unique(candidates.problem[positives], return_index=True)
-    return positives[first]
-
-
-def sample_anna_karenina(rng: np.random.Generator, firsts: Rows, negatives: Rows, n: int | None) -> Rows:
-    """All firsts, then random negatives up to n in all; where n is less than the firsts, n of these alone."""
-    chosen = sample_rows(rng, firsts, n)
-    return np.concatenate([chosen, sample_rows(rng, negatives, None if n is None else n - len(chosen))])

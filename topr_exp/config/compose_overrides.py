@@ -91,8 +91,6 @@ class Composer:
         if override.is_delete():
             raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
         if key.startswith(("hydra.", "hydra/")):
-            if key == "hydra.sweeper.params":  # OmegaConf can't merge it into the null that stands there
-                raise ConfigError(f"{text}: that is for YAML files; here give the values themselves, as in -m seed=0,1")
             if not HYDRA_READ.match(key):
                 raise ConfigError(f"{text}: nothing reads {key}; output_dir, name and cluster say where runs are")
         elif key in self.groups:

@@ -43,7 +43,10 @@ class Showcase:
         assert self.base is not None, "the base comes first"
         for made_in, shown in {0: self.base, iteration: evaluation}.items():
             entries = sample_entries("test", made_in, shown.rollouts, shown.verdicts, shown.questions.problems)
-            known = self.known("test", made_in)
+            shown_before = [
+                entry for entry in self.entries() if (entry["set"], entry["iteration"]) == ("test", made_in)
+            ]
+            known = {(entry["problem"], entry["sample"]): entry["logp"] for entry in shown_before}
             for entry in entries:
                 entry["logp"] = known.get((entry["problem"], entry["sample"]), {})
             self.score(entries, shown.rollouts, policy, iteration)
@@ -76,11 +79,6 @@ class Showcase:
             for entry, value in zip(entries, values, strict=True):
                 entry["logp"][str(iteration)] = float(np.sum(value, dtype=np.float64))
 
-    def known(self, split: str, iteration: int) -> dict[tuple[str, int], dict[str, float]]:
-        """The log-probabilities that are there, by problem and sample."""
-        shown = [entry for entry in self.entries() if (entry["set"], entry["iteration"]) == (split, iteration)]
-        return {(entry["problem"], entry["sample"]): entry["logp"] for entry in shown}
-
     def entries(self) -> list[dict[str, Any]]:
         return [entry for entry in read_lines(self.path)[0] if {"set", "iteration"} <= entry.keys()]
 
@@ -101,22 +99,12 @@ def sample_entries(
         rows = np.flatnonzero(verdicts.codes == code)
         for row in rows[np.unique(np.linspace(0, len(rows) - 1, PER_VERDICT).round().astype(int))] if len(rows) else []:
             problem = problems[int(rollouts.problem[row])]
-            entries.append(
-                {
-                    "set": split,
-                    "iteration": iteration,
-                    "row": int(row),
-                    "problem": problem.id,
-                    "sample": int(rollouts.sample[row]),
-                    "level": problem.level,
-                    "subject": problem.subject,
-                    "question": problem.question,
-                    "gold": problem.answer,
-                    "completion": rollouts.texts(int(row), int(row) + 1)[0],
-                    "verdict": verdict,
-                    "answer": verdicts.columns["answer"][int(row)].as_py(),
-                    "tokens": len(rollouts.tokens[int(row)]),
-                    "truncated": bool(rollouts.truncated[row]),
-                }
-            )
+            entries.append({
+                "set": split, "iteration": iteration, "row": int(row), "problem": problem.id,
+                "sample": int(rollouts.sample[row]), "level": problem.level, "subject": problem.subject,
+                "question": problem.question, "gold": problem.answer,
+                "completion": rollouts.texts(int(row), int(row) + 1)[0], "verdict": verdict,
+                "answer": verdicts.columns["answer"][int(row)].as_py(), "tokens": len(rollouts.tokens[int(row)]),
+                "truncated": bool(rollouts.truncated[row]),
+            })  # fmt: skip
     return entries

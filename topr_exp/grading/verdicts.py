@@ -19,7 +19,6 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.imported import match_problems
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
-from topr_exp.store.catalog import find
 from topr_exp.store.table import Table
 from topr_exp.types import VERDICTS, Problem, TOPRError
 
@@ -157,6 +156,8 @@ def regrade_table(table: Table, store: Store, own: str | None = None) -> tuple[i
     own: the user's grader that may run; a key names one, but a store is not trusted with code. Raises TOPRError
     for any other grader, one that has changed, and completions that are not in the store.
     """
+    if table.error:
+        raise TOPRError(table.error)
     cut_off = [Verdicts("", table.shard(index)).cut_off for index in range(table.shards)]
     if not sum(cut_off):
         return 0, 0
@@ -166,7 +167,7 @@ def regrade_table(table: Table, store: Store, own: str | None = None) -> tuple[i
     check_name(name)
     if key["version"] != version(name):
         raise TOPRError(f"its grader {name} is not found as it was then; a run that needs the verdicts makes new ones")
-    completions = find(store, key["rollouts"].partition(" ")[0]).read()
+    completions = store.open(store.place(key["rollouts"].partition(" ")[0])).read()
     problem, left = _answered(completions, key["rollouts"]), 0
     problems = [Problem(str(index), "", gold) for index, gold in enumerate(key["golds"])]
     with Grader(name, graded=key.get("graded", False), threshold=key.get("threshold", 1.0)) as grader:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime.files import CHECKSUMS, file_sha256, find_damage
+from topr_exp.runtime.files import CHECKSUMS, file_digest, find_damage
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def weights_fingerprint(folder: Path) -> str:
 
     About a second for 2 GB. Raises TOPRError where the folder has checksums, as a trained model does, and differs.
     """
-    digests = {path.name: file_sha256(path) for path in read_files(folder)}
+    digests = {path.name: file_digest(path) for path in read_files(folder)}
     refuse_damage(folder, digests)
     return hashlib.sha256("".join(f"{name}:{digest}\n" for name, digest in digests.items()).encode()).hexdigest()[:32]
 

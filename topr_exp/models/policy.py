@@ -22,6 +22,7 @@ from topr_exp.models.files import ADAPTER, with_bos
 from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder, write_checksums
+from topr_exp.types import TOPRError
 
 log = logging.getLogger(__name__)
 MOST_LOST = 0.1  # of what an adapter adds, in the weights that it is merged into; above it is worth a warning
@@ -66,14 +67,12 @@ class Policy:
     @property
     def vocabulary(self) -> int:
         """Rows of the output layer."""
-        size: int = self.model.get_output_embeddings().weight.shape[0]
-        return size
+        return int(self.model.get_output_embeddings().weight.shape[0])
 
     @property
     def context(self) -> int:
         """Most tokens of prompt and completion together."""
-        length: int = self.model.config.max_position_embeddings
-        return length
+        return int(self.model.config.max_position_embeddings)
 
     @cached_property
     def eos_ids(self) -> list[int]:
@@ -210,3 +209,29 @@ def stored(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         for name, buffer in module.named_buffers(prefix, recurse=False):
             if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
                 yield name, buffer
+
+
+# ---- memory
+
+
+@contextlib.contextmanager
+def memory_for(work: str, way_out: str) -> Iterator[None]:
+    """While the block runs, an allocation that fails becomes a TOPRError: what was tried, and what to set instead."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not ran_out(error):
+            raise
+        raise TOPRError(f"out of memory {work}; {way_out}; what was finished before is kept") from error
+
+
+def ran_out(error: RuntimeError) -> bool:
+    """True for an allocation that failed, on a GPU or by torch's CPU allocator."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def release_gpu_memory() -> None:
+    """Give back the GPU memory that torch keeps for later in this process."""
+    if torch.cuda.is_available():
+        gc.collect()
+        torch.cuda.empty_cache()

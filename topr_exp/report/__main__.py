@@ -61,7 +61,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     comparison = group_runs(runs)
     groups, notes = best_first(comparison.groups), different_bases(runs)
     if len(groups) > figures.MOST_LINES:
-        notes.append(f"figures/ shows the {figures.MOST_LINES} of {len(groups)} groups with the highest final pass@1")
+        notes.append(f"figures show the {figures.MOST_LINES} of {len(groups)} groups with the highest final pass@1")
     plots = figures.plots(comparison, groups)
     files, drawings = figures.draw_files(plots)
     title = " and ".join(folder.resolve().name for folder in folders)

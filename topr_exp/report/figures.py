@@ -32,7 +32,6 @@ BASE = -1  # the style of a base's line
 MOST_LINES = 10  # of a figure
 POINTS = 160  # of a curve that is drawn, at most; more updates are averaged in bins
 LONGEST_TICK = 30  # characters
-MOST_INSIDE = 4  # entries of a legend that stands inside its plot
 ASIDE, ASIDE_OF_TICK = 0.008, 0.12  # between error bars of the same place, of an axis and between ticks
 PERCENT = 100.0  # the scale of shares
 STYLE: Any = {
@@ -250,7 +249,10 @@ def draw_files(found: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, str]]
             # Without a legend, which the page has. No date inside, so that the same runs give the same files.
             svg = saved(figure, "svg", {"Date": None, "Creator": None}).decode()
             drawings[plot.name] = svg[svg.index("<svg") :]
-            add_legend(figure)
+            if len(plot.lines) > 1:
+                figure.set_size_inches(7.2, 3.3)
+                figure.set_layout_engine("constrained")
+                figure.legend(loc="outside right upper")
             files[f"{plot.name}.pdf"] = saved(figure, "pdf", {"CreationDate": None})
             files[f"{plot.name}.png"] = saved(figure, "png", {})
     captions = [f"{plot.name}: {plot.caption}" for plot in found]
@@ -307,14 +309,3 @@ def draw(plot: Plot) -> Figure:
         ax.grid(axis="x", visible=False)
     ax.set(xlabel=plot.x_title, ylabel=plot.y_title)
     return figure
-
-
-def add_legend(figure: Figure) -> None:
-    """Inside while there is room, else beside the plot."""
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    if len(labels) > MOST_INSIDE:
-        figure.set_size_inches(7.2, 3.3)
-        figure.set_layout_engine("constrained")
-        figure.legend(handles, labels, loc="outside right upper")
-    elif labels:
-        figure.axes[0].legend()

@@ -14,9 +14,9 @@ from typing import Any
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
-from topr_exp.runs.console import results, warn
-from topr_exp.runs.measurements import Evaluations, Metrics
+from topr_exp.runs.console import results, say, warn
 from topr_exp.runs.provenance import environment
+from topr_exp.runs.records import Evaluations, Metrics
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import disk_errors, guarded, write_json, write_text, write_whole
@@ -146,6 +146,11 @@ class RunFolder:
         if not self.done and stored.get(what) != found:
             write_json(self.path / "inputs.json", {**stored, what: found})
 
+    def noted(self, what: str) -> dict[str, Any] | None:
+        """Read `files`, `models` or `looks` of inputs.json; None where it is silent."""
+        found = (self.read("inputs.json", "files") or {}).get(what)
+        return found if isinstance(found, dict) else None
+
     def read(self, name: str, key: str = "") -> dict[str, Any] | None:
         """A JSON object of the folder; None where it is absent or, with a warning, damaged. key: one that it has."""
         path = self.path / name
@@ -157,11 +162,6 @@ class RunFolder:
             warn(f"{path} is damaged" + (", and what it said of earlier attempts is lost" if not self.done else ""))
         return found
 
-    def noted(self, what: str) -> dict[str, Any] | None:
-        """Read `files`, `models` or `looks` of inputs.json; None where it is silent."""
-        found = (self.read("inputs.json", "files") or {}).get(what)
-        return found if isinstance(found, dict) else None
-
     def results(self) -> str | None:
         """The results of a finished run for people to read; None, with a warning, where its summary is damaged."""
         path = self.path / "summary.json"
@@ -170,6 +170,15 @@ class RunFolder:
         except (AttributeError, KeyError, TypeError, ValueError):
             warn(f"{path} is missing or damaged and is made again")
             return None
+
+    def show_finished(self) -> dict[str, Any]:
+        """Print the results of a run that finished before, and what of its files is lost; returns the summary."""
+        if lost := self.metrics.missing(self._config.iterations):
+            warn(f"{self.metrics.path} lacks {lost}")
+        if damaged := self.evaluations.damaged():
+            warn(f"{self.evaluations.path}: {damaged} damaged")
+        say(f"finished before, nothing to do: {self.path}\n\n{self.results()}")
+        return self.read("summary.json") or {}
 
     @property
     def done(self) -> bool:
@@ -218,22 +227,22 @@ class RunFolder:
             with self._stop.immediate() if name != "training" else contextlib.nullcontext():
                 yield
         finally:
-            self.flush_timer()
+            self._flush_timer()
         self.save_state()
 
     @contextlib.contextmanager
     def nested_stage(self, name: str) -> Iterator[None]:
         """Time a block within a stage under the name of another one."""
-        self.flush_timer()
+        self._flush_timer()
         stage, self.stage_name = self.stage_name, name
         try:
             yield
         finally:
-            self.flush_timer()
+            self._flush_timer()
             self.stage_name = stage
 
-    def flush_timer(self) -> None:
-        """Count the seconds since the last lap for the present stage."""
+    def _flush_timer(self) -> None:
+        """Count the seconds since the last call for the present stage."""
         now = time.monotonic()
         self.seconds[self.stage_name] += now - self._began
         self._began = now
@@ -261,14 +270,14 @@ class RunFolder:
     def before_checkpoint(self, step: int, steps: int) -> None:
         """Make every logged line durable, since the checkpoint counts on them, and note how far the run got."""
         self.metrics.make_durable()
-        self.flush_timer()
+        self._flush_timer()
         self._save_progress({**(self._progress or {}), "done": step, "total": steps, "unit": "updates"})
 
     @main_process_only
     def save_training_set(
         self, iteration: int, examples: Any, summary: dict[str, Any], sources: dict[str, str]
     ) -> None:
-        """Which completions (rows of the rollouts) an iteration trains on, what they are and where they lie."""
+        """Save the completions (rows of the rollouts) that an iteration trains on, their summary and their tables."""
         import numpy as np
 
         target = self.path / f"iteration-{iteration}"
@@ -288,32 +297,30 @@ class RunFolder:
         from topr_exp.composition.description import no_positives
 
         records = self.metrics.of_iteration(iteration)
-        share = float(np.mean([record["positive_share"] for record in records]))
+        means = {name: float(np.mean([record[name] for record in records]))
+                 for name in ("positive_share", "mean_reward") if name in records[0]}  # fmt: skip
+        # Each record of a round says the same of its completions.
+        totals = {name: int(sum({each["round"]: each[name] for each in records if each.get(name)}.values()))
+                  for name in ("cut_off", "problems_drawn", "problems_kept")
+                  if name == "cut_off" or any(name in each for each in records)}  # fmt: skip
         target = self.path / f"iteration-{iteration}"
         target.mkdir(exist_ok=True)
-        summary = {"n_train": trained, "positive_share": share, "baseline": baseline, "effective_positive": None}
-        if "mean_reward" in records[0]:
-            summary["mean_reward"] = float(np.mean([record["mean_reward"] for record in records]))
-        rounds = {record["round"]: record for record in records if (record.get("cut_off") or 0) > 0}
-        summary["cut_off"] = int(sum(record["cut_off"] for record in rounds.values()))
-        drawn = {record["round"]: record for record in records if "problems_drawn" in record}
-        for name in ("problems_drawn", "problems_kept") if drawn else ():
-            summary[name] = sum(record[name] for record in drawn.values())
-        write_json(target / "training_set.json", {**summary, "note": no_positives(share, trained)})
+        note = no_positives(means["positive_share"], trained)
+        more = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
+        write_json(target / "training_set.json", {**means, **totals, **more})
 
 
 def refuse_other_experiment(config: Config, stored: Any) -> None:
     """Raise TOPRError, with the differences, when the run's config.json, as stored, is of another experiment."""
     before = stored.get("identity") if isinstance(stored, dict) else None
-    if before is not None and (differences := differing(before, config.identity)):
+    if before is not None and (differences := list(differing(before, config.identity))):
         raise TOPRError(f"{config.folder} holds another experiment ({'; '.join(differences[:4])}); set another name")
 
 
-def differing(old: Any, new: Any, prefix: str = "") -> list[str]:
+def differing(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
     """The settings that differ, as `key: old -> new`."""
     if isinstance(old, dict) and isinstance(new, dict):
-        found = []
         for key in sorted({*old, *new}):
-            found += differing(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
-        return found
-    return [] if old == new else [f"{prefix}: {old} -> {new}"]
+            yield from differing(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
+    elif old != new:
+        yield f"{prefix}: {old} -> {new}"

@@ -1,4 +1,4 @@
-"""The files and models that a run reads, by content: it goes on, and answers, only with those that it began with."""
+"""Inputs of a run (files and models by content, CPU threads): it goes on only with those that it was begun with."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from topr_exp.config.settings import Config
 from topr_exp.grading.grader import source_file
 from topr_exp.models.files import ADAPTER
 from topr_exp.models.loading import check_folder, find_folder, read_files, refuse_damage, weights_fingerprint
+from topr_exp.runs.console import warn
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import disk_errors, file_digest
 from topr_exp.types import TOPRError
@@ -20,23 +21,18 @@ from topr_exp.types import TOPRError
 if TYPE_CHECKING:
     from topr_exp.runs.folder import RunFolder
 
-StatSignature = dict[str, list[int]]  # of a model's folder: bytes and time of change of each file
-
 
 def refuse_changed_inputs(run: RunFolder, config: Config) -> None:
     """Raise TOPRError when a file or a model folder is not what the run was begun with. Nothing is written.
 
-    A model whose files look as they did is not read: hashing 16 GB takes 8 seconds and more.
+    A model whose files have their old sizes and times is not read: hashing 16 GB takes 8 seconds and more.
     """
     if run.read("inputs.json", "files") is None:
         return
     run.refuse_changed("files", fingerprints(config))
     models, looks = run.noted("models") or {}, run.noted("looks") or {}
-    other = {
-        key: path
-        for key, path in model_folders(config).items()
-        if key in models and stat_signature(path) != looks.get(key)
-    }
+    folders = {key: path for key, path in model_folders(config).items() if key in models}
+    other = {key: path for key, path in folders.items() if stat_signature(path) != looks.get(key)}
     run.refuse_changed("models", models | {key: weights_fingerprint(path) for key, path in other.items()})
 
 
@@ -58,14 +54,26 @@ def note_models(run: RunFolder, config: Config, fingerprint: str) -> None:
     The others were compared by `refuse_changed_inputs`.
     """
     folders = model_folders(config)
-    others = {key: path for key, path in folders.items() if key != "model.path"}
     noted = run.noted("models")
     if noted is None:
-        noted = {key: weights_fingerprint(path) for key, path in others.items()}
+        noted = {key: weights_fingerprint(path) for key, path in folders.items() if key != "model.path"}
     found = {**noted, "model.path": fingerprint}
     run.refuse_changed("models", found)
     run.note("models", found)
     run.note("looks", {key: stat_signature(path) for key, path in folders.items()})
+
+
+def keep_threads(run: RunFolder, config: Config) -> None:
+    """Compute with as many CPU threads as the run was begun with, since their number decides the last digits."""
+    import torch
+
+    before, now = (run.read("environment.json") or {}).get("threads"), torch.get_num_threads()
+    if before is None or before == now:
+        return
+    if config.cluster.threads is None:
+        torch.set_num_threads(before)
+    else:
+        warn(f"the run was begun with cluster.threads={before}; with {now} its last digits may differ")
 
 
 def model_folders(config: Config) -> dict[str, Path]:
@@ -79,7 +87,7 @@ def model_folders(config: Config) -> dict[str, Path]:
     return {key: path for key, path in found.items() if path is not None}
 
 
-def stat_signature(path: Path) -> StatSignature:
+def stat_signature(path: Path) -> dict[str, list[int]]:
     """Sizes and times of a model folder's files, without reading them."""
     with disk_errors(f"read {path}"):
         statuses = {file.name: file.stat() for file in read_files(path)}
@@ -98,7 +106,7 @@ def fingerprints(config: Config) -> dict[str, str]:
 
 @functools.lru_cache
 def digest_of(path: Path, size: int, changed: int) -> str:
-    """The hash of a file that looks like this: the runs of a sweep read the same files."""
+    """The hash of a file with this size and time: the runs of a sweep read the same files."""
     return file_digest(path)
 
 

@@ -1,4 +1,4 @@
-"""The records of a run on one axis: optimizer steps and samples, counted through all its iterations.
+"""The measurements of a run as lines of JSON: `metrics.jsonl`, one an update, and `eval.jsonl`, one an evaluation.
 
 They may be read while the run writes them, or after it died: a half-written line is left for the next time, a damaged
 one is counted. Nothing that stands in a file raises an error here.
@@ -6,48 +6,164 @@ one is counted. Nothing that stands in a file raises an error here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from topr_exp.runtime.jsonfiles import parse_object
+from topr_exp.runs.console import warn
+from topr_exp.runtime.distributed import main_process_only
+from topr_exp.runtime.files import disk_errors, write_text
+from topr_exp.runtime.jsonfiles import parse_object, read_lines
 
 Record = dict[str, Any]
+SHOWN = 10  # most updates that a warning names
+
+
+# ---- writing
+
+
+class Metrics:
+    """metrics.jsonl, which grows while the run trains."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "metrics.jsonl"
+        self.listener: Callable[[Record], None] | None = None  # called with each new record
+        self._file: IO[str] | None = None
+
+    @main_process_only
+    def rewind(self, iteration: int, step: int) -> None:
+        """Drop the lines after `step` of `iteration` (and damaged ones): they will be written again.
+
+        A warning names the updates before, whose lines are lost.
+        """
+        kept = {place: record for place, record in self._updates().items() if place <= (iteration, step)}
+        write_lines(self.path, kept.values())
+        if lost := missing_updates(kept, iteration, step):
+            warn(f"{self.path}: damaged, the records of {lost} are lost")
+        self.close()
+        with disk_errors(f"write {self.path}"):
+            self._file = self.path.open("a", encoding="utf-8")
+
+    @main_process_only
+    def append(self, record: dict[str, float]) -> None:
+        """Add the record of an update; null for what is not finite, which JSON does not have."""
+        assert self._file is not None, "rewind first"
+        with disk_errors(f"write {self.path}"):
+            known = {name: value if math.isfinite(value) else None for name, value in record.items()}
+            self._file.write(json.dumps(known) + "\n")
+            self._file.flush()
+        if self.listener is not None:
+            self.listener(known)
+
+    @main_process_only
+    def make_durable(self) -> None:
+        """Have every line on the disk before this returns."""
+        assert self._file is not None, "rewind first"
+        with disk_errors(f"write {self.path}"):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # each line was flushed when it was written
+                self._file.close()
+
+    def of_iteration(self, iteration: int) -> list[Record]:
+        """The records of an iteration's updates."""
+        return [record for place, record in self._updates().items() if place[0] == iteration]
+
+    def missing(self, iterations: int) -> str:
+        """The updates before the last ones recorded whose lines are lost, in words; "" for none."""
+        return missing_updates(self._updates(), iterations)
+
+    def _updates(self) -> dict[tuple[int, int], Record]:
+        """The records by iteration and number of the update."""
+        return {(each["iteration"], each["step"]): each for each in filter(is_update, read_lines(self.path)[0])}
+
+
+class Evaluations:
+    """eval.jsonl: the base model, what was measured while training, and the model of each iteration."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "eval.jsonl"
+        self.listener: Callable[[Record], None] | None = None  # called with each new record
+
+    def damaged(self) -> int:
+        """Count the lines that hold no evaluation."""
+        records, damaged = read_lines(self.path)
+        return damaged + sum(not is_evaluation(record) for record in records)
+
+    @main_process_only
+    def drop_damaged(self) -> None:
+        """Drop damaged lines, with a warning: what of them an attempt does not measure again is lost."""
+        if dropped := self.damaged():
+            warn(f"{self.path}: {dropped} damaged; only evaluations from here on are made again")
+            write_lines(self.path, filter(is_evaluation, read_lines(self.path)[0]))
+
+    @main_process_only
+    def add(self, record: Record) -> None:
+        """Write an evaluation in place of an earlier one of the same weights and problems."""
+        records = {evaluated(each): each for each in read_lines(self.path)[0]}
+        records[evaluated(record)] = record  # in its place: a resumed run must not change the order
+        write_lines(self.path, records.values())
+        if self.listener is not None:
+            self.listener(record)
+
+    def on_all_problems(self) -> list[Record]:
+        """The records on the whole test set, one an iteration."""
+        return [record for record in read_lines(self.path)[0] if not record.get("subset")]
+
+
+def write_lines(path: Path, records: Iterable[Record]) -> None:
+    write_text(path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def missing_updates(there: Iterable[tuple[int, int]], iterations: int, end: int | None = None) -> str:
+    """The updates of some iterations that are not there, in words; end: the last one of the last iteration."""
+    parts, known = [], set(there)
+    for iteration in range(1, iterations + 1):
+        steps = {step for place, step in known if place == iteration}
+        last = end if end is not None and iteration == iterations else max(steps, default=0)
+        if lost := [step for step in range(1, last + 1) if step not in steps]:
+            shown = ", ".join(map(str, lost[:SHOWN])) + (", ..." if len(lost) > SHOWN else "")
+            parts.append(f"{len(lost)} of {last} updates of iteration {iteration} ({shown})")
+        elif not steps and (end is None or iteration != iterations):
+            parts.append(f"all updates of iteration {iteration}")
+    return " and ".join(parts)
+
+
+def evaluated(record: Record) -> tuple[Any, ...]:
+    """Key of an evaluation: the iteration, the update within it (None: its end), and whether a part of the test."""
+    return record.get("iteration"), record.get("step"), record.get("subset", False)
+
+
+# ---- reading
 
 
 @dataclass
 class Lines:
-    """A growing file of JSON objects, one a line, as far as its lines are complete."""
+    """A file of JSON objects, one a line, as far as its lines are complete."""
 
     path: Path
     records: list[Record] = field(default_factory=list)
     damaged: int = 0  # lines that are no JSON object
     unended: int = 0  # bytes after the last whole line
-    _file: tuple[int, int] = (0, 0)
-    _read: int = 0
 
     def refresh(self) -> None:
-        """Read what was added; from the start again where the file was replaced or cut."""
+        """Read what is there now."""
         try:
-            with self.path.open("rb") as file:
-                status = self.path.stat()
-                if (status.st_dev, status.st_ino) != self._file or status.st_size < self._read:
-                    self.records, self.damaged, self._read = [], 0, 0
-                    self._file = (status.st_dev, status.st_ino)
-                file.seek(self._read)
-                new = file.read()
+            content = self.path.read_bytes()
         except OSError:
             return
-        whole = new[: new.rfind(b"\n") + 1]
-        self._read, self.unended = self._read + len(whole), len(new) - len(whole)
-        for line in whole.splitlines():
-            record = parse_object(line)
-            if record is None:
-                self.damaged += 1
-            else:
-                self.records.append(record)
+        end = content.rfind(b"\n") + 1
+        found = [parse_object(line) for line in content[:end].splitlines()]
+        self.records = [record for record in found if record is not None]
+        self.damaged, self.unended = found.count(None), len(content) - end
 
 
 def is_update(record: Record) -> bool:

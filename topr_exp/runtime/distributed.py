@@ -1,8 +1,7 @@
 """The processes of a run, one a GPU: which of them this one is, and what all of them have to agree on.
 
-Every process runs the same program. Process 0 leads: it alone writes the run's folder and talks to the user. The
-variables RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who a process is, as torchrun sets them; our
-own launcher and Slurm's tasks set the same. Without them a run is one process, and nothing here imports torch.
+Every process runs the same program; process 0 alone writes the run's folder and talks to the user. The variables that
+torchrun sets say who a process is. Without them a run is one process, and nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -35,10 +34,9 @@ def launched_processes() -> int:
 
 @contextlib.contextmanager
 def process_group(device: str) -> Iterator[None]:
-    """Be one of the processes of a run while the block runs.
+    """Be one of the processes of a run while the block runs; each takes the GPU of its local rank.
 
-    device: auto, cpu or cuda; each process takes the GPU of its local rank. Raises ConfigError where a process would
-    have none of its own.
+    device: auto, cpu or cuda. Raises ConfigError where a process would have no GPU to itself.
     """
     global _rank, _size
     if launched_processes() == 1:
@@ -153,34 +151,13 @@ def broadcast(value: T) -> T:
     return values[0]  # type: ignore[return-value]
 
 
-def publish(key: str, text: str) -> None:
-    """Let the other processes of the run read a text without waiting for each other."""
-    if _size > 1:
-        from torch.distributed import distributed_c10d
-
-        distributed_c10d._get_default_store().set(key, text)
-
-
-def published(key: str) -> str | None:
-    """What a process of the run published; None where none did."""
-    if _size == 1:
-        return None
-    from torch.distributed import distributed_c10d
-
-    store = distributed_c10d._get_default_store()
-    return store.get(key).decode() if store.check([key]) else None
-
-
 def barrier() -> None:
     """Go on once every process got here: what process 0 wrote before is there for all."""
     all_gather(None)
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The error, or in its place a plain line where it only says that another process is gone.
-
-    Asked after `joined` too, when this process is alone again: the environment says what it was one of.
-    """
+    """The error, or in its place a plain line where it only says that another process is gone."""
     text = str(error)
     gone = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
     if launched_processes() > 1 and isinstance(error, RuntimeError) and any(sign in text for sign in gone):

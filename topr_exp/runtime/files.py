@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from topr_exp.runtime.jsonfiles import read_object
 from topr_exp.types import TOPRError
 
 TEMPORARY = ".tmp"  # ends the name of every file that may be deleted at any time
@@ -51,28 +52,16 @@ def unique_name() -> str:
 
 
 def file_digest(path: Path) -> str:
-    """BLAKE2b of a file, 32 hexadecimal digits."""
-    return _hash_file(path, hashlib.blake2b(digest_size=DIGEST_BYTES))
-
-
-def file_sha256(path: Path) -> str:
     """SHA-256 of a file."""
-    return _hash_file(path, hashlib.sha256())
-
-
-def _hash_file(path: Path, state: Any) -> str:
-    piece = memoryview(bytearray(1 << 20))
     with open(path, "rb", buffering=0) as file:
-        while count := file.readinto(piece):
-            state.update(piece[:count])
-    return str(state.hexdigest())
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def flushed_sha256(path: Path) -> str:
     """SHA-256 of a file that was just written, which reaches the disk meanwhile: neither waits for the other."""
     with ThreadPoolExecutor(1) as pool:
         flushing = pool.submit(sync_folder, path)  # opening and fsync work alike on files and folders
-        found = file_sha256(path)
+        found = file_digest(path)
         flushing.result()
     return found
 
@@ -91,18 +80,15 @@ def find_damage(folder: Path, known: Mapping[str, str] | None = None, part: slic
 
     known: checksums that were computed before. part: of the names, where several processes share the work.
     """
-    name = CHECKSUMS
-    try:
-        listed = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
-        if not isinstance(listed, dict) or listed.pop(CHECKSUMS, None) != _sha256_of_list(listed):
-            return f"{CHECKSUMS} is no whole list of checksums"
-        for name in sorted(listed)[part]:
-            if ((known or {}).get(name) or file_sha256(folder / name)) != listed[name]:
+    listed = read_object(folder / CHECKSUMS)[0]
+    if listed.pop(CHECKSUMS, None) != _sha256_of_list(listed):
+        return f"{CHECKSUMS} is no whole list of checksums"
+    for name in sorted(listed)[part]:
+        try:
+            if ((known or {}).get(name) or file_digest(folder / name)) != listed[name]:
                 return f"{name} has another checksum"
-    except (ValueError, RecursionError):
-        return f"{name} is no JSON"
-    except OSError as error:
-        return f"{name}: {error.strerror or error}"
+        except OSError as error:
+            return f"{name}: {error.strerror or error}"
     return None
 
 
@@ -110,18 +96,11 @@ def _sha256_of_list(checksums: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(checksums, sort_keys=True).encode()).hexdigest()
 
 
-def write_whole(path: Path, data: memoryview | bytes) -> None:
-    """Write a file as `whole_file` does."""
-    with whole_file(path) as file:
-        file.write(data)
-
-
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that is there whole or not at all when the block ends, also after a power cut.
 
-    A temporary beside it, fsync, rename, fsync of the folder. On any error the temporary is removed and the
-    error goes on. FileNotFoundError means that somebody swept the temporary: the file was made by another.
+    FileNotFoundError means that somebody swept the temporary file: the file was made by another.
     """
     temporary = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
     try:
@@ -148,6 +127,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def write_whole(path: Path, data: memoryview | bytes) -> None:
+    """Write a file as `whole_file` does."""
+    with whole_file(path) as file:
+        file.write(data)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace the file `path` by `text`, atomically; TOPRError (one line) when the disk refuses."""
     with disk_errors(f"write {path}"):
@@ -169,8 +154,7 @@ def guarded(folder: Path, check: Callable[[], None]) -> Iterator[None]:
         del _guards[folder]
 
 
-def _check_guards(path: Path) -> None:
-    """Called last, since flushing may have taken long: on a node that hung, say."""
+def _check_guards(path: Path) -> None:  # called last, since flushing may have taken long
     for folder, check in list(_guards.items()):
         if path.is_relative_to(folder):
             check()
@@ -203,13 +187,9 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def library_errors() -> Iterator[None]:
-    """Raise as OSError what torch and safetensors report in their own way when the disk refuses a write."""
+    """Raise as OSError what safetensors reports in its own way when the disk refuses a write."""
     try:
         yield
-    except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # of the open file that torch.save was given
-            raise error.__context__ from None
-        raise
     except Exception as error:
         number = re.search(r"\(os error (\d+)\)", str(error))
         if type(error).__name__ == "SafetensorError" and number:

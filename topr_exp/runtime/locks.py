@@ -1,12 +1,8 @@
 """Locks: which process makes a shard or runs a run, so that twenty on a shared file system do no work twice.
 
-A lock is the kernel's (flock), on a file `*.claim` that names host and process for messages. It ends with its process,
-however that ends; given back, its file is deleted. Where a file system refuses locks, work goes on without.
-
-Correctness never rests on a lock: shards are functions of (key, index) that are renamed into place whole, and a run
-compares its attempt's number before it writes.
-
-Not filelock: a colleague who may only read can't ask it for a lock's holder, so that flock is needed beside it.
+A lock is the kernel's (flock), on a file `*.claim` that names host and process for messages. It ends with its process;
+given back, its file is deleted. Correctness never rests on a lock: shards are renamed into place whole, and a run
+compares its attempt's number before it writes. (Not filelock: who may only read can't ask it for a lock's holder.)
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ os.register_at_fork(after_in_child=_close_held)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who holds a lock, as its file says."""
+    """Holder of a lock, as its file says."""
 
     host: str
     pid: int
@@ -52,11 +48,11 @@ class Owner:
         return f"{self.host}:{self.pid}" if self.host else "an unknown process"
 
     def is_here(self) -> bool:
-        """Return whether its process is on this machine."""
+        """True if its process is on this machine."""
         return self.host == socket.gethostname()
 
     def has_open(self, path: Path) -> bool:
-        """Return whether its process has a file open, as a lock's holder must: anybody can write a number into one."""
+        """True if its process has a file open, as a lock's holder must: anybody can write a number into one."""
         wanted = path.stat()
         for descriptor in (PROC / f"{self.pid}/fd").iterdir():
             with suppress(FileNotFoundError):  # closed by now
@@ -153,7 +149,7 @@ def _try_lock(descriptor: int, kind: int) -> bool | None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return whether an open file is still the one at `path`."""
+    """True if an open file is still the one at `path`."""
     with suppress(FileNotFoundError):
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     return False

@@ -1,4 +1,4 @@
-"""Progress of what takes long: a bar on a terminal, a plain line every ten seconds in a file."""
+"""Progress of what takes long: a line that is rewritten on a terminal, one every ten seconds in a file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from topr_exp.runtime.exit_status import printable
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_NOTES = 2.0
+CLEAR = "\r\x1b[K"  # from here the terminal's line is written anew
 
 # Called every few seconds with the progress: the run's folder notes it, so that others can see it.
 listener: Callable[[dict[str, Any]], None] | None = None
@@ -27,17 +28,11 @@ class Progress:
     def __init__(self, label: str, total: int, unit: str, *, done: int = 0, rate_unit: str | None = None) -> None:
         self.label, self.total, self.unit, self.rate_unit = label, total, unit, rate_unit or unit
         self.done = self.first = done
-        self.amount = 0.0
+        self.amount, self.note = 0.0, ""
         self.start = self.printed = time.monotonic()
         self.noted = -SECONDS_BETWEEN_NOTES
-        self.note = ""
-        self.bar = None
-        self.shown = distributed.is_main_process()  # one bar for all processes of a run
-        if self.shown and sys.stderr.isatty():
-            from tqdm import tqdm
-
-            layout = "{desc:<12} {percentage:3.0f}% {bar} {n_fmt}/{total_fmt} {unit}, {remaining} left{postfix}"
-            self.bar = tqdm(total=total, initial=done, desc=label, unit=unit, bar_format=layout, leave=False)
+        self.shown = distributed.is_main_process()  # one line for all processes of a run
+        self.terminal = self.shown and sys.stderr.isatty()
 
     def update(self, count: int, amount: float | None = None, note: str = "") -> None:
         """`count` more units are done; `amount` is what they add to the rate (default: `count`)."""
@@ -45,24 +40,17 @@ class Progress:
         self.amount += count if amount is None else amount
         self.note = note
         now = time.monotonic()
-        if self.bar is not None:
-            self.bar.set_postfix_str(", ".join(part for part in (self.rate(), note) if part), refresh=False)
-            self.bar.update(count)
-        elif self.shown and now - self.printed >= SECONDS_BETWEEN_LINES and self.done < self.total:
-            parts = [f"{self.done}/{self.total} {self.unit}", self.rate(), f"{self.left():.0f} s left", note]
-            print(f"{self.label:<12} " + ", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+        if self.terminal or (now - self.printed >= SECONDS_BETWEEN_LINES and self.done < self.total):
+            self.print(f", {self.left():.0f} s left")
             self.printed = now
         if listener is not None and now - self.noted >= SECONDS_BETWEEN_NOTES:
             self.noted = now
             listener({"done": self.done, "total": self.total, "unit": self.unit, "seconds_left": round(self.left(), 1)})
 
     def message(self, text: str) -> None:
-        """A line beside the bar, such as what this process waits for."""
-        text = printable(text)
-        if self.bar is not None:
-            self.bar.write(text, file=sys.stderr)
-        elif self.shown:
-            print(text, file=sys.stderr, flush=True)
+        """A line beside the progress, such as what this process waits for."""
+        if self.shown:
+            print((CLEAR if self.terminal else "") + printable(text), file=sys.stderr, flush=True)
 
     def left(self) -> float:
         """Seconds until the end, at the pace so far."""
@@ -73,15 +61,20 @@ class Progress:
         seconds = time.monotonic() - self.start
         return f"{self.amount / seconds:,.0f} {self.rate_unit}/s" if self.amount and seconds > 0 else ""
 
+    def print(self, when: str, *, ends: bool = False) -> None:
+        if self.shown:
+            parts = [f"{self.done}/{self.total} {self.unit}{when}", self.rate(), self.note]
+            text = f"{self.label:<12} " + ", ".join(part for part in parts if part)
+            start, end = (CLEAR, "\n" if ends else "") if self.terminal else ("", "\n")
+            print(start + text, end=end, file=sys.stderr, flush=True)
+
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.bar is not None:
-            self.bar.close()
-        if kind is None and self.shown:
-            seconds = time.monotonic() - self.start
-            parts = [f"{self.done}/{self.total} {self.unit} in {seconds:.1f} s", self.rate(), self.note]
-            print(f"{self.label:<12} " + ", ".join(part for part in parts if part), file=sys.stderr, flush=True)
+        if kind is None:
+            self.print(f" in {time.monotonic() - self.start:.1f} s", ends=True)
+        elif self.terminal:
+            print(file=sys.stderr)

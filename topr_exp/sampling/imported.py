@@ -12,7 +12,7 @@ from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
 from topr_exp.store import Ragged, Store
-from topr_exp.store.completions import empty_completion, import_file, missing_column, unknown_problem, unknown_token
+from topr_exp.store.completions import import_file, unknown_problem
 from topr_exp.types import Problem, TOPRError
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ def load_imported(
         raise TOPRError(f"data.completions={source}: neither a file nor a table of {store.root} (kind/hash)")
     columns = table.read()
     if missing := [name for name in ("problem_id", "question", "gold") if name not in columns.column_names]:
-        raise missing_column(source, missing[0])
+        raise TOPRError(
+            f"data.completions={source}: a table without {missing[0]}; write it to a file (python -m topr_exp.store "
+            "export) and give that"
+        )
     answered, index = match_problems(columns, problems, source)
     questions = tokenize_prompts(answered, prompter, policy, max_new_tokens=1)
     if questions.too_long:
@@ -106,6 +109,9 @@ def check_tokens(tokens: Ragged, vocabulary: int, source: str) -> None:
     """Refuse completions that can't be scored; the first bad one is named."""
     for number, row in enumerate(tokens, 1):
         if not len(row):
-            raise empty_completion(source, number)
-        if int(row.max()) >= vocabulary:
-            raise unknown_token(source, number, int(row.max()), vocabulary)
+            raise TOPRError(f"data.completions={source}: completion {number} is empty")
+        if (token := int(row.max())) >= vocabulary:
+            raise TOPRError(
+                f"data.completions={source}: completion {number} has token id {token}, the model has {vocabulary}; "
+                "leave out `tokens` to have the text tokenized"
+            )

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.config.model import SamplerConfig
+from topr_exp.config.model import SamplerConfig, VLLMConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.sampler import Sampler
+from topr_exp.sampling.sampler import HFSampler, Sampler
 from topr_exp.store import Ragged, Store
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
+LARGEST = 700.0  # log of what a float holds
+QUANTILES = (0.0, 0.01, 0.05, 0.5, 0.95, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,24 @@ class Completions:
     log_mu: Ragged | None = None
 
 
+@contextmanager
+def open_sampler(
+    config: SamplerConfig, scratch: Path, trust_remote_code: bool, *, beside_training: bool = False
+) -> Iterator[Sampler]:
+    """The sampler that the settings name, closed at the end of the block.
+
+    scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
+    Raises ConfigError where the program is not installed.
+    """
+    if not isinstance(config, VLLMConfig):
+        yield HFSampler(config)
+        return
+    from topr_exp.sampling.vllm import VLLM
+
+    with closing(VLLM(config, scratch, trust_remote_code, beside_training)) as sampler:
+        yield sampler
+
+
 def generate_rollouts(
     sampler: Sampler,
     policy: Policy,
@@ -109,17 +131,51 @@ def generate_rollouts(
 
     A shard is a function of the key and its index: it has its own random generator.
     """
+    import pyarrow as pa
+
     config, prompts = sampler.config, questions.prompts
     size = config.prompts_per_shard
     table = store.table("rollouts", rollouts_key(config, policy, questions, n, seed), -(-len(prompts) // size))
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
+    tokens: dict[int, int] = {}  # of the shards that this process samples
+
+    def make(shard: int) -> pa.Table:
+        start, end = shard * size, (shard + 1) * size
+        made = completions_table(sampler, policy, prompts[start:end], n, (seed, shard), questions.stop, first=start)
+        ids = [problem.id for problem in questions.problems[start:end] for _ in range(n)]
+        tokens[shard] = token_count(made)
+        made = made.append_column("problem_id", pa.array(ids, pa.string()))
+        return made.replace_schema_metadata({MADE_BY: json.dumps(sampler.made_by())})
+
+    def report(shard: int, made_here: bool) -> None:
+        note = [] if shard in tokens else ["from the store"]
+        progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, tokens.get(shard, 0), *note)
+
+    def wait(message: str) -> None:
+        if f":{os.getpid()}," not in message:  # for another lane
+            progress.message(message)
+
     with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
-        shards = ShardSampling(sampler, policy, questions, n, seed, progress)
-        threads = min(sampler.lanes, -(-table.shards // distributed.world_size()))  # other processes want some too
+        lanes = min(sampler.lanes, -(-table.shards // distributed.world_size()))  # other processes want some too
+        tell = (report, wait)  # of the shards of all lanes: one of them does
         with store.stop.leaving_together():
-            run_in_lanes(sampler, threads, lambda: table.fill(shards.make, shards.report, on_wait=shards.wait))
+            run_in_lanes(sampler, lanes, lambda lane: table.fill(make, *(tell if lane == 0 else ())))
     bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
-    return Rollouts(table.name, table.read(), prompts, bounds, shards.sampled)
+    return Rollouts(table.name, table.read(), prompts, bounds, sum(tokens.values()))
+
+
+def run_in_lanes(sampler: Sampler, lanes: int, work: Callable[[int], object]) -> None:
+    """Do the work in some of the sampler's lanes, in threads; the first error stops all."""
+    if lanes == 1:
+        work(0)
+        return
+    with ThreadPoolExecutor(lanes) as pool:
+        try:
+            for done in as_completed([pool.submit(work, lane) for lane in range(lanes)]):
+                done.result()
+        except BaseException:
+            sampler.stop()
+            raise
 
 
 def rollouts_key(
@@ -138,69 +194,6 @@ def rollouts_key(
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
         "version": VERSION,
     }
-
-
-@dataclass
-class ShardSampling:
-    """Samples the shards of a table of rollouts, in several threads, and says how far it is: each shard counts once."""
-
-    sampler: Sampler
-    policy: Policy
-    questions: TokenizedProblems
-    n: int
-    seed: int
-    progress: Progress
-    sampled: int = 0  # tokens
-    told: set[int] = field(default_factory=set)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def make(self, shard: int) -> pa.Table:
-        """Sample a shard."""
-        import pyarrow as pa
-
-        part, questions = self.prompts_of(shard), self.questions
-        prompts = questions.prompts[part]
-        seed = (self.seed, shard)
-        made = completions_table(self.sampler, self.policy, prompts, self.n, seed, questions.stop, first=part.start)
-        ids = [problem.id for problem in questions.problems[part] for _ in range(self.n)]
-        made = made.append_column("problem_id", pa.array(ids, pa.string()))
-        count = token_count(made)
-        with self.lock:
-            self.told.add(shard)
-            self.sampled += count
-            self.progress.update(len(prompts) * self.n, count)
-        return made.replace_schema_metadata({MADE_BY: json.dumps(self.sampler.made_by())})
-
-    def report(self, shard: int, made_here: bool) -> None:
-        """Count a shard that was there already, or that another process made."""
-        with self.lock:
-            if shard not in self.told:
-                self.told.add(shard)
-                self.progress.update(len(self.questions.prompts[self.prompts_of(shard)]) * self.n, 0, "from the store")
-
-    def wait(self, message: str) -> None:
-        """Say which process is waited for, unless it is this one in another thread."""
-        if self.sampler.lanes == 1 or f":{os.getpid()}," not in message:
-            self.progress.message(message)
-
-    def prompts_of(self, shard: int) -> slice:
-        """Which prompts a shard has."""
-        size = self.sampler.config.prompts_per_shard
-        return slice(shard * size, (shard + 1) * size)
-
-
-def run_in_lanes(sampler: Sampler, threads: int, work: Callable[[], object]) -> None:
-    """Do the work in some of the sampler's lanes; the first error stops all."""
-    if threads == 1:
-        work()
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for done in as_completed([pool.submit(work) for _ in range(threads)]):
-                done.result()
-        except BaseException:
-            sampler.stop()
-            raise
 
 
 def completions_table(
@@ -243,3 +236,45 @@ def fingerprint(rows: Sequence[NDArray[np.integer]]) -> str:
     for row in rows:
         digest.update(len(row).to_bytes(4, "little") + row.astype("<i4").tobytes())
     return digest.hexdigest()
+
+
+# ---- distance of the sampler's log-probabilities from log μ: the error of using one for the other
+
+
+def mismatch(mu: Sequence[NDArray[np.float32]], sampler: Sequence[NDArray[np.float32]]) -> dict[str, Any]:
+    """Quantiles of log μ − log q a token, and of the product of μ/q over a completion, as JSON-ready values.
+
+    mu, sampler: by completion, log μ(y_t | x, y_<t) as training scored it and log q(y_t | x, y_<t) of the
+    distribution that the token was drawn from (after temperature, top-k and top-p). The product is the factor by which
+    the importance ratio π/q of a completion differs from π/μ: all 1 where nothing was cut off, below 1 where it was.
+    """
+    values = [m.astype(np.float64) - s for m, s in zip(mu, sampler, strict=True)]
+    tokens = np.concatenate([np.zeros(0), *values])
+    if not len(tokens):
+        return {"tokens": 0}
+    sums = np.array([value.sum() for value in values])
+    return {
+        "tokens": len(tokens),
+        "per_token": quantiles(tokens),
+        "per_token_mean_absolute": float(np.abs(tokens).mean()),
+        "sequence_ratio": {key: math.exp(min(value, LARGEST)) for key, value in quantiles(sums).items()},
+    }
+
+
+def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
+    """Quantiles by name: min, 1%, ..., max."""
+    names = {0.0: "min", 1.0: "max"}
+    found = np.quantile(values, QUANTILES)
+    return {names.get(q, f"{100 * q:g}%"): float(value) for q, value in zip(QUANTILES, found, strict=True)}
+
+
+def describe_mismatch(found: dict[str, Any]) -> str:
+    """The same in a line."""
+    if not found["tokens"]:
+        return "log μ − log q: no tokens"
+    token, ratio = found["per_token"], found["sequence_ratio"]
+    return (
+        f"μ against the sampler's q: log μ − log q a token {token['50%']:.2g} ({token['1%']:.2g} to "
+        f"{token['99%']:.2g}), μ/q a completion {ratio['50%']:.4g} ({ratio['1%']:.4g} to {ratio['99%']:.4g}); "
+        "medians (1 % to 99 %)"
+    )

@@ -1,29 +1,48 @@
-"""Samplers: one interface to what draws completions, and the choice that the settings name."""
+"""Samplers: one interface to what draws completions, and the reference, transformers.
+
+The reference is exact ancestral sampling, batched, finished rows dropped.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
 
-from topr_exp.config.model import SamplerConfig, VLLMConfig
-from topr_exp.models.memory import memory_for
-from topr_exp.models.policy import Policy
-from topr_exp.sampling.hf import Sample, sample_completions
-from topr_exp.sampling.seeds import seed_of
+from topr_exp.config.model import SamplerConfig
+from topr_exp.models.policy import Policy, memory_for
+
+WORTH_A_PASS = 32  # tokens
 
 
-class Sampler(Protocol):
+def seed_of(*numbers: int) -> int:
+    """A 63-bit seed for every tuple of numbers."""
+    text = " ".join(map(str, numbers))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+@dataclass(slots=True)
+class Sample:
+    """One sampled completion."""
+
+    tokens: list[int] = field(default_factory=list)  # the end-of-sequence token included when it was sampled
+    logprobs: list[float] = field(default_factory=list)  # under the distribution each token was drawn from
+    finish: str = "length"  # stop (end-of-sequence), stop_string or length
+
+
+class Sampler:
     """Draws completions from policies; `prepare` comes before `sample`, `close` gives back what it holds."""
 
-    lanes: int  # calls of `sample` that may run at once, in threads
+    lanes = 1  # calls of `sample` that may run at once, in threads
 
-    @property
-    def config(self) -> SamplerConfig: ...
+    def __init__(self, config: SamplerConfig) -> None:
+        self.config = config
 
     def prepare(self, policy: Policy, length: int) -> None:
         """From now on sample from this policy, at most `length` tokens of prompt and completion together.
@@ -39,9 +58,11 @@ class Sampler(Protocol):
         seed: numbers that together name the randomness. stop: texts that end a completion. Raises TOPRError (one
         line) for an engine that could not be started or broke.
         """
+        raise NotImplementedError
 
     def made_by(self) -> dict[str, str]:
         """Program, versions and device that drew the completions. Kept with them; no part of their key."""
+        raise NotImplementedError
 
     def rest(self) -> None:
         """Free what can be freed at once: the policy trains next, and is sampled from again afterwards."""
@@ -53,14 +74,10 @@ class Sampler(Protocol):
         """Close for good: calls of `sample` that are under way fail."""
 
 
-class HFSampler:
+class HFSampler(Sampler):
     """transformers, on the device of the policy."""
 
-    lanes = 1
-
-    def __init__(self, config: SamplerConfig) -> None:
-        self.config = config
-        self.device = ""
+    device = ""
 
     def prepare(self, policy: Policy, length: int) -> None:
         self.device = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "cpu"
@@ -78,32 +95,187 @@ class HFSampler:
         versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
         return {"sampler": "hf", **versions, "device": self.device}
 
-    def rest(self) -> None:
-        pass
 
-    def close(self) -> None:
-        pass
+class PreallocatedLayer(DynamicLayer):
+    """Keys and values of one layer, written into spare room instead of being copied at every step."""
 
-    def stop(self) -> None:
-        pass
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.length = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        key_states = key_states.to(value_states.dtype)  # rotation leaves float32, which attention would cast each time
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.all_keys, self.all_values = (
+                states.new_empty((*states.shape[:2], self.room, states.shape[3]))
+                for states in (key_states, value_states)
+            )
+        end = self.length + key_states.shape[2]
+        self.all_keys[:, :, self.length : end] = key_states
+        self.all_values[:, :, self.length : end] = value_states
+        self.length = end
+        return self.filled()
+
+    def filled(self) -> tuple[Tensor, Tensor]:
+        self.keys, self.values = self.all_keys[:, :, : self.length], self.all_values[:, :, : self.length]
+        return self.keys, self.values
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def select(self, rows: Tensor) -> None:
+        """Keep (or repeat) the given rows of the batch."""
+        self.all_keys, self.all_values = self.all_keys[rows], self.all_values[rows]
+        self.filled()
 
 
-@contextlib.contextmanager
-def open_sampler(
-    config: SamplerConfig, scratch: Path, trust_remote_code: bool, *, beside_training: bool = False
-) -> Iterator[Sampler]:
-    """The sampler that the settings name, closed at the end of the block.
+class DecodingBatch:
+    """A batch of sequences with their cache: takes tokens, returns the logits of the next ones.
 
-    scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
-    Raises ConfigError where the program is not installed.
+    The cache's columns are what all prompts begin with (where that is long enough to be worth a separate pass), the
+    rest of each prompt, padded on the left, and what was sampled. A mask hides the padding; positions leave it out.
     """
-    if not isinstance(config, VLLMConfig):
-        yield HFSampler(config)
-        return
-    from topr_exp.sampling.vllm import VLLM
 
-    sampler = VLLM(config, scratch, trust_remote_code, beside_training)
-    try:
-        yield sampler
-    finally:
-        sampler.close()
+    def __init__(self, model: Any, prompts: Sequence[Sequence[int]], room: int) -> None:
+        self.model = model
+        self.device = model.get_input_embeddings().weight.device
+        shared = shared_prefix_length(prompts)
+        self.prefix, self.rests = prompts[0][:shared], [prompt[shared:] for prompt in prompts]
+        self.lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
+        rests = self.lengths - shared
+        self.width = int(rests.max())
+        columns = torch.arange(shared + self.width + room, device=self.device)
+        self.layers = [PreallocatedLayer(len(columns)) for _ in range(model.config.num_hidden_layers)]
+        self.cache = Cache(layers=self.layers)
+        self.mask = (columns < shared) | (columns >= shared + self.width - rests[:, None])
+        self.padded = bool((rests < self.width).any())
+
+    def prefill(self) -> Tensor:
+        """Run the prompts through the model; the logits of each one's first sampled token."""
+        shared = len(self.prefix)
+        if shared:
+            self.forward(
+                torch.tensor([self.prefix], device=self.device), torch.arange(shared, device=self.device)[None]
+            )
+            for layer in self.layers:
+                layer.select(torch.zeros(len(self.rests), dtype=torch.int64, device=self.device))
+        ids = torch.zeros((len(self.rests), self.width), dtype=torch.int64)
+        for row, rest in enumerate(self.rests):
+            ids[row, self.width - len(rest) :] = torch.tensor(rest)
+        columns = torch.arange(self.width, device=self.device)
+        positions = shared + (columns - self.width + (self.lengths - shared)[:, None]).clamp_min(0)
+        return self.forward(ids.to(self.device), positions)
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Run one more token of each row through the model; the logits of the next."""
+        logits = self.forward(tokens[:, None], self.lengths[:, None])
+        self.lengths = self.lengths + 1
+        return logits
+
+    def forward(self, ids: Tensor, positions: Tensor) -> Tensor:
+        hides = self.padded and len(ids) == len(self.mask)  # the shared prefix, alone, has no padding
+        mask = self.mask[:, : self.layers[0].length + ids.shape[1]].long() if hides else None
+        out = self.model.base_model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache, use_cache=True
+        )
+        return self.model.get_output_embeddings()(out.last_hidden_state[:, -1]).float()
+
+    def select(self, rows: Tensor) -> None:
+        """Keep (or repeat) the given rows."""
+        for layer in self.layers:
+            layer.select(rows)
+        self.lengths, self.mask = self.lengths[rows], self.mask[rows]
+
+
+@torch.no_grad()  # inference mode would switch off autocast's cache: every token would cast every weight again
+def sample_completions(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    n: int,
+    config: SamplerConfig,
+    eos_ids: Sequence[int],
+    generator: torch.Generator,
+    stopped: Callable[[list[int]], bool] | None = None,
+) -> list[list[Sample]]:
+    """n completions of each prompt, drawn token by token; a function of the arguments and the generator's state.
+
+    Keys and values of what all prompts begin with and of the rest of each are computed once, then repeated n times.
+    Rows that ended leave the batch as soon as they are an eighth of it. `stopped(tokens)` says whether a completion so
+    far ends in a stop string.
+    """
+    batch = DecodingBatch(model, prompts, config.max_new_tokens)
+    logits = batch.prefill()
+    repeat = torch.arange(len(prompts), device=batch.device).repeat_interleave(n)
+    batch.select(repeat)
+    logits = logits[repeat]
+    samples = [Sample() for _ in range(len(repeat))]
+    rows = samples  # of the batch
+    for step in range(config.max_new_tokens):
+        tokens, logprobs = sample_tokens(logits, config, generator)
+        alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), eos_ids, stopped)
+        if not alive or step + 1 == config.max_new_tokens:
+            break
+        if len(rows) - len(alive) >= max(len(rows) // 8, 1):
+            keep = torch.tensor(alive, device=batch.device)
+            batch.select(keep)
+            tokens, rows = tokens[keep], [rows[i] for i in alive]
+        logits = batch.decode(tokens)
+    return [samples[i : i + n] for i in range(0, len(samples), n)]
+
+
+def append_tokens(
+    rows: Sequence[Sample],
+    tokens: Sequence[int],
+    logprobs: Sequence[float],
+    eos_ids: Sequence[int],
+    stopped: Callable[[list[int]], bool] | None,
+) -> list[int]:
+    """Give each sample that has not ended its next token; the indices of those that go on."""
+    alive = []
+    for i, (one, token, logprob) in enumerate(zip(rows, tokens, logprobs, strict=True)):
+        if one.finish != "length":
+            continue
+        one.tokens.append(token)
+        one.logprobs.append(logprob)
+        if token in eos_ids:
+            one.finish = "stop"
+        elif stopped is not None and stopped(one.tokens):
+            one.finish = "stop_string"
+        else:
+            alive.append(i)
+    return alive
+
+
+def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
+    """Count the tokens that all prompts begin with, to compute once; 0 where that is not worth a pass."""
+    shortest = min(map(len, prompts)) - 1  # something is left of each, so that each has its own logits
+    first = prompts[0]
+    length = next((i for i in range(shortest) if any(prompt[i] != first[i] for prompt in prompts)), shortest)
+    return length if length >= WORTH_A_PASS and len(prompts) > 1 else 0
+
+
+def sample_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """One token a row from the distribution that temperature, top-k and top-p leave, and its log-probability there.
+
+    logits: [rows, vocabulary] float32. The draw is argmax(p / e) with e exponential: exact, and vectorised.
+    """
+    logp = apply_top_k_top_p(logits / config.temperature, config.top_k, config.top_p).log_softmax(-1)
+    noise = torch.empty_like(logp).exponential_(generator=generator)
+    tokens = (logp.exp() / noise).argmax(-1)
+    return tokens, logp.gather(-1, tokens[:, None]).squeeze(-1)
+
+
+def apply_top_k_top_p(logits: Tensor, top_k: int, top_p: float) -> Tensor:
+    """Logits with -inf outside the top k tokens (0: all), then outside the smallest set of probability top_p."""
+    if 0 < top_k < logits.shape[-1]:
+        values, indices = logits.topk(top_k, dim=-1)
+        logits = torch.full_like(logits, -torch.inf).scatter(-1, indices, values)
+    if top_p < 1:
+        ordered, indices = logits.sort(dim=-1, descending=True)
+        mass = ordered.softmax(-1)
+        before = mass.cumsum(-1) - mass
+        ordered = ordered.masked_fill(before >= top_p, -torch.inf)
+        logits = torch.full_like(logits, -torch.inf).scatter(-1, indices, ordered)
+    return logits

@@ -23,53 +23,60 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from topr_exp.config.model import Transfer, VLLMConfig
 from topr_exp.models.adapter import base_weights, merged
-from topr_exp.models.memory import memory_for, release_gpu_memory
-from topr_exp.models.policy import Policy, save_policy, stored
+from topr_exp.models.policy import Policy, memory_for, release_gpu_memory, save_policy, stored
 from topr_exp.runtime import distributed
 from topr_exp.sampling.engine import Engine, check_python
-from topr_exp.sampling.hf import Sample
-from topr_exp.sampling.seeds import seed_of
+from topr_exp.sampling.sampler import Sample, Sampler, seed_of
 from topr_exp.sampling.vllm_worker import bit_sum
 from topr_exp.types import ConfigError, TOPRError
 
 # Mean |log-probability of vLLM's - transformers'| a token that is rounding; weights that are others' differ by more.
 TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1}
 MARGIN = 3 << 30  # bytes: the engine's CUDA context and what grows in this process
-MOST, LEAST = 0.9, 0.05  # of a GPU's memory
+MOST = 0.9  # of a GPU's memory
 SHORTEST_ENGINE = 512  # tokens; lengths are rounded up to powers of two, so that engines serve several data sets
 
 
 @dataclass
-class Lane:
-    """A place for an engine: its GPUs, and the engine once it runs."""
+class EngineSlot:
+    """Some GPUs, and the engine on them once it runs."""
 
     number: int
     gpus: list[str]
     engine: Engine | None = None
     weights: str = ""  # fingerprint of what the engine holds
-    shape: str = ""  # of the model that it started with
-    length: int = 0
+    serves: tuple[str, int] = ("", 0)  # shapes of the weights and length that it started with
     asleep: bool = False
-    needs: int = 0  # bytes of each GPU that it gave back when it fell asleep
     lock: threading.Lock = field(default_factory=threading.Lock)  # of what is above
 
+    def ask(self, do: str, **values: Any) -> dict[str, Any]:
+        assert self.engine is not None
+        return self.engine.ask(do, **values)
 
-class VLLM:
-    """See `sampler.Sampler`."""
+    def end(self) -> None:
+        if self.engine is not None:
+            self.engine.close()
+        self.engine, self.weights, self.asleep = None, "", False
+
+
+class VLLM(Sampler):
+    """Engines that sample at most `config.shards_at_once` shards each."""
+
+    config: VLLMConfig
 
     def __init__(
         self, config: VLLMConfig, scratch: Path, trust_remote_code: bool, beside_training: bool = False
     ) -> None:
-        self.config, self.trust_remote_code = config, trust_remote_code
-        self.logs = scratch / str(distributed.rank())
+        super().__init__(config)
+        self.trust_remote_code, self.logs = trust_remote_code, scratch / str(distributed.rank())
         self.stays = beside_training and not config.sleep  # on the GPU while the policy trains
         self.python = check_python(config.python)
-        self.all = [Lane(i, gpus) for i, gpus in enumerate(engine_gpus(visible_gpus(), config.tensor_parallel))]
-        self.idle: queue.LifoQueue[Lane] = queue.LifoQueue()  # one shard after the other goes to one engine
-        self.at_once = config.shards_at_once or (2 if self.all[0].gpus else 1)
-        for lane in reversed(self.all * self.at_once):
-            self.idle.put(lane)
-        self.lanes = len(self.all) * self.at_once
+        self.slots = [EngineSlot(i, gpus) for i, gpus in enumerate(engine_gpus(visible_gpus(), config.tensor_parallel))]
+        self.idle: queue.LifoQueue[EngineSlot] = queue.LifoQueue()  # one shard after the other goes to one engine
+        self.at_once = config.shards_at_once or (2 if self.slots[0].gpus else 1)
+        for slot in reversed(self.slots * self.at_once):
+            self.idle.put(slot)
+        self.lanes = len(self.slots) * self.at_once
         self.weights, self.length = "", 0  # what to sample from
         self.folder, self.held = Path(), ""  # what engines start from: these weights, or earlier ones of that shape
         self.written = scratch.resolve() / "weights"  # of a policy that has no folder, for all processes of the run
@@ -101,11 +108,10 @@ class VLLM:
         self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
     ) -> list[list[Sample]]:
         assert policy.fingerprint == self.weights, "prepare first"
-        lane = self.idle.get()
+        slot, config = self.idle.get(), self.config
         try:
-            engine = self.ready_engine(lane, policy, prompts)
-            config = self.config
-            answer = engine.ask(
+            self.ensure(slot, policy, prompts)
+            answer = slot.ask(
                 "generate",
                 prompts=[list(map(int, prompt)) for prompt in prompts],
                 seeds=[seed_of(*seed, i) >> 1 for i in range(len(prompts))],  # room for seed + n
@@ -118,80 +124,75 @@ class VLLM:
                 stop=list(stop),
             )
         finally:
-            self.idle.put(lane)
+            self.idle.put(slot)
         return [[Sample(*one) for one in group] for group in answer["completions"]]
 
-    def ready_engine(self, lane: Lane, policy: Policy, prompts: Sequence[Sequence[int]]) -> Engine:
-        """The lane's engine, running, awake and with the policy's weights."""
-        with lane.lock:
-            if self.stopped:
-                raise TOPRError("sampling was stopped")
-            if lane.asleep:
-                release_gpu_memory()
-            too_large = lane.asleep and free_bytes(lane.gpus) < lane.needs  # AdamW's state came meanwhile
-            if too_large or lane.length < self.length or lane.shape != weight_shapes(policy):
-                self.end_engine(lane)
-            started = lane.engine is None
+    def ensure(self, slot: EngineSlot, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
+        """Have the slot's engine running, awake, long enough and with the policy's weights."""
+        with slot.lock:
+            shapes, length = slot.serves
+            if shapes != weight_shapes(policy) or length < self.length:
+                slot.end()
+            if slot.asleep:
+                self.wake(slot)
+            started = slot.engine is None
             if started:
-                self.start_engine(lane, policy)
-            assert lane.engine is not None
-            if lane.asleep:
-                lane.engine.ask("wake")
-                lane.asleep = False
-            if lane.weights != self.weights:
-                lane.weights = ""  # until they are known to be right
+                self.start(slot, policy)
+            if slot.weights != self.weights:
+                slot.weights = ""  # until they are known to be right
                 if self.held != self.weights:
-                    send_weights(lane.engine, policy, same_gpu=bool(lane.gpus) and lane.gpus == own_gpu())
+                    send_weights(slot.engine, policy, same_gpu=bool(slot.gpus) and slot.gpus == own_gpu())
                 elif not started:
-                    lane.engine.ask("reload", model=str(self.folder))
+                    slot.ask("reload", model=str(self.folder))
                 with self.checking:  # the policy is one, with room for one forward pass beside it
-                    check_weights(lane.engine, policy)
-                    check_log_probabilities(lane.engine, policy, prompts[:2], not started or self.held != self.weights)
-                lane.weights = self.weights
-            return lane.engine
+                    check_weights(slot.engine, policy)
+                    check_log_probabilities(slot.engine, policy, prompts[:2], not started or self.held != self.weights)
+                slot.weights = self.weights
 
-    def start_engine(self, lane: Lane, policy: Policy) -> None:
-        """Start a lane's engine with the folder of the weights at hand."""
+    def wake(self, slot: EngineSlot) -> None:
+        """Wake an engine, or end it where it no longer fits: AdamW's state came meanwhile."""
+        release_gpu_memory()
+        try:
+            slot.ask("wake")
+            slot.asleep = False
+        except TOPRError:
+            slot.end()
+
+    def start(self, slot: EngineSlot, policy: Policy) -> None:
+        """Start a slot's engine with the folder of the weights at hand."""
         config = self.config
         release_gpu_memory()
-        log = self.logs / f"engine-{lane.number}.log"
-        minutes = config.timeout_min * self.at_once
-        lane.engine = Engine(self.python, log, torch.get_num_threads(), lane.gpus, minutes)
-        if self.stopped:  # meanwhile, by a lane that failed and found no engine here to end
-            self.end_engine(lane)
+        log, minutes = self.logs / f"engine-{slot.number}.log", config.timeout_min * self.at_once
+        slot.engine = Engine(self.python, log, torch.get_num_threads(), slot.gpus, minutes)
+        if self.stopped:  # by a lane that failed, maybe before there was an engine to end
+            slot.end()
             raise TOPRError("sampling was stopped")
-        lane.length, lane.shape, lane.weights, lane.asleep = self.length, weight_shapes(policy), "", False
-        self.description = lane.engine.ask(
+        slot.serves = weight_shapes(policy), self.length
+        self.description = slot.ask(
             "start",
             model=str(self.folder),
             dtype=policy.precision,
             trust_remote_code=self.trust_remote_code,
             length=self.length,
             tensor_parallel=config.tensor_parallel,
-            gpu_memory_utilization=config.gpu_memory_utilization or free_share(lane.gpus, stays=self.stays),
+            gpu_memory_utilization=config.gpu_memory_utilization or free_share(slot.gpus, stays=self.stays),
             cpu_cache_gib=config.cpu_cache_gib,
             eager=config.eager,
             sleep=config.sleep,
         )
 
-    def end_engine(self, lane: Lane) -> None:
-        if lane.engine is not None:
-            lane.engine.close()
-        lane.engine, lane.weights, lane.asleep = None, "", False
-
     def made_by(self) -> dict[str, str]:
         return {"sampler": "vllm", **self.description}
 
     def rest(self) -> None:
-        for lane in self.all if self.config.sleep else []:
-            if lane.engine is not None and not lane.asleep:
-                before = free_bytes(lane.gpus)
-                lane.engine.ask("sleep")
-                lane.asleep, lane.needs = True, free_bytes(lane.gpus) - before
+        for slot in self.slots if self.config.sleep else []:
+            if slot.engine is not None and not slot.asleep:
+                slot.ask("sleep")
+                slot.asleep = True
 
     def close(self) -> None:
-        for lane in self.all:
-            self.end_engine(lane)
+        for slot in self.slots:
+            slot.end()
         self.length = 0
         if self.folder == self.written:
             self.weights, self.folder = "", Path()
@@ -203,7 +204,10 @@ class VLLM:
         self.close()
 
 
-def send_weights(engine: Engine, policy: Policy, *, same_gpu: bool) -> None:
+# ---- weights on their way to an engine
+
+
+def send_weights(engine: Any, policy: Policy, *, same_gpu: bool) -> None:
     """Give an engine the policy's weights without a file, one after the other.
 
     On the same GPU it copies them from there, each in the engine's precision for as long as that takes. Elsewhere, and
@@ -225,14 +229,10 @@ def send_weights(engine: Engine, policy: Policy, *, same_gpu: bool) -> None:
         release_gpu_memory()
 
 
-def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dtype, same_gpu: bool) -> None:
+def send_weight(engine: Any, name: str, weight: torch.Tensor, dtype: torch.dtype, same_gpu: bool) -> None:
     """One of them; what was shared is this process's alone again when this returns."""
     tensor = weight.to(dtype).contiguous()
-    kind: dict[str, Any] = {
-        "name": name,
-        "dtype": str(tensor.dtype).removeprefix("torch."),
-        "shape": list(tensor.shape),
-    }
+    kind = {"name": name, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
     if not (same_gpu and tensor.is_cuda):
         content: Any = tensor.cpu().view(-1).view(torch.uint8).numpy()
         engine.ask("take", memoryview(content), shared=None, **kind)
@@ -246,7 +246,7 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
     engine.ask("take", shared=base64.b64encode(pickle.dumps(arguments)).decode(), **kind)
 
 
-def check_weights(engine: Engine, policy: Policy) -> None:
+def check_weights(engine: Any, policy: Policy) -> None:
     """Raise TOPRError unless some whole tensors of an engine are the policy's in its precision, bit by bit.
 
     An update of 5e-7 changes log-probabilities by less than rounding does, so a reload that had no effect shows here
@@ -254,10 +254,8 @@ def check_weights(engine: Engine, policy: Policy) -> None:
     them) can't be checked so.
     """
     own = base_weights(policy.model)
-    found = engine.ask("bit_sums", names=compared_tensors(list(own)))["sums"]
-    for name, theirs in found.items():
-        ours = bit_sum(merged(policy.model, name, own[name]).to(policy.compute))
-        if ours != theirs:
+    for name, theirs in engine.ask("bit_sums", names=compared_tensors(list(own)))["sums"].items():
+        if bit_sum(merged(policy.model, name, own[name]).to(policy.compute)) != theirs:
             raise TOPRError(f"vLLM did not take the new weights: {name} has another checksum; take sampler=hf")
 
 
@@ -269,7 +267,7 @@ def compared_tensors(names: Sequence[str]) -> list[str]:
 
 
 @torch.inference_mode()
-def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]], reloaded: bool) -> None:
+def check_log_probabilities(engine: Any, policy: Policy, prompts: Sequence[Sequence[int]], reloaded: bool) -> None:
     """Raise TOPRError unless an engine's log-probabilities are transformers' but for rounding."""
     plain: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16, "stop": []}
     ids = [list(map(int, prompt)) for prompt in prompts]
@@ -286,10 +284,10 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
     if gap <= most:
         return
     tied = reloaded and getattr(policy.model.config, "tie_word_embeddings", False)
-    why = "vLLM on the CPU keeps the old output layer of a model with tied embeddings when weights are reloaded"
+    why = "vLLM on the CPU keeps the old output layer of a model with tied embeddings when weights are reloaded; "
     raise TOPRError(
         f"vLLM's log-probabilities differ from transformers' by {gap:.2g} a token after weights were loaded (at most "
-        f"{most:g} is rounding): it samples from another model; {f'{why}; ' if tied else ''}take sampler=hf"
+        f"{most:g} is rounding): it samples from another model; {why * tied}take sampler=hf"
     )
 
 
@@ -299,14 +297,17 @@ def weight_shapes(policy: Policy) -> str:
     return f"{policy.model.config.model_type} {shapes}"
 
 
+# ---- GPUs
+
+
 def free_share(gpus: Sequence[str], *, stays: bool) -> float:
-    """The share of the memory of these GPUs that an engine may take; 1 without GPUs, where nobody reads it."""
-    return min((engine_share(free, total, stays) for free, total in memory_of(gpus)), default=1)
+    """The share of the memory of these GPUs that an engine may take: all that is free but a margin, half if it stays.
 
-
-def free_bytes(gpus: Sequence[str]) -> int:
-    """Free memory of the fullest of these GPUs in bytes; 0 without GPUs."""
-    return min((free for free, _ in memory_of(gpus)), default=0)
+    The other half is for the gradient and the activations of a policy that trains meanwhile. 1 without GPUs, where
+    nobody reads it.
+    """
+    shares = [(free - MARGIN) / total for free, total in memory_of(gpus)]
+    return math.floor(100 * min(*shares, MOST) / (2 if stays else 1)) / 100 if shares else 1
 
 
 def memory_of(gpus: Sequence[str]) -> list[tuple[int, int]]:
@@ -314,20 +315,6 @@ def memory_of(gpus: Sequence[str]) -> list[tuple[int, int]]:
     all_gpus = visible_gpus() if gpus else []
     first = torch.cuda.current_device() if len(all_gpus) == 1 else 0  # of a run's several processes each has one
     return [torch.cuda.mem_get_info(first + all_gpus.index(gpu)) for gpu in gpus]
-
-
-def engine_share(free: int, total: int, stays: bool) -> float:
-    """Bytes that an engine may take of a GPU: all that is free but a margin, half of it if it stays.
-
-    The other half is for the gradient and the activations of a policy that trains meanwhile.
-    """
-    share = min((free - MARGIN) / total, MOST) / (2 if stays else 1)
-    if share < LEAST:
-        raise ConfigError(
-            f"sampler=vllm: {free / 2**30:.1f} of the GPU's {total / 2**30:.1f} GiB are free, too few for an engine "
-            "beside the policy; set sampler.sleep=true (on-policy), take a smaller model or a larger GPU"
-        )
-    return math.floor(100 * share) / 100
 
 
 def visible_gpus() -> list[str]:
@@ -348,10 +335,6 @@ def own_gpu() -> list[str]:
 
 def engine_gpus(gpus: list[str], size: int) -> list[list[str]]:
     """The GPUs of each engine; without GPUs one engine on the CPU. ConfigError where they do not make one group."""
-    if not gpus:
-        if size > 1:
-            raise ConfigError(f"sampler.tensor_parallel={size}: torch sees no GPU here; allowed: 1")
-        return [[]]
-    if len(gpus) < size:
-        raise ConfigError(f"sampler.tensor_parallel={size}: this process has {len(gpus)} of the GPUs here")
-    return [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)]
+    if len(gpus) < size and (gpus or size > 1):
+        raise ConfigError(f"sampler.tensor_parallel={size}: this process has {len(gpus)} GPUs")
+    return [gpus[i : i + size] for i in range(0, len(gpus) - size + 1, size)] or [[]]

@@ -25,6 +25,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path[:] = [path for path in sys.path if path != os.path.dirname(__file__)]  # another `vllm` lies there
 
+MODULUS = 1 << 64  # of sums of bits
 GRACE_SECONDS = 10.0  # how long an engine may take to end once nobody listens any more
 
 
@@ -57,10 +58,7 @@ class Worker:
         if on_cpu and settings["sleep"]:
             raise Refused("sampler.sleep=true gives GPU memory back; this engine is on the CPU")
         length = settings["length"]
-        options = {
-            "model": settings["model"],
-            "dtype": settings["dtype"],
-            "trust_remote_code": settings["trust_remote_code"],
+        options = {name: settings[name] for name in ("model", "dtype", "trust_remote_code")} | {
             "max_model_len": length,
             "tensor_parallel_size": settings["tensor_parallel"],
             "enforce_eager": on_cpu or settings["eager"],
@@ -136,32 +134,28 @@ class Worker:
 
     def reload(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Take the weights of another folder of the same model; without a folder those that `take` requests bring."""
-        if asked["model"] is not None:
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_path": asked["model"]})
-        else:
-            self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self.arriving()})
+        by_file = asked["model"] is not None
+        source = {"weights_path": asked["model"]} if by_file else {"weights_iterator": self.arriving()}
+        self.llm.collective_rpc("reload_weights", kwargs=source)
         self.llm.reset_prefix_cache()
         return {}
 
     def arriving(self) -> Iterator[tuple[str, Any]]:
         """The weights that the other side sends, until `done`: its memory is its own again once it has the answer."""
-        while (message := self.link.next()) is not None:
+        while (message := self.link.messages.get()) is not None:
             asked = json.loads(message)
-            if asked["do"] == "take":
-                try:
-                    weight = received(asked, self.link)
-                finally:  # an error is the answer to `reload`, and to the next of these
-                    self.link.answer(asked["number"], {})
-                yield asked["name"], weight
-            else:
-                assert asked["do"] == "done"
+            try:
+                weight = received(asked, self.link) if asked["do"] == "take" else None
+            finally:  # an error is the answer to `reload`, and to the next of these
                 self.link.answer(asked["number"], {})
+            if weight is None:
                 return
+            yield asked["name"], weight
 
     def bit_sums(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The `bit_sum` of each of the named tensors that the engine keeps as they were loaded."""
         parts = self.llm.apply_model(functools.partial(bit_sums, names=asked["names"]))  # by GPU
-        return {"sums": {name: wrapped(sum(part[name] for part in parts)) for name in parts[0]}}
+        return {"sums": {name: sum(part[name] for part in parts) % MODULUS for name in parts[0]}}
 
     def sleep(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Move the weights off the GPU and drop the cache."""
@@ -181,11 +175,7 @@ def bit_sum(tensor: Any) -> int:
     import torch
 
     integers = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
-    return wrapped(int(tensor.contiguous().view(integers).sum(dtype=torch.int64)))
-
-
-def wrapped(total: int) -> int:
-    return total % (1 << 64)
+    return int(tensor.contiguous().view(integers).sum(dtype=torch.int64)) % MODULUS
 
 
 def bit_sums(model: Any, names: list[str]) -> dict[str, int]:
@@ -199,7 +189,7 @@ def received(asked: dict[str, Any], link: Link) -> Any:
     import torch
 
     if asked["shared"] is None:
-        content = bytearray(link.next() or b"")
+        content = bytearray(link.messages.get() or b"")
         return torch.frombuffer(content, dtype=getattr(torch, asked["dtype"])).reshape(asked["shape"])
     from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
@@ -229,7 +219,7 @@ class Link:
 
     def __init__(self, descriptor: int) -> None:
         self.connection = Connection(descriptor)
-        self.messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # None: the other side is gone
         threading.Thread(target=self.listen, daemon=True).start()
 
     def listen(self) -> None:
@@ -241,10 +231,6 @@ class Link:
             self.messages.put(None)
             time.sleep(GRACE_SECONDS)
             os.killpg(0, signal.SIGKILL)
-
-    def next(self) -> bytes | None:
-        """The next message; None where the other side is gone."""
-        return self.messages.get()
 
     def answer(self, number: int, answer: dict[str, Any]) -> None:
         self.connection.send_bytes(json.dumps({"number": number, **answer}).encode())
@@ -259,7 +245,7 @@ def main(descriptor: int) -> None:
             if worker.shards and link.messages.empty():
                 worker.step()
                 continue
-            message = link.next()
+            message = link.messages.get()
             if message is None:
                 return
             asked = json.loads(message)

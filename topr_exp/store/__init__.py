@@ -1,7 +1,7 @@
-"""Content-addressed tables: what one run sampled, graded or scored, every other run reads.
+"""Content-addressed tables: runs share what is sampled, graded and scored.
 
-`table.py` has the store, `keys.py` names its tables, `shards.py` reads and writes a table's files,
-`ragged.py` gives list columns as numpy views, and `python -m topr_exp.store` is the command line.
+`table.py` has the store, `shards.py` a table's files and their list columns as numpy views, `completions.py` JSON lines
+in and out, and `python -m topr_exp.store` is the command line.
 """
 
 from topr_exp.store.shards import Ragged

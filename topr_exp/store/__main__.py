@@ -6,21 +6,27 @@ Exit status: 0; 1 for damage that `verify` found or an operation that failed; 2 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import logging
 import os
+import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+import tempfile
+import time
+from collections.abc import Callable, Sized
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
+from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, print_warning, show_log
-from topr_exp.runtime.files import CHECKSUMS, find_damage
-from topr_exp.runtime.jsonfiles import read_lines
-from topr_exp.store import catalog
-from topr_exp.store.table import MISSING, Store, Table
+from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
+from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
 from topr_exp.types import TOPRError
 
+log = logging.getLogger(__name__)
+
+DAY = 86_400
 FOR_EVER = "can't be made again  "
 PRUNE = "remove tables that fit all that is given, with what was made from them; without --yes only say so"
 
@@ -29,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = parser().parse_args(arguments)
     show_log(logging.INFO)
-    return exit_status(lambda: int(options.run(Store(options.root), options)))
+    return exit_status(lambda: int(options.run(Store(options.root), options) or 0))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     table = "kind/hash, as `list` prints it; a beginning that fits one table is enough"
 
-    def add(name: str, run: Callable[[Store, argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
+    def add(name: str, run: Callable[[Store, argparse.Namespace], int | None], help: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help)
         command.set_defaults(run=run, refuse=command.error)
         return command
@@ -52,10 +58,8 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all verdicts")
     command.add_argument("--grader", metavar="NAME", help="a grader of your own, of verdicts that it gave")
     command = add("prune", prune, PRUNE)
-    command.add_argument(
-        "--kind", help="of this kind; imported ones only go by `imported` or --key: no run makes them again"
-    )
-    command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
+    command.add_argument("--kind", help="imported ones go by this or by --key alone: no run makes them again")
+    command.add_argument("--older-than", type=int, metavar="DAYS", help="that no run has asked for since")
     command.add_argument("--key", help=table)
     command.add_argument("--yes", action="store_true", help="remove them")
     command = add("export", export, "write a table of completions as JSON lines")
@@ -63,75 +67,156 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("file", metavar="FILE.jsonl", type=Path)
     command = add("import", import_, "store completions made elsewhere (docs/store.md has the format)")
     command.add_argument("file", metavar="FILE.jsonl", type=Path)
-    command.add_argument("--kind", default="imported", help="default: imported")
     return top
 
 
-def days(text: str) -> float:
-    number = float(text)
-    if not number >= 0:
-        raise ValueError(text)
-    return number
+# ---- finding tables by what is on the disk alone
 
 
-def list_tables(store: Store, options: argparse.Namespace) -> int:
-    found = catalog.tables(store)
+def find_tables(store: Store) -> list[Table]:
+    """All tables by name, damaged ones too; TOPRError when there is no store, or none that may be read."""
+    found, unseen = [], []
+    with disk_errors(f"read {store.root}"):
+        try:
+            kinds = [path for path in sorted(store.root.iterdir()) if KINDS.fullmatch(path.name) and path.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            raise TOPRError(f"{store.root} is no store: there is no such folder") from None
+        for kind in kinds:
+            try:
+                found += [table for folder in sorted(kind.iterdir()) if (table := table_in(store, folder))]
+            except PermissionError as error:
+                unseen.append(error.filename)
+    for path in unseen:
+        log.warning("cannot read %s: no permission; what is in it is left out", path)
+    if unseen and not found:
+        raise TOPRError(f"this user may read no table of {store.root}")
+    return found
+
+
+def table_in(store: Store, folder: Path) -> Table | None:
+    """The table in a folder, if it is one: its key has the hash that names it, or it holds a damaged table alone."""
+    if not HASHES.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+        return None
+    try:
+        return store.open(folder)
+    except TOPRError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise error.__cause__ from None
+        names = [path.name for path in folder.iterdir()]
+        ours = names and all(name.startswith((KEY_FILE, SHARD)) for name in names)
+        return Table(folder, {}, 0, str(error)) if ours else None
+
+
+def matching(known: list[Table], text: str | None) -> list[Table]:
+    """The one table whose kind/hash or hash begins with `text`, or (None) all; TOPRError where it is not one."""
+    if text is None:
+        return known
+    found = [table for table in known if table.name.startswith(text) or table.folder.name.startswith(text)]
+    found = [table for table in found if text in (table.name, table.folder.name)] or found
+    if not found:
+        raise TOPRError(f"no table is called {text}; `list` shows what there is")
+    if len(found) > 1:
+        raise TOPRError(f"{text} could be {', '.join(table.name for table in found)}")
+    return found
+
+
+def find_table(store: Store, text: str) -> Table:
+    """The one table whose name begins with `text`; TOPRError where it is damaged, too."""
+    (table,) = matching(find_tables(store), text)
+    if table.error:
+        raise TOPRError(table.error)
+    return table
+
+
+def made_from(name: str, known: list[Table]) -> list[Table]:
+    """The tables that were made from this one (the verdicts on its completions, their log-probabilities).
+
+    Their keys name it; the name of one that was read in a certain way goes on after its own.
+    """
+    keys = {table: [value for value in table.key.values() if isinstance(value, str)] for table in known}
+    found = [table for table, texts in keys.items() if name in {text.split(" ", 1)[0] for text in texts}]
+    return found + [below for table in found for below in made_from(table.name, known)]
+
+
+def days_unused(table: Table) -> float:
+    """Days since a run last asked for a table, which touches its key.json."""
+    key_file = table.folder / KEY_FILE
+    used = (key_file if key_file.exists() else table.folder).stat().st_mtime
+    return max(0.0, time.time() + clock_offset(table.folder.parents[1]) - used) / DAY
+
+
+@functools.cache
+def clock_offset(root: Path) -> float:
+    """Seconds that a file system's clock is ahead of this machine's; 0 where nothing may be written."""
+    with suppress(OSError), tempfile.NamedTemporaryFile(dir=root, prefix=".clock-") as file:
+        return os.stat(file.name).st_mtime - time.time()
+    return 0.0
+
+
+def size_of(table: Table) -> int:
+    """Bytes of all files in a table's folder and below."""
+    total = 0
+    for path in table.folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a temporary of a process at work
+            total += path.lstat().st_size
+    return total
+
+
+def makers(*tables: Table) -> str:
+    """host:pid of the processes at work on some tables."""
+    owners = [locks.living_owner(path) for table in tables for path in table.folder.glob(f"*{locks.SUFFIX}")]
+    return ", ".join(sorted({str(owner) for owner in owners if owner}))
+
+
+# ---- list, describe, verify
+
+
+def list_tables(store: Store, options: argparse.Namespace) -> None:
+    found = find_tables(store)
     if not found:
         print(f"{store.root} holds no tables")
-        return 0
-    lines = [("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY")]
-    for table in found:
-        rows, shards, lacking = f"{table.bounds()[-1]:,}", f"{table.shards}", len(absent(table))
-        if lacking:
-            shards = f"{table.shards - lacking} of {table.shards}"
-        if table.error:
-            rows = shards = "?"
-        told = FOR_EVER * table.imported + (table.error or short(table.key))
-        lines.append(
-            (table.name, rows, shards, human_bytes(catalog.size(table)), f"{catalog.days_unused(table):.0f} d", told)
-        )
-    print_columns(lines, right={1, 2, 3, 4})
-    total = human_bytes(sum(map(catalog.size, found)))
-    print(f"{len(found)} {'table' if len(found) == 1 else 'tables'}, {total} in {store.root}")
-    return 0
+        return
+    lines = [("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY"), *map(line_of, found)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for name, *numbers, told in lines:
+        cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True)]
+        print("  ".join([name.ljust(widths[0]), *cells, told]).rstrip())
+    print(f"{count(found)}, {megabytes(sum(map(size_of, found)))} in {store.root}")
 
 
-def describe(store: Store, options: argparse.Namespace) -> int:
-    table = catalog.find(store, options.key)
-    missing = absent(table)
+def line_of(table: Table) -> tuple[str, ...]:
+    """What `list` prints of a table."""
+    plain = [f"{name}={cut(str(each), 14)}" for name, each in table.key.items() if not isinstance(each, dict | list)]
+    made = sum(table.shard_file(index).exists() for index in range(table.shards))  # whole or not
+    shards = f"{made} of {table.shards}" if made < table.shards else str(made)
+    rows, shards = ("?", "?") if table.error else (f"{table.bounds()[-1]:,}", shards)
+    told = FOR_EVER * (table.kind == "imported") + (table.error or cut(" ".join(plain), 100))
+    return table.name, rows, shards, megabytes(size_of(table)), f"{days_unused(table):.0f} d", told
+
+
+def describe(store: Store, options: argparse.Namespace) -> None:
+    table = find_table(store, options.key)
+    missing = [index for index in range(table.shards) if not table.shard_file(index).exists()]
     made = [index for index in range(table.shards) if index not in missing]
     columns = [f"{column.name} {column.type}" for index in made[:1] for column in table.shard(index).schema]
-    rows = f"{table.bounds()[-1]:,} in {len(made)} of {table.shards} shards, {human_bytes(catalog.size(table))}"
-    lines = [
-        ("table", table.name),
-        ("folder", str(table.folder)),
-        ("rows", rows),
-        ("unused", f"{catalog.days_unused(table):.1f} days"),
-        ("columns", ", ".join(columns) or "none yet"),
-    ]
+    _, rows, _, size, unused, _ = line_of(table)
+    print(f"table    {table.name}\nfolder   {table.folder}")
+    print(f"rows     {rows} in {len(made)} of {table.shards} shards, {size}\nunused   {unused}")
+    print(f"columns  {', '.join(columns) or 'none yet'}")
     if missing:
-        lines.append(("missing", "shards " + ", ".join(map(str, missing))))
-    if makers := catalog.makers(table):
-        lines.append(("at work", ", ".join(makers)))
-    print_columns(lines)
-    print("key")
-    print(json.dumps(table.key, indent=2, ensure_ascii=False))
-    return 0
-
-
-def absent(table: Table) -> list[int]:
-    """The shards without a file, whole or not."""
-    return [index for index in range(table.shards) if not table.shard_file(index).exists()]
+        print(f"missing  shards {', '.join(map(str, missing))}")
+    if at_work := makers(table):
+        print(f"at work  {at_work}")
+    print(f"key\n{json.dumps(table.key, indent=2, ensure_ascii=False)}")
 
 
 def verify(store: Store, options: argparse.Namespace) -> int:
     if options.key and Path(options.key).is_dir():
         return verify_folder(Path(options.key))
-    found = catalog.tables(store)
-    bad = sum(map(verify_table, [catalog.find(store, options.key, found)] if options.key else found))
+    bad = sum(map(verify_table, matching(find_tables(store), options.key)))
     if bad:
         print(f"{bad} damaged; the next run that needs a damaged shard makes it again")
-    return 1 if bad else 0
+    return int(bad > 0)
 
 
 def verify_table(table: Table) -> int:
@@ -147,99 +232,81 @@ def verify_table(table: Table) -> int:
     damaged = {index: fault for index, fault in faults.items() if fault not in (None, MISSING)}
     for index, fault in damaged.items():
         print(f"DAMAGED  {table.shard_file(index)}: {fault}")
-    whole = sum(fault is None for fault in faults.values())
     if not damaged:
+        whole = table.shards - list(faults.values()).count(MISSING)
         print(f"sound    {table.name}: {whole} of {table.shards} shards made, all checksums right")
     return len(damaged)
 
 
 def verify_folder(folder: Path) -> int:
-    """The same of all below a folder: models and checkpoints, tables, and whether JSON can be read."""
+    """The same of all below a folder: models, checkpoints and tables."""
     unseen: list[OSError] = []
     below = [Path(parent, name) for parent, _, names in os.walk(folder, onerror=unseen.append) for name in names]
     for error in unseen:
         print(f"NOT READ {error.filename}: no permission")
-    stores = {path.parents[2] for path in below if path.name == "key.json" and len(path.parts) > len(folder.parts) + 2}
-    bad = len(unseen) + sum(verify_table(table) for root in sorted(stores) for table in catalog.tables(Store(root)))
-    carried = {path.parent for path in below if path.name == CHECKSUMS}
-    carried |= {path.parent / "model" for path in below if path.name == "DONE"}  # of a finished run
-    for each in sorted(carried):
-        fault = find_damage(each)
-        print(f"DAMAGED  {each}: {fault}" if fault else f"sound    {each}: all checksums right")
+    stores = {path.parents[2] for path in below if path.name == KEY_FILE and len(path.parts) > len(folder.parts) + 2}
+    bad = len(unseen) + sum(verify_table(table) for root in sorted(stores) for table in find_tables(Store(root)))
+    weights = {path.parent for path in below if path.name == CHECKSUMS}
+    weights |= {path.parent / "model" for path in below if path.name == "DONE"}  # of a finished run
+    for path in sorted(weights):
+        fault = find_damage(path)
+        print(f"DAMAGED  {path}: {fault}" if fault else f"sound    {path}: all checksums right")
         bad += fault is not None
-    inside = {*carried, *stores}
-    texts = [path for path in sorted(below) if ".json" in path.name and inside.isdisjoint(path.parents)]
-    unread = [path for path in texts if not is_json(path)]
-    for path in unread:
-        print(f"DAMAGED  {path}: no JSON, or nothing in it")
-    bad += len(unread)
-    print(
-        f"{folder}: {len(carried)} folders of weights, {len(stores)} stores, {len(texts)} files of JSON; {bad} damaged"
-    )
-    return 1 if bad else 0
+    print(f"{folder}: {len(weights)} folders of weights, {len(stores)} stores; {bad} damaged")
+    return int(bad > 0)
 
 
-def is_json(path: Path) -> bool:
-    """Check that a whole file can be read, and is not empty."""
-    if path.suffix == ".jsonl":
-        return read_lines(path)[1] == 0
-    try:
-        return path.suffix != ".json" or bool(json.loads(path.read_bytes()))
-    except (ValueError, RecursionError):
-        return False
+# ---- regrade, prune, export, import
 
 
 def regrade(store: Store, options: argparse.Namespace) -> int:
     from topr_exp.grading.verdicts import regrade_table
 
-    found = catalog.tables(store)
-    found = [catalog.find(store, options.key, found)] if options.key else found
-    verdicts = [table for table in found if table.kind == "verdicts" and not table.imported]
+    found = matching(find_tables(store), options.key)
+    verdicts = [table for table in found if table.kind == "verdicts"]
     if options.key and not verdicts:
         raise TOPRError(f"{found[0].name} holds no verdicts")
-    bad = total = 0
+    bad = 0
     for table in verdicts:
         try:
-            if table.error:
-                raise TOPRError(table.error)
             cut_off, still = regrade_table(table, store, options.grader)
+            print(f"{table.name}: {cut_off} completions were cut off, {still} are still")
         except TOPRError as error:
-            print(f"NOT GRADED  {table.name}: {error}")
-            bad += 1
-            continue
-        total += cut_off
-        if cut_off:
-            print(f"{cut_off - still} of {cut_off} cut-off completions of {table.name} are decided now")
-    if not bad and not total:
-        print(f"no completion was cut off, of {len(verdicts)} tables of verdicts in {store.root}")
-    return 1 if bad else 0
+            print(f"{table.name}: not graded: {error}")
+            bad = 1
+    return bad
 
 
-def prune(store: Store, options: argparse.Namespace) -> int:
+def prune(store: Store, options: argparse.Namespace) -> None:
     if options.kind is None and options.older_than is None and options.key is None:
         options.refuse("say what to remove: --kind, --older-than or --key")
-    known = catalog.tables(store)
-    catalog.refuse_no_store(store.root)
-    found = [catalog.find(store, options.key, known)] if options.key else known
-    removed, freed = set[str](), 0
-    for table in [table for table in found if fits(table, options)]:
-        part = [one for one in [table, *catalog.hanging(table.name, known)] if one.name not in removed]
-        if makers := sorted({maker for one in part for maker in catalog.makers(one)}):
-            print(f"kept     {table.name}: {', '.join(makers)} is at work on it or on what was made from it")
+    known = find_tables(store)
+    refuse_no_store(store.root)
+    gone: dict[str, int] = {}  # name -> bytes
+    for table in [table for table in matching(known, options.key) if fits(table, options)]:
+        part = [one for one in [table, *made_from(table.name, known)] if one.name not in gone]
+        if at_work := makers(*part):
+            print(f"kept     {table.name}: {at_work} is at work on it or on what was made from it")
             continue
         for one in part:
-            size = catalog.size(one)
+            gone[one.name] = size_of(one)
             if options.yes:
-                catalog.remove(one)
-            verb = "removed " if options.yes else "would go"
-            print(f"{verb} {one.name}  {human_bytes(size)}  {FOR_EVER * one.imported}".rstrip())
-            removed.add(one.name)
-            freed += size
-    if options.yes:
-        catalog.sweep(store)
-    tables = f"{len(removed)} {'table' if len(removed) == 1 else 'tables'}, {human_bytes(freed)}"
-    print(f"removed {tables}" if options.yes else f"{tables} would be removed; add --yes to do it")
-    return 0
+                remove(one)
+            verb, note = "removed " if options.yes else "would go", FOR_EVER * (one.kind == "imported")
+            print(f"{verb} {one.name}  {megabytes(gone[one.name])}  {note}".rstrip())
+    told = f"{count(gone)}, {megabytes(sum(gone.values()))}"
+    print(f"removed {told}" if options.yes else f"{told} would be removed; add --yes to do it")
+
+
+def refuse_no_store(root: Path) -> None:
+    """TOPRError for a folder that no run has used as a store, or that holds more: nothing is removed from it."""
+    if not (root / MARKER).exists():
+        raise TOPRError(
+            f"{root} has no file {MARKER}, which marks a store; the next run that uses the store writes it, or "
+            f"`touch {root / MARKER}`; nothing is removed before"
+        )
+    if others := foreign_entries(root):
+        raise TOPRError(f"{root} holds {', '.join(others[:3])}, which a store does not; nothing is removed")
 
 
 def fits(table: Table, options: argparse.Namespace) -> bool:
@@ -248,56 +315,43 @@ def fits(table: Table, options: argparse.Namespace) -> bool:
         if options.key is not None:
             raise TOPRError(f"{table.error}: prune --key {table.name}")
         return False
-    asked_for = options.key is not None or not table.imported or options.kind == table.kind == "imported"
-    young = options.older_than is not None and catalog.days_unused(table) < options.older_than
+    asked_for = options.key is not None or table.kind != "imported" or options.kind is not None
+    young = options.older_than is not None and days_unused(table) < options.older_than
     return asked_for and options.kind in (None, table.kind) and not young
 
 
-def export(store: Store, options: argparse.Namespace) -> int:
+def remove(table: Table) -> None:
+    """Delete a table, its key last: a part of one is a table all along."""
+    with disk_errors(f"remove {table.folder}"):
+        for path in table.folder.glob(f"{SHARD}*"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(table.folder)
+
+
+def export(store: Store, options: argparse.Namespace) -> None:
     from topr_exp.store.completions import export_file
 
-    table = catalog.find(store, options.key)
-    rows = export_file(table, options.file)
-    print(f"{rows:,} completions of {table.name} in {options.file}, {human_bytes(options.file.stat().st_size)}")
-    return 0
+    table = find_table(store, options.key)
+    print(f"{export_file(table, options.file):,} completions of {table.name} in {options.file}")
 
 
-def import_(store: Store, options: argparse.Namespace) -> int:
+def import_(store: Store, options: argparse.Namespace) -> None:
     from topr_exp.store.completions import import_file
 
-    table, scan, made = import_file(store, options.file, options.kind)
-    for name, count in scan.passed_over.most_common():
-        print_warning(f"nothing reads the member {name} ({count:,} lines)")
+    table, scan, made = import_file(store, options.file)
+    for name, lines in scan.passed_over.most_common():
+        print_warning(f"nothing reads the member {name} ({lines:,} lines)")
     has = " and ".join(sorted(scan.lists, reverse=True)) or "text only"
-    state = "" if made else " (was there already)"
-    print(f"{table.name}: {scan.rows:,} completions, {has}{state}")
-    return 0
+    print(f"{table.name}: {scan.rows:,} completions, {has}{'' if made else ' (was there already)'}")
 
 
-def print_columns(lines: Sequence[tuple[str, ...]], right: Set[int] = frozenset()) -> None:
-    """Aligned columns two spaces apart; the last one is as long as it is."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+def count(tables: Sized) -> str:
+    number = len(tables)
+    return f"{number} table{'s' * (number != 1)}"
 
 
-def human_bytes(count: float) -> str:
-    """1234567 -> 1.2 MB (powers of 1000, as disks are sold)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def short(key: Mapping[str, Any], width: int = 100) -> str:
-    """A key in one line: its plain members, long values (hashes) and then the whole cut."""
-    plain = {name: str(value) for name, value in key.items() if not isinstance(value, (dict, list))}
-    return cut(" ".join(f"{name}={cut(value, 14)}" for name, value in plain.items()), width)
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
 
 
 def cut(text: str, width: int) -> str:

@@ -1,16 +1,7 @@
 """Completions as JSON lines: how those made elsewhere come into the store, and how the store's go out.
 
-One object a line:
-
-    problem_id | question and gold    which problem is answered: its id in the data set, or the problem itself
-    completion                        the text
-    tokens      (optional)            the sampled token ids, an end-of-sequence token included when there was one
-    logprobs    (optional)            log-probability of each token when it was sampled, natural logarithm
-    finish      (optional)            stop (ended by itself), length (cut off) or stop_string
-
-`tokens` and `logprobs` stand in every line or in none. Other members are passed over and named once.
-Columns of the table: problem_id, question, gold, text, finish (each null where a line has none), and tokens
-(list<int32>), sampler_logp (list<float32>) where the file has them. One row a line, in the file's order.
+docs/store.md has the format of a line. Columns of the table: problem_id, question, gold, text, finish (each null where
+a line has none), and tokens (list<int32>), sampler_logp (list<float32>) where the file has them. One row a line.
 """
 
 from __future__ import annotations
@@ -18,14 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.files import DIGEST_BYTES, disk_errors, whole_file
 from topr_exp.store.table import Store, Table
-from topr_exp.types import TOPRError
+from topr_exp.types import TOPRError, has_half_pair
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +24,7 @@ if TYPE_CHECKING:
 ROWS_PER_SHARD = 10_000
 TEXTS = ("problem_id", "question", "gold", "completion", "finish")
 LISTS = ("tokens", "logprobs")
-COLUMNS = {"completion": "text", "logprobs": "sampler_logp"}  # where a member's column has another name
+COLUMNS = {name: name for name in (*TEXTS, *LISTS)} | {"completion": "text", "logprobs": "sampler_logp"}
 FINISHES = ("stop", "length", "stop_string")
 LOGPROB_ABOVE_ZERO = 1e-4  # rounding of log 1 in bf16 or in another framework's kernel
 LOGPROB_LEAST = -1e30  # below lies what float32 turns into an infinity
@@ -50,7 +41,7 @@ class Scan:
     passed_over: Counter[str] = field(default_factory=Counter)  # members that nothing reads: number of lines
 
 
-def import_file(store: Store, path: Path, kind: str = "imported") -> tuple[Table, Scan, int]:
+def import_file(store: Store, path: Path) -> tuple[Table, Scan, int]:
     """Store a file of completions as a table whose key is the file's content; also: the scan, shards made.
 
     Nothing is written when a line is malformed: TOPRError "file:line: what is wrong".
@@ -67,7 +58,7 @@ def import_file(store: Store, path: Path, kind: str = "imported") -> tuple[Table
         scan = scan_file(path, keep)
     shards.append(as_table(rows))
     key = {"content": scan.digest, "rows": scan.rows, "rows_per_shard": ROWS_PER_SHARD}
-    table = store.table(kind, key, len(shards))
+    table = store.table("imported", key, len(shards))
     return table, scan, table.fill(shards.__getitem__)
 
 
@@ -87,7 +78,7 @@ def scan_file(path: Path, see: Callable[[dict[str, Any]], None] = lambda row: No
                 name = min(present ^ scan.lists)
                 differs = "lacks" if name in scan.lists else "has"
                 raise TOPRError(f"{path}:{number}: {differs} {name}, unlike the lines before; all lines or none")
-            scan.passed_over.update(set(row) - {*TEXTS, *LISTS})
+            scan.passed_over.update(set(row) - set(COLUMNS))
             see(row)
             scan.rows += 1
     if not scan.rows:
@@ -100,70 +91,56 @@ def as_table(rows: list[dict[str, Any]]) -> pa.Table:
     """Checked lines as columns."""
     import pyarrow as pa
 
-    columns = {COLUMNS.get(name, name): pa.array([row.get(name) for row in rows], pa.string()) for name in TEXTS}
     types = {"tokens": pa.list_(pa.int32()), "logprobs": pa.list_(pa.float32())}
-    for name in (name for name in LISTS if name in rows[0]):
-        columns[COLUMNS.get(name, name)] = pa.array([row[name] for row in rows], types[name])
-    return pa.table(columns)
+    names = [*TEXTS, *(name for name in LISTS if name in rows[0])]
+    columns = {name: pa.array([row.get(name) for row in rows], types.get(name, pa.string())) for name in names}
+    return pa.table({COLUMNS[name]: column for name, column in columns.items()})
 
 
 def parse_line(where: str, line: bytes) -> dict[str, Any]:
-    """The checked object of a line; TOPRError that begins with `where`."""
+    """The checked object of a line, without members that are null; TOPRError that begins with `where`."""
     try:
-        row: dict[str, Any] = json.loads(line.rstrip())
-        check(row)
-    except TOPRError as error:
-        raise TOPRError(f"{where}: {error}") from None
+        row = json.loads(line.rstrip())
     except json.JSONDecodeError as error:
         raise TOPRError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
     except (ValueError, RecursionError) as error:  # no UTF-8, a number of over 4300 digits, nested too deep
         raise TOPRError(f"{where}: not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise TOPRError(f"{where}: an object was expected, not {type(row).__name__}")
+    row = {name: value for name, value in row.items() if value is not None}
+    if fault := next(faults(row), None):
+        raise TOPRError(f"{where}: {fault}")
     return row
 
 
-def check(row: Any) -> None:
-    """Raise TOPRError when a line's object is no completion; members that are null count as absent."""
-    if not isinstance(row, dict):
-        raise TOPRError(f"an object was expected, not {type(row).__name__}")
+def faults(row: dict[str, Any]) -> Iterator[str]:
+    """Why a line's object is no completion; each fault assumes that there is none before it."""
     for name in TEXTS:
-        value = row.get(name)
-        if value is None:
-            row.pop(name, None)
-        elif not isinstance(value, str):
-            raise TOPRError(f"{name} must be text; got {type(value).__name__}")
-        elif not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-            raise TOPRError(f"{name} holds half of a surrogate pair, which is no character")
+        if not isinstance(row.get(name, ""), str):
+            yield f"{name} must be text; got {type(row[name]).__name__}"
+        if has_half_pair(row.get(name, "")):
+            yield f"{name} holds half of a surrogate pair, which is no character"
     if "completion" not in row:
-        raise TOPRError("completion is missing")
-    if not ("problem_id" in row or ("question" in row and "gold" in row)):
-        raise TOPRError("problem_id is missing, and question and gold are not both there instead")
+        yield "completion is missing"
+    if not ("problem_id" in row or {"question", "gold"} <= row.keys()):
+        yield "problem_id is missing, and question and gold are not both there instead"
     if row.get("finish", "stop") not in FINISHES:
-        raise TOPRError(f"finish must be one of {', '.join(FINISHES)}; got {row['finish']!r}")
-    for name in LISTS:
-        if row.get(name) is None:
-            row.pop(name, None)
-    if "tokens" in row:
-        _check_tokens(row["tokens"])
-    if "logprobs" in row:
-        _check_logprobs(row["logprobs"], row.get("tokens"))
-
-
-def _check_tokens(tokens: Any) -> None:
-    if not isinstance(tokens, list) or not tokens or set(map(type, tokens)) != {int}:
-        raise TOPRError("tokens must be a list of token ids, at least one")
+        yield f"finish must be one of {', '.join(FINISHES)}; got {row['finish']!r}"
+    tokens, logprobs = row.get("tokens", [0]), row.get("logprobs")
+    if not isinstance(tokens, list) or set(map(type, tokens)) != {int}:
+        yield "tokens must be a list of token ids, at least one"
     if min(tokens) < 0 or max(tokens) > MAX_TOKEN:
-        raise TOPRError(f"token ids lie between 0 and {MAX_TOKEN}; got {min(tokens)} to {max(tokens)}")
-
-
-def _check_logprobs(logprobs: Any, tokens: list[int] | None) -> None:
+        yield f"token ids lie between 0 and {MAX_TOKEN}; got {min(tokens)} to {max(tokens)}"
+    if logprobs is None:
+        return
     if not isinstance(logprobs, list) or not set(map(type, logprobs)) <= {int, float}:
-        raise TOPRError("logprobs must be a list of numbers")
-    if tokens is None:
-        raise TOPRError("logprobs without tokens: nothing says which tokens they belong to")
+        yield "logprobs must be a list of numbers"
+    if "tokens" not in row:
+        yield "logprobs without tokens: nothing says which tokens they belong to"
     if len(logprobs) != len(tokens):
-        raise TOPRError(f"{len(logprobs)} logprobs for {len(tokens)} tokens")
+        yield f"{len(logprobs)} logprobs for {len(tokens)} tokens"
     if not all(LOGPROB_LEAST <= value <= LOGPROB_ABOVE_ZERO for value in logprobs):  # false for NaN too
-        raise TOPRError("logprobs must be finite and at most 0 (natural logarithms of probabilities)")
+        yield "logprobs must be finite and at most 0 (natural logarithms of probabilities)"
 
 
 def export_file(table: Table, path: Path) -> int:
@@ -173,55 +150,34 @@ def export_file(table: Table, path: Path) -> int:
     """
     if path.exists():
         raise TOPRError(f"{path} exists; give another name or remove it")
+    rows = 0
     with disk_errors(f"write {path}"), whole_file(path) as file:
-        return sum(_write_lines(table, index, file) for index in range(table.shards))
+        for index in range(table.shards):
+            for line in lines_of(table, index):
+                file.write(line.encode())
+                rows += 1
+    return rows
 
 
-def _write_lines(table: Table, index: int, file: BinaryIO) -> int:
+def lines_of(table: Table, index: int) -> Iterator[str]:
+    """The lines of a shard; each float32 with the fewest digits that give it back."""
     shard = table.shard(index)
-    names = set(shard.column_names)
-    if "text" not in names:
+    names = {name: column for name, column in COLUMNS.items() if column in shard.column_names}
+    if "completion" not in names:
         raise TOPRError(f"{table.name} holds no completions (no column text)")
-    if not ("problem_id" in names or {"question", "gold"} <= names):
+    if not ("problem_id" in names or {"question", "gold"} <= names.keys()):
         raise TOPRError(f"{table.name} has no column problem_id: its lines could not say which problem they answer")
-    texts = {name: COLUMNS.get(name, name) for name in TEXTS if COLUMNS.get(name, name) in names}
-    lists = {name: COLUMNS.get(name, name) for name in LISTS if COLUMNS.get(name, name) in names}
     for batch in shard.to_batches(max_chunksize=1000):
-        columns = {name: batch[column].to_pylist() for name, column in texts.items()}
-        numbers = {name: [_list_text(row.values) for row in batch[column]] for name, column in lists.items()}
+        texts = {name: batch[names[name]].to_pylist() for name in TEXTS if name in names}
+        lists = {name: [row.values.to_numpy() for row in batch[names[name]]] for name in LISTS if name in names}
         for row in range(batch.num_rows):
-            present = {name: column[row] for name, column in columns.items() if column[row] is not None}
-            text = json.dumps(present, ensure_ascii=False)[:-1]
-            text += "".join(f', "{name}": {column[row]}' for name, column in numbers.items())
-            file.write(text.encode() + b"}\n")
-    return int(shard.num_rows)
-
-
-def _list_text(values: pa.Array) -> str:
-    """Numbers as a JSON list, each float32 with the fewest digits that give it back."""
-    return "[" + ", ".join(map(str, values.to_numpy(zero_copy_only=False))) + "]"
+            present = {name: column[row] for name, column in texts.items() if column[row] is not None}
+            numbers = "".join(f', "{name}": [{", ".join(map(str, column[row]))}]' for name, column in lists.items())
+            yield f"{json.dumps(present, ensure_ascii=False)[:-1]}{numbers}}}\n"
 
 
 def unknown_problem(source: str, number: int, name: str | None) -> TOPRError:
     return TOPRError(
         f"data.completions={source}: completion {number} answers problem_id {name!r}, which is not among the training "
         "problems (data.train_problems=null takes all); or give question and gold"
-    )
-
-
-def empty_completion(source: str, number: int) -> TOPRError:
-    return TOPRError(f"data.completions={source}: completion {number} is empty")
-
-
-def unknown_token(source: str, number: int, token: int, vocabulary: int) -> TOPRError:
-    return TOPRError(
-        f"data.completions={source}: completion {number} has token id {token}, the model has {vocabulary}; leave out "
-        "`tokens` to have the text tokenized"
-    )
-
-
-def missing_column(source: str, name: str) -> TOPRError:
-    return TOPRError(
-        f"data.completions={source}: a table without {name}; write it to a file (python -m topr_exp.store export) and "
-        "give that"
     )

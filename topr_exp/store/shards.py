@@ -13,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.files import DIGEST_BYTES, write_whole
 
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 MAGIC = b"ARROW1"
 END = 4 + len(MAGIC)  # after the footer: its length
 ROWS_BYTES = 8
-PIECE = 1 << 20  # read at once
 SEAL = ROWS_BYTES + DIGEST_BYTES
 
 
@@ -38,11 +39,11 @@ def write_shard(path: Path, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
-    footer = _find_footer(pa.BufferReader(sink.getvalue()))
-    data = memoryview(sink.getvalue())
-    rows = table.num_rows.to_bytes(ROWS_BYTES, "little")
-    digest = _digest([data[:footer], rows, data[footer:]])
-    write_whole(path, b"".join([data[:footer], rows, digest, data[footer:]]))
+    data = sink.getvalue()
+    footer = _find_footer(pa.BufferReader(data))
+    sealed = b"".join([memoryview(data)[:footer], table.num_rows.to_bytes(ROWS_BYTES, "little")])
+    rest = memoryview(data)[footer:]
+    write_whole(path, b"".join([sealed, _digest(sealed, rest), rest]))
 
 
 def read_shard(path: Path) -> pa.Table:
@@ -57,10 +58,12 @@ def find_fault(path: Path) -> str | None:
     import pyarrow as pa
 
     with path.open("rb") as file:
-        footer = _find_footer(file)
+        seal = _find_footer(file) - SEAL
         file.seek(0)
-        if footer < SEAL or _digest(_sealed_parts(file, footer - SEAL)) != read_seal(path)[1]:
-            return "its checksum is wrong"
+        data = memoryview(file.read())
+    digest = slice(seal + ROWS_BYTES, seal + SEAL)
+    if seal < 0 or data[digest] != _digest(data[: digest.start], data[digest.stop :]):
+        return "its checksum is wrong"
     try:
         table = read_shard(path)
         table.validate(full=True)  # a right digest doesn't say that the offsets in it stay within it
@@ -72,14 +75,11 @@ def find_fault(path: Path) -> str | None:
 
 def read_seal(path: Path) -> tuple[int, bytes]:
     """Return a shard's number of rows and its digest as its seal has them; 0 and b"" where there is none."""
-    try:
-        with path.open("rb") as file:
-            footer = _find_footer(file)
-            file.seek(max(0, footer - SEAL))
-            seal = file.read(SEAL) if footer >= SEAL else b""
-    except OSError:
-        return 0, b""
-    return int.from_bytes(seal[:ROWS_BYTES], "little"), seal[ROWS_BYTES:]
+    with suppress(OSError), path.open("rb") as file:
+        if (seal := _find_footer(file) - SEAL) >= 0:
+            file.seek(seal)
+            return int.from_bytes(file.read(ROWS_BYTES), "little"), file.read(DIGEST_BYTES)
+    return 0, b""
 
 
 def _find_footer(file: Any) -> int:
@@ -89,18 +89,9 @@ def _find_footer(file: Any) -> int:
     return start - int.from_bytes(tail[:4], "little") if tail[4:] == MAGIC else 0
 
 
-def _sealed_parts(file: BinaryIO, seal: int) -> Iterator[bytes]:
-    """Yield in small pieces what the digest of a seal covers."""
-    while piece := file.read(min(PIECE, seal - file.tell())):
-        yield piece
-    yield file.read(SEAL)[:ROWS_BYTES]
-    yield file.read()
-
-
-def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:
-        digest.update(part)
+def _digest(before: bytes | memoryview, after: bytes | memoryview) -> bytes:
+    digest = hashlib.blake2b(before, digest_size=DIGEST_BYTES)
+    digest.update(after)
     return digest.digest()
 
 
@@ -113,14 +104,10 @@ class Ragged(Sequence["NDArray[Any]"]):
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         assert column.null_count == 0, "a ragged column holds no nulls"
-        chunks = [chunk for chunk in column.chunks if len(chunk)]
         # `values` ignores a slice of the list array and `offsets` counts from the same origin: they fit as they are.
-        self._offsets: list[NDArray[Any]] = [chunk.offsets.to_numpy(zero_copy_only=True) for chunk in chunks]
-        self._values: list[NDArray[Any]] = [chunk.values.to_numpy(zero_copy_only=True) for chunk in chunks]
-        self._dtype = column.type.value_type.to_pandas_dtype()
-        self._starts = [0]  # global index of each chunk's first row, then the number of rows
-        for offsets in self._offsets:
-            self._starts.append(self._starts[-1] + len(offsets) - 1)
+        self._chunks = [(chunk.offsets.to_numpy(), chunk.values.to_numpy()) for chunk in column.chunks if len(chunk)]
+        # Index of each chunk's first row, then the number of rows.
+        self._starts = list(accumulate((len(offsets) - 1 for offsets, _ in self._chunks), initial=0))
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -131,28 +118,12 @@ class Ragged(Sequence["NDArray[Any]"]):
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         chunk = bisect_right(self._starts, row) - 1
-        offsets, local = self._offsets[chunk], row - self._starts[chunk]
-        return self._values[chunk][offsets[local] : offsets[local + 1]]
-
-    def __iter__(self) -> Iterator[NDArray[Any]]:
-        for offsets, values in zip(self._offsets, self._values, strict=True):
-            for local in range(len(offsets) - 1):
-                yield values[offsets[local] : offsets[local + 1]]
+        offsets, values = self._chunks[chunk]
+        local = row - self._starts[chunk]
+        return values[offsets[local] : offsets[local + 1]]
 
     def lengths(self) -> NDArray[np.int64]:
         """Number of values of every row, [rows]; touches the offsets only."""
         import numpy as np
 
-        if not self._offsets:
-            return np.zeros(0, dtype=np.int64)
-        return np.concatenate([np.diff(offsets) for offsets in self._offsets]).astype(np.int64)
-
-    def padded(self, rows: Sequence[int], fill: float = 0) -> NDArray[Any]:
-        """A writable copy of some rows, padded on the right to the longest of them, [len(rows), T]."""
-        import numpy as np
-
-        views = [self[int(row)] for row in rows]
-        out = np.full((len(views), max(map(len, views), default=0)), fill, dtype=self._dtype)
-        for line, view in zip(out, views, strict=True):
-            line[: len(view)] = view
-        return out
+        return np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets) for offsets, _ in self._chunks)])

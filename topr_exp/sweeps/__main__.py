@@ -65,8 +65,8 @@ def list_sweeps() -> int:
     for _, folder, runs in sorted(found, key=lambda sweep: sweep[:2]):
         statuses, queue = read_statuses(runs)
         say(f"{folder}: {count_states(statuses)}")
-        for note in queue.notes:
-            warn(f"{folder}: {note}")
+        if queue.note:
+            warn(f"{folder}: {queue.note}")
     return 0
 
 
@@ -74,8 +74,8 @@ def status(folder: Path | None) -> int:
     if folder is None:
         return list_sweeps()
     statuses, queue = read_statuses(open_sweep(folder))
-    for note in queue.notes:
-        warn(note)
+    if queue.note:
+        warn(queue.note)
     say(status_table(statuses))
     return 0
 

@@ -19,6 +19,7 @@ from topr_exp.sweeps.processes import run_locally
 from topr_exp.sweeps.status import (
     ACTIVE,
     DONE,
+    aligned,
     count_states,
     is_running,
     read_statuses,
@@ -32,16 +33,14 @@ from topr_exp.types import TOPRError
 
 def preview(plan: Plan) -> str:
     """List every run's overrides, folder and state (`dry_run=true`). Nothing is written."""
-    rows = [(str(i), state_before(job.config), str(job.config.folder)) for i, job in enumerate(plan.jobs, 1)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row, job in zip(rows, plan.jobs, strict=True):
+    rows = []
+    for number, job in enumerate(plan.jobs, 1):
         # An override with line breaks as bash takes it.
         given = ["$'" + text.replace("\n", "\\n") + "'" if "\n" in text else text for text in job.overrides]
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join([*cells, *(text for text in given if not text.startswith("dry_run="))]).rstrip())
+        words = " ".join(text for text in given if not text.startswith("dry_run="))
+        rows.append([str(number), state_before(job.config), str(job.config.folder), words])
     where = plan.jobs[0].config.cluster.name
-    return "\n".join([*lines, f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
+    return "\n".join([*aligned(rows), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
 
 
 def state_before(config: Config) -> str:
@@ -84,7 +83,7 @@ def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
     unfinished = [each.run for each in before if each.state != DONE]
     todo = [each.run for each in before if each.state not in (DONE, *ACTIVE)]
     if todo and not queue.answered:
-        raise TOPRError(f"{'; '.join(queue.notes)}: some runs may be queued already; try again when Slurm answers")
+        raise TOPRError(f"{queue.note}: some runs may be queued already; try again when Slurm answers")
     say(f"sweep {sweep}: {count_states(before)}; {len(todo)} to start")
     code, flag = 0, StopFlag()
     try:

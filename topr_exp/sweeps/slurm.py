@@ -55,7 +55,7 @@ class Queue:
 
     entries: dict[str, Entry] = field(default_factory=dict)  # by Slurm's id, as in 17_3
     answered: bool = True  # False: a job that is not among the entries may be active all the same
-    notes: list[str] = field(default_factory=list)  # what could not be asked, and what follows
+    note: str = ""  # what could not be asked
 
 
 def query(ids: Iterable[str]) -> Queue:
@@ -65,12 +65,12 @@ def query(ids: Iterable[str]) -> Queue:
         return queue
     rows, problem = run_slurm("squeue", "-h", "-r", "-t", "all", "-j", arrays(wanted), "-o", "%i|%T|%r")
     if problem and "Invalid job id" not in problem:  # which is what it says when all of them ended long ago
-        return Queue(answered=False, notes=[f"Slurm does not answer ({problem}); going on by the runs' files"])
+        return Queue(answered=False, note=f"Slurm does not answer ({problem}); going on by the runs' files")
     queue.entries = {row[0]: Entry(row[1], row[2]) for row in rows if row[0] in wanted}
     if gone := wanted - queue.entries.keys():
         rows, problem = run_slurm("sacct", "-n", "-P", "-X", "-j", arrays(gone), "-o", "JobID,State")
         if problem:
-            queue.notes.append(f"Slurm's accounting does not answer (sacct: {problem}); going on by the runs' files")
+            queue.note = f"Slurm's accounting does not answer (sacct: {problem}); going on by the runs' files"
         queue.entries |= {row[0]: Entry(row[1].split(" ")[0]) for row in rows if row[0] in gone}
     return queue
 

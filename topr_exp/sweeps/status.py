@@ -124,9 +124,13 @@ def status_table(statuses: Sequence[Status]) -> str:
         rows.append([printable(cell, keep="") for cell in (*cells, each.run.folder.name, error)])
     if not any(each.run.slurm for each in statuses):
         rows = [row[:5] + row[6:] for row in rows]
+    return "\n".join([*aligned(rows), count_states(statuses)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join([*(line.rstrip() for line in lines), count_states(statuses)])
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def count_states(statuses: Sequence[Status]) -> str:
@@ -151,15 +155,14 @@ def wait_for_slurm(runs: Sequence[Run]) -> None:
 
     Submitit's own waiting ends with the first job that was cancelled, and never where accounting is off.
     """
-    seen: dict[object, str] = {run.number: QUEUED for run in runs}
+    seen, told = {run.number: QUEUED for run in runs}, ""
     quiet = 0
     # A shared file system may show the end of a run later than Slurm does: ask more than once.
     while quiet < QUIET_POLLS:
         statuses, queue = read_statuses(runs)
-        for note in queue.notes:
-            if seen.setdefault(note, "") == "":
-                warn(note)
-                seen[note] = "told"
+        if queue.note not in ("", told):
+            warn(queue.note)
+            told = queue.note
         for each in statuses:
             if seen[each.run.number] != each.state:
                 say_change(each)

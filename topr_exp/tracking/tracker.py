@@ -10,14 +10,14 @@ import queue
 import threading
 from types import TracebackType
 
-from topr_exp.config.settings import Config
+from topr_exp.config.groups import TrackingConfig
 from topr_exp.runs.console import say, warn
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.records import Record, is_update, on_one_axis
 from topr_exp.runtime import distributed
 from topr_exp.runtime.jsonfiles import read_lines
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.tracking.writers import TensorBoardWriter, WandbWriter, Writer
+from topr_exp.tracking.writers import TensorBoardWriter, WandbWriter
 
 FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed
@@ -27,10 +27,10 @@ TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard"}
 class Tracker:
     """Forwards what a run records during a `with` block; a no-op for tracking=none and for finished runs."""
 
-    def __init__(self, config: Config, folder: RunFolder) -> None:
-        self.name, self._folder = config.tracking.name, folder
-        board = self.name == "tensorboard"
-        self._writer: Writer = TensorBoardWriter(folder.path) if board else WandbWriter(config, folder.path, self._warn)
+    def __init__(self, tracking: TrackingConfig, folder: RunFolder) -> None:
+        self.name, self._folder = tracking.name, folder
+        kind = TensorBoardWriter if self.name == "tensorboard" else WandbWriter
+        self._writer = kind(tracking, folder.path, self._warn)
         self._queue: queue.SimpleQueue[tuple[list[Record], list[Record]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._forward, name="tracker", daemon=True)
         self._ends: dict[int, Record] = {}  # iteration -> its last update
@@ -40,14 +40,10 @@ class Tracker:
         if distributed.is_main_process() and self.name != "none" and not self._folder.done:
             metrics, evaluations = self._folder.metrics, self._folder.evaluations
             self._thread.start()
-            self._put(read_lines(metrics.path)[0], read_lines(evaluations.path)[0])
-            metrics.listener = lambda record: self._put([record], [])
-            evaluations.listener = lambda record: self._put([], [record])
+            self._queue.put((read_lines(metrics.path)[0], read_lines(evaluations.path)[0]))
+            metrics.listener = lambda record: self._queue.put(([record], []))
+            evaluations.listener = lambda record: self._queue.put(([], [record]))
         return self
-
-    def _put(self, metrics: list[Record], evaluations: list[Record]) -> None:
-        if self._thread.is_alive():
-            self._queue.put((metrics, evaluations))
 
     def _forward(self) -> None:
         """Write what arrives until the run ends; runs in the thread."""
@@ -69,12 +65,10 @@ class Tracker:
         3s + 1 and 3s + 2, so that the last step says what the tracker has.
         """
         updates, tests = on_one_axis([*self._ends.values(), *metrics], evaluations)
-        rows = [(3 * record["optimizer_step"], "train", record) for record in updates]
-        for record in tests:
-            kind = "curve" if record.get("subset", False) else "eval"
-            rows.append((3 * record["optimizer_step"] + ("", "curve", "eval").index(kind), kind, record))
-        for step, kind, record in sorted(rows, key=lambda row: row[0]):
-            if step > self._writer.sent:
+        rows = [(0, "train", record) for record in updates]
+        rows += [(1, "curve", record) if record.get("subset") else (2, "eval", record) for record in tests]
+        for place, kind, record in sorted(rows, key=lambda row: (row[2]["optimizer_step"], row[0])):
+            if (step := 3 * record["optimizer_step"] + place) > self._writer.sent:
                 self._writer.log(step, kind, record)
                 self._writer.sent = step
         self._ends |= {record["iteration"]: record for record in filter(is_update, metrics)}

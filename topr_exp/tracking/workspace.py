@@ -15,26 +15,28 @@ from typing import Any
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.types import TOPRError
 
-STEPS, SAMPLES = "optimizer_step", "samples"
+STEPS = "optimizer_step"
 ALGORITHM = "algo.name"
-RATIOS = {
-    "Mean log-ratio of positives": "train/log_ratio_pos",
-    "Mean log-ratio of negatives": "train/log_ratio_neg",
-    "KL(mu || pi), estimated": "train/kl_mu",
-    "Effective sample size of negatives": "train/ess_neg",
-    "Share of negatives above the upper limit": "train/clipped_high_neg",
-    "Share of negatives below the lower limit": "train/clipped_low_neg",
+CURVES = {  # section -> title of a panel -> the metric, by algorithm
+    "Learning curves by algorithm": {
+        "pass@1 while training (part of the test set)": "curve/pass_at_1",
+        "pass@1 before and after": "eval/pass_at_1",
+        "maj@8 before and after": "eval/maj_at_8",
+        "Loss": "train/loss",
+    },
+    "Ratios": {
+        "Mean log-ratio of positives": "train/log_ratio_pos",
+        "Mean log-ratio of negatives": "train/log_ratio_neg",
+        "KL(mu || pi), estimated": "train/kl_mu",
+        "Effective sample size of negatives": "train/ess_neg",
+        "Share of negatives above the upper limit": "train/clipped_high_neg",
+        "Share of negatives below the lower limit": "train/clipped_low_neg",
+    },
+    "Invalid answers": {"Invalid share while training": "curve/invalid"},
 }
 COLUMNS = (
-    "algo",
-    "positive_share",
-    "effective_positive",
-    "baseline",
-    "final/pass_at_1",
-    "final/invalid",
-    "n_train",
-    "seed",
-)
+    "algo", "positive_share", "effective_positive", "baseline", "final/pass_at_1", "final/invalid", "n_train", "seed",
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,19 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_command(options: argparse.Namespace) -> int:
     if options.save is not None:
-        save(build(options.entity, options.project, options.group), options.save)
+        from topr_exp.runtime.files import write_text
+
+        # The package offers no public way to what it would send; the constraints pin its version.
+        model = build(options.entity, options.project, options.group)._to_model()
+        write_text(options.save, model.model_dump_json(indent=2, by_alias=True, exclude_none=True) + "\n")
         print(f"specification: {options.save}")
     else:
         print(f"workspace: {create(options.entity, options.project, options.group)}")
     return 0
-
-
-def save(workspace: Any, path: Path) -> None:
-    """The specification that W&B would be sent, as JSON."""
-    from topr_exp.runtime.files import write_text
-
-    # The package offers no public way to it but saving online; the constraints pin its version.
-    write_text(path, workspace._to_model().model_dump_json(indent=2, by_alias=True, exclude_none=True) + "\n")
 
 
 def create(entity: str, project: str, group: str | None) -> str:
@@ -87,20 +85,26 @@ def build(entity: str, project: str, group: str | None) -> Any:
     import wandb_workspaces.reports.v2 as panels
     import wandb_workspaces.workspaces as ws
 
+    algorithm, over_runs = panels.Config(ALGORITHM), {"groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
+
+    def curve(title: str, key: str, x: str = STEPS) -> Any:
+        """Curves of a metric, the runs of each algorithm as their mean with its standard error."""
+        return panels.LinePlot(
+            title=title, x=x, y=[key], groupby=algorithm, aggregate=True, max_runs_to_show=100, **over_runs
+        )
+
+    found = {name: [curve(title, key) for title, key in each.items()] for name, each in CURVES.items()}
+    found["Learning curves by algorithm"].append(curve("pass@1 against samples seen", "curve/pass_at_1", "samples"))
+    found["Effective proportion of positives"] = proportion_panels(panels)
+    final = panels.SummaryMetric("final/invalid")
+    bars = panels.BarPlot(title="Invalid share after training", metrics=[final], groupby=algorithm, **over_runs)
+    found["Invalid answers"].append(bars)
+    found["Runs"] = [panels.RunComparer(diff_only=True), panels.WeavePanelSummaryTable(table_name="completions")]
     return ws.Workspace(
         entity=entity,
         project=project,
         name=f"topr_exp: {group or 'comparison'}",
-        sections=[
-            ws.Section(name=name, panels=made, is_open=True)
-            for name, made in (
-                ("Learning curves by algorithm", learning_curve_panels(panels)),
-                ("Effective proportion of positives", proportion_panels(panels)),
-                ("Ratios", [by_algorithm(panels, title, key) for title, key in RATIOS.items()]),
-                ("Invalid answers", invalid_panels(panels)),
-                ("Runs", [panels.RunComparer(diff_only=True), panels.WeavePanelSummaryTable(table_name="completions")]),
-            )
-        ],
+        sections=[ws.Section(name=name, panels=each, is_open=True) for name, each in found.items()],
         settings=ws.WorkspaceSettings(x_axis=STEPS, max_runs=100),
         runset_settings=ws.RunsetSettings(
             filters=[ws.Metric("group") == group] if group else [],
@@ -110,60 +114,24 @@ def build(entity: str, project: str, group: str | None) -> Any:
     )
 
 
-def by_algorithm(panels: Any, title: str, key: str, x: str = STEPS) -> Any:
-    """Curves of a metric, the runs of each algorithm as their mean with its standard error."""
-    return panels.LinePlot(
-        title=title, x=x, y=[key], groupby=panels.Config(ALGORITHM), groupby_aggfunc="mean", groupby_rangefunc="stderr",
-        aggregate=True, max_runs_to_show=100,
-    )  # fmt: skip
-
-
-def learning_curve_panels(panels: Any) -> list[Any]:
-    return [
-        by_algorithm(panels, "pass@1 while training (part of the test set)", "curve/pass_at_1"),
-        by_algorithm(panels, "pass@1 against samples seen", "curve/pass_at_1", SAMPLES),
-        by_algorithm(panels, "pass@1 before and after", "eval/pass_at_1"),
-        by_algorithm(panels, "maj@8 before and after", "eval/maj_at_8"),
-        by_algorithm(panels, "Loss", "train/loss"),
-    ]
-
-
 def proportion_panels(panels: Any) -> list[Any]:
     """Final pass@1 against p~, coloured by the share p of positives in the data; and with the algorithm beside."""
-    gradient = [panels.GradientPoint(color=color, offset=at) for at, color in ((0, "#0072B2"), (100, "#E69F00"))]
-    columns = [
-        (panels.Config(ALGORITHM), "algorithm"),
-        (panels.SummaryMetric("positive_share"), "p"),
-        (panels.SummaryMetric("effective_positive"), "p~"),
-        (panels.SummaryMetric("final/pass_at_1"), "pass@1"),
-    ]
+    p, effective, final = map(panels.SummaryMetric, ("positive_share", "effective_positive", "final/pass_at_1"))
+    axes = ((panels.Config(ALGORITHM), "algorithm"), (p, "p"), (effective, "p~"), (final, "pass@1"))
     return [
         panels.ScatterPlot(
             title="Final pass@1 against p~ (colour: p)",
-            x=panels.SummaryMetric("effective_positive"),
-            y=panels.SummaryMetric("final/pass_at_1"),
-            z=panels.SummaryMetric("positive_share"),
-            gradient=gradient,
+            x=effective,
+            y=final,
+            z=p,
+            gradient=[panels.GradientPoint(color=color, offset=at) for at, color in ((0, "#0072B2"), (100, "#E69F00"))],
             legend_template="${config:algo.name} ${run:displayName}",
         ),
         panels.ParallelCoordinatesPlot(
             title="Algorithm, p, p~ and pass@1",
-            columns=[
-                panels.ParallelCoordinatesPlotColumn(metric=metric, display_name=name) for metric, name in columns
-            ],
+            columns=[panels.ParallelCoordinatesPlotColumn(metric=metric, display_name=name) for metric, name in axes],
         ),
     ]
-
-
-def invalid_panels(panels: Any) -> list[Any]:
-    final = panels.SummaryMetric("final/invalid")
-    return [
-        by_algorithm(panels, "Invalid share while training", "curve/invalid"),
-        panels.BarPlot(
-            title="Invalid share after training", metrics=[final], groupby=panels.Config(ALGORITHM),
-            groupby_aggfunc="mean", groupby_rangefunc="stderr",
-        ),
-    ]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from topr_exp.config.settings import Config
+from topr_exp.config.groups import TrackingConfig
 from topr_exp.runs.provenance import overrides
 from topr_exp.runs.records import Record
 from topr_exp.runtime.jsonfiles import read_lines, read_object
@@ -22,14 +22,16 @@ UPLOAD_SECONDS = 25.0  # for W&B's client to upload the rest at the end
 
 
 class Writer:
-    """One run in a tracker; all methods but `kill` are called from one thread, in this order."""
+    """One run in a tracker: `open`, `log`, `finish` and `release` are called from one thread, in this order."""
 
-    sent = -1  # the last step that the tracker has
-    shown = ""  # a line for the user: where to find the run
-    run: Any = None  # of the client
+    def __init__(self, tracking: TrackingConfig, folder: Path, warn: Callable[[str], None]) -> None:
+        self.tracking, self.folder, self.warn = tracking, folder, warn
+        self.sent = -1  # the last step that the tracker has
+        self.shown = ""  # a line for the user: where to find the run
+        self.run: Any = None  # of the client
 
     def open(self) -> None:
-        """Start the run, or go on with it; sets `sent` and `shown`."""
+        """Start the run, or go on with it."""
 
     def log(self, step: int, kind: str, record: Record) -> None:
         """Write a record; kind: train, curve (an evaluation on a part of the test set) or eval (on all of it)."""
@@ -41,7 +43,7 @@ class Writer:
         """Free what the client holds, also after an error."""
 
     def kill(self) -> None:
-        """Make a call that hangs fail, as far as that can be done from another thread."""
+        """Make a call that hangs fail, from another thread."""
 
 
 class WandbWriter(Writer):
@@ -49,9 +51,6 @@ class WandbWriter(Writer):
 
     Online W&B says by its last step what it has. Offline each attempt writes all records into a new folder.
     """
-
-    def __init__(self, config: Config, folder: Path, warn: Callable[[str], None]) -> None:
-        self.tracking, self.folder, self.warn = config.tracking, folder, warn
 
     def open(self) -> None:
         import wandb
@@ -90,14 +89,12 @@ class WandbWriter(Writer):
     def _init(self, mode: Literal["offline"] | None = None) -> Any:
         import wandb
 
-        resolved = read_object(self.folder / "config.json")[0]["resolved"]
-        environment = read_object(self.folder / "environment.json")[0]
+        resolved, environment = (read_object(self.folder / name)[0] for name in ("config.json", "environment.json"))
+        resolved = resolved["resolved"]
         tags = [resolved["algo"]["name"], resolved["data"]["name"], resolved["data"].get("source", "")]
+        quiet = {"silent": True, "console": "off", "disable_git": True, "disable_code": True}
         return wandb.init(
-            project=self.tracking.project,
-            entity=self.tracking.entity,
-            group=self.tracking.group,
-            job_type=self.tracking.job_type,
+            **{name: getattr(self.tracking, name) for name in ("project", "entity", "group", "job_type")},
             name=self.folder.name,
             id=run_id(self.folder),
             resume="allow",
@@ -105,14 +102,7 @@ class WandbWriter(Writer):
             mode=mode,
             tags=[tag[:64] for tag in [*tags, resolved["model"]["name"]] if tag],
             config={**resolved, "overrides": overrides(self.folder), "environment": environment},
-            settings=wandb.Settings(
-                silent=True,
-                console="off",
-                disable_git=True,
-                disable_code=True,
-                finish_timeout=UPLOAD_SECONDS,
-                finish_timeout_raises=True,
-            ),
+            settings=wandb.Settings(**quiet, finish_timeout=UPLOAD_SECONDS, finish_timeout_raises=True),
         )
 
     def log(self, step: int, kind: str, record: Record) -> None:
@@ -151,9 +141,6 @@ def run_id(folder: Path) -> str:
 
 class TensorBoardWriter(Writer):
     """An event file in the run's folder, written again by each attempt from the run's records."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
 
     def open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter

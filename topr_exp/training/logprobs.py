@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from topr_exp.models.memory import memory_for
-from topr_exp.models.policy import Policy
+from topr_exp.models.policy import Policy, memory_for
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store

@@ -26,8 +26,7 @@ from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.mismatch import mismatch
-from topr_exp.sampling.rollouts import Rollouts, completions_table, token_count
+from topr_exp.sampling.rollouts import Rollouts, completions_table, mismatch, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples

@@ -74,7 +74,8 @@ class DDP(SingleProcess):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.wrapped = nn.parallel.DistributedDataParallel(ScoringModule(model), gradient_as_bucket_view=True)
-        self.wrapped.register_comm_hook(None, sum_over_processes)
+        # torch would compare the annotations of a named function with types, and here they are texts.
+        self.wrapped.register_comm_hook(None, lambda state, bucket: sum_over_processes(bucket))
 
     def score(self, inputs: Inputs, **options: Any) -> TokenScores:
         if not torch.is_grad_enabled():
@@ -85,7 +86,7 @@ class DDP(SingleProcess):
         return contextlib.nullcontext() if last else self.wrapped.no_sync()
 
 
-def sum_over_processes(state: None, bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
+def sum_over_processes(bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
     """The communication hook of DistributedDataParallel: sum a bucket of gradients."""
     work = torch.distributed.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from topr_exp.config.groups import OptimConfig, Reduction
 from topr_exp.models.adapter import trained_weights
-from topr_exp.models.memory import memory_for, ran_out, release_gpu_memory
-from topr_exp.models.policy import Policy, save_policy
+from topr_exp.models.policy import Policy, memory_for, ran_out, release_gpu_memory, save_policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
@@ -36,6 +35,7 @@ from topr_exp.types import Batch, PairBatch, TOPRError
 
 log = logging.getLogger(__name__)
 
+COUNTERS = ("step", "samples", "skipped", "sampled")  # the last in tokens, of the rounds so far
 RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
 
@@ -62,22 +62,17 @@ class Trainer:
         self.optimizer = make_optimizer((weight for _, weight in trained_weights(policy.model)), config)
         # Adafactor clips as it reads the gradient for its statistics.
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
-        state: dict[str, Any] = {}
-        self.restored: Path | None = None  # the checkpoint that this run goes on from
-        if found := checkpoint.load(folder, policy.model, self.optimizer):
-            state, self.restored = found
-        self.step: int = state.get("step", 0)
-        self.samples: int = state.get("samples", 0)
-        self.skipped: int = state.get("skipped", 0)
+        state, folder_of = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
+        self.restored: Path | None = folder_of  # the checkpoint that this run goes on from
+        self.step, self.samples, self.skipped, self.sampled = (state.get(name, 0) for name in COUNTERS)
         # Where the settings leave it open, one GPU tries without. Several processes could not agree on which ran out.
         alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
         self.recompute = not alone_on_gpu if config.gradient_checkpointing is None else config.gradient_checkpointing
-        self.sampled: int = state.get("sampled", 0)  # tokens of the rounds so far
         self.saved, self.saving = time.monotonic(), 0.0  # when a checkpoint was last written, and the seconds it took
 
     def save(self, extra: dict[str, bytes]) -> None:
         """Write a checkpoint; `extra` are files to keep with it."""
-        state = {"step": self.step, "samples": self.samples, "skipped": self.skipped, "sampled": self.sampled}
+        state = {name: getattr(self, name) for name in COUNTERS}
         checkpoint.save(self.folder, self.step, self.policy.model, self.optimizer, state, extra)
 
     def save_policy(self, folder: Path) -> None:
@@ -130,7 +125,7 @@ class Trainer:
         smaller = "lower optim.micro_batch_size" if config.micro_batch_size > 1 else "train on more or larger devices"
         rate = learning_rate(config, self.step, updates)
         with memory_for(work, smaller + more):
-            return self.optimize(examples, chosen, rate, expect_unit_ratio=expect_unit_ratio)
+            return self.optimize(examples, chosen, rate, expect_unit_ratio)
 
     def gradients_in_memory(self, examples: Examples, chosen: NDArray[np.int64]) -> MetricAccumulator:
         """Sum the gradients; recompute layers from here on where memory runs out and the settings leave it open."""
@@ -145,9 +140,7 @@ class Trainer:
         release_gpu_memory()
         return self.accumulate_gradients(examples, chosen)
 
-    def optimize(
-        self, examples: Examples, chosen: NDArray[np.int64], rate: float, *, expect_unit_ratio: bool
-    ) -> dict[str, float]:
+    def optimize(self, examples: Examples, chosen: NDArray[np.int64], rate: float, unit: bool) -> dict[str, float]:
         """The work of `update`, which says what to do when memory runs out."""
         began = time.monotonic()
         for group in self.optimizer.param_groups:
@@ -155,7 +148,7 @@ class Trainer:
         metrics = self.gradients_in_memory(examples, chosen)
         norm = self.clip(self.config.grad_clip)
         metrics = metrics.of_all_processes()
-        if expect_unit_ratio:
+        if unit:
             self.check_unit_ratio(torch.cat(metrics.delta))
         self.samples += len(chosen)
         self.step += 1

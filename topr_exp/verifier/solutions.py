@@ -133,7 +133,7 @@ class Verification:
             change = figures.difference(self.base.values["weighted_sc"], counted.values["weighted_sc"])
             found["weighted_sc - base"] = change
         path = folder / FILE
-        shown = noted_before(path)
+        shown = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}  # by an earlier evaluation
         shown["problems"] = [problem.id for problem in self.test.problems]
         shown["solutions"], shown["verifications"] = counted.solutions, counted.verifications
         values = {name: value.tolist() for name, value in counted.values.items()}
@@ -149,8 +149,3 @@ class Verification:
         rows = np.array([[row.get(name_of(problem, s), -1) for s in range(k)] for problem in self.test.problems])
         codes = evaluation.verdicts.codes.reshape(-1, evaluation.n)
         return figures.tally(self.test.verdicts, self.test.classes, codes[rows], rows >= 0)
-
-
-def noted_before(path: Path) -> dict[str, Any]:
-    """Read what an earlier evaluation or attempt wrote."""
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}

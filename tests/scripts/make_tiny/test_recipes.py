@@ -7,7 +7,7 @@ import random
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -28,7 +28,6 @@ from topr_exp.grading import extract, gym
 from topr_exp.grading.extraction import tagged
 from topr_exp.grading.gym import value_and_numbers
 from topr_exp.models.loading import SHIPPED, load_model
-from topr_exp.types import Problem
 from topr_exp.verifier.solutions import fill
 
 SMALL = replace(RECIPES["tiny"], steps=30, clean_steps=20, tasks=300, hidden=32, layers=1, heads=2, mlp=32)
@@ -190,40 +189,32 @@ def test_pretraining_sees_only_its_own_split() -> None:
             assert split_of(question) == "pretrain"
 
 
-def prompt(name: str, question: str) -> str:
-    """What a model of this recipe is asked."""
-    if name == "tiny_verifier":
-        return fill(verifications.TEMPLATE, question, "The answer is 12.")
-    if name == "tiny_long":
-        return ledgers.TEMPLATE.format(question=question)
-    return FORMS["gsm8k"].template.format(question=question)
-
-
-def problems(name: str, split: str) -> list[Problem]:
-    """Some that a model of this recipe is made for."""
-    if name == "tiny_long":
-        return ledger.generate(split, 300, 5, turns=24)
-    return embedded_gsm8k.generate(split, 300, 5)
+def texts(name: str) -> Iterator[str]:
+    """What a model of this recipe is asked; of tasks, answers too."""
+    if name == "tiny_tasks":
+        recipe = RECIPES[name]
+        yield from (text for text, _ in islice(examples(recipe, recipe.mix, random.Random(7)), 600))
+        return
+    template = {"tiny_long": ledgers.TEMPLATE}.get(name, FORMS["gsm8k"].template)
+    for split in ("train", "test"):
+        given = (
+            ledger.generate(split, 300, 5, turns=24) if name == "tiny_long" else embedded_gsm8k.generate(split, 300, 5)
+        )
+        for problem in given:
+            verified = fill(verifications.TEMPLATE, problem.question, "The answer is 12.")
+            yield verified if name == "tiny_verifier" else template.format(question=problem.question)
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
 def test_the_shipped_vocabulary_covers_the_problems(name: str) -> None:
     _, tokenizer = load_model(name)
-    single_bytes = 0
-    if name == "tiny_tasks":
-        recipe = RECIPES[name]
-        for text, _ in islice(examples(recipe, recipe.mix, random.Random(7)), 600):
-            tokens = tokenizer.tokenize(text)
-            assert len(tokens) <= 120
-            single_bytes += sum(len(token) == 1 and token in string.ascii_letters for token in tokens)
-        assert single_bytes <= 600  # "a"
-        return
-    for split in ("train", "test"):
-        for problem in problems(name, split):
-            tokens = tokenizer.tokenize(prompt(name, problem.question))
-            assert len(tokens) <= (140 if name == "tiny_long" else 70)
-            single_bytes += sum(len(token) == 1 and token in string.ascii_letters for token in tokens)
-    assert single_bytes == 0
+    most, letters = {"tiny_long": (140, 0), "tiny_tasks": (120, 600)}.get(name, (70, 0))  # "a"
+    single = 0
+    for text in texts(name):
+        tokens = tokenizer.tokenize(text)
+        assert len(tokens) <= most
+        single += sum(len(token) == 1 and token in string.ascii_letters for token in tokens)
+    assert single <= letters
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])

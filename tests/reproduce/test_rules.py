@@ -1,0 +1,125 @@
+"""How claims are decided: by whole intervals, for the groups that a row names."""
+
+from __future__ import annotations
+
+import pytest
+
+from reproduce.claims import early, last_over_first
+from reproduce.figure import Claim, Compared, Row, above, below, between, each, of_model, others, pick, verdict
+from reproduce.groups import algorithms, kinds
+from tests.reproduce.worlds import World, group
+from topr_exp.evaluation.intervals import Interval
+from topr_exp.report.selection import Runs
+
+NEAR, WIDE, FAR = Interval(0.0, -0.02, 0.02, 3), Interval(0.02, -0.03, 0.07, 3), Interval(0.1, 0.04, 0.2, 3)
+
+
+@pytest.mark.parametrize(
+    ("found", "limit", "is_above", "is_below"),
+    [
+        (FAR, 0.0, True, False), (NEAR, 0.0, None, None), (Interval(-0.1, -0.2, -0.05, 3), 0.0, False, True),
+        (FAR, 0.04, None, None), (FAR, 0.2, None, None), (FAR, 0.039, True, False), (NEAR, -0.03, True, False),
+        (None, 0.0, None, None),
+    ],
+)  # fmt: skip
+def test_an_interval_decides_where_all_of_it_lies_on_one_side(
+    found: Interval | None, limit: float, is_above: bool | None, is_below: bool | None
+) -> None:
+    assert (above("", found, limit).holds, below("", found, limit).holds) == (is_above, is_below)
+
+
+@pytest.mark.parametrize(("found", "holds"), [((NEAR, NEAR), True), ((NEAR, WIDE), None), ((WIDE, FAR), False)])
+def test_all_intervals_have_to_lie_within(found: tuple[Interval, ...], holds: bool | None) -> None:
+    assert between("", [(str(i), each) for i, each in enumerate(found)], 0.03).holds is holds
+    assert between("", [("a", None)], 0.03).evidence == "no runs"
+
+
+@pytest.mark.parametrize(
+    ("words", "together"),
+    [((True, True), "shown"), ((True, False), "partly"), ((None, True), "partly"), ((False, None), "undecided"),
+     ((False, False), "not shown"), ((), "nothing to decide")],
+)  # fmt: skip
+def test_a_figure_s_verdict(words: tuple[bool | None, ...], together: str) -> None:
+    assert verdict([Claim("", holds, "") for holds in words]) == together
+
+
+RUNS = World("fig1", "", [
+    group("topr", 60, algo__beta=0.1), group("topr", 40, algo__beta=0.5), group("ppo", 50, maj=70, algo__beta=0.1),
+    group("dpo", 30, algo__beta=0.5), group("is", 20, algo__beta=0.1, data__name="math"),
+], "").runs()  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("choice", "levels"),
+    [
+        ("topr", {60, 40}), ("topr algo.beta=0.5", {40}), ("algo.beta=0.5", {40, 30}), ("all", {60, 40, 50, 30, 20}),
+        ("ppo,dpo", {50, 30}), ("ppo,tis", set()), ("tis", set()), ("best algo.beta topr", {60}),
+        ("largest algo.beta topr", {40}), ("smallest algo.beta topr", {60}), ("best algo.name ppo,dpo,is", {50}),
+        ("best algo.name ppo,tis", set()), ("largest algo.beta", {40, 30}), ("topr,is data.name=math", {20}),
+    ],
+)  # fmt: skip
+def test_the_runs_that_a_choice_names(choice: str, levels: set[int]) -> None:
+    firsts = [record for record in pick(RUNS, choice) if record["settings"]["seed"] == 0]
+    assert {round(100 * record["final"]["correct"]) for record in firsts} == levels
+
+
+@pytest.mark.parametrize(
+    ("row", "word", "points"),
+    [
+        (Row("", "ppo", "dpo"), "shown", 20), (Row("", "dpo", "ppo"), "not shown", -20), (Row("", "ppo"), "shown", 20),
+        (Row("", "dpo", "ppo", limit=-0.25), "shown", -20), (Row("", "dpo", "ppo", rule=below), "shown", -20),
+        (Row("", "ppo", "dpo", "maj"), "shown", 20), (Row("", "dpo", metric="invalid"), "not shown", -10),
+        (Row("", "ppo", "tis"), "undecided", None), (Row("", "tis"), "undecided", None),
+    ],
+)  # fmt: skip
+def test_a_row_compares_its_group_with_its_reference_in_its_metric(row: Row, word: str, points: float | None) -> None:
+    claim = row(RUNS, {})
+    assert claim.word == word
+    if points is not None:
+        assert float(claim.evidence.split(" ")[0]) == pytest.approx(points, abs=0.6)
+
+
+def test_rows_for_each_group_and_against_all_others() -> None:
+    rows = each("name", algorithms, Row("{name}: large above small", "largest algo.beta", "smallest algo.beta"))
+    found = {claim.text: claim.word for claim in rows(RUNS, {})}
+    assert found["TOPR: large above small"] == "not shown"
+    assert [*found] == [f"{name}: large above small" for name in ("TOPR", "PPO", "DPO", "IS")]
+    one = Runs([record for record in RUNS if record["settings"]["algo.beta"] == 0.1])
+    assert {claim.text: claim.word for claim in others("{} above TOPR", algorithms, "topr")(one, {})} == {
+        "PPO above TOPR": "not shown", "IS above TOPR": "not shown",
+    }  # fmt: skip
+    assert [claim.word for claim in others("", algorithms, "topr", ahead=True)(one, {})] == ["shown", "shown"]
+
+
+def test_numbers_are_compared_seed_by_seed() -> None:
+    """90 % of the other's in each seed, which differ by half: at least 0.8 of it, and not as much."""
+    numbers = {"ppo": {0: 27.0, 1: 36.0, 2: 18.0}, "dpo": {0: 30.0, 1: 40.0, 2: 20.0}}
+    pair = {"first": "ppo", "other": "dpo"}
+
+    def number(record: dict[str, object], extra: object) -> float:
+        settings = record["settings"]
+        assert isinstance(settings, dict)
+        return numbers[settings["algo.name"]][settings["seed"]]
+
+    claim = Compared("", pair, number, "{:.1f} points a nat", least=0.8)(RUNS, {})
+    assert (claim.word, claim.evidence) == (
+        "shown",
+        "first 27.0 36.0 18.0 points a nat; other 30.0 40.0 20.0 points a nat",
+    )
+    assert Compared("", pair, number)(RUNS, {}).word == "not shown"
+    assert Compared("", {**pair, "other": "tis"}, number)(RUNS, {}).evidence == "no runs"
+
+
+def test_after_a_quarter_is_between_two_points() -> None:
+    (record,) = group("topr", 60, seeds=(0,), curve={"step": [0, 40, 80, 160], "pass@1": [10, 50, 90, 20]}).records()
+    assert early(record, {}) == pytest.approx(50)  # at 40 of 160
+    (record,) = group("topr", 60, seeds=(0,), curve={"step": [0, 20, 60, 160], "pass@1": [10, 30, 50, 20]}).records()
+    assert early(record, {}) == pytest.approx(40)  # half-way from 20 to 60
+    assert last_over_first({"metrics": {"grad_norm": [1.0] * 2 + [9.0] * 6 + [3.0] * 2}}, {}) == 3
+
+
+def test_extra_numbers_are_those_of_the_model_and_of_its_seeds() -> None:
+    extra = {"tiny 0": "a", "tiny_noise 0": "b", "tiny 1": "c", "tiny_noise 1": "d", "tiny 12": "e"}
+    runs = Runs([*group("topr", 50).records(), *group("is", 50).records()])
+    assert of_model(runs, extra) == ["a", "c"], "each once, by seed; there is none of seed 2"
+    assert [*kinds(RUNS)] == ["each response weighed", "clipped next to ratio 1", "no ratio to μ"]

@@ -1,0 +1,319 @@
+"""Claims in worlds where a reader knows what is true: what the code computes must come out as the sentence says.
+
+Rows of figures.yaml are decided by one mechanism, so that each kind of rule has worlds, and each function of claims.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reproduce.rates import read_rates
+from tests.reproduce.worlds import Group, Level, World, group, of_seed
+
+YES, NO, OPEN = "shown", "not shown", "undecided"
+APART = (80.0, 20.0, 50.0)  # seeds that decide nothing
+
+
+def five(level: float) -> tuple[float, ...]:
+    """Five seeds about a level: of three, Wilson's interval can't tell most from few."""
+    return (level - 0.4, level, level + 0.4, level + 0.2, level - 0.2)
+
+
+def fig1(naive: float, **others: Level) -> list[Group]:
+    return [group("naive", five(naive), seeds=(0, 1, 2, 3, 4)), *(group(algo, level) for algo, level in others.items())]
+
+
+def fig3(**invalid: Level) -> list[Group]:
+    """Of the base's 20 % invalid answers; as many are correct in each."""
+    return [group(algo, 60, invalid=level) for algo, level in invalid.items()]
+
+
+def fig4(gsm8k: Sequence[Group], topr: Level, sft: Level) -> list[Group]:
+    math = {"data__name": "math", "base": {"correct": 40.0}}  # 1.8 times that is 72
+    return [*gsm8k, group("topr", topr, **math), group("sft", sft, **math)]
+
+
+def sweep(algo: str, levels: Mapping[float, Level], **settings: object) -> list[Group]:
+    """pass@1 by p̃."""
+    more = {"compose__name": "proportion", "compose__positive_share": 0.1, **settings}
+    return [group(algo, level, effective_positive=p, **more) for p, level in levels.items()]
+
+
+def fig5(ten: Mapping[float, Level], fifty: Mapping[float, Level]) -> list[Group]:
+    return [*sweep("topr", ten), *sweep("topr", fifty, compose__positive_share=0.5)]
+
+
+def fig6(**data: tuple[Mapping[float, Level], Mapping[float, Level]]) -> list[Group]:
+    """TOPR and TIS by data."""
+    return [one for name, both in data.items() for algo, levels in zip(("topr", "tis"), both, strict=True)
+            for one in sweep(algo, levels, data__name=name)]  # fmt: skip
+
+
+def fig7(default: Sequence[tuple[float, float, float]], loose: tuple[float, float]) -> list[Group]:
+    """Of IS and TOPR: pass@1 and the gradient's norm first and last; the narrower clips are the other way round."""
+    groups = [group(algo, level, metrics={"grad_norm": [first] * 4 + [9.0] * 12 + [last] * 4})
+              for algo, (level, first, last) in zip(("is", "topr"), default, strict=True)]  # fmt: skip
+    for clip, levels in ((0.1, loose[::-1]), (1.0, loose[::-1]), (100.0, loose)):
+        more = {"compose__name": "proportion", "compose__positive_share": 0.4, "optim__grad_clip": clip}
+        groups += [group(algo, level, **more) for algo, level in zip(("is", "topr"), levels, strict=True)]
+    return groups
+
+
+def fig8(**after: tuple[Level, Level, Level, Level]) -> list[Group]:
+    """pass@1 after iterations 1 to 3, and the vote at the end; from a base of 30."""
+    return [group("topr", last, between=(first, second), maj=maj, n=16, compose__name=compose)
+            for compose, (first, second, last, maj) in after.items()]  # fmt: skip
+
+
+def hard(*seeds: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
+    """The weight, in percent, of problems below 50 % by p̃; their last tenth alone moves. other: of another base."""
+
+    def shares(levels: Sequence[float]) -> dict[str, list[list[float]]]:
+        return {"share": [[x / 100 for x in (5, 5, 5, 5, one - 20, *[(100 - one) / 5] * 5)] for one in levels]}
+
+    return {f"tiny {seed}": shares(each) for seed,
+        each in enumerate(seeds)} | {"tiny_noise 0": shares(other)}  # fmt: skip
+
+
+def table1(levels: Mapping[str, Level], quarter: Mapping[str, float], weight: float = 0.0) -> list[Group]:
+    """pass@1 at the end, and after a quarter of the updates, before and after which the others lead."""
+
+    def curve(level: float) -> dict[str, list[float]]:
+        return {"step": [0, 25, 50, 100, 200], "pass@1": [30, 100 - level, level, 100 - level, 100 - level]}
+
+    return [group(algo, level, curve=curve(quarter.get(algo, 50)),
+                  metrics={"grad_norm": [1.0] * 20, "weight_neg": [0.5] * 19 + [weight if algo == "sft" else 0.5]})
+            for algo, level in levels.items()]  # fmt: skip
+
+
+def variances(**times: float) -> dict[str, Any]:
+    """The variance of a gradient, times TOPR's, whose own differs by far; another base's is the other way round, and so
+    is the squared norm of the mean."""
+    return {f"{model} {seed}": {"topr": [own, 1.0]} | {name: [own * each**power, each**-power]
+                                                       for name, each in times.items()}
+            for seed, own in enumerate((2.0, 0.1, 70.0)) for model, power in (("tiny", 1), ("tiny_noise",
+                -1))}  # fmt: skip
+
+
+def beta_sweep(algo: str, *cells: tuple[Level, float]) -> list[Group]:
+    """pass@1 and KL at β = 0.05, 0.2 and 1."""
+    more = {"schedule__prompts": 2} if algo in ("agro_on_policy", "rloo") else {}
+    return [group(algo, level, algo__beta=beta, noted=lambda seed, kl=kl: kl * (1 + 0.02 * seed), **more)
+            for beta, (level, kl) in zip((0.05, 0.2, 1.0), cells, strict=True)]  # fmt: skip
+
+
+def replay(*cells: tuple[float, Level, float]) -> list[Group]:
+    return [group("agro", level, algo__beta=0.2, schedule__prompts=2, schedule__replay=q, noted=kl)
+            for q, level, kl in cells]  # fmt: skip
+
+
+def mu(**levels: tuple[Level, Level, Level, Level]) -> list[Group]:
+    """pass@1 without top-k, log μ recomputed and the sampler's, then with top-k 2."""
+    keys = (("scored", 0), ("sampler", 0), ("scored", 2), ("sampler", 2))
+    return [group(algo, level, mu=source, sampler__top_k=k)
+            for algo, four in levels.items() for (source, k), level in zip(keys, four, strict=True)]  # fmt: skip
+
+
+def tokens(algo: str, divided: tuple[Level, Level, Level], without: tuple[Level, Level, Level]) -> list[Group]:
+    """Mean tokens at the end of all, correct and incorrect answers; the base's are 100."""
+    names = ("length", "length_correct", "length_incorrect")
+    return [group(algo, 50, lengths=dict(zip(names, levels, strict=True)), **more)
+            for levels, more in ((divided, {}), (without, {"algo__length_normalize": False}))]  # fmt: skip
+
+
+def spent(short: Sequence[float], long: Sequence[float]) -> list[Group]:
+    """TOPR's negatives that no longer push, by seed; CISPO beside it in one place."""
+    groups = [
+        group("topr", 60, data__turns=turns, metrics={"spent_share_neg": [0.5] * 19 + [share]}, seeds=(seed,))
+        for turns, shares in ((2, short), (10, (0.9, 0.0, 0.5)), (22, long))
+        for seed, share in enumerate(shares)
+    ]
+    return [*groups, group("cispo", 70, data__turns=2), group("cispo", 20, data__turns=22)]  # fmt: skip
+
+
+def stale(fresh: Level, old: Level, algo: str = "topr", tokens: Level = 100, **settings: Any) -> list[Group]:
+    lengths = dict.fromkeys(("length", "length_correct", "length_incorrect"), tokens)
+    return [group(algo, level, schedule__updates=updates, lengths=lengths, **settings)
+            for updates, level in ((1, fresh), (64, old))]  # fmt: skip
+
+
+def the_map(topr: Sequence[Level], tis: Sequence[Level]) -> list[Group]:
+    """Cells: rate 1e-4 at p̃ = 10 and 50 %, then 3e-4."""
+    cells = [(rate, p) for rate in (1e-4, 3e-4) for p in (0.1, 0.5)]
+    return [one for algo, levels in (("topr", topr), ("tis", tis)) for (rate, p), level in zip(cells, levels,
+        strict=True)
+            for one in sweep(algo, {p: level}, optim__lr=rate)]  # fmt: skip
+
+
+def grid(model: str, **best: float) -> list[Group]:
+    """Each is best at the rate that conf has, or at its own; TOPR alone stays above the base's 30 at all."""
+    chosen = {**{algo: read_rates()[model][algo] for algo in ("topr", "naive", "ppo", "dpo", "is")}, **best}
+    return [group(algo, 70 if rate == top else 26 if i == (top == 1e-5) * 2 and algo != "topr" else 34, optim__lr=rate,
+                  model__name=model)
+            for algo, top in chosen.items() for i, rate in enumerate((1e-5, 3e-5, 1e-4, 3e-4, 1e-3))]  # fmt: skip
+
+
+def verdicts(on_correct: float, on_incorrect: float, invalid: float, weighted: float, maj: float) -> dict[str, Any]:
+    """What a verifier's run notes, in percent: one of four solutions is correct, each verified twice."""
+
+    def dealt(share: float, most: int) -> list[float]:
+        least, more = divmod(round(share / 100 * 60 * most), 60)
+        return [float(least + (place < more)) for place in np.random.default_rng(most).permutation(60)]
+
+    right, wrong = dealt(on_correct, 2), dealt(on_incorrect, 6)
+    return {"right": [a + b for a, b in zip(right, wrong, strict=True)], "unparsable": dealt(invalid, 8),
+            "verified": [8.0] * 60, "right_on_correct": right, "verified_correct": [2.0] * 60,
+            "right_on_incorrect": wrong, "verified_incorrect": [6.0] * 60, "weighted_sc": dealt(weighted, 1),
+            "maj": dealt(maj, 1), "oracle": dealt(80, 1), "solved": [0.25] * 60}  # fmt: skip
+
+
+def verifier(before: tuple[float, ...], after: tuple[float, ...]) -> list[Group]:
+    def noted(seed: int) -> dict[str, Any]:
+        now = verdicts(*(of_seed(level, seed) for level in after))
+        return {"before": verdicts(*before), "after": now, "problems": [], "solutions": 4, "verifications": 2}
+
+    return [group("topr", 1.0, model__name="tiny_verifier", noted=noted)]
+
+
+# The papers' objectives for R = +1 and R = −1, ε = 0.2, b⁺ = 1.2, b⁻ = 1 (TOPR, Equations 6 and 11).
+Curve = Callable[[float], float]
+PPO: dict[str, Curve] = {"positive": lambda r: min(r, 1.2), "negative": lambda r: -max(r, 0.8)}
+TOPR: dict[str, Curve] = {
+    "positive": lambda r: 1 + math.log(r) if r < 1 else r if r <= 1.2 else 1.2 * (1 + math.log(r / 1.2)),
+    "negative": lambda r: -r if r <= 1 else -(1 + math.log(r)),
+}
+
+
+def objectives(topr: Mapping[str, Curve] = TOPR, ppo: Mapping[str, Curve] = PPO) -> dict[str, Any]:
+    ratio = [i / 100 for i in range(1, 301)]
+    return {"eps": 0.2, "ratio": ratio} | {
+        sign: {"topr": [{**TOPR, **topr}[sign](r) for r in ratio], "ppo": [{**PPO, **ppo}[sign](r) for r in ratio]}
+        for sign in ("positive", "negative")
+    }
+
+
+LOW, HIGH = {0.02: 10, 0.1: 20, 0.5: 80, 1.0: 70}, {0.02: 45, 0.1: 50, 0.5: 70, 1.0: 70}
+WORLDS = [
+    World("fig1", "the paper's order", fig1(5, ppo=40, dpo=55, topr=70), YES),
+    World("fig1", "naive falls to 53 % of the base; PPO gains 24 of 40 points, 60 %, DPO less", fig1(16, ppo=54,
+          dpo=50, topr=70),
+          NO, {"TOPR ends above": YES}, effects={"PPO stalls": 40 / 2 - 24, "above DPO": 20, "best of": 16}),
+    World("fig1", "naive is the best of all", fig1(77, ppo=40, dpo=60, topr=70), YES, {"collapses": NO, "best of": NO}),
+    World("fig1", "nobody ran DPO", fig1(16, ppo=APART, topr=APART), OPEN, {"collapses": NO}),
+    World("fig2", "the papers' objectives", [], YES, extra=objectives()),
+    World("fig2", "TOPR is steeper next to ratio 1; PPO is never clipped", [], NO, extra=objectives(
+        {"positive": lambda r: 1.1 * r - 0.1, "negative": lambda r: 0.1 - 1.1 * r}, {"positive": lambda r: r,
+            "negative": lambda r: -r})),
+    World("fig2", "beyond, TOPR turns back", [], YES, {"goes on": NO}, extra=objectives(
+        {"positive": lambda r: r if r <= 1.2 else 2.4 - r, "negative": lambda r: -r if r >= 0.8 else r - 1.6})),
+    World("fig3", "of 20 % TOPR leaves 7, the others more than half", fig3(topr=7, naive=19, ppo=14, dpo=14), YES),
+    World("fig3", "TOPR leaves 14, the others 7", fig3(topr=14, naive=7, ppo=7, dpo=1), NO),
+    World("fig3", "seeds are apart, others were not run", fig3(topr=(2.0, 10.0, 18.0)), OPEN),
+    World("fig4", "TOPR is better in all; 78 from 40", fig4([group("topr", 70, maj=75, few=(5, 2)), group("sft", 60,
+          maj=65, few=(15, 2))], 78, 70), YES),
+    World("fig4", "positives only are; 66 is 165 % of 40", fig4([group("topr", 60, maj=65, few=(15, 2)), group("sft",
+          70, maj=75, few=(5, 2))], 66, 74),
+          NO, effects={"help": -10, "maj@n": -10, "fewer": 10, "doubled": 66 - 1.8 * 40, "MATH-like: TOPR": -8}),
+    World("fig4", "3 of 8 is more than a quarter; votes the other way", fig4([group("topr", 70, maj=60, few=(15, 2)),
+          group("sft", 60, maj=70, few=(15, 3))], APART, 50),
+          NO, {"help": YES, "MATH-like": OPEN}),
+    World("fig5", "20 % is best, sampling is", fig5({0.05: 40, 0.1: 60, 0.2: 70, 0.5: 61}, {0.05: 40, 0.1: 50, 0.2: 74,
+          0.5: 66}), YES),
+    World("fig5", "50 % is best at 10 %, 5 % at 50 %, a baseline is", fig5({0.05: 40, 0.1: 55, 0.2: 70, 0.5: 77},
+          {0.05: 76, 0.1: 65, 0.2: 68, 0.5: 50}),
+          NO, effects={"p = 10 %": -7, "p = 50 %": -8, "10 % by sampling": -10, "50 % by sampling": -27}),
+    World("fig5", "neighbours: 10 % and 20 %", fig5({0.05: 40, 0.1: 70, 0.2: 20, 0.5: 60}, {0.05: 40, 0.1: 20, 0.2: 66,
+          0.5: 52}), YES, {"50 % by": NO}),
+    World("fig6", "stories as in the paper, tasks the other way round", fig6(
+        gsm8k=({0.02: 40, 0.1: 50, 0.2: 60, 0.5: 72, 1.0: 70}, {0.02: 5, 0.1: 20, 0.2: 77, 0.5: 73.5, 1.0: 71}),
+            math=(LOW, HIGH)), YES, {"MATH": NO}),
+    World("fig6", "seeds apart", fig6(gsm8k=({0.1: APART, 0.5: APART}, {0.1: 40, 0.5: 50})), OPEN),
+    World("fig7", "IS 1.5 below and its norm grows more", fig7([(68.5, 1, 1.5), (70, 4, 4.4)], (10, 60)), YES),
+    World("fig7", "IS 5 below; its norm, the larger, shrinks", fig7([(65, 9, 8), (70, 1, 1.2)], (60, 10)), NO,
+          effects={"at most 3": -5, "IS ends": 30}),
+    World("fig8", "Anna Karenina before uniform before positives", fig8(uniform=(50, 70, 60, 65), positives=(45, 70,
+          50, 80), anna_karenina=(64, 64, 70, 75)),
+          YES, effects={"positives only": 10, "uniform, pass@1": 10, "maj@n": 10, "uniform: goes": 10,
+              "TOPR on positives: goes": 5}),
+    World("fig8", "all fall after the first iteration; the order is turned", fig8(uniform=(68, 75, 60, 70),
+          positives=(75, 75, 68, 50), anna_karenina=(64, 70, 50, 60)), NO),
+    World("fig9", "falls in every seed", [group("topr", 50)], YES, extra=hard((90, 85, 80, 75, 70, 65), (87, 82, 77,
+          72, 67, 62), other=range(60, 72, 2))),
+    World("fig9", "in one seed it is as high at the fourth", [group("topr", 50)], NO, extra=hard((90, 85, 80, 75, 70,
+          65), (90, 85, 80, 80, 70, 65), other=range(90, 60, -5))),
+    World("fig9", "nobody counted", [group("topr", 50)], OPEN),
+    World("table1", "as in the paper", table1({"sft": 50, "topr": 60, "naive": 5, "is": 45, "tis": 70}, {"topr": 60,
+          "tis": 50, "is": 55}), YES,
+          extra=variances(sft=1.9, tis=0.5, naive=1.7, **{"is": 1.3})),
+    World("table1", "turned", table1({"sft": 50, "topr": 10, "naive": 60, "is": 20, "tis": 5}, {"topr": 40, "tis": 50,
+          "is": 45}, weight=0.2), NO,
+          extra=variances(sft=2.1, tis=3.0, naive=20.0, **{"is": 0.8})),
+    World("table1", "TOPR alone", table1({"topr": 60}, {"topr": 60}), OPEN, {"TOPR: bounded": YES}),
+    World("table2", "better in all", verifier((60, 40, 30, 35, 45), (70, 80, 8, 60, 45)), YES,
+          effects={"more accurate": (70 + 3 * 80 - 60 - 3 * 40) / 4, "balanced": (70 + 80 - 60 - 40) / 2,
+              "less than half": 8 - 30 / 2, "gains": 25, "beats": 15}),
+    World("table2", "it learns to say 'wrong' always", verifier((80, 40, 30, 30, 75), (5, 95, 3, 50, 75)), YES,
+          {"balanced": NO, "beats": NO}),
+    World("table2", "it learns to say 'right' always", verifier((5, 95, 30, 75, 30), (95, 60, 25, 55, 30)), NO,
+          {"balanced": YES, "beats": YES}),
+    World("agro_fig1", "AGRO finds it", [group("agro", 60), group("kl_pg", 50)], YES, extra={"final": {"agro": [1e-9,
+          5e-4], "kl_pg": [0.3, 0.02]}}),
+    World("agro_fig1", "in one seed it does not", [group("agro", 50), group("kl_pg", 60)], NO,
+          extra={"final": {"agro": [1e-9, 5e-3], "kl_pg": [0.3, 5e-3]}}),
+    World("agro_kl", "AGRO above at each β; 30 points in 2 nats, 15 in a half; on-policy best where RLOO is not",
+          [*beta_sweep("agro", (60, 2.0), (55, 9.0), (45, 0.5)), *beta_sweep("kl_pg", (50, 1), (45, 1), (35, 1)),
+              *replay((0.0, 5, 9), (0.5, 80, 9)),
+           *beta_sweep("agro_on_policy", (60, 4.0), (70, 9.0), (50, 1.0)), *beta_sweep("rloo", (65, 1), (20, 1), (60,
+               1))], YES),
+    World("agro_kl", "AGRO below; a large β learns more, less a nat; RLOO's best is above AGRO's",
+          [*beta_sweep("agro", (45, 0.5), (40, 1), (60, 4)), *beta_sweep("kl_pg", (50, 1), (45, 1), (70, 1)),
+           *beta_sweep("agro_on_policy", (35, 0.2), (55, 9.0), (50, 9)), *beta_sweep("rloo", (65, 1), (20, 1), (50,
+               1))], NO),
+    World("agro_replay", "with half: 90 % of the gain a nat; with 0.9: 5 points below, 70 %", replay((0.0, 70, 1.0),
+          (0.5, 68.5, 1.07), (0.9, 65, 1.25)), YES,
+          {"0.9: at most": NO, "0.9: as KL": NO}),
+    World("agro_replay", "nobody ran it without", replay((0.5, APART, 1.0)), OPEN),
+    World("related", "TOPR between", [group("topr", 60), group("grpo", 50), group("opmd", 70)], YES, {"OPMD": NO},
+          effects={"GRPO": 10}),
+    *(World("learning_rates", "conf has the best", grid(model), YES) for model in ("tiny", "tiny_noise")),
+    World("learning_rates", "TOPR is best elsewhere", grid("tiny", topr=1e-5), YES, {"use the best": NO}),
+    World("learning_rates", "a run is missing", grid("tiny")[1:], NO, {"every rate": YES}),
+    World("mu", "TOPR alike, then 10 above; TIS 3 below, then 10 below", mu(topr=(60, 60.3, 70, 60), tis=(60, 63, 60,
+          70)), YES, {"TIS": NO},
+          effects={"TOPR, no": -0.3, "TOPR, top-k 2": 10, "TIS, no": -3, "TIS, top": -10}),
+    World("mu", "seeds apart", mu(topr=(60, (50.0, 60.0, 70.0), APART, 55)), OPEN),
+    World("ratio", "each at its best rate: 70, 60, 58", [group("topr", level, algo__ratio=ratio,
+          optim__lr=rate) for ratio, both in (
+        ("sequence", (50, 70)), ("token", (60, 5)), ("geometric", (40, 58))) for rate, level in zip((1e-4, 3e-4), both,
+            strict=True)], YES, effects={"token": 10}),
+    World("staleness", "fresh ones are worth 10 to TOPR and cost PPO 10", [group(algo, level,
+          schedule__updates=updates, schedule__rounds=128 // updates)
+          for algo, levels in (("topr", (60, 20, 50)), ("ppo", (50, 80, 60))) for updates, level in zip((1, 16, 128),
+              levels, strict=True)], YES, {"PPO": NO}),
+    World("length", "more no longer push; CISPO is above, then below", spent((0.2, 0.21, 0.19), (0.65, 0.64, 0.66)),
+          YES, {"22 turns: CISPO": NO}, effects={"push": 45}),
+    World("length", "fewer do", spent((0.65, 0.64, 0.66), (0.2, 0.21, 0.19)), NO, {"^2 turns": YES}),
+    World("staleness_long", "old ones cost TOPR 20, without 1/T 10; 1/T takes 40 tokens", [*stale(60, 40, tokens=110),
+          *stale(60, 50, tokens=150, algo__length_normalize=False),
+          *stale(50, 60, algo="ppo", algo__eps_low=0.8)], YES, {"1 update: TOPR, without": OPEN, "1 update: PPO": NO,
+              "PPO, eps_low 0.8: sampling": NO},
+          effects={"TOPR: sampling": 20, "without 1/T: sampling": 10}),
+    World("length_bias", "80 tokens with 1/T and 120 without", [*tokens("topr", (80, 70, 90), (120, 110, 130)),
+          *tokens("tis", (120, 110, 130), (80, 70, 90))], YES, {"TIS": NO}),
+    World("length_bias", "correct answers are shorter, others longer", tokens("topr", ((130.0, 110.0, 120.0), 80, 150),
+          ((110.0, 130.0, 120.0), 110, 120)), OPEN,
+          {": correct": YES, ": incorrect": NO}),
+    World("map", "60 in the mean and 40 at worst against 50 and 10", the_map((70, 70, 60, 40), (10, 60, 60, 70)), YES,
+          effects={"averaged": 10, "worst": 30}),
+    World("map", "above in the mean, below at worst", the_map((75, 75, 70, 20), (55, 45, 50, 50)), YES, {"worst": NO}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: f"{world.figure}: {world.what[:30]}")
+def test_sentences_are_true_where_the_world_is_so(world: World) -> None:
+    world.check()
