@@ -92,7 +92,7 @@ def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> N
 
 
 def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp_path: Path) -> None:
-    """What `tiny` sets holds on, but the run is not called tiny; as soon as a name or a model is given, that holds."""
+    """The other settings of `tiny` stay, but the run is not called tiny, unless a name or a model is given."""
     own = shutil.copytree(SHIPPED / "tiny", tmp_path / "runs" / "my_run" / "iteration-2" / "model")
     names = {
         "tiny": "tiny",
@@ -108,23 +108,6 @@ def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp
     assert config_of("model.path=tiny").folder == config_of().folder
     for more in ("model=tiny", "model.name=tiny"):
         assert config_of(more, "model.path=tiny_noise").model.name == "tiny"
-
-
-def test_a_loss_of_the_users_own_needs_no_change_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "conf" / "algo").mkdir(parents=True)
-    (tmp_path / "conf" / "algo" / "mine.yaml").write_text("_target_: my_loss.Mine\nname: mine\nscale: 2.0\n")
-    (tmp_path / "my_loss.py").write_text(
-        "from dataclasses import dataclass\n"
-        "from typing import ClassVar\n"
-        "@dataclass(frozen=True)\n"
-        "class Mine:\n"
-        "    name: str\n    scale: float\n"
-        "    needs: ClassVar[frozenset] = frozenset()\n    uses_baseline: ClassVar[bool] = True\n"
-        "    def __call__(self, batch): ...\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    config = config_of("--config-dir", str(tmp_path / "conf"), "algo=mine", "algo.scale=3")
-    assert (config.algo.name, config.algo.scale) == ("mine", 3.0)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +135,6 @@ def test_a_loss_declares_nothing_that_nobody_knows(
         config_of("algo=dpo", "algo._target_=wrong_loss.Mine", "dry_run=true")
     assert str(caught.value).startswith(f"algo._target_=wrong_loss.Mine: {message}")
     assert "\n" not in str(caught.value)
-
-
-def test_a_loss_of_the_package_is_held_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topr_exp.algorithms.dpo.DPO.needs", frozenset({"pairs", "pair"}))
-    with pytest.raises(ConfigError, match=r"^algo\._target_=topr_exp\.algorithms\.dpo\.DPO: needs pair, which nothing"):
-        config_of("algo=dpo")
 
 
 def test_a_folder_that_can_t_be_written_in_and_a_key_taken_over_by_others_are_named(tmp_path: Path) -> None:

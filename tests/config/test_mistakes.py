@@ -85,6 +85,15 @@ data.reward=graded data.grader=a:b task=verifier model=tiny_verifier | data.rewa
 data.reward=graded data.grader=a:b baseline=.inf | baseline must be a finite number; got inf
 data.reward=pm1 data.grader=a:b baseline=1.5 | baseline must be in [-1, 1]; got 1.5
 schedule=on_policy optim.batch_size=16 | optim.batch_size must be 32 or more
+schedule=on_policy optim.epochs=2 | optim.epochs must be 1 where schedule.prompts is set; got 2
+schedule=on_policy schedule.prompts=999 | schedule.prompts must be at most data.train_problems=500; got 999
+schedule=on_policy mu=sampler | mu must be scored where data.completions is set, or schedule.prompts; got sampler
+schedule=on_policy effective_positive=0.5 | effective_positive must be null where schedule.prompts is set
+schedule=on_policy compose.drop_truncated=true | compose.drop_truncated must be false where schedule.prompts is set
+data.completions=x schedule=on_policy | schedule.prompts must be null where data.completions is set; got 2
+data.completions=x algo=agro | data.completions must be null for algo=agro, which needs whole groups of data.n; got x
+algo=agro_on_policy schedule.replay=0.5 optim.batch_size=32 | schedule.replay must be 0 for algo=agro_on_policy
+cluster=slurm cluster.timeout_min=1 | cluster.signal_delay_s must be below 1 minutes; got 120
 schedule=on_policy algo=dpo | schedule.prompts must be null for algo=dpo: a round may have no pairs of a correct and a
 compose.mix=0.5 data.completions=x algo=dpo | compose.mix must be null for algo=dpo, which trains on pairs; got 0.5
 compose.mix=0.5 data.completions=x iterations=2 | iterations must be 1 where data.completions is set; got 2

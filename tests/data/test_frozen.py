@@ -41,25 +41,16 @@ def read(source: Drawn, split: str, store: Store | None) -> list[Problem | NoAns
 
 
 def test_they_are_drawn_once_and_come_back_as_they_were(tmp_path: Path) -> None:
-    source, store = Drawn(), Store(tmp_path)
+    source, store, again = Drawn(), Store(tmp_path), Drawn()
     for _ in range(2):
         assert read(source, "train", store) == PROBLEMS
         assert read(source, "test", store) == PROBLEMS[:1]
-    assert source.drawn == ["train", "test"]
-    assert len(list(tmp_path.glob("problems/*/shard-*.arrow"))) == 2
-    again = Drawn()
     assert read(again, "train", Store(tmp_path)) == PROBLEMS
-    assert again.drawn == []
-
-
-def test_another_version_draws_for_itself_and_changes_nothing_that_is_there(tmp_path: Path) -> None:
-    assert read(Drawn(), "train", Store(tmp_path)) == PROBLEMS
-    other = Drawn("1.1")
-    read(other, "train", Store(tmp_path))
-    assert other.drawn == ["train"]
-    first = Drawn()
-    assert read(first, "train", Store(tmp_path)) == PROBLEMS
-    assert first.drawn == []
+    assert (source.drawn, again.drawn) == (["train", "test"], [])
+    other, first = Drawn("1.1"), Drawn()  # another version draws for itself, and changes nothing that is there
+    assert read(other, "train", Store(tmp_path)) == read(first, "train", Store(tmp_path)) == PROBLEMS
+    assert (other.drawn, first.drawn) == (["train"], [])
+    assert len(list(tmp_path.glob("problems/*/shard-*.arrow"))) == 3
 
 
 def test_without_a_store_and_of_what_is_not_drawn_nothing_is_kept(tmp_path: Path) -> None:

@@ -16,8 +16,6 @@ from tests.conftest import ROOT, needs_gym
 from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
 
 MIXTURE = "composite"  # has no default
-
-
 # One that is offered, one that has a checker of our own, and one for each reason to be left out.
 SAMPLE = (
     "chain_sum",
@@ -32,7 +30,7 @@ SAMPLE = (
 
 
 def try_tasks(hash_seed: str, folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """What tasks do (none named: all do), in a folder of its own: to draw, codeio runs programs that write files."""
+    """Try tasks (none named: all) in a folder by themselves: to draw, codeio runs programs that write files."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     done = subprocess.run(
         [sys.executable, "-m", "tests.data.try_gym_tasks", *names],

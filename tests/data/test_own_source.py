@@ -136,20 +136,15 @@ def test_few_refused_golds_are_counted(project: Path, capsys: pytest.CaptureFixt
         capsys.readouterr().err,
         re.MULTILINE,
     )
-    change(
-        project,
-        "def grade(",
-        "def solution(self, problem):\n    return None\n\n\nCoins.solution = solution\n\n\ndef grade(",
-    )
+    change(project, "def grade(", "Coins.solution = lambda self, problem: None\n\n\ndef grade(")
     config_of(*settings("data.train_problems=null", "data.test_problems=null"))
     assert "warning" not in capsys.readouterr().err
 
 
 def test_problems_without_end_and_ones_that_are_elsewhere(project: Path) -> None:
     change(project, "    def problems", "    generated = True\n    at_hand = False\n\n    def problems")
-    with pytest.raises(
-        ConfigError, match=r"^data\.train_problems must be a number: Coins problems have no end; got null"
-    ):
+    without_end = r"^data\.train_problems must be a number: Coins problems have no end; got null"
+    with pytest.raises(ConfigError, match=without_end):
         config_of(*settings("data.train_problems=null"))
     config = config_of(*settings("data.grader=gsm8k"))
     assert preflight.problems(config.data) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -10,31 +11,37 @@ from typing import Any
 
 import pytest
 
-from tests.data.test_folder import settings
+from tests.conftest import config_of
 from topr_exp.config.data import AnswerFormat
-from topr_exp.data.benchmarks import gsm8k_gold, math_gold
+from topr_exp.data.benchmarks import Benchmarks, gsm8k_gold, math_gold
 from topr_exp.data.prompts import build_prompter, own_shots
 from topr_exp.types import ConfigError, TOPRError
 
 
+def settings(name: str, **changes: Any) -> Benchmarks:
+    words = [f"data={name}", "data.source=hub", "data.train_problems=null", "data.test_problems=null", "data.shots=0"]
+    data: Benchmarks = config_of(*words).data
+    return dataclasses.replace(data, **changes)
+
+
 def test_zero_shot_prompts() -> None:
-    assert build_prompter(settings("gsm8k", "hub")).render("Why {x}?") == "Question: Why {x}?\nAnswer:"
-    assert build_prompter(settings("math", "hub")).render("Q") == "Problem: Q\nSolution:"
-    final = build_prompter(settings("math", "hub", answer_format=AnswerFormat.final))
+    assert build_prompter(settings("gsm8k")).render("Why {x}?") == "Question: Why {x}?\nAnswer:"
+    assert build_prompter(settings("math")).render("Q") == "Problem: Q\nSolution:"
+    final = build_prompter(settings("math", answer_format=AnswerFormat.final))
     assert final.render("Q") == "Problem: Q\nReasoning:"
     assert final.stop == ()
 
 
 @pytest.mark.parametrize(("name", "shots"), [("gsm8k", 8), ("math", 4)])
 def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(name: str, shots: int) -> None:
-    prompter = build_prompter(settings(name, "hub", shots=shots))
+    prompter = build_prompter(settings(name, shots=shots))
     prompt = prompter.render("What now?")
     begin = {"gsm8k": "Question:", "math": "Problem:"}[name]
     assert prompt.count(begin) == shots + 1
     assert prompt.count("\n\n") == shots
     assert prompt.endswith({"gsm8k": "Question: What now?\nAnswer:", "math": "Problem: What now?\nSolution:"}[name])
     assert prompter.stop == (f"\n{begin}",)
-    assert build_prompter(settings(name, "hub", shots=shots, stop=["END"])).stop == ("END",)
+    assert build_prompter(settings(name, shots=shots, stop=["END"])).stop == ("END",)
 
 
 def test_own_examples_end_as_their_format_asks_and_are_right() -> None:
@@ -58,21 +65,21 @@ def test_own_examples_end_as_their_format_asks_and_are_right() -> None:
 
 def test_more_examples_than_there_are() -> None:
     with pytest.raises(ConfigError, match=r"data\.shots=9: the gsm8k examples hold 8"):
-        build_prompter(settings("gsm8k", "hub", shots=9))
+        build_prompter(settings("gsm8k", shots=9))
 
 
 def test_examples_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "shots.jsonl"
     path.write_text('{"question": "A\\u2028?", "solution": "B."}\n\n{"question": "C?", "solution": "D."}\n')
-    prompter = build_prompter(settings("gsm8k", "hub", shots=2, fewshot_file=str(path)))
+    prompter = build_prompter(settings("gsm8k", shots=2, fewshot_file=str(path)))
     assert (
         prompter.render("E?") == "Question: A\u2028?\nAnswer: B.\n\nQuestion: C?\nAnswer: D.\n\nQuestion: E?\nAnswer:"
     )
     path.write_text('{"question": "A?"}\n')
     with pytest.raises(TOPRError, match=r"shots\.jsonl:1: expected the texts question and solution"):
-        build_prompter(settings("gsm8k", "hub", shots=1, fewshot_file=str(path)))
+        build_prompter(settings("gsm8k", shots=1, fewshot_file=str(path)))
     with pytest.raises(TOPRError, match="no such file"):
-        build_prompter(settings("gsm8k", "hub", shots=1, fewshot_file=str(tmp_path / "none.jsonl")))
+        build_prompter(settings("gsm8k", shots=1, fewshot_file=str(tmp_path / "none.jsonl")))
 
 
 class ChatTokenizer(SimpleNamespace):
@@ -84,7 +91,7 @@ class ChatTokenizer(SimpleNamespace):
 
 
 def test_chat_prompts_are_turns() -> None:
-    prompter = build_prompter(settings("math", "hub", chat=True, shots=1, template="{question}"))
+    prompter = build_prompter(settings("math", chat=True, shots=1, template="{question}"))
     first = own_shots(AnswerFormat.math)[0]
     expected = f"<user>{first.question}<assistant>{first.solution}<user>Q<assistant>"
     assert prompter.render("Q", ChatTokenizer()) == expected
@@ -110,4 +117,4 @@ def test_chat_prompts_are_turns() -> None:
 )
 def test_settings_out_of_range(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        settings("gsm8k", **({"source": "hub"} | changes))
+        settings("gsm8k", **changes)

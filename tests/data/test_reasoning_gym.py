@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scripts.make_tiny import tasks
-from tests.conftest import ROOT, config_of, needs_gym, overrides
+from tests.conftest import ROOT, config_of, needs_gym
 from topr_exp.data import reasoning_gym
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
@@ -68,20 +68,18 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(ConfigError) as caught:
         config_of(*settings("dry_run=true"))
-    assert str(caught.value).startswith(
-        "data=reasoning_gym: the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
-    )
+    said = "data=reasoning_gym: the package reasoning-gym is not installed (pip install 'topr-exp[tasks]')"
+    assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
 
 
-def test_no_task_is_both_offered_and_left_out() -> None:
-    assert len(set(TASKS)) == len(TASKS)
+def test_the_document_lists_the_tasks_and_none_is_both_offered_and_left_out() -> None:
     assert not set(TASKS) & EXCLUDED.keys()
-    assert list(TASKS) == sorted(TASKS)
+    assert sorted({*TASKS}) == TASKS
     offered, _, left_out = (
         (ROOT / "docs" / "using.md").read_text().partition("changed. The tasks:")[2].partition("Left out,")
     )
-    assert re.findall(r"`(\w+)`", offered) == list(TASKS)
+    assert re.findall(r"`(\w+)`", offered) == TASKS
     assert set(re.findall(r"`(\w+)`", left_out.partition("\nA test")[0])) == EXCLUDED.keys()
 
 
@@ -128,7 +126,7 @@ def test_options_that_the_task_refuses(options: str) -> None:
 
 @needs_gym
 def test_an_answer_stands_between_tags_and_scores_1_or_nothing() -> None:
-    gold = json.dumps({"task": "chain_sum", "options": {}, "answer": "-12", "metadata": {}})
+    gold = json.dumps({"task": "chain_sum", "options": {}, "answer": "-12", "metadata": {"difficulty": {}}})
     cases = {
         "2 - 14 = <answer>-12</answer>": ("correct", "-12"),
         "<answer> 5 </answer> no, <answer>\n-12.0\n</answer>": ("correct", "-12.0"),
@@ -140,9 +138,11 @@ def test_an_answer_stands_between_tags_and_scores_1_or_nothing() -> None:
         "<answer>-12</answer></think> so": ("invalid", None),
         "<answer>-12</answer>\nQuestion: 1 + 1 <answer>2</answer>": ("correct", "-12"),
     }
-    with Grader(GRADER, workers=1, deadline=60) as grader:
+    with Grader(GRADER, workers=1, deadline=60, graded=True) as grader:  # of a matrix some tasks pay a part
         found = list(grader.grade((completion, gold) for completion in cases))
     assert [(one.verdict, one.answer) for one in found] == list(cases.values())
+    assert all(one.reward == 1 if one.verdict == "correct" else 0 <= (one.reward or 0) < 1 for one in found)
+    assert all(one.reward == 0 for one in found if one.verdict == "invalid")
 
 
 @needs_gym
@@ -158,30 +158,7 @@ def test_the_workers_are_sealed_with_the_library_in_them() -> None:
 
 
 @needs_gym
-@pytest.mark.parametrize("task", ["chain_sum", "countdown"])
-def test_a_whole_run(task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The tiny model knows neither task, so it trains on completions made elsewhere, every second of them right."""
-    own = ["data=reasoning_gym", f"data.task={task}", "data.size=20", "data.test_size=8"]
-    train = load_problems(config_of(*own, *overrides(tmp_path)).data).train
-    path = tmp_path / "made.jsonl"
-    texts = [json.loads(problem.answer)["answer"] if k % 2 else "0" for k, problem in enumerate(train)]
-    lines = [
-        {"problem_id": problem.id, "completion": f"<answer>{text}</answer>", "finish": "stop"}
-        for problem, text in zip(train, texts, strict=True)
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    arguments = [*own, *overrides(tmp_path), f"data.completions={path}", "optim.epochs=2"]
-    config = config_of(*arguments)
-    summary = run(config)
-    assert summary["problems"] == {"train": 16, "test": 8}
-    assert summary["source"] == f"reasoning-gym's {task}"
-    assert f"reasoning-gym's {task}" in capsys.readouterr().out
-    assert 0 <= summary["final"]["pass@1"] <= 1
-    noted = json.loads((config.folder / "inputs.json").read_text())["files"]
-    assert {"data.task (RECORD)", "data.grader (gym.py)"} <= noted.keys()
-
-
-@needs_gym
+@pytest.mark.extended
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
     """The shipped model solves at least a tenth of the problems, and more of them when it has been trained."""
@@ -190,28 +167,15 @@ def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
     own += ["data.n=8", "data.eval_n=4", "optim.lr=4e-4", "optim.epochs=2"]
     config = config_of(*own, f"output_dir={tmp_path}", "cluster.threads=1")
     summary = run(config)
+    assert summary["source"] == f"reasoning-gym's {task}"
+    noted = json.loads((config.folder / "inputs.json").read_text())["files"]
+    assert {"data.task (RECORD)", "data.grader (gym.py)"} <= noted.keys()
     assert summary["base"]["pass@1"] >= 0.1
     assert summary["final"]["pass@1"] > summary["base"]["pass@1"]
     keys = [json.loads(path.read_text())["key"] for path in config.store.glob("problems/*/key.json")]
     assert len(keys) == 2
     assert {key["split"] for key in keys} == {"train", "test"}
     assert {(key["package"], key["version"]) for key in keys} == {("reasoning-gym", "0.1.25")}
-
-
-@needs_gym
-def test_scores_as_rewards(tmp_path: Path) -> None:
-    """Of a matrix some tasks pay the part that is right."""
-    made = {"answer": "12", "metadata": {"difficulty": {}}}
-    gold = json.dumps({"task": "chain_sum", "options": {}, **made})
-    cases = ["<answer>12</answer>", "<answer>13</answer>", "12"]
-    with Grader(GRADER, workers=1, deadline=60, graded=True) as grader:
-        found = list(grader.grade((one, gold) for one in cases))
-    assert [(one.verdict, one.answer) for one in found] == [("correct", "12"), ("incorrect", "13"), ("invalid", None)]
-    first, second, third = (one.reward for one in found)
-    assert first == 1
-    assert second is not None
-    assert 0 <= second < 1
-    assert third == 0
 
 
 @needs_gym

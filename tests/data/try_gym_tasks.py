@@ -1,4 +1,4 @@
-"""What reasoning-gym's tasks do with golds and with garbage, as JSON: a process of its own for test_gym_tasks.py.
+"""Tell what tasks of reasoning-gym do with golds and with garbage, as JSON, in a process for test_gym_tasks.py.
 
 It notes each act that a sealed grading worker would refuse while an answer is scored, such as evaluating a text.
 """

@@ -49,7 +49,7 @@ def plain(text: str) -> str:
 
 
 def statements(paragraph: str) -> list[Statement]:
-    """What the comments of a paragraph say."""
+    """The statements in the comments of a paragraph."""
     found = []
     for comment in COMMENT.findall(paragraph):
         where, _, rest = plain(comment).partition(": ")
@@ -94,7 +94,7 @@ def unstated(paragraph: str) -> list[str]:
 
 
 def computed(each: Statement, results: Path) -> str:
-    """What the records say in place of a statement's text, written as the statement writes it."""
+    """The text of a statement by the records, written as the statement writes it."""
     if each.where == "results":
         return quoted(each, results)
     figure, model, *settings = each.where.split()
@@ -139,7 +139,7 @@ def with_settings(runs: Runs, settings: list[str]) -> Runs:
 
 
 def matches(value: object, text: str) -> bool:
-    """Whether a setting has this value; None: it is not recorded, since it is what its YAML says."""
+    """True if a setting has this value; None: it is not recorded, since it is what its YAML says."""
     if text == "None":
         return value is None
     return float(text) == value if isinstance(value, float | int) else text == str(value)

@@ -1,4 +1,4 @@
-"""What the documents print of runs and tables is what the commands that they show would print today."""
+"""The documents print of runs and tables what the commands that they show would print today."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What README and docs/learnt.md say of results is what docs/results records."""
+"""README and docs/learnt.md say of results what docs/results records."""
 
 from __future__ import annotations
 

@@ -96,12 +96,12 @@ def line(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "not JSON: Expecting property name enclosed in double quotes (column 2)"),
-        ("[" * 100_000, "not JSON: maximum recursion depth exceeded"),
-        ("[1]", "an object was expected, not list"),
+        ("{", "not valid JSON (Expecting property name enclosed in double quotes"),
+        ("[" * 100_000, "not valid JSON (maximum recursion depth exceeded"),
+        ("[1]", "expected a JSON object, found list"),
         (line(completion=...), "completion is missing"),
         (line(completion=5), "completion must be text; got int"),
-        (line(completion="\ud800"), "completion holds half of a surrogate pair, which is no character"),
+        (line(completion="\ud800"), "holds half of a surrogate pair, which is no character"),
         (line(problem_id=...), "problem_id is missing, and question and gold are not both there instead"),
         (line(problem_id=..., question="q"), "problem_id is missing, and question and gold are not both there instead"),
         (line(finish="eos"), "finish must be one of stop, length, stop_string; got 'eos'"),
@@ -115,10 +115,10 @@ def line(**changes: Any) -> str:
         (line(logprobs=[0.5, 0.9]), "logprobs must be finite and at most 0 (natural logarithms of probabilities)"),
         (line(logprobs=[-1, float("nan")]), "logprobs must be finite and at most 0"),
         (line(logprobs=[-1, -1e300]), "logprobs must be finite and at most 0"),
-        (f'{{"problem_id": {"9" * 5000}}}', "not JSON: Exceeds the limit"),
+        (f'{{"problem_id": {"9" * 5000}}}', "not valid JSON (Exceeds the limit"),
         (line(logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
         (line(tokens=..., logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
-        (b'{"completion": "\xff"}', "not JSON: 'utf-8' codec can't decode byte 0xff"),
+        (b'{"completion": "\xff"}', "not UTF-8 text"),
     ],
 )
 def test_a_malformed_line_is_named(tmp_path: Path, text: str | bytes, message: str) -> None:

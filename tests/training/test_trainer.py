@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import resource
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule, unit_of
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
+from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples, micro_batches
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
@@ -271,6 +273,28 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(
     assert f"step-00000003 is damaged ({said}" in caplog.text
     again.save({})  # two sound ones are kept, and a damaged one takes no place of theirs
     assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
+
+
+def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(tmp_path: Path) -> None:
+    model = make_model(11)
+    optimizer = torch.optim.AdamW(model.parameters())
+    checkpoint.save(tmp_path, 1, model, optimizer, {"step": 1}, {})
+    size = (tmp_path / "step-00000001" / PART).stat().st_size
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()  # its state now takes twice the room of the weights
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (size // 2, size + size // 2):  # while the weights are written, and while the optimizer's state is
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(TOPRError, match=r"cannot write .*step-00000002: the file would be larger"):
+                checkpoint.save(tmp_path, 2, model, optimizer, {"step": 2}, {})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
+    found = checkpoint.load(tmp_path, model, optimizer)
+    assert found is not None
+    assert found[0] == {"step": 1}
 
 
 def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(made: Any) -> None:

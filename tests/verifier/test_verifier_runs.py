@@ -1,4 +1,4 @@
-"""Runs that train a verifier: what they leave behind, that kills change nothing, and Table 2 from their folders."""
+"""Runs that train a verifier: what they leave behind, and that kills change nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from reproduce.table2 import main as print_table
 from tests.conftest import config_of
 from tests.training.broken_runs import record_engine
 from topr_exp import pipeline
@@ -146,25 +145,6 @@ def test_a_trained_verifier_is_evaluated_as_its_run_did(
     assert told["pass@1"] == final["pass@1"]
     assert told["verifier"]["weighted_sc"] == final["verifier"]["weighted_sc"]
     assert "oracle (pass@4)" in capsys.readouterr().out
-
-
-def test_table_2_from_run_folders(finished: Config, outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    second = settings(outputs, "seed=1", "sampler.seed=1")
-    run(second)
-    capsys.readouterr()
-    assert print_table([str(finished.folder), str(second.folder)]) == 0
-    table = capsys.readouterr().out
-    rows = {line[:24].strip(): line for line in table.splitlines()}
-    assert "seeds 0, 1" in table
-    for name, theirs in (("none (maj@4)", "55.5"), ("tiny_verifier", "32.6   34.2   56.7"),
-                         ("tiny_verifier, topr", "70.9   0.90   61.5")):  # fmt: skip
-        row = next(line for start, line in rows.items() if start.startswith(name) and ":" not in line)
-        assert row.endswith(theirs)
-    trained = [stored(config.folder, "summary.json")["final"]["verifier"] for config in (finished, second)]
-    mean = 50 * sum(figures["weighted_sc"]["value"] for figures in trained)
-    assert f"{mean:.1f} [" in next(line for line in table.splitlines() if line.startswith("tiny_verifier, topr  "))
-    assert print_table([str(outputs / "store")]) == 1
-    assert "no runs below" in capsys.readouterr().err
 
 
 def test_a_run_that_was_stopped_after_its_training_ends_the_same(finished: Config) -> None:

@@ -20,7 +20,7 @@ import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config import cluster, model
 from topr_exp.config.data import SOURCES, DataConfig, Reward
-from topr_exp.config.schema import build, convert, first_line, hints_of, options_of, show
+from topr_exp.config.schema import UnknownKey, build, convert, first_line, hints_of, options_of, show
 from topr_exp.config.settings import Config
 from topr_exp.types import ConfigError
 
@@ -47,7 +47,7 @@ def load(composed: DictConfig) -> Config:
         if key not in SECTIONS:
             convert(key, value, hints[key])
         sections[key] = build_section(key, value) if key in SECTIONS else value
-    config: Config = build(Config, sections, "", unknown_key)
+    config: Config = build(Config, sections, "")
     return config
 
 
@@ -68,12 +68,12 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
 def build_section(group: str, values: Any) -> Any:
     """The settings of a group, checked."""
     schema = schema_of(group, values)
-    if isinstance(values, dict) and group in TARGETS:
-        left_out = {"_target_"}
-        if group == "data" and "source" not in hints_of(schema) and values.get("source") in ("embedded", "hub"):
-            left_out.add("source")  # of the benchmarks; a model's YAML says which of the two goes with it
-        target, values = values["_target_"], {key: value for key, value in values.items() if key not in left_out}
-    built = build(schema, values, f"{group}.", unknown_key)
+    if group in TARGETS:
+        target, values = values["_target_"], {key: value for key, value in values.items() if key != "_target_"}
+    try:
+        built = build(schema, values, f"{group}.")
+    except UnknownKey as error:
+        raise unknown_key(error.key, error.known) from None
     if group == "algo" and (problem := broken_contract(built)):
         raise ConfigError(f"algo._target_={target}: {problem}")
     return built
@@ -141,12 +141,12 @@ def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
         return ConfigError(f"nothing reads {key} here; {readers[key]} does")
     hints = hints_of(Config)
     names = [f"{group}.{name}" for group in SECTIONS - {"algo", *choices} for name in hints_of(hints[group])]
-    names += [*known, *hints, *readers]
-    last = {"learning_rate": "lr"}.get(key.rpartition(".")[2], key.rpartition(".")[2])
+    names = sorted({*names, *known, *hints, *readers})
+    last = key.rpartition(".")[2].replace("learning_rate", "lr")
     # Keys of the same depth: "algorithm" is nearer to "algo" than to "algo.ratio".
     level = [name for name in names if name.count(".") == key.count(".")]
     same = [name for name in names if name.rpartition(".")[2] == last]
-    near = same or difflib.get_close_matches(key, level, cutoff=0.75 if "." in key else 0.6)
+    near = difflib.get_close_matches(key, same or level, cutoff=0 if same else 0.75 if "." in key else 0.6)
     hint = f"; did you mean {near[0]}?" if near else f" here; allowed: {', '.join(known)}" if known else ""
     return ConfigError(f"nothing reads {key}{hint}")
 

@@ -17,7 +17,7 @@ from topr_exp.types import ConfigError, has_half_pair
 
 @dataclass(frozen=True)
 class Range:
-    """The values that a key may have: in words, for the message to the user, and as a test."""
+    """The values that a key may have, in words and as a test."""
 
     allowed: str
     holds: Callable[[Any], bool]
@@ -57,9 +57,8 @@ class Section:
     """Base of the settings' dataclasses.
 
     A range stands in the annotation of its key, as in `n: Annotated[int, at_least(1)]`; null passes where the type
-    allows it. (Define a `Range` with another test at module level: annotations can't see names used in a lambda.) Rules
-    about several keys follow in `check`. Both raise ValueError. A field has a default where that changes no result
-    (config.identity); what runs use stands in the YAMLs.
+    allows it. Define a `Range` with a test of your own at module level. Rules about several keys follow in `check`.
+    Both raise ValueError. A field has a default where that changes no result; what runs use stands in the YAMLs.
     """
 
     def __post_init__(self) -> None:
@@ -81,11 +80,18 @@ def ranges(schema: Any) -> list[tuple[str, Range]]:
     return [(name, item) for name, hint in hints.items() for item in getattr(hint, "__metadata__", ())]
 
 
-def build(schema: Any, values: Any, prefix: str, unknown: Callable[[str, list[str]], ConfigError]) -> Any:
+class UnknownKey(ConfigError):
+    """A key that no field of a group has; known: the keys that stand beside it."""
+
+    def __init__(self, key: str, known: list[str]) -> None:
+        super().__init__(f"nothing reads {key} here; allowed: {', '.join(known)}")
+        self.key, self.known = key, known
+
+
+def build(schema: Any, values: Any, prefix: str) -> Any:
     """An instance of the dataclass `schema` from `values`, each checked against its annotation.
 
-    Raises ConfigError with one line: the key (with `prefix`), what was given, what is allowed. `unknown` makes that
-    error for a key that is no field, from the key and those of the fields.
+    Raises ConfigError with one line: the key (with `prefix`), what was given, what is allowed.
     """
     if not isinstance(values, dict):
         raise ConfigError(f"{prefix.rstrip('.')}={values}: expected a group of settings, such as {prefix}name=...")
@@ -93,10 +99,7 @@ def build(schema: Any, values: Any, prefix: str, unknown: Callable[[str, list[st
     fields = {field.name: field for field in dataclasses.fields(schema) if field.init}
     for key in values:
         if key not in fields:
-            raise unknown(f"{prefix}{key}", [f"{prefix}{name}" for name in fields])
-    for key, value in values.items():
-        if isinstance(value, dict) and (inner := inner_schema(hints[key])):
-            values = {**values, key: build(inner, value, f"{prefix}{key}.", unknown)}
+            raise UnknownKey(f"{prefix}{key}", [f"{prefix}{name}" for name in fields])
     checked = {key: convert(f"{prefix}{key}", value, hints[key]) for key, value in values.items()}
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -115,11 +118,6 @@ def hints_of(schema: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(schema)}
 
 
-def inner_schema(hint: Any) -> Any:
-    """The dataclass that an annotation offers, for a group within a group; None where it offers none."""
-    return next((option for option in options_of(hint) if dataclasses.is_dataclass(option)), None)
-
-
 def options_of(hint: Any) -> tuple[Any, ...]:
     """The types that an annotation allows."""
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
@@ -132,32 +130,22 @@ def convert(key: str, value: Any, hint: Any) -> Any:
     if isinstance(value, str) and has_half_pair(value):
         raise ConfigError(f"{key}={value!a}: expected UTF-8; half of a surrogate pair is no character")
     for option in options:
-        if fits(value, option):
-            return converted(key, value, option)
+        kind = typing.get_origin(option) or option
+        if is_enum(kind):
+            if isinstance(value, str) and value in kind.__members__:
+                return kind[value]
+        elif kind is float:  # what YAML calls infinity is text on Hydra's command line
+            if value == ".inf" or (type(value) in (int, float) and not math.isnan(value)):
+                return math.inf if value == ".inf" else float(value)
+        elif dataclasses.is_dataclass(kind) and isinstance(value, dict):  # a group within a group
+            return build(kind, value, f"{key}.")
+        elif kind is list and isinstance(value, list):
+            return [convert(f"{key}[{i}]", item, typing.get_args(option)[0]) for i, item in enumerate(value)]
+        elif kind is Any or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
+            return value
     number = str in options and isinstance(value, (bool, int, float))  # a YAML's, whose words are lost
     quotes = "; YAML needs quotes around a text that looks like a number" if number else ""
     raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}{quotes}")
-
-
-def fits(value: Any, option: Any) -> bool:
-    """Check that a value may stand where the type `option` is asked for."""
-    kind = typing.get_origin(option) or option
-    if kind is Any:
-        return True
-    if is_enum(kind):
-        return isinstance(value, str) and value in kind.__members__
-    if kind is float:  # what YAML calls infinity is text on Hydra's command line
-        return value == ".inf" or (type(value) in (int, float) and not math.isnan(value))
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
-
-
-def converted(key: str, value: Any, option: Any) -> Any:
-    """A value that fits the type `option`, as that type."""
-    if option is float:
-        return math.inf if value == ".inf" else float(value)
-    if typing.get_origin(option) is list:
-        return [convert(f"{key}[{i}]", item, typing.get_args(option)[0]) for i, item in enumerate(value)]
-    return option[value] if is_enum(option) else value
 
 
 def is_enum(option: Any) -> bool:

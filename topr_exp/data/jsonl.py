@@ -45,13 +45,12 @@ class JsonLines(DataConfig):
         return self.correct.replace("{answer}", problem.answer)
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        root = self.root
-        found = [root / "train.jsonl", root / "test.jsonl"] if root.is_dir() else [root]
-        yield from (("path", path) for path in found if path.is_file())
+        yield from (("path", path) for path in self.paths() if path.is_file())
 
-    @property
-    def root(self) -> Path:
-        return Path(str(self.path)).expanduser()
+    def paths(self) -> list[Path]:
+        """The file, or the folder's two, whether they are there or not."""
+        root = Path(str(self.path)).expanduser()
+        return [root / "train.jsonl", root / "test.jsonl"] if root.is_dir() else [root]
 
     def origin(self, split: str) -> str:
         path, shared = self.place_of(split)
@@ -62,18 +61,15 @@ class JsonLines(DataConfig):
 
         Raises TOPRError for what is not there, and unless just one of a test set and `test_share` is.
         """
-        root, share = self.root, self.test_share
-        if not root.exists():
-            raise TOPRError(f"data.path={self.path}: no such file or folder")
-        train, test = (root / "train.jsonl", root / "test.jsonl") if root.is_dir() else (root, None)
+        share, (train, *test) = self.test_share, self.paths()
         if not train.exists():
-            raise TOPRError(f"data.path={self.path}: no train.jsonl there")
-        if test is not None and test.exists():
+            raise TOPRError(f"data.path={self.path}: " + ("no train.jsonl there" if test else "no such file or folder"))
+        if test and test[0].exists():
             if share is not None:
                 raise TOPRError(f"data.test_share={share:g}: {self.path} has a test.jsonl; leave data.test_share out")
-            return (test if split == "test" else train), False
+            return (test[0] if split == "test" else train), False
         if share is None:
-            lacks = "no test.jsonl there" if test is not None else "it is one file, with nothing to test on"
+            lacks = "no test.jsonl there" if test else "it is one file, with nothing to test on"
             raise TOPRError(
                 f"data.path={self.path}: {lacks}; data.test_share=0.1 tests on a tenth of the problems, a folder with "
                 "train.jsonl and test.jsonl on those of the second"
@@ -82,36 +78,27 @@ class JsonLines(DataConfig):
 
     def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
         path, shared = self.place_of(split)
-        rows = list(read_json_lines(path))
+        rows = read_json_lines(path)
         # The name of a line's problem does not say which split it is in where one file holds both.
         beginning = self.name if shared else f"{self.name}/{split}"
-        found = [
-            self.problem(f"{beginning}/{at:06d}", f"{path}:{number}", row) for at, (number, row) in enumerate(rows)
-        ]
+        named = ((f"{beginning}/{at:06d}", f"{path}:{number}", row) for at, (number, row) in enumerate(rows))
+        found = [self.problem(*each) for each in named]
         yield from part(found, split, self.test_share) if shared and self.test_share is not None else found
 
     def problem(self, name: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
-        question, answer = (text_of(where, row, getattr(self, key), key) for key in ("question", "answer"))
-        if not question:
-            raise TOPRError(f"{where}: the field {self.question} is empty")
-        if not answer:
+        question = text_of(where, row, self.question, "question")
+        if not str(row.get(self.answer)).strip():
             return NoAnswer(where)
+        answer = text_of(where, row, self.answer, "answer")
         if self.asked_as is not None or not isinstance(row[self.answer], str):
             refuse_no_number(where, answer)
         if self.id is not None:
             name = text_of(where, row, self.id, "id")
-            if not name:
-                raise TOPRError(f"{where}: the field {self.id} is empty")
         subject = row.get(self.subject) if self.subject is not None else None
         named = {self.question, self.answer, self.id, self.level, self.subject}
-        return Problem(
-            name,
-            question,
-            answer,
-            level_of(row.get(self.level)) if self.level is not None else None,
-            None if subject is None else as_text(subject),
-            fields={key: as_text(value) for key, value in row.items() if key not in named},
-        )
+        level = level_of(row.get(self.level)) if self.level is not None else None
+        fields = {key: as_text(value) for key, value in row.items() if key not in named}
+        return Problem(name, question, answer, level, None if subject is None else as_text(subject), fields=fields)
 
 
 def part(found: list[Problem | NoAnswer], split: str, share: float) -> list[Problem | NoAnswer]:
@@ -130,7 +117,9 @@ def text_of(where: str, row: dict[str, Any], field: str, key: str) -> str:
     if row.get(field) is None:
         has = ", ".join(row) or "nothing"
         raise TOPRError(f"{where}: there is no {field}, it has {has}; data.{key}=NAME names the field")
-    return as_text(row[field]).strip()
+    if not (text := as_text(row[field]).strip()):
+        raise TOPRError(f"{where}: the field {field} is empty")
+    return text
 
 
 def as_text(value: object) -> str:

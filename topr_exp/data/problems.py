@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from topr_exp.config.data import DataConfig, NoAnswer, Split
 from topr_exp.store.table import Store
@@ -59,33 +59,29 @@ def load_problems(source: DataConfig, store: Store | None = None) -> ProblemSets
     """
     test, test_report = _read(source, "test", store)
     train, train_report = _read(source, "train", store)
-    _refuse_one_name_twice(source, [*train, *test])
-    held_out = {normal_form(problem.question) for problem in test}
-    disjoint = [problem for problem in train if normal_form(problem.question) not in held_out]
+    name, count = Counter(problem.id for problem in (*train, *test)).most_common(1)[0]
+    if count > 1:
+        raise TOPRError(f"data={source.name}: {count} problems have the id {name}; each needs its own")
+    disjoint = _without(train, test)
     used_train = _part(disjoint, source.train_problems, source)
     if source.test_split is Split.validation:
-        held_out = {normal_form(problem.question) for problem in used_train}
-        test = [problem for problem in disjoint if normal_form(problem.question) not in held_out]
+        test = _without(disjoint, used_train)
         test_report = SplitReport(f"{train_report.origin}, what is not trained on", len(test), 0, 0, 0)
-        _check_enough(len(test), source)
+        assert source.test_problems is not None
+        if len(test) < source.test_problems:  # or a choice would be made by a handful of problems
+            raise TOPRError(
+                f"data.test_split=validation: {len(test)} training problems are not trained on, data.test_problems="
+                f"{source.test_problems} were asked for; lower one of data.train_problems and data.test_problems"
+            )
     used_test = _part(test, source.test_problems, source)
-    overlapping = len(train) - len(disjoint)
-    return ProblemSets(
-        used_train,
-        used_test,
-        replace(train_report, overlapping=overlapping, used=len(used_train)),
-        replace(test_report, used=len(used_test)),
-    )
+    train_report = replace(train_report, overlapping=len(train) - len(disjoint), used=len(used_train))
+    return ProblemSets(used_train, used_test, train_report, replace(test_report, used=len(used_test)))
 
 
-def _check_enough(left: int, source: DataConfig) -> None:
-    """Refuse a validation set smaller than asked, so that a choice is not made by a handful of problems."""
-    assert source.test_problems is not None
-    if left < source.test_problems:
-        raise TOPRError(
-            f"data.test_split=validation: {left} training problems are not trained on, data.test_problems="
-            f"{source.test_problems} were asked for; lower one of data.train_problems and data.test_problems"
-        )
+def _without(problems: list[Problem], others: list[Problem]) -> list[Problem]:
+    """The problems whose question none of the others has."""
+    held_out = {normal_form(problem.question) for problem in others}
+    return [problem for problem in problems if normal_form(problem.question) not in held_out]
 
 
 def normal_form(question: str) -> str:
@@ -142,12 +138,6 @@ def _checked(source: DataConfig, split: str, store: Store | None) -> Iterator[Pr
         ) from error
 
 
-def _refuse_one_name_twice(source: DataConfig, problems: list[Problem]) -> None:
-    name, count = Counter(problem.id for problem in problems).most_common(1)[0]
-    if count > 1:
-        raise TOPRError(f"data={source.name}: {count} problems have the id {name}; each needs its own")
-
-
 def problems_of(source: DataConfig, split: str, store: Store | None) -> Iterable[Problem | NoAnswer]:
     """A split's problems; drawn ones from the store under all that decides them, where they are put if need be."""
     key = source.drawn_by(split)
@@ -155,21 +145,16 @@ def problems_of(source: DataConfig, split: str, store: Store | None) -> Iterable
         return source.problems(split)
     table = store.table("problems", {**key, "split": split}, shards=1)
     table.fill(lambda shard: as_table(source.problems(split)))
-    return [as_problem(json.loads(text)) for text in table.read(["problem"])["problem"].to_pylist()]
+    rows = map(json.loads, table.read(["problem"])["problem"].to_pylist())
+    return [NoAnswer(**row) if "where" in row else Problem(**row) for row in rows]
 
 
 def as_table(problems: Iterable[Problem | NoAnswer]) -> pa.Table:
     import pyarrow as pa
 
     rows = [dataclasses.asdict(one) if isinstance(one, Problem) else one._asdict() for one in problems]
-    texts = [json.dumps(row, ensure_ascii=False) for row in rows]
-    return pa.table(
-        {"id": pa.array([row.get("id") for row in rows], pa.string()), "problem": pa.array(texts, pa.string())}
-    )
-
-
-def as_problem(row: dict[str, Any]) -> Problem | NoAnswer:
-    return NoAnswer(**row) if "where" in row else Problem(**row)
+    columns = {"id": [row.get("id") for row in rows], "problem": [json.dumps(row, ensure_ascii=False) for row in rows]}
+    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
 
 
 def refuse_no_number(where: str, gold: str) -> None:

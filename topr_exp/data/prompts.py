@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +31,6 @@ CHAT_TEMPLATES = {
     AnswerFormat.final: '{question}\n\nWork it out step by step. End with "So the final answer is X."',
 }
 
-PLAIN_TEMPLATE, PLAIN_CHAT_TEMPLATE = "Question: {question}\nAnswer:", "{question}"  # for a user's grader
-
 
 @dataclass(frozen=True)
 class Shot:
@@ -57,16 +56,14 @@ class Prompter:
         fields: the problem's further ones. Raises TOPRError where a chat prompt is asked of a model without a chat
         template.
         """
-        asked = [self._ask(shot.question, shot.fields) for shot in self.shots] + [self._ask(question, fields or {})]
+        worked = [(self._ask(shot.question, shot.fields), shot.solution) for shot in self.shots]
+        asked = self._ask(question, fields or {})
         if not self.chat:
-            worked = [f"{ask} {shot.solution}\n\n" for ask, shot in zip(asked, self.shots, strict=False)]
-            return "".join(worked) + asked[-1]
+            return "".join(f"{ask} {solution}\n\n" for ask, solution in worked) + asked
         if getattr(tokenizer, "chat_template", None) is None:
             raise TOPRError("data.chat=true: the model has no chat template; leave data.chat out")
-        messages = []
-        for ask, shot in zip(asked, self.shots, strict=False):
-            messages += [{"role": "user", "content": ask}, {"role": "assistant", "content": shot.solution}]
-        messages.append({"role": "user", "content": asked[-1]})
+        said = [*itertools.chain(*worked), asked]
+        messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said)]
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         return text
 
@@ -89,20 +86,15 @@ def build_prompter(config: DataConfig) -> Prompter:
         kind = config.asked_as.name if config.asked_as is not None else f"data.grader={config.grader_name}"
         origin = config.fewshot_file or f"the {kind} examples"
         raise ConfigError(f"data.shots={config.shots}: {origin} hold {len(available)}")
-    template = config.template if config.template is not None else default_template(config.asked_as, config.chat)
+    plain = "{question}" if config.chat else "Question: {question}\nAnswer:"  # for a grader of the user's own
+    default = plain if config.asked_as is None else (CHAT_TEMPLATES if config.chat else TEMPLATES)[config.asked_as]
+    template = config.template if config.template is not None else default
     if config.stop is not None:
         stop = tuple(config.stop)
     else:
         beginning = template.split("{question}")[0].strip()
         stop = (f"\n{beginning}",) if config.shots and beginning and not config.chat else ()
     return Prompter(template, available[: config.shots], config.chat, stop)
-
-
-def default_template(answer_format: AnswerFormat | None, chat: bool) -> str:
-    """The prompt's text where the settings have none."""
-    if answer_format is None:
-        return PLAIN_CHAT_TEMPLATE if chat else PLAIN_TEMPLATE
-    return (CHAT_TEMPLATES if chat else TEMPLATES)[answer_format]
 
 
 def own_shots(answer_format: AnswerFormat | None) -> tuple[Shot, ...]:

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from topr_exp.config.arguments import parse
 from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose_overrides import Composer, dotted
-from topr_exp.config.load import build_section, load, unknown_key
+from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
 from topr_exp.runs.console import warn
 from topr_exp.runs.preflight import check_files
@@ -55,7 +55,6 @@ def plan(args: Namespace, trains: bool = True) -> Plan:
     for overrides, composed in composer.jobs(base):
         with disk_errors_of(composed):
             jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
-            refuse_source(jobs[-1])
             check_files(jobs[-1].config, trains)
     for key in unread(jobs[0].config):
         if all(key in unread(job.config) for job in jobs):
@@ -75,13 +74,6 @@ def disk_errors_of(composed: DictConfig) -> Iterator[None]:
         parts = {value: key for key, value in values.items() if isinstance(value, str) and value in error.filename}
         longest = max(parts, key=len)
         raise ConfigError(f"{parts[longest]}={longest}: {error.strerror}") from None
-
-
-def refuse_source(job: Job) -> None:
-    """Refuse `data.source` where nothing reads it: a model's YAML may set it for the benchmarks, the user means it."""
-    given = {text.lstrip("+").split("=", 1)[0] for text in job.overrides}
-    if "data.source" in given and not hasattr(job.config.data, "source"):
-        raise unknown_key("data.source")
 
 
 def named_after_path(config: Config, overrides: list[str]) -> Config:

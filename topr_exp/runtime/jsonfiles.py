@@ -37,7 +37,7 @@ def strict_object(where: str, line: bytes) -> dict[str, Any]:
         row = json.loads(line.decode())
     except UnicodeDecodeError:
         raise TOPRError(f"{where}: not UTF-8 text") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of over 4300 digits, nested too deep
         raise TOPRError(f"{where}: not valid JSON ({error})") from None
     if not isinstance(row, dict):
         raise TOPRError(f"{where}: expected a JSON object, found {type(row).__name__}")

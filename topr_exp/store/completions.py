@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.files import DIGEST_BYTES, disk_errors, whole_file
+from topr_exp.runtime.jsonfiles import strict_object
 from topr_exp.store.table import Store, Table
-from topr_exp.types import TOPRError, has_half_pair
+from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,14 +100,7 @@ def as_table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def parse_line(where: str, line: bytes) -> dict[str, Any]:
     """The checked object of a line, without members that are null; TOPRError that begins with `where`."""
-    try:
-        row = json.loads(line.rstrip())
-    except json.JSONDecodeError as error:
-        raise TOPRError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
-    except (ValueError, RecursionError) as error:  # no UTF-8, a number of over 4300 digits, nested too deep
-        raise TOPRError(f"{where}: not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise TOPRError(f"{where}: an object was expected, not {type(row).__name__}")
+    row = strict_object(where, line)
     row = {name: value for name, value in row.items() if value is not None}
     if fault := next(faults(row), None):
         raise TOPRError(f"{where}: {fault}")
@@ -118,8 +112,6 @@ def faults(row: dict[str, Any]) -> Iterator[str]:
     for name in TEXTS:
         if not isinstance(row.get(name, ""), str):
             yield f"{name} must be text; got {type(row[name]).__name__}"
-        if has_half_pair(row.get(name, "")):
-            yield f"{name} holds half of a surrogate pair, which is no character"
     if "completion" not in row:
         yield "completion is missing"
     if not ("problem_id" in row or {"question", "gold"} <= row.keys()):

@@ -1,0 +1,314 @@
+"""Problems from folders, the hub and the user's files: what is read, what is left out and counted, and each mistake."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import json
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, SHARED_DATA, config_of, overrides
+from topr_exp.data.benchmarks import ORIGINS, gsm8k_gold, math_gold
+from topr_exp.data.problems import ProblemSets, load_problems
+from topr_exp.data.prompts import build_prompter
+from topr_exp.pipeline import run
+from topr_exp.types import ConfigError, TOPRError
+
+needs_real = pytest.mark.skipif(
+    not SHARED_DATA.is_dir(), reason=f"no folder {SHARED_DATA} with gsm8k/ and math/ (set TOPR_SHARED_DATA)"
+)
+
+
+def benchmark(name: str, source: Path | str, *more: str) -> ProblemSets:
+    sizes = [] if source == "embedded" else ["data.train_problems=null", "data.test_problems=null"]
+    data = config_of(f"data={name}", "data.source=hub", *sizes, *more).data  # of which no check reads problems
+    return load_problems(dataclasses.replace(data, source=str(source)))
+
+
+def gsm8k_rows(count: int, start: int = 0) -> list[dict[str, Any]]:
+    return [{"question": f"What is {k} + 1?", "answer": f"{k}+1\n#### {k + 1:,}"} for k in range(start, start + count)]
+
+
+def rows(count: int, start: int = 0, **more: Any) -> list[dict[str, Any]]:
+    return [{"question": f"What is {k} + 1?", "answer": k + 1, **more} for k in range(start, start + count)]
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.fixture
+def gsm8k(tmp_path: Path) -> Path:
+    write(tmp_path / "train.jsonl", gsm8k_rows(40, 2000))
+    write(tmp_path / "test.jsonl", gsm8k_rows(20))
+    return tmp_path
+
+
+# ---- the benchmarks
+
+
+def test_a_math_folder(tmp_path: Path) -> None:
+    row = {"problem": "P1", "solution": r"so $\boxed{\frac{1}{2}}$.", "level": "Level 4", "type": "Algebra"}
+    write(tmp_path / "train_a.jsonl", [row, row | {"problem": "P2", "level": "Level ?"}])
+    write(tmp_path / "train_b.jsonl", [row | {"problem": "P3"}])
+    write(tmp_path / "math500.jsonl", [{"problem": "P4", "answer": " (1,2) ", "subject": "Geometry", "level": 2},
+                                         {"problem": "P5", "answer": 18}])  # fmt: skip
+    sets = benchmark("math", tmp_path)
+    assert [(one.question, one.level) for one in sets.train] == [("P1", 4), ("P2", None), ("P3", 4)]
+    assert (sets.train[0].answer, sets.train[0].subject) == (r"\frac{1}{2}", "Algebra")
+    assert [(one.answer, one.subject, one.level) for one in sets.test] == [("(1,2)", "Geometry", 2), ("18", None, None)]
+
+
+def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k: Path) -> None:
+    write(gsm8k / "train.jsonl", [*gsm8k_rows(40, 2000), {"question": "  what IS\n5  + 1?", "answer": "#### 6"}])
+    sets = benchmark("gsm8k", gsm8k)
+    assert [len(sets.train), len(sets.test)] == [40, 20]
+    assert (sets.train[0].question, sets.train[0].answer) == ("What is 2000 + 1?", "2001")
+    assert len({problem.id for problem in sets.train + sets.test}) == 60
+    assert (sets.train_report.read, sets.train_report.overlapping, sets.train_report.used) == (41, 1, 40)
+
+
+def test_a_part_is_drawn_by_the_seed_and_keeps_order(gsm8k: Path) -> None:
+    ten = "data.train_problems=10"
+    part, again, other = (benchmark("gsm8k", gsm8k, ten, f"data.seed={seed}").train for seed in (0, 0, 1))
+    assert part == again != other
+    assert [problem.id for problem in part] == sorted(problem.id for problem in part)
+    assert len(part) == 10
+    assert benchmark("gsm8k", gsm8k, "data.train_problems=1000").train_report.used == 40
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_validation_problems_are_neither_trained_on_nor_tested_on(name: str, gsm8k: Path) -> None:
+    source, held_out = gsm8k if name == "gsm8k" else "embedded", "data.test_split=validation"
+    sizes = ["data.train_problems=25", "data.test_problems=10"]
+    sets, tested = (benchmark(name, source, *sizes, *more) for more in ([held_out], []))
+    assert sets.train == tested.train
+    questions = [{problem.question for problem in part} for part in (sets.train, sets.test, tested.test)]
+    assert [len(part) for part in questions] == [25, 10, 10]
+    assert len(set.union(*questions)) == 45
+    if name == "gsm8k":
+        with pytest.raises(TOPRError, match=r"15 training problems are not trained on, data.test_problems=16"):
+            benchmark(name, source, held_out, "data.train_problems=25", "data.test_problems=16")
+        with pytest.raises(ConfigError, match=r"data.test_problems must be a number where test_split is validation"):
+            benchmark(name, source, held_out, "data.train_problems=25")
+
+
+def test_a_few_problems_without_answer_are_skipped_and_many_are_an_error(gsm8k: Path) -> None:
+    bad = {"question": "Why?", "answer": "no number here"}
+    write(gsm8k / "train.jsonl", [bad, *gsm8k_rows(39, 2000)])
+    report = benchmark("gsm8k", gsm8k).train_report
+    assert (report.unparsable, report.used) == (1, 39)
+    write(gsm8k / "train.jsonl", [*gsm8k_rows(38, 2000), bad, bad, bad])
+    with pytest.raises(TOPRError, match=r"train.jsonl: 3 of 41 problems have no gsm8k answer .*train.jsonl:39$"):
+        benchmark("gsm8k", gsm8k)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"question": "a", "answer": "#### 1"', r"train\.jsonl:3: not valid JSON"),
+        (b"[1, 2]", r"train\.jsonl:3: expected a JSON object, found list"),
+        (b'{"answer": "#### 1"}', r"train\.jsonl:3: the field question is missing"),
+        (b'{"question": 5, "answer": "#### 1"}', r"train\.jsonl:3: the field question is not a text or empty"),
+        (b'{"question": "\xff", "answer": "#### 1"}', r"train\.jsonl:3: not UTF-8 text"),
+        (b"[" * 100_000, r"train\.jsonl:3: not valid JSON"),
+    ],
+)
+def test_a_malformed_line_is_named(gsm8k: Path, line: bytes, message: str) -> None:
+    good = json.dumps(gsm8k_rows(1)[0]).encode()
+    (gsm8k / "train.jsonl").write_bytes(good + b"\n\n" + line + b"\n")
+    with pytest.raises(TOPRError, match=message) as error:
+        benchmark("gsm8k", gsm8k)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_folders_and_files(tmp_path: Path) -> None:
+    with pytest.raises(TOPRError, match="no such folder"):
+        benchmark("gsm8k", tmp_path / "nowhere")
+    with pytest.raises(TOPRError, match=r"no test\.jsonl there, the test problems of gsm8k"):
+        benchmark("gsm8k", tmp_path)
+    with pytest.raises(TOPRError, match=r"no test\.jsonl or math500\.jsonl there"):
+        benchmark("math", tmp_path)
+    write(tmp_path / "test.jsonl", gsm8k_rows(3))
+    with pytest.raises(TOPRError, match=r"no train\.jsonl there"):
+        benchmark("gsm8k", tmp_path)
+    (tmp_path / "train.jsonl").write_text("")
+    with pytest.raises(TOPRError, match=r"train\.jsonl holds no problems"):
+        benchmark("gsm8k", tmp_path)
+
+
+def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import datasets
+
+    asked = []
+
+    def answer(path: str, config: str | None, split: str, revision: str) -> list[dict[str, str]]:
+        asked.append((path, config, split, revision))
+        if "gsm8k" in path:
+            raise ConnectionError("no route\nto the hub")
+        return [{"problem": f"{path} {config}", "solution": r"\boxed{1}"}]
+
+    monkeypatch.setattr(datasets, "load_dataset", answer)
+    sets = benchmark("math", "hub")
+    assert (len(sets.train), len(sets.test)) == (7, 1)
+    assert {(path, split) for path, _, split, _ in asked} == {
+        ("EleutherAI/hendrycks_math", "train"), ("HuggingFaceH4/MATH-500", "test")
+    }  # fmt: skip
+    assert {revision for *_, revision in asked} <= {origin.revision for origin in ORIGINS.values()}
+    assert all(len(origin.revision) == 40 for origin in ORIGINS.values())
+    with pytest.raises(TOPRError, match=r"openai/gsm8k can't be read .*no route.*data\.source=FOLDER") as error:
+        benchmark("gsm8k", "hub")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("solution", "gold"),
+    [("#### 5", "5"), ("x #### 1 #### -1,234.50 ", "-1234.50"), ("#### $12", "12"), ("5", None), ("#### five", None),
+     ("#### ٣", None), ("####", None)],
+)  # fmt: skip
+def test_gsm8k_golds(solution: str, gold: str | None) -> None:
+    assert gsm8k_gold(solution) == gold
+
+
+@pytest.mark.parametrize(
+    ("solution", "gold"),
+    [(r"$\boxed{1}$ or $\boxed{\frac{1}{\sqrt{2}}}$.", r"\frac{1}{\sqrt{2}}"), (r"$\fbox{x}$", "x"),
+     (r"$\boxed 5$", "5"), (r"$\boxed{5$", None), (r"\boxed{}", None), ("no box", None), (r"\boxed", None)],
+)  # fmt: skip
+def test_math_golds(solution: str, gold: str | None) -> None:
+    assert math_gold(solution) == gold
+
+
+@needs_real
+@pytest.mark.parametrize(("name", "train", "test"), [("gsm8k", 7473, 1319), ("math", 4500, 500)])
+def test_the_real_data_is_read_whole(name: str, train: int, test: int) -> None:
+    sets = benchmark(name, SHARED_DATA / name)
+    assert [len(sets.train), len(sets.test)] == [train, test]
+    assert sets.train_report.unparsable == sets.test_report.unparsable == 0
+    if name == "math":
+        assert {problem.level for problem in sets.test} == {1, 2, 3, 4, 5}
+        for line in (SHARED_DATA / "math" / "math500.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            assert math_gold(row["solution"]) == row["answer"]
+
+
+# ---- the user's files
+
+
+def load(path: Path, *more: str) -> ProblemSets:
+    everything = ["data.train_problems=null", "data.test_problems=null"]
+    return load_problems(config_of("data=jsonl", f"data.path={path}", *everything, *more).data)
+
+
+def test_one_file_whose_share_is_held_out(tmp_path: Path) -> None:
+    path, share = write(tmp_path / "mine.jsonl", rows(200)), "data.test_share=0.1"
+    sets = load(path, share)
+    assert (len(sets.train), len(sets.test)) == (180, 20)
+    assert sets.test[0].answer == str(int(sets.test[0].question.split()[2]) + 1)
+    assert {one.id for one in sets.train + sets.test} == {f"jsonl/{k:06d}" for k in range(200)}
+    assert [one.id for one in sets.train] == sorted(one.id for one in sets.train)
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())  # a byte order mark is passed over
+    assert load(path, share) == sets
+    write(path, rows(220))  # a longer file moves few problems
+    assert len({one.id for one in sets.test} & {one.id for one in load(path, share).test}) >= 17
+
+
+def test_a_folder_with_both_splits_and_fields_by_their_names(tmp_path: Path) -> None:
+    line = {"Q": "Why?", "A": [1, 2], "key": "a", "hard": "Level 4", "kind": "Logic", "hint": "think", "n": 3}
+    write(tmp_path / "train.jsonl", [line, line | {"Q": "Who?", "key": "b", "hard": "?"}])
+    write(tmp_path / "test.jsonl", [line | {"Q": "When?", "key": "c"}])
+    names = ["question=Q", "answer=A", "id=key", "level=hard", "subject=kind", "name=ours", "grader=final"]
+    names = [f"data.{name}" for name in names]
+    sets = load(tmp_path, *names)
+    assert [one.id for one in sets.train + sets.test] == ["a", "b", "c"]
+    one = sets.train[0]
+    assert (one.question, one.answer, one.level, one.subject) == ("Why?", "[1, 2]", 4, "Logic")
+    assert one.fields == {"hint": "think", "n": "3"}
+    assert sets.train[1].level is None
+    data = config_of("data=jsonl", f"data.path={tmp_path}", *names, "data.template='{hint}: {question}'").data
+    assert build_prompter(data).render(one.question, fields=one.fields) == "think: Why?"
+
+
+NINE = {"train": rows(9)}
+
+
+def odd(**changes: Any) -> dict[str, Any]:
+    """Sound problems to train on, and one to test on that is not."""
+    return {**NINE, "test": [{"question": "Why?", "answer": 1, **changes}]}
+
+
+@pytest.mark.parametrize(
+    ("files", "settings", "message"),
+    [
+        (NINE, "", "no test.jsonl there; data.test_share=0.1 tests on a tenth of the problems"),
+        (NINE, "test_share=0.01", "train.jsonl, 0.01 of it to test on holds no problems"),
+        ({"test": rows(9)}, "", "no train.jsonl there"),
+        ({**NINE, "test": rows(3, 50)}, "test_share=0.1", "has a test.jsonl; leave data.test_share out"),
+        ({**NINE, "test": rows(9)}, "", "no problem is left; every training question is also"),
+        ({**NINE, "test": [{"question": "Why?"}]}, "",
+         "test.jsonl:1: there is no answer, it has question; data.answer=NAME names the field"),
+        ({"train": rows(9, id="x"), "test": rows(1, 50, id="y")}, "id=id", "data=jsonl: 9 problems have the id x"),
+        ({"train": rows(9, id="x"), "test": rows(3, 50, id="")}, "id=id", "test.jsonl:1: the field id is empty"),
+        ({"train": [*rows(9, 20), *[{"question": "Why?", "answer": " "}] * 2], "test": rows(3)}, "",
+         "train.jsonl: 2 of 11 problems have no answer that can be read (at most 5 % may be left out); the first is "),
+        ({"train": [*rows(9, 20), {"question": "Why?", "answer": "No. Yes."}], "test": rows(3)}, "grader=gsm8k",
+         "grader gsm8k refuses the gold of 1 of 13 problems; the first is jsonl/train/000009, gold 'No. Yes.', tried "
+         "as 'The answer is No. Yes..' (at most 5 % may be refused)"),
+        (odd(question="Why \ud800?"), "", "test.jsonl:1: holds half of a surrogate pair, which is no character"),
+        (odd(more=["\udfff"]), "", "test.jsonl:1: holds half of a surrogate pair, which is no character"),
+        (odd(question=" "), "", "test.jsonl:1: the field question is empty"),
+        (odd(answer=math.nan), "", "test.jsonl:1: the gold answer NaN is no finite number"),
+        (odd(answer=math.inf), "grader=math", "test.jsonl:1: the gold answer Infinity is no finite number"),
+        (odd(answer="[2, NaN]"), "", "test.jsonl:1: the gold answer [2, NaN] is no finite number"),
+        (odd(answer="1e999"), "", "test.jsonl:1: the gold answer 1e999 is no finite number"),
+        (odd(), "grader=nomodule:grade", "grader nomodule:grade cannot be loaded"),
+        (odd(), "grader=maths", "grader must be one of gsm8k, math, final"),
+    ],
+)  # fmt: skip
+def test_mistakes(files: dict[str, Any], settings: str, message: str, tmp_path: Path) -> None:
+    for name, lines in files.items():
+        write(tmp_path / f"{name}.jsonl", lines)
+    more = [f"data.{settings}"] if settings else []
+    with pytest.raises(ConfigError) as caught:
+        config_of("data=jsonl", f"data.path={tmp_path}", *more, "dry_run=true")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "def grade(completion, gold):\n    return 'correct' if f'<a>{gold}</a>' in completion else 'incorrect'\n"
+    (tmp_path / "tags_grader.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write(tmp_path / "mine.jsonl", rows(20))
+    with pytest.raises(ConfigError, match=r"it is one file, with nothing to test on; data\.test_share=0\.1 tests on"):
+        config_of("data=jsonl", f"data.path={path}")
+    settings = ["data=jsonl", f"data.path={path}", "data.test_share=0.2", "data.grader=tags_grader:grade"]
+    with pytest.raises(ConfigError, match=r"refuses the gold of 20 of 20 problems; .* gold '1', tried as '1' \(at mo"):
+        config_of(*settings)
+    config = config_of(*settings, "data.correct='<a>{answer}</a>'")
+    assert build_prompter(config.data).render("Q") == "Question: Q\nAnswer:"
+    with pytest.raises(ConfigError, match=r"data\.shots=1: the data\.grader=tags_grader:grade examples hold 0"):
+        config_of(*settings, "data.shots=1", "data.correct='<a>{answer}</a>'")
+
+
+def test_the_documents_command_and_a_changed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path / "problems.jsonl", rows(40))
+    text = (ROOT / "docs" / "using.md").read_text().partition("## Your own problems")[2]
+    words = shlex.split(next(line for line in text.splitlines() if line.startswith("python -m topr_exp")))[3:]
+    assert words.pop(0) == "model=llama3_8b"
+    settings = [*words, *overrides(tmp_path / "out"), "data.test_problems=4"]
+    summary = run(config_of(*settings))
+    assert (summary["source"], summary["problems"]) == ("problems.jsonl", {"train": 16, "test": 4})
+    write(path, rows(41))
+    with pytest.raises(TOPRError, match=r"data\.path \(problems\.jsonl\) has changed since"):
+        run(config_of(*settings))
