@@ -61,7 +61,7 @@ def test_the_commands_find_it(project):
     for line in lines:
         done = command(project, *line.split()[3:], "dry_run=true")
         assert done.returncode == 0, done.stderr
-        *runs, _, count = done.stdout.rpartition("\n\n")[2].splitlines()
+        *runs, count = done.stdout.rpartition("\n\n")[2].splitlines()
         assert count.endswith("nothing started")
         assert len(runs) == (6 if "seed=0,1,2" in line else 1)
         assert "soft-topr" in runs[-1]

@@ -4,7 +4,6 @@ import ast
 import json
 import os
 import time
-from pathlib import Path
 
 
 def contains(completion: str, gold: str) -> str:
@@ -33,7 +32,7 @@ def obedient(completion: str, gold: str) -> object:
         case "swell":
             return "correct" if len(b"x" * (500 << 20)) else "incorrect"
         case "write":
-            Path(rest).touch()
+            os.close(os.open(rest, os.O_WRONLY | os.O_CREAT))
         case "eval":
             return eval(rest)
         case "tree":

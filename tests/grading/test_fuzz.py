@@ -25,7 +25,7 @@ PIECES = [
     ". ", "I hope",
 ]  # fmt: skip
 TEXT = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=40).map("".join)
-FUZZ = settings(max_examples=2500, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 NUMBERS = settings(FUZZ, max_examples=500)
 
 

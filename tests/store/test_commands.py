@@ -81,7 +81,7 @@ def test_mistakes(tmp_path: Path, command: Command) -> None:
         store.table("rollouts", key, 1).fill(shard)
     status, _, err = command("describe", "rollouts")
     assert (status, "rollouts could be rollouts/" in err) == (1, True)
-    for asked in (["remove"], ["prune"], ["prune", "--older-than", "nan"]):
+    for asked in (["remove"], ["prune"], ["prune", "--older-than", "nan"], ["prune", "--older-than", "-5"]):
         with pytest.raises(SystemExit, match="2"):
             command(*asked)
 

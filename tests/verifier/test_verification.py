@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID
-from topr_exp.types import Problem
+from topr_exp.types import VERDICTS, Problem
 from topr_exp.verifier.figures import difference, summarise, tally
 from topr_exp.verifier.solutions import Solutions, Verification
 
 PROBLEMS, SOLUTIONS, N = 40, 5, 3
-WORDS = ("correct", "incorrect", "invalid")
 
 
 def made_up(seed: int) -> tuple[Solutions, dict[tuple[int, int], list[str]]]:
@@ -42,7 +41,7 @@ def evaluation(solutions: Solutions, said: dict[tuple[int, int], list[str]], lef
     asked = solutions.questions("{question} {solution}")
     asked = [each for i, each in enumerate(asked) if i % 17 != left_out]
     words = [word for each in asked for word in said[place(each.question)]]
-    verdicts = SimpleNamespace(codes=np.array([WORDS.index(word) for word in words], np.int8))
+    verdicts = SimpleNamespace(codes=np.array([VERDICTS.index(word) for word in words]))
     return SimpleNamespace(questions=SimpleNamespace(problems=asked), verdicts=verdicts, n=N)
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
@@ -24,6 +25,8 @@ from topr_exp.types import TOPRError
 
 START_SECONDS = 600.0  # of patience with a slow disk or a crowded machine; it takes 1 to 2 seconds
 LATE = f"the grading processes did not answer within {START_SECONDS:g} s; give the command again on a freer machine"
+
+SMALL = 4096  # characters of a task that a busy worker's channel takes without blocking
 
 CUT_OFF = ("timeout", "died")
 Answer = tuple[str, Any]  # ("ok", value), ("error", message), ("timeout", None), ("died", None)
@@ -43,11 +46,11 @@ class WorkerPool:
     fork (see Grader).
     """
 
-    def __init__(self, target: str, workers: int, deadline: float) -> None:
+    def __init__(self, target: str, workers: int, deadline: float, ahead: int = 1) -> None:
         assert workers >= 1
         assert deadline > 0
         self.closed = False
-        self._deadline = deadline
+        self._deadline, self._ahead = deadline, ahead
         self._at_work = threading.Lock()
         self._server, self._control = _start_server(target)
         self._workers: list[_Worker] = []
@@ -103,36 +106,45 @@ class WorkerPool:
             self._server.wait()
 
     def _run(self, tasks: Iterable[Arguments], asked: list[Arguments]) -> dict[int, Answer]:
-        """The answers by the tasks' numbers; `asked` gets the tasks."""
-        tasks, answers = iter(tasks), dict[int, Answer]()
-        idle, busy = [*range(len(self._workers))], dict[int, tuple[int, float]]()  # place -> number, when it is due
+        """The answers by the tasks' numbers; `asked` gets the tasks.
+
+        A worker has up to `ahead` tasks, the first of them under way: it need not wait for a caller without CPU time.
+        """
+        tasks, answers, places = iter(tasks), dict[int, Answer](), range(len(self._workers))
+        queues, due = [deque[int]() for _ in places], [0.0 for _ in places]  # of a queue's first task
         task = next(tasks, None)
         while True:
-            while idle and task is not None:
-                self._begin(place := idle.pop(), task)
-                busy[place] = len(asked), time.monotonic() + self._deadline
+            while task is not None:
+                queue = queues[place := min(places, key=lambda each: len(queues[each]))]
+                if len(queue) >= (self._ahead if sum(map(len, task)) < SMALL else 1):
+                    break
+                if not queue and self._workers[place].channel.poll(0):  # unasked: it ended while it was idle
+                    self._replace(place)
+                self._send(place, task)
+                due[place] = due[place] if queue else time.monotonic() + self._deadline
+                queue.append(len(asked))
                 asked.append(task)
                 task = next(tasks, None)  # found while the workers are busy
+            busy = [place for place in places if queues[place]]
             if not busy:
                 return answers
-            left = min(due for _, due in busy.values()) - time.monotonic()
+            left = min(due[place] for place in busy) - time.monotonic()
             ready = wait([self._workers[place].channel for place in busy], max(0.0, left))
-            for place, (number, due) in [*busy.items()]:
-                channel = self._workers[place].channel
+            for place in busy:
+                channel, worn_out = self._workers[place].channel, True
                 if channel in ready:
-                    answers[number], worn_out = _receive_answer(channel)
-                elif time.monotonic() >= due:
-                    answers[number], worn_out = ("timeout", None), True
+                    answers[queues[place].popleft()], worn_out = _receive_answer(channel)
+                elif time.monotonic() >= due[place]:
+                    answers[queues[place].popleft()] = ("timeout", None)
                 else:
                     continue
                 if worn_out:
                     self._replace(place)
-                del busy[place]
-                idle.append(place)
+                    for number in queues[place]:
+                        self._send(place, asked[number])
+                due[place] = time.monotonic() + self._deadline
 
-    def _begin(self, place: int, task: Arguments) -> None:
-        if self._workers[place].channel.poll(0):  # it never speaks unasked: it ended while it was idle
-            self._replace(place)
+    def _send(self, place: int, task: Arguments) -> None:
         with contextlib.suppress(OSError):  # where it ended just now, its channel says so
             self._workers[place].channel.send_bytes(json.dumps(task).encode())
 

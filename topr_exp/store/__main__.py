@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--grader", metavar="NAME", help="a grader of your own, of verdicts that it gave")
     command = add("prune", prune, PRUNE)
     command.add_argument("--kind", help="imported ones go by this or by --key alone: no run makes them again")
-    command.add_argument("--older-than", type=int, metavar="DAYS", help="that no run has asked for since")
+    command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
     command.add_argument("--key", help=table)
     command.add_argument("--yes", action="store_true", help="remove them")
     command = add("export", export, "write a table of completions as JSON lines")
@@ -91,6 +91,13 @@ def find_tables(store: Store) -> list[Table]:
     if unseen and not found:
         raise TOPRError(f"this user may read no table of {store.root}")
     return found
+
+
+def days(text: str) -> int:
+    """A number of days, from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number of days, 0 or more; got {text}")
+    return int(text)
 
 
 def table_in(store: Store, folder: Path) -> Table | None:
