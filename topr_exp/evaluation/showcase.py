@@ -80,7 +80,13 @@ class Showcase:
                 entry["logp"][str(iteration)] = float(np.sum(value, dtype=np.float64))
 
     def entries(self) -> list[dict[str, Any]]:
-        return [entry for entry in read_lines(self.path)[0] if {"set", "iteration"} <= entry.keys()]
+        """What is there and whole; what is damaged is made again, or left out."""
+        places = ("set", "iteration", "problem", "sample")
+        return [
+            entry
+            for entry in read_lines(self.path)[0]
+            if isinstance(entry.get("logp"), dict) and all(isinstance(entry.get(name), str | int) for name in places)
+        ]
 
     def replace(self, entries: list[dict[str, Any]]) -> None:
         """Put entries into the file in place of those of the same sets and iterations."""

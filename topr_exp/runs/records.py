@@ -173,7 +173,8 @@ def is_update(record: Record) -> bool:
 
 def is_evaluation(record: Record) -> bool:
     """Check that a record of eval.jsonl names its model."""
-    return type(record.get("iteration")) is int and all(type(record.get(n, 0)) is int for n in ("step", "samples_seen"))
+    numbers = all(type(record.get(name, 0)) is int for name in ("step", "samples_seen"))
+    return type(record.get("iteration")) is int and numbers and isinstance(record.get("subset", False), int)
 
 
 def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tuple[list[Record], list[Record]]:
