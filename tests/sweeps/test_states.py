@@ -18,6 +18,7 @@ from tests.run_folders import make_sweep_of_two
 from topr_exp.config.schema import plain
 from topr_exp.runs import attempt
 from topr_exp.runs.plan import Job, recompose
+from topr_exp.runtime import locks
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps import launch, processes, slurm
 from topr_exp.sweeps.__main__ import main
@@ -108,6 +109,20 @@ def test_the_state_of_a_run(tmp_path: Path, files: dict[str, str], entry: Entry 
             assert read_status(run_in(tmp_path), Queue()).state == (DONE if state == DONE else RUNNING)
             with pytest.raises(TOPRError, match=f"is being run by process {socket.gethostname()}:{os.getpid()}"):
                 attempt.lock_run_folder(tmp_path)
+
+
+def test_the_owner_on_a_lost_node_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held: Any = locks.acquire(tmp_path / attempt.CLAIM)
+    (tmp_path / attempt.CLAIM).write_text("node7:9")
+    monkeypatch.setattr(attempt.time, "sleep", lambda _: held.__exit__(None, None, None))  # its server frees the lock
+    with attempt.lock_run_folder(tmp_path):
+        assert "waiting for process node7:9" in capsys.readouterr().err
+        (tmp_path / attempt.CLAIM).write_text("node7:9")
+        monkeypatch.setattr(attempt, "LOST_NODE_SECONDS", -1.0)
+        with pytest.raises(TOPRError, match="is being run by process node7:9"):
+            attempt.lock_run_folder(tmp_path)
 
 
 def test_a_run_of_another_user(ordinary_user: Path) -> None:
