@@ -12,6 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from submitit.core.utils import DelayedSubmission
+from submitit.slurm.slurm import SlurmJobEnvironment
 
 from tests.conftest import become_ordinary, config_of
 from tests.run_folders import make_sweep_of_two
@@ -206,6 +208,29 @@ def test_a_slurm_that_does_not_answer_forgets_no_submission(tmp_path: Path, monk
         slurm.recover(runs)
         assert [run.slurm for run in read_runs(tmp_path)] == ids
         assert [run.job is None for run in runs] == [not rows] * 2
+
+
+def test_a_preemption_is_no_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was queued again twenty times for others goes on after its only time limit, and ends at the next."""
+    run, environment, requeued = run_in(tmp_path), SlurmJobEnvironment(), list[int]()
+    for key, value in {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "20", "SUBMITIT_FOLDER": str(tmp_path)}.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(SlurmJobEnvironment, "_requeue", lambda self, left: requeued.append(left))
+    submission = DelayedSubmission(slurm.Task(), run)
+    submission.set_timeout(timeout_min=1, max_num_timeout=1)  # which Submitit takes for a time limit from its start
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR2)}
+    try:
+        environment._handle_signals(environment.paths, submission)
+        with pytest.raises(SystemExit):
+            slurm.queue_again(signal.SIGUSR2, tmp_path)
+        environment._handle_signals(environment.paths, DelayedSubmission.load(environment.paths.submitted_pickle))
+        with pytest.raises(TOPRError, match="out of time"):
+            slurm.queue_again(signal.SIGUSR2, tmp_path)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert requeued == [0]
+    assert attempt.last_error(tmp_path).startswith("out of time")
 
 
 # ---- what a launch starts
