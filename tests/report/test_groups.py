@@ -48,6 +48,7 @@ def test_settings_that_follow_from_others_do_not_name_groups() -> None:
     assert all([run.config["seed"] for run in members] == [2, 0, 1] for members in found.groups.values())
     assert sizes([run_with(f"r{i}", seed=i) for i in range(3)]) == {"topr": 3}
     assert sizes([run_with("a"), run_with("b"), Run(Path("c"), "c")]) == {"topr": 1, "c (settings unknown)": 1}
+    assert sizes([Run(Path("c"), "c"), Run(Path("d"), "d")]) == {"c (settings unknown)": 1, "d (settings unknown)": 1}
 
 
 def test_runs_are_repetitions_unless_they_differ_in_what_decides_their_result() -> None:

@@ -63,7 +63,8 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
     varied = table.columns[table.nunique() > 1]
     names = [key for key in table if not any(key == name or key.startswith(f"{name}.") for name in IGNORED)]
     differing = [key for key in names if key in varied and key not in SEEDS]
-    fixed = {key: known[0].settings[key] for key in names if key not in varied and key in known[0].settings}
+    first = known[0].settings if known else {}
+    fixed = {key: first[key] for key in names if key not in varied and key in first}
     table[TEST] = number_tests(known, table[differing])
     for run, test in zip(known, table[TEST], strict=True):
         run.settings[TEST] = test or None
