@@ -18,7 +18,6 @@ from topr_exp.evaluation.intervals import (
     t_95,
     t_half_width,
     t_interval,
-    wilson_interval,
 )
 
 N = 8
@@ -169,17 +168,3 @@ def test_students_interval_misses_where_seeds_collapse():
         values = np.where(rng.random((seeds, 20_000)) < 0.2, 0.0, 0.6) + 0.01 * rng.normal(size=(seeds, 20_000))
         held = np.abs(values.mean(axis=0) - 0.48) <= t_half_width(values)
         assert held.mean() == pytest.approx(covered, abs=0.02)
-
-
-def test_wilsons_interval():
-    """Wilson's bounds p are where the score test just rejects: |share - p| = 1.96 sqrt(p (1 - p) / n)."""
-    for count, total in ((0, 5), (2, 5), (5, 5), (1, 3), (40, 50)):
-        found = wilson_interval(count, total)
-        assert found.value == count / total
-        for end in (found.low, found.high):
-            assert abs(found.value - end) == pytest.approx(1.96 * math.sqrt(end * (1 - end) / total), abs=1e-9)
-    rng = np.random.default_rng(8)
-    for share, total in ((0.2, 5), (0.5, 20), (0.1, 50)):
-        counts = rng.binomial(total, share, 4000)
-        held = np.mean([one.low <= share <= one.high for one in (wilson_interval(int(c), total) for c in counts)])
-        assert 0.92 <= held <= 1.0

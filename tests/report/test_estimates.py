@@ -16,7 +16,7 @@ from topr_exp.report.estimates import Row, best_first, estimate, headlines, list
 from topr_exp.report.groups import group_runs
 from topr_exp.report.results import packed
 from topr_exp.report.runs import Run
-from topr_exp.report.selection import Runs, difference, gain, of_problems, over_seeds
+from topr_exp.report.selection import Runs, difference, gain, of_problems
 from topr_exp.types import TOPRError
 
 BASE = evaluation(30, 40, 20, ends=(25, 36))
@@ -85,10 +85,8 @@ def test_an_interval_over_seeds_and_problems(shape: tuple[int, int]) -> None:
     effects = 0.03 * rng.normal(size=(seeds, 1)) + 0.1 * rng.normal(size=(1, problems))
     table = 0.5 + effects + 0.02 * rng.normal(size=shape)
     assert ends(crossed_interval(table)) == pytest.approx(by_hand.crossed_interval(table.tolist()), abs=2e-3)
-    values = table[0].tolist()  # over seeds alone, and over problems alone
-    assert ends(over_seeds(values)) == pytest.approx(by_hand.interval(values), abs=1e-3)
+    values = table[0].tolist()  # over problems alone
     assert ends(crossed_interval(table[:1])) == pytest.approx(by_hand.interval(values), abs=1e-3)
-    assert over_seeds(values[:1]) is None
 
 
 def test_a_verifier_s_solutions_to_a_problem_are_averaged_and_no_others() -> None:
@@ -101,7 +99,7 @@ def test_a_verifier_s_solutions_to_a_problem_are_averaged_and_no_others() -> Non
 
 def test_the_columns_are_what_they_are_called() -> None:
     runs = Runs(group("topr", 60, invalid=5, maj=80, base={"correct": 25.0, "invalid": 30.0, "maj": 35.0}).records())
-    found = {(name, part): 100 * float(np.mean(runs.each(name, part)))
+    found = {(name, part): 100 * float(runs.values(name, part).mean())
              for name in ("pass@1", "maj", "invalid") for part in ("base", "final")}  # fmt: skip
     assert found == pytest.approx(
         {("pass@1", "base"): 25, ("pass@1", "final"): 60, ("maj", "base"): 35, ("maj", "final"): 80,
@@ -124,16 +122,6 @@ def test_seeds_are_paired_by_their_number_wherever_they_stand() -> None:
     assert (found.seeds, found.value) == (3, pytest.approx(0.05, abs=0.001))
     assert 0.03 < found.low < found.high < 0.07
     assert difference(runs("a", (0, 1), 0), runs("b", (2, 3), 5)) is None
-
-
-def test_runs_are_told_apart_by_their_settings() -> None:
-    groups = [group("topr", 50, effective_positive=p, compose__positive_share=q) for p in (0.5, 0.02, 0.1)
-              for q in (0.1, 0.5)]  # fmt: skip
-    runs = Runs([record for each in groups for record in each.records()] + group("topr", 20).records())
-    assert {p: len(each) for p, each in runs.split("effective_positive").items()} == {0.02: 6, 0.1: 6, 0.5: 6}
-    assert len(runs.where(effective_positive=0.1, compose__positive_share=0.5)) == 3
-    assert len(runs.where(effective_positive=None)) == 3
-    assert runs.seeds == sorted(runs.seeds)
 
 
 # ---- who ended best

@@ -3,7 +3,6 @@
     problems differ, one run                                        bootstrap_intervals, paired_difference
     repetitions with other seeds, one number each                   t_interval, t_half_width
     seeds and problems: a number for each seed and each problem     crossed_interval
-    cases that are counted, such as seeds that collapsed            wilson_interval
 
 None of them knows of what does not vary in its numbers: the same problems in all runs, say.
 """
@@ -150,7 +149,7 @@ def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Inte
     """The mean of one number for each seed with Student's t interval, mean ± t(N - 1) std / sqrt(N).
 
     Assumes that the seeds are independent and their numbers roughly normal. Where one seed in five collapses it covers
-    49 % with three seeds and 68 % with five: count those (`wilson_interval`).
+    49 % with three seeds and 68 % with five: count those.
     share: the numbers lie between 0 and 1, and so does the interval.
     """
     array = np.asarray(values, dtype=np.float64)
@@ -194,17 +193,3 @@ def crossed_interval(values: Values) -> Interval:
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
         low, high = max(low, 0.0 if values.min() >= 0 else -1.0), min(high, 1.0)
     return Interval(mean, low, high, seeds)
-
-
-# ---- over cases
-
-
-def wilson_interval(count: int, total: int) -> Interval:
-    """The share p = count / total of independent cases, with Wilson's score interval (1927).
-
-    (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n), z = 1.96: it has a width where none or all are counted.
-    """
-    share, z2 = count / total, 1.96**2
-    middle, scale = share + z2 / (2 * total), 1 + z2 / total
-    half = math.sqrt(z2 * (share * (1 - share) / total + z2 / (4 * total**2)))
-    return Interval(share, max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale), total)
