@@ -1,6 +1,6 @@
 """Means with their 95 % intervals, one function for each way in which the numbers were sampled.
 
-    problems differ, one run                                        bootstrap_intervals, paired_difference
+    problems differ, one run                                        bootstrap_intervals
     repetitions with other seeds, one number each                   t_interval, t_half_width
     seeds and problems: a number for each seed and each problem     crossed_interval
 
@@ -53,13 +53,10 @@ class Interval:
 
     def percent(self, *, sign: bool = False) -> str:
         """As it is printed: 12.3 [10.1, 14.2]."""
-        mark = "+" if sign else ""
-        value, low, high = (f"{100 * number:{mark}.1f}" for number in (self.value, self.low, self.high))
-        return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
+        return self.written(f"{'+' if sign else ''}.1f", 100)
 
-    def plain(self) -> str:
-        """The same of what is no share: 0.123 [0.101, 0.142]."""
-        value, low, high = (f"{number:.3g}" for number in (self.value, self.low, self.high))
+    def written(self, form: str, scale: float = 1.0) -> str:
+        value, low, high = (f"{scale * number:{form}}" for number in (self.value, self.low, self.high))
         return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
 
 
@@ -117,15 +114,6 @@ def bootstrap_intervals(
     tail = 50 * (1 - LEVEL)
     low, high = np.percentile(means, [tail, 100 - tail], axis=0)
     return [Interval(float(mean[i]), float(low[i]), float(high[i])) for i in range(values.shape[1])]
-
-
-def paired_difference(first: Values, second: Values, rng: np.random.Generator, resamples: int = RESAMPLES) -> Interval:
-    """The mean of second - first over the problems that both runs were tested on, with its bootstrap interval.
-
-    first, second: [P] the same statistic of two runs, problem by problem.
-    """
-    assert first.shape == second.shape, (first.shape, second.shape)
-    return bootstrap_intervals((second - first)[:, None], rng, resamples)[0]
 
 
 # ---- over seeds

@@ -64,7 +64,7 @@ def headlines(runs: Sequence[Run]) -> list[str]:
 def printed(runs: Sequence[Run], name: str, part: str = "final") -> str:
     """An estimate for people: shares in percent."""
     found = estimate(runs, name, part)
-    return "–" if found is None else found.plain() if name == REWARD else found.percent()
+    return "–" if found is None else found.written(".3g") if name == REWARD else found.percent()
 
 
 def best_first(groups: Groups) -> Groups:

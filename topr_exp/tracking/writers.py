@@ -140,15 +140,12 @@ def run_id(folder: Path) -> str:
 
 
 class TensorBoardWriter(Writer):
-    """An event file in the run's folder, written again by each attempt from the run's records."""
+    """Event files in the run's folder; each attempt writes all records, which supersede those before."""
 
     def open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        target = self.folder / "tensorboard"
-        for old in target.glob("events.out.tfevents.*"):
-            old.unlink()
-        self.run = SummaryWriter(str(target), purge_step=0)  # a TensorBoard that read the old file forgets it
+        self.run = SummaryWriter(str(self.folder / "tensorboard"), purge_step=0)  # TensorBoard forgets earlier points
         self.run.add_text("settings", indented((self.folder / "config.yaml").read_text(encoding="utf-8")), 0)
         self.shown = f"TensorBoard: tensorboard --logdir {shlex.quote(str(self.folder.parent))}"
 
