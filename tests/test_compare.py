@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -228,17 +228,3 @@ def test_means_and_differences_are_those_of_plain_arithmetic(
     less = [[b - a for a, b in zip(*pair, strict=True)] for pair in zip(table["topr"], table["is"], strict=True)]
     assert found["is"][1] == pytest.approx(by_hand.crossed_interval(less), abs=0.12)
     assert len(found["topr"]) == 1
-
-
-def test_a_verifier_s_solutions_to_a_problem_stand_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ten problems, three solutions to each: all first ones are asked first. The interval is over ten values."""
-    levels: Mapping[str, float] = {"topr": 0.7, "is": 0.4}
-    shares = {}
-    for algo, level in levels.items():
-        counts = counts_of(0, level)
-        made_run(tmp_path, algo, counts, algo={"name": algo}, seed=0, task={"test_solutions": 3})
-        shares[algo] = [100 * by_hand.mean([counts[p + 10 * s][0] / N for s in range(3)]) for p in range(10)]
-    found = shown(capsys, tmp_path, "--against", "is")
-    assert found["topr"][0] == pytest.approx(by_hand.interval(shares["topr"]), abs=0.06)
-    less = [b - a for a, b in zip(shares["is"], shares["topr"], strict=True)]
-    assert found["topr"][1] == pytest.approx(by_hand.interval(less), abs=0.06)

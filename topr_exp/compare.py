@@ -49,7 +49,7 @@ def print_comparison(options: argparse.Namespace) -> int:
     for label, members in comparison.groups.items():
         name = tuple(tell(key, members[0]) for key in comparison.keys) or (label,)
         groups[name] = Runs([record(run, figure=options.figure) for run in members])
-        tests[name] = members[0].settings[TEST]
+        tests[name] = members[0].settings.get(TEST)
     print(table(groups, tests, options.against, options.figure))
     if comparison.confounded:
         print(f"also differs: {comparison.confounded}")

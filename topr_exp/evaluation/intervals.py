@@ -66,8 +66,7 @@ class Interval:
 def standard_error(values: Values, clusters: NDArray[np.int64] | None = None) -> float | None:
     """The standard error of the mean of per-problem values [P] in closed form, std / sqrt(P); None for P = 1.
 
-    clusters: [P] numbers from 0; problems with the same number are not independent, and their sums take the place of
-    single values (for clusters of one the formula is the same).
+    clusters: [P] numbers from 0; sums of problems with the same number take the place of single values.
     """
     if clusters is None:
         return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
@@ -156,10 +155,8 @@ def crossed_interval(values: Values) -> Interval:
 
     x_sp = m + seed_s + problem_p + rest_sp, crossed random effects: the mean's variance is
     (MS_seed + MS_problem − MS_rest) / (S P) with no component below 0, its degrees of freedom Satterthwaite's (1946).
-    values: [S, P]. With a single seed it holds over problems alone; with two, which say little of how seeds
-    differ, it covers less than 95 % (about 88 % where they differ most), and where seeds collapse as `t_interval` does.
-    Of shares it stays within 0 and 1, of their
-    differences within -1 and 1.
+    values: [S, P]. With a single seed it holds over problems alone; with two it covers less than 95 % (about 88 % where
+    they differ most). Of shares it stays within 0 and 1, of their differences within -1 and 1.
     """
     seeds, problems = values.shape
     mean, by_seed, by_problem = float(values.mean()), values.mean(axis=1), values.mean(axis=0)

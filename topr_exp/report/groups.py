@@ -111,7 +111,6 @@ def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Itera
 
 
 def rank(key: str) -> tuple[int, str]:
-    """The order of keys in labels: what readers look for first, then by name."""
     return (FIRST.index(key) if key in FIRST else len(FIRST), key)
 
 
@@ -136,7 +135,6 @@ def follows(key: str, others: list[str], table: DataFrame) -> bool:
 
 
 def order(value: Any) -> tuple[int, float, str]:
-    """A key to sort settings by: nothing first, then numbers by their size, then texts."""
     if value is None:
         return (0, 0.0, "")
     return (1, float(value), "") if isinstance(value, (int, float)) else (2, 0.0, text(value))

@@ -30,14 +30,12 @@ class Writer:
         self.shown = ""  # a line for the user: where to find the run
         self.run: Any = None  # of the client
 
-    def open(self) -> None:
-        """Start the run, or go on with it."""
+    def open(self) -> None: ...
 
     def log(self, step: int, kind: str, record: Record) -> None:
         """Write a record; kind: train, curve (an evaluation on a part of the test set) or eval (on all of it)."""
 
-    def finish(self, exit_code: int, *, preempted: bool) -> None:
-        """Write the end of the run."""
+    def finish(self, exit_code: int, *, preempted: bool) -> None: ...
 
     def release(self) -> None:
         """Free what the client holds, also after an error."""
