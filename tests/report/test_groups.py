@@ -14,7 +14,7 @@ from tests.conftest import config_of
 from tests.run_folders import make_run
 from topr_exp.config.schema import plain
 from topr_exp.report import read_runs
-from topr_exp.report.groups import different_bases, flatten, group_runs
+from topr_exp.report.groups import flatten, group_runs
 from topr_exp.report.page import facts
 from topr_exp.report.runs import Run, find_runs
 from topr_exp.report.tables import groups_csv, runs_csv
@@ -118,16 +118,3 @@ def test_what_is_held_fixed_and_what_differs_with_the_groups_is_named() -> None:
         "tested on": "200 problems, 8 completions each; 50 problems, 8 completions each",
         "commit": "0123456789, 0123456789 with uncommitted changes",
     }
-
-
-def test_runs_that_began_from_different_bases_are_told() -> None:
-    def notes(*runs: tuple[float, dict[str, Any]]) -> list[str]:
-        made = [run_with(f"{i}", model={"path": "tiny"}, **settings) for i, (_, settings) in enumerate(runs)]
-        for run, (accuracy, _) in zip(made, runs, strict=True):
-            run.summary = {"base": {"pass@1": accuracy}}
-        group_runs(made)
-        return different_bases(made)
-
-    assert notes((0.2, {}), (0.2, {"lr": 3}), (0.25, {"data": {"n": 4}})) == []
-    (note,) = notes((0.2, {}), (0.2, {"lr": 3}), (0.25, {}))
-    assert "20.0, 25.0 %" in note

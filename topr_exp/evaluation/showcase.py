@@ -43,12 +43,10 @@ class Showcase:
         assert self.base is not None, "the base comes first"
         for made_in, shown in {0: self.base, iteration: evaluation}.items():
             entries = sample_entries("test", made_in, shown.rollouts, shown.verdicts, shown.questions.problems)
-            shown_before = [
-                entry for entry in self.entries() if (entry["set"], entry["iteration"]) == ("test", made_in)
-            ]
-            known = {(entry["problem"], entry["sample"]): entry["logp"] for entry in shown_before}
+            before = [each for each in self.entries() if (each["set"], each["iteration"]) == ("test", made_in)]
+            known = {each["row"]: each["logp"] for each in before}
             for entry in entries:
-                entry["logp"] = known.get((entry["problem"], entry["sample"]), {})
+                entry["logp"] = known.get(entry["row"], {})
             self.score(entries, shown.rollouts, policy, iteration)
             self.replace(entries)
 
