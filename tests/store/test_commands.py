@@ -217,13 +217,6 @@ def test_a_folder_with_other_things_is_not_marked(tmp_path: Path) -> None:
     assert not (tmp_path / MARKER).exists()
 
 
-def test_ages_go_by_the_file_system_s_clock(store: Store, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = time.time()
-    monkeypatch.setattr(commands.time, "time", lambda: now + 200 * 86_400)
-    assert "200 d" not in command("list")[1]
-    assert command("prune", "--older-than", "90", "--yes")[1] == "removed 0 tables, 0.0 MB\n"
-
-
 def test_a_store_is_marked_when_it_is_used(store: Store, command: Command) -> None:
     (store.root / MARKER).unlink()
     status, out, _ = command("prune", "--older-than", "0", "--yes")

@@ -143,8 +143,8 @@ def convert(key: str, value: Any, hint: Any) -> Any:
             return [convert(f"{key}[{i}]", item, typing.get_args(option)[0]) for i, item in enumerate(value)]
         elif kind is Any or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
             return value
-    number = str in options and isinstance(value, (bool, int, float))  # a YAML's, whose words are lost
-    quotes = "; YAML needs quotes around a text that looks like a number" if number else ""
+    number = str in options and isinstance(value, (bool, int, float))  # whose words are lost
+    quotes = "; a text that looks like a number needs quotes" if number else ""
     raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}{quotes}")
 
 

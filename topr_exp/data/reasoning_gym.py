@@ -17,7 +17,9 @@ from topr_exp.config.schema import Count
 from topr_exp.types import Problem, TOPRError
 
 PACKAGE = "reasoning-gym"
-LISTED = json.loads(Path(__file__).with_name("gym_tasks.json").read_text(encoding="utf-8"))  # a test derives it
+LISTED = json.loads(
+    Path(__file__).with_name("gym_tasks.json").read_text(encoding="utf-8")
+)  # scripts/try_gym_tasks.py checks it
 TASKS: list[str] = LISTED["offered"]
 EXCLUDED: dict[str, str] = {task: reason for reason, tasks in LISTED["left out"].items() for task in tasks}
 MOST_DRAWS = 10  # for each question that is asked for; a task may have fewer different ones
