@@ -33,7 +33,7 @@ def load_imported(
     import pyarrow as pa
 
     if Path(source).is_file():
-        table, _, _ = import_file(store, Path(source))
+        table, _ = import_file(store, Path(source))
     elif (store.root / source / "key.json").is_file():
         table = store.open(store.root / source)
     else:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status, print_warning, show_log
+from topr_exp.runtime.exit_status import exit_status, show_log
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
 from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
 from topr_exp.types import TOPRError
@@ -325,13 +325,11 @@ def export(store: Store, options: argparse.Namespace) -> None:
 
 
 def import_(store: Store, options: argparse.Namespace) -> None:
-    from topr_exp.store.completions import import_file
+    from topr_exp.store.completions import COLUMNS, LISTS, import_file
 
-    table, scan, made = import_file(store, options.file)
-    for name, lines in scan.passed_over.most_common():
-        print_warning(f"nothing reads the member {name} ({lines:,} lines)")
-    has = " and ".join(sorted(scan.lists, reverse=True)) or "text only"
-    print(f"{table.name}: {scan.rows:,} completions, {has}{'' if made else ' (was there already)'}")
+    table, made = import_file(store, options.file)
+    has = " and ".join(name for name in LISTS if COLUMNS[name] in table.shard(0).column_names) or "text only"
+    print(f"{table.name}: {table.bounds()[-1]:,} completions, {has}{'' if made else ' (was there already)'}")
 
 
 def total(sizes: Iterable[int]) -> str:
