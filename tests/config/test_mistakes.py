@@ -15,11 +15,10 @@ from tests.conftest import ROOT, config_of
 from topr_exp.config.arguments import parse
 from topr_exp.config.load import build_section
 from topr_exp.config.schema import Section, above, at_least, ranges, within
-from topr_exp.config.settings import NAME, PATH, Config
+from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
 from topr_exp.types import ConfigError
 
-TABLE = Path(__file__).with_name("mistakes.txt")
 SHORT = {
     "VERIFIER": "task=verifier task.solver=tiny",
     "OWN": f"data.path={ROOT / 'tests/data/own.jsonl'} data.test_share=0.25",
@@ -40,8 +39,14 @@ ODD = [
 ]  # fmt: skip
 
 
+def table(name: str) -> list[tuple[str, str]]:
+    """The rows of a file beside this one."""
+    lines = Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8").splitlines()[1:]
+    return [(left, right) for left, _, right in (line.partition(" | ") for line in lines)]
+
+
 def mistakes() -> list[tuple[list[str], str]]:
-    rows = [line.split(" | ") for line in TABLE.read_text(encoding="utf-8").splitlines()[1:]]
+    rows = table("mistakes")
     words = [shlex.split(re.sub(r"\b(OWN|VERIFIER)\b", lambda short: SHORT[short[1]], given)) for given, _ in rows]
     return [*zip(words, (message for _, message in rows), strict=True), *ODD]
 
@@ -89,39 +94,6 @@ def test_line_breaks_as_the_message_says_and_latex() -> None:
     assert config_of(f'data.template="{latex}"').data.template == latex
 
 
-# What is allowed, and the keys that it holds for.
-RANGES = {
-    "1 or more": "iterations data.n data.eval_n sampler.max_new_tokens sampler.prompts_per_shard "
-    "sampler.tensor_parallel compose.max_draws compose.pairs_per_problem optim.batch_size optim.micro_batch_size "
-    "optim.score_batch_size optim.epochs cluster.timeout_min cluster.signal_delay_s cluster.nodes "
-    "cluster.array_parallelism",
-    "0 or more": "seed data.seed data.shots sampler.seed optim.weight_decay optim.warmup_steps evaluation.seed "
-    "cluster.max_num_timeout",
-    "null or 1 or more": "schedule.prompts schedule.updates schedule.rounds task.solutions task.test_solutions "
-    "sampler.shards_at_once evaluation.every evaluation.problems cluster.threads cluster.gpus_per_node "
-    "cluster.cpus_per_task cluster.mem_gb",
-    "null (all) or 1 or more": "data.train_problems data.test_problems compose.n_examples",
-    "a finite number": "data.threshold baseline",
-    "in (0, 1)": "compose.mix compose.positive_share",
-    "in [0, 1)": "schedule.replay",
-    "in [0, 1]": "effective_positive",
-    "in (0, 1]": "sampler.top_p sampler.gpu_memory_utilization",
-    "in (0, 10]": "sampler.temperature",
-    "above 0": "sampler.cpu_cache_gib sampler.timeout_min optim.lr",
-    "above 0 (.inf for none)": "optim.grad_clip",
-    "0 (the whole vocabulary) or more": "sampler.top_k",
-    "0 (after every update) or more": "checkpoint.every_seconds",
-    "numbers from 1, null for all": "checkpoint.keep_iterations",
-    "null or {NAME: VALUE}": "cluster.additional_parameters",
-    "[low, high] with 0 <= low <= high <= 1": "compose.pass_rate",
-    "a text": "model.name",
-    "a shipped model, a folder or a name on the hub": "model.path",
-    "none, wandb or tensorboard": "tracking.name",
-    "a text that holds {question} once": "data.template",
-    "texts, none of them empty": "data.stop",
-    NAME.allowed: "name",
-    PATH.allowed: "output_dir",
-}
 WRONG = {"keep_iterations": [0], "baseline": math.inf, "threshold": math.inf, "pass_rate": [0.5],
          "template": "no place", "stop": ["a", ""], "output_dir": 256 * "a"}  # fmt: skip
 
@@ -138,7 +110,7 @@ def test_every_range_is_declared_and_applied() -> None:
                 dataclasses.replace(section, **{name: wrong})
             assert str(error.value) == f"{name} must be {range_.allowed}; got {wrong if wrong != '' else 'nothing'}"
     assert {allowed: sorted(keys) for allowed, keys in declared.items()} == {
-        allowed: sorted(keys.split()) for allowed, keys in RANGES.items()
+        allowed: sorted(keys.split()) for allowed, keys in table("ranges")
     }
 
 

@@ -20,7 +20,7 @@ import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config import cluster, model
 from topr_exp.config.data import SOURCES, DataConfig, Reward
-from topr_exp.config.schema import UnknownKey, build, convert, first_line, hints_of, options_of, show
+from topr_exp.config.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.config.settings import Config
 from topr_exp.types import ConfigError
 
@@ -70,10 +70,10 @@ def build_section(group: str, values: Any) -> Any:
     schema = schema_of(group, values)
     if group in TARGETS:
         target, values = values["_target_"], {key: value for key, value in values.items() if key != "_target_"}
-    try:
-        built = build(schema, values, f"{group}.")
-    except UnknownKey as error:
-        raise unknown_key(error.key, error.known) from None
+    known = [field.name for field in dataclasses.fields(schema) if field.init]
+    if wrong := [key for key in values if key not in known] if isinstance(values, dict) else []:
+        raise unknown_key(f"{group}.{wrong[0]}", [f"{group}.{name}" for name in known])
+    built = build(schema, values, f"{group}.")
     if group == "algo" and (problem := broken_contract(built)):
         raise ConfigError(f"algo._target_={target}: {problem}")
     return built

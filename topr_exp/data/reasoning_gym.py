@@ -61,11 +61,8 @@ class ReasoningGym(DataConfig):
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """The list of the installed package's files with their hashes: another version draws other problems."""
-        try:
-            found = metadata.distribution(PACKAGE)
-        except metadata.PackageNotFoundError:
-            return
-        yield from (("task", Path(str(found.locate_file(path)))) for path in found.files or () if path.name == "RECORD")
+        paths = (metadata.files(PACKAGE) or ()) if installed_version() else ()
+        yield from (("task", Path(str(path.locate()))) for path in paths if path.name == "RECORD")
 
     def drawn_by(self, split: str) -> dict[str, Any]:
         """The settings, and the installed package's version, which may draw others."""
