@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.store.shards import Ragged, find_fault, read_seal, read_shard, write_shard
+from topr_exp.store.shards import find_fault, read_seal, read_shard, write_shard
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -132,10 +132,6 @@ class Table:
 
         table = pa.concat_tables([self.shard(index) for index in range(self.shards)])
         return table if columns is None else table.select(list(columns))
-
-    def ragged(self, column: str) -> Ragged:
-        """A list column over all shards as numpy views."""
-        return Ragged(self.read()[column])
 
     # ---- making
 
