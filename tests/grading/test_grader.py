@@ -143,9 +143,7 @@ def test_an_error_in_the_comparison_is_counted_and_ends_nothing(monkeypatch: pyt
         ("4", "1", "16", 4),  # one task of Slurm's that torchrun divides
     ],
 )
-def test_the_cpus_of_a_process(
-    monkeypatch: pytest.MonkeyPatch, processes: str | None, tasks: str | None, cpus_per_task: str | None, expected: int
-) -> None:
+def test_the_cpus_of_a_process(monkeypatch, processes, tasks, cpus_per_task, expected):
     given = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "SLURM_NTASKS": tasks}
     for name, value in (given | {"SLURM_CPUS_PER_TASK": cpus_per_task}).items():
         if value is None:
@@ -193,7 +191,5 @@ PUZZLE24 = {"task": "puzzle24", "options": {}, "metadata": {"numbers": [3, 3, 8,
         (PUZZLE24, ["8/(3-8/3)"], ["8*3 + 3/8", "4*6"]),  # the library cuts 24.375 to 24
     ],
 )  # fmt: skip
-def test_arithmetic_takes_each_number_once_and_comes_to_the_target(
-    task: dict[str, object], right: list[str], wrong: list[str]
-) -> None:
+def test_arithmetic_takes_each_number_once_and_comes_to_the_target(task, right, wrong):
     assert [score(answer, task) for answer in right + wrong] == [1] * len(right) + [0] * len(wrong)

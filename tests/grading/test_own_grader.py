@@ -1,7 +1,6 @@
 """A user's own function as a grader: found by name, run in the workers, its mistakes reported instead of scored."""
 
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,9 +102,7 @@ RESULT = r"must return one of correct, incorrect, invalid, or a number, .*; got 
         ("1" + "0" * 400, r"gave the reward 10+, which is not finite \(completion 2\)$"),
     ],
 )
-def test_its_mistakes_are_one_line_and_not_scored(
-    said: str, message: str, obedient: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_mistakes_are_one_line_and_not_scored(said, message, obedient, tmp_path, monkeypatch):
     monkeypatch.setattr(obedient, "graded", True)
     said = said.replace("FILE", str(tmp_path / "file"))
     with pytest.raises(TOPRError, match=rf"^grader own_graders:obedient {message}") as error:

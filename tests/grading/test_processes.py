@@ -167,9 +167,7 @@ def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict() -> None:
 
 
 @pytest.mark.parametrize(("what", "deadline"), [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 4.0)])
-def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdict(
-    what: signal.Signals, deadline: float
-) -> None:
+def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdict(what, deadline):
     with Grader("own_graders:dying_without_file", workers=1, deadline=deadline) as grader:
         grader.start()
         _, worker = grader.worker_pids()
@@ -180,9 +178,7 @@ def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdi
         timer.join()
 
 
-def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way(tmp_path, monkeypatch):
     replace = pool.WorkerPool._replace
 
     def replace_and_mend(own: pool.WorkerPool, place: int) -> None:
