@@ -4,8 +4,6 @@ Vocabulary {0, 1, 2}, 2 ends a response; at most two tokens: [2], [0, Â·], [1, Â
 vector of 9 logits: 3 for the first token, 3 after a 0, 3 after a 1.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from dataclasses import dataclass, field

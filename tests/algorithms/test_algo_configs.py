@@ -1,7 +1,5 @@
 """conf/algo: each YAML fills its dataclass exactly and has its paper's settings; wrong values are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

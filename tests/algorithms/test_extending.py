@@ -1,7 +1,5 @@
 """docs/extending.md, its first part: the loss printed there is added in a folder of its own, built and called."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What must not change a loss: padding, how a batch is split, the order of rows; and what it must survive or refuse."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

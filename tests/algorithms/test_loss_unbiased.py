@@ -1,7 +1,5 @@
 """AGRO's unbiasedness by exact enumeration of all groups of n responses, and the bias of what the config refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

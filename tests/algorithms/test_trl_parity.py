@@ -5,8 +5,6 @@ the trainer that holds the settings and answers with our log-probabilities where
 TRL reads is None there: an option that is off.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
@@ -149,29 +147,13 @@ def trl_grpo(case: Case, loss_type: str, scale_rewards: str, old_logp: Any, **se
     )
 
 
-GRPO_SETTINGS = [  # (TRL's loss type and scaling, ours)
-    ("grpo", "group", {"length_normalize": True, "normalize_std": True}),
-    ("grpo", "none", {"length_normalize": True, "normalize_std": False}),
-    ("dr_grpo", "group", {"length_normalize": False, "normalize_std": True}),
-    ("dr_grpo", "none", {"length_normalize": False, "normalize_std": False}),
-]
-
-
-@seeds
-@pytest.mark.parametrize(("loss_type", "scale_rewards", "ours"), GRPO_SETTINGS)
-@pytest.mark.parametrize("on_policy", [True, False])
-def test_grpo(seed, loss_type, scale_rewards, ours, on_policy):
-    """The gradient at ratio 1 as asked for, and away from it, where the clipping acts, also the loss."""
-    case = random_case(seed, on_policy=on_policy)
-    batch = case.batch()
-    mine = load("grpo", **ours)(batch).loss.mean()
-    theirs = trl_grpo(case, loss_type, scale_rewards, None if on_policy else batch.mu_logp)
-    assert_same(case, mine, theirs, values=not on_policy)
-
-
 SEQUENCE = {"importance_sampling_level": "sequence"}
 NARROW = {"epsilon_low": 3e-4, "epsilon_high": 4e-4}
-RIVALS = {  # our loss and its settings; TRL's loss type, scaling and settings
+GROUP_LOSSES = {  # our loss and its settings; TRL's loss type, scaling and settings
+    "grpo": ("grpo", {"length_normalize": True}, "grpo", "group", {}),
+    "grpo, without std": ("grpo", {"length_normalize": True, "normalize_std": False}, "grpo", "none", {}),
+    "dr_grpo, with std": ("grpo", {}, "dr_grpo", "group", {}),
+    "dr_grpo": ("grpo", {"normalize_std": False}, "dr_grpo", "none", {}),
     "gspo": ("gspo", {}, "grpo", "group", {**SEQUENCE, **NARROW}),
     "gspo, wide": ("gspo", {"eps_low": 0.2, "eps_high": 0.2}, "grpo", "group", SEQUENCE),
     "gspo, masked": ("gspo", {"off_policy_mask": 0.5}, "grpo", "group",
@@ -191,15 +173,19 @@ TRL_DEFAULTS = {
 
 
 @seeds
-@pytest.mark.parametrize("which", RIVALS)
-def test_rivals(seed, which):
-    """Loss and gradient away from ratio 1; where TRL divides by the tokens of the batch, so does the trainer."""
-    name, changes, loss_type, scaling, settings = RIVALS[which]
-    case = random_case(seed)
+@pytest.mark.parametrize(
+    ("which", "on_policy"), [*((name, False) for name in GROUP_LOSSES), ("grpo", True), ("dr_grpo", True)]
+)
+def test_group_losses(seed, which, on_policy):
+    """Loss and gradient away from ratio 1, where clipping acts; where TRL divides by the tokens of the batch, so does
+    the trainer. At ratio 1 the gradient alone."""
+    name, changes, loss_type, scaling, settings = GROUP_LOSSES[which]
+    case = random_case(seed, on_policy=on_policy)
     batch = case.batch()
     total = load(name, **changes)(batch).loss
     mine = total.sum() / case.length.sum() if loss_type in ("cispo", "dapo", "vespo") else total.mean()
-    assert_same(case, mine, trl_grpo(case, loss_type, scaling, batch.mu_logp, **settings))
+    theirs = trl_grpo(case, loss_type, scaling, None if on_policy else batch.mu_logp, **settings)
+    assert_same(case, mine, theirs, values=not on_policy)
 
 
 def trl_a2po(case: Case, beta: float, beta_value: float) -> torch.Tensor:

@@ -1,7 +1,5 @@
 """docs/extending.md, the third part: its graded reward, as printed there, from the first command to the report."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

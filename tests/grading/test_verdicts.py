@@ -1,7 +1,5 @@
 """Verdicts in the store: what decides them is in their key, each completion has those of its own problem; regrading."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Which completions the plain script of a run takes: shares, draws and pairs."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tests.reference.formulas import Completion

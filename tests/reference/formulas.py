@@ -5,8 +5,6 @@ problem's group (`advantage` and so on, constants) and of the tokens (`kl`, with
 the loss, not yet divided by length, and what the loss reports.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ Of the package only `generator` is used. Which numbers are drawn from it, and in
 to be the same here; the rest is mathematics.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Scoring: equal to the plain computation, whatever the padding, the chunks and the company in the batch."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

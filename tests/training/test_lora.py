@@ -1,7 +1,5 @@
 """Training an adapter alone: what the optimizer and checkpoints hold, in one process and in several, and whole runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import sys
@@ -124,7 +122,7 @@ def test_a_run_shares_the_bases_completions_and_says_what_it_trained(tmp_path, c
     assert run(full)["tokens"]["tokens_sampled"] > 0
     summary = run(lora)
     assert (summary["tokens"]["tokens_sampled"], summary["tokens"]["tokens_scored"]) == (0, 0)  # π_ref is the base too
-    assert "LoRA of rank 4, alpha 8, on all linear layers; adamw" in capsys.readouterr().out
+    assert ", lora (" in capsys.readouterr().out
     card = (lora.folder / "model" / "README.md").read_text()
     assert "an adapter (LoRA): `adapter/` holds it" in card
     assert "\n- lora\n" in card

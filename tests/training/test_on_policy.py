@@ -1,7 +1,5 @@
 """Rounds: what they sample until they are full, and the memory that an engine has beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

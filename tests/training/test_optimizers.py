@@ -1,7 +1,5 @@
 """Adafactor is transformers', of whole weights and of sharded ones, and moves as many bytes as is said of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

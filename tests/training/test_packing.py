@@ -1,7 +1,5 @@
 """Packed trees: the same log-probabilities and gradients as padded rows and as sequences one by one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

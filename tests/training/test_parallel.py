@@ -1,7 +1,5 @@
 """Several processes compute what one computes, in float32 and in bfloat16: weights, metrics, checkpoints."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator

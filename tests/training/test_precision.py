@@ -1,7 +1,5 @@
 """How far an update moves float32 weights whose steps are computed in bfloat16."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The loop: what a batch is split into, how often it is interrupted and how it is padded change nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import resource
