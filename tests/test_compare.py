@@ -46,19 +46,6 @@ def test_runs_that_have_moved_are_found(sweep: Path, tmp_path: Path, capsys: pyt
     assert "maj, %" in capsys.readouterr().out
 
 
-def test_what_was_tested_on_other_problems_is_a_table_of_its_own(
-    sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(config_of(*overrides(tmp_path, "data.seed=5", "algo=topr")))
-    capsys.readouterr()
-    assert main([str(sweep), str(tmp_path), "--against", "topr"]) == 0
-    first, second = capsys.readouterr().out.split("\n\n")
-    assert first.splitlines()[0] == "test problems: data.seed=0"
-    assert [line.split()[0] for line in first.splitlines()[2:4]] == ["naive", "topr"]
-    assert second.splitlines()[0] == "test problems: data.seed=5"
-    assert second.splitlines()[2].split()[:2] == ["topr", "1"]
-
-
 def groups_of(*folders: Path) -> list[dict[str, str]]:
     """The rows of the report's table of groups."""
     return list(csv.DictReader(groups_csv(group_runs(find_runs(folders))).splitlines()))

@@ -139,21 +139,6 @@ def test_a_dry_run_tells_and_starts_nothing(sweep: Path, tmp_path: Path) -> None
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_of_another_experiment_is_refused_with_the_difference(sweep: Path) -> None:
-    run = launched(sweep)[0]
-    path = run["folder"] / "config.json"
-    stored = path.read_text()
-    changed = json.loads(stored)
-    changed["identity"]["optim"]["lr"] = 0.5
-    try:
-        path.write_text(json.dumps(changed))
-        done = command("topr_exp", "-m", *run["overrides"])
-    finally:
-        path.write_text(stored)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert "holds another experiment (optim.lr: 0.5 -> 0.0001)" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-import string
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -17,18 +15,17 @@ import torch
 import yaml
 
 from scripts.make_tiny import ledgers, tasks, verifications
-from scripts.make_tiny.pretrain import cut, length, pretrain, save
+from scripts.make_tiny.pretrain import pretrain, save
 from scripts.make_tiny.recipes import FORMS, RECIPES, STYLES, completion, examples
-from tests.conftest import ROOT, config_of, needs_gym
+from tests.conftest import ROOT, config_of
 from topr_exp.config.data import AnswerFormat
-from topr_exp.data import embedded_gsm8k, embedded_math, ledger, reasoning_gym
+from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.embedded import draw_tasks, split_of
 from topr_exp.data.prompts import TEMPLATES
 from topr_exp.grading import extract, gym
 from topr_exp.grading.extraction import tagged
 from topr_exp.grading.gym import value_and_numbers
 from topr_exp.models.loading import SHIPPED, load_model
-from topr_exp.verifier.solutions import fill
 
 SMALL = replace(RECIPES["tiny"], steps=30, clean_steps=20, tasks=300, hidden=32, layers=1, heads=2, mlp=32)
 
@@ -102,40 +99,6 @@ def test_ledgers() -> None:
     assert all(turns[length] > 30 for length in ledgers.LENGTHS)
 
 
-def test_ledgers_slip_early_whatever_their_length() -> None:
-    rng = random.Random(0)
-    for turns in (2, 4, 22):
-        found = Counter(ledgers.early(turns, rng) for _ in range(4000))
-        assert max(found) < turns
-        assert found[0] / 4000 == pytest.approx(0.5, abs=0.03)
-        if turns > 2:
-            assert found[1] / 4000 == pytest.approx(0.25, abs=0.03)
-
-
-def test_short_ledgers_come_first_in_the_clean_part_alone() -> None:
-    recipe = replace(RECIPES["tiny_long"], tasks=300, short=50)
-
-    def turns(mix: dict[str, float]) -> list[int]:
-        prompts = [prompt for prompt, _ in islice(examples(recipe, mix, random.Random(0)), 200)]
-        return [int(re.search(r"after (\d+) turns", one)[1]) for one in prompts]
-
-    assert max(turns(recipe.clean)[:50]) == ledgers.FEW
-    assert max(turns(recipe.clean)[50:]) > 20
-    assert max(turns(recipe.mix)[:50]) > 20
-
-
-def test_batches_of_about_as_many_tokens() -> None:
-    rows = [([1] * 3, [2] * n) for n in range(97, 500)]
-    recipe = RECIPES["tiny_long"]
-    parts = list(cut(rows, recipe))
-    assert [row for part in parts for row in part] == rows
-    assert len(parts[0]) > 3 * len(parts[-2])
-    padded = [len(part) * length(part[-1]) for part in parts[:-1]]
-    assert 0.7 * recipe.batch_tokens < min(padded) < max(padded) < 1.5 * recipe.batch_tokens
-    assert len(list(cut([([1], [2] * 2000)] * 2, recipe))) == 2  # one that is longer than a batch is a batch
-    assert [len(part) for part in cut(rows[:78], SMALL)] == [32, 32, 14]
-
-
 def test_tasks_and_their_styles() -> None:
     """Clean and bare answers are right, slips wrong, and nothing is between tags where it is unmarked."""
     found = yaml.safe_load((ROOT / "conf" / "model" / "tiny_tasks.yaml").read_text())["data"]["template"]
@@ -170,51 +133,12 @@ def test_tasks_and_their_styles() -> None:
     assert min(seen.values()) > 50
 
 
-@needs_gym
-@pytest.mark.parametrize("task", tasks.TASKS)
-def test_the_questions_are_those_of_the_library(task: str) -> None:
-    def forms(texts: Iterable[str]) -> set[str]:
-        return {re.sub(r"[0-9]+", "N", re.sub(r" [+-] ", " +- ", text)) for text in texts}
-
-    drawn = reasoning_gym.draw(task, json.dumps(tasks.TASKS[task]), 0, "train", 300)
-    ours = islice(tasks.examples({task: 1.0}, {"clean": 1.0}, random.Random(1)), 300)
-    assert forms(question for question, _ in drawn) == forms(prompt.removesuffix("\n") for prompt, _ in ours)
-
-
 def test_pretraining_sees_only_its_own_split() -> None:
     verifier, long = (replace(RECIPES[name], tasks=300) for name in ("tiny_verifier", "tiny_long"))
     for recipe in (SMALL, verifier, long):
         for text, _ in islice(examples(recipe, recipe.mix, random.Random(0)), 500):
             question = text.split(": ", 1)[1].split("\n", 1)[0]
             assert split_of(question) == "pretrain"
-
-
-def texts(name: str) -> Iterator[str]:
-    """What a model of this recipe is asked; of tasks, answers too."""
-    if name == "tiny_tasks":
-        recipe = RECIPES[name]
-        yield from (text for text, _ in islice(examples(recipe, recipe.mix, random.Random(7)), 600))
-        return
-    template = {"tiny_long": ledgers.TEMPLATE}.get(name, FORMS["gsm8k"].template)
-    for split in ("train", "test"):
-        given = (
-            ledger.generate(split, 300, 5, turns=24) if name == "tiny_long" else embedded_gsm8k.generate(split, 300, 5)
-        )
-        for problem in given:
-            verified = fill(verifications.TEMPLATE, problem.question, "The answer is 12.")
-            yield verified if name == "tiny_verifier" else template.format(question=problem.question)
-
-
-@pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
-def test_the_shipped_vocabulary_covers_the_problems(name: str) -> None:
-    _, tokenizer = load_model(name)
-    most, letters = {"tiny_long": (140, 0), "tiny_tasks": (120, 600)}.get(name, (70, 0))  # "a"
-    single = 0
-    for text in texts(name):
-        tokens = tokenizer.tokenize(text)
-        assert len(tokens) <= most
-        single += sum(len(token) == 1 and token in string.ascii_letters for token in tokens)
-    assert single <= letters
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if (SHIPPED / name).is_dir()])
