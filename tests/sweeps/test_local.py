@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import ROOT, config_of
 from tests.sweep_tools import SLOW, TINY, attempts, command, launch, launched, result, results, start, steps, wait_for
 from topr_exp.pipeline import run as run_pipeline
+from topr_exp.sweeps.__main__ import main
 
 FOUR = ["compose=proportion", "compose.positive_share=0.1", "compose.n_examples=10,1000"]
 
@@ -149,7 +150,10 @@ def test_a_dry_run_tells_and_starts_nothing(sweep: Path, tmp_path: Path) -> None
         (["logs", "SWEEP", "9"], 1, "9: no run of"),
     ],
 )
-def test_mistakes_of_the_command_line_of_sweeps(sweep: Path, arguments: list[str], code: int, message: str) -> None:
-    done = command("topr_exp.sweeps", *(str(sweep) if text == "SWEEP" else text for text in arguments))
-    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
-    assert message in done.stderr
+def test_mistakes_of_the_command_line_of_sweeps(
+    sweep: Path, arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(sweep) if text == "SWEEP" else text for text in arguments]) == code
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
