@@ -56,29 +56,37 @@ def lines_of(path: Path) -> list[Any]:
 
 
 @pytest.mark.extended
+@pytest.mark.timeout(1800)
 def test_steps_run_with_a_small_model(tmp_path: Path) -> None:
     """Without vLLM, which is said."""
-    wanted = ["model", "whole", "sampling", "rounds"]
-    done = check(tmp_path, "--size", "small", "--steps", *wanted)
+    wanted = ["smoke", "update", "model", "whole", "sampling", "rounds", "head", "curve"]
+    done = check(tmp_path, "--size", "small", "--steps", *wanted, minutes=25)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "small" / "results.json").read_text())["steps"]
-    verdicts = {name: one["verdict"] for name, one in found.items()}
-    assert verdicts == dict.fromkeys(wanted, "passed") | {"sampling": "skipped"}
+    assert {name: one["verdict"] for name, one in found.items()} == dict.fromkeys(wanted, "passed") | {
+        "sampling": "skipped"
+    }
     assert found["sampling"]["why"] == "vLLM is needed: --vllm PYTHON"
     figures = {name: one.get("figures", {}) for name, one in found.items()}
+    assert figures["smoke"].keys() == {"s float32", "s bfloat16"}
+    assert figures["update"].keys() >= {"checkpointing: s", "plain: s"}
     assert [figures[name]["sampler"] for name in ("whole", "rounds")] == ["hf", "hf"]
     assert figures["model"]["vocabulary"] == 2048
-    assert figures["whole"]["sampled tokens/s of the stage"] > 0
+    whole = figures["whole"]
+    assert whole["sampled tokens/s of the stage"] > 0
     # 0 where a processor's kernels round a sequence alike in any batch.
-    assert (
-        0 <= figures["whole"]["gate: |log π − log μ| median"] <= figures["whole"]["gate: |log π − log μ| largest"] < 0.1
-    )
-    quantiles = [figures["whole"][f"log μ − log q a token, {name}"] for name in ("min", "1%", "50%", "99%", "max")]
+    assert 0 <= whole["gate: |log π − log μ| median"] <= whole["gate: |log π − log μ| largest"] < 0.1
+    quantiles = [whole[f"log μ − log q a token, {name}"] for name in ("min", "1%", "50%", "99%", "max")]
     assert quantiles == sorted(quantiles)
-    assert figures["whole"]["μ/q a completion, 50%"] == pytest.approx(1, abs=0.1)
+    assert whole["μ/q a completion, 50%"] == pytest.approx(1, abs=0.1)
     (run,) = (tmp_path / "small" / "runs" / "rounds").glob("*")
     assert [line["round"] for line in lines_of(run / "metrics.jsonl")] == [0, 1, 2]
     assert "| rounds | passed |" in (tmp_path / "small" / "results.md").read_text()
+    for name in ("float32", "bfloat16"):  # stopped, and given again to its end
+        (run,) = (tmp_path / "small" / "runs" / f"smoke-{name}").glob("*")
+        assert (run / "DONE").exists()
+        assert json.loads((run / "state.json").read_text())["attempt"]["number"] == 2
+        assert [line["step"] for line in lines_of(run / "metrics.jsonl")] == list(range(1, 161))
 
 
 @pytest.fixture
@@ -120,20 +128,6 @@ def test_heads_are_measured(measurements: Any, monkeypatch: pytest.MonkeyPatch) 
     assert all(found[f"{head}: {figure}"] >= 0 for head in ("plain", "ours", "torch") for figure in ("s", "GiB"))
     monkeypatch.delattr(torch.nn, "LinearCrossEntropyOptions")
     assert "torch: s" not in measurements.head("small"), "an older torch has none"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_more_steps_run_with_a_small_model(tmp_path: Path) -> None:
-    found = passed(tmp_path, "small", ["smoke", "update", "model", "head", "curve"], minutes=25)
-    assert found["smoke"].keys() == {"s float32", "s bfloat16"}
-    assert found["update"].keys() >= {"checkpointing: s", "plain: s"}
-    assert found["head"].keys() >= {"plain: s", "ours: s", "torch: s"}
-    for name in ("float32", "bfloat16"):  # stopped, and given again to its end
-        (run,) = (tmp_path / "small" / "runs" / f"smoke-{name}").glob("*")
-        assert (run / "DONE").exists()
-        assert json.loads((run / "state.json").read_text())["attempt"]["number"] == 2
-        assert [line["step"] for line in lines_of(run / "metrics.jsonl")] == list(range(1, 161))
 
 
 @pytest.mark.parametrize(("size", "millions"), [("8b", 8030.3), ("100m", 104.8)])
