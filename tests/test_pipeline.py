@@ -191,8 +191,10 @@ ROUNDS = ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]
 
 @pytest.mark.parametrize(
     "more",
-    [["optim.epochs=6", *slow("Slow")], [*ROUNDS, *slow("SlowRLOO")]],
-    ids=["topr", "rloo"],
+    [
+        pytest.param(["optim.epochs=6", *slow("Slow")], id="topr"),
+        pytest.param([*ROUNDS, *slow("SlowRLOO")], id="rloo", marks=pytest.mark.extended),
+    ],
 )
 def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, more: list[str]) -> None:
     arguments = [*more, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]
