@@ -30,9 +30,6 @@ from topr_exp.runs.attempt import CLAIM
 from topr_exp.runs.folder import STAGES
 from topr_exp.types import TOPRError
 
-PAPER = ["topr", "tis", "is", "naive", "sft", "ppo", "dpo"]
-OTHERS = ["agro", "agro_on_policy", "rloo", "kl_pg", "grpo", "opmd", "asymre", "rec", "red_drop"]
-
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -81,21 +78,6 @@ def test_a_run_leaves_everything_behind(outputs: Path, data: str, capsys: pytest
     assert model.get_input_embeddings().weight.shape[0] >= len(AutoTokenizer.from_pretrained(folder / "model"))
     next_run = config_of(*overrides(outputs, f"model.path={folder / 'model'}", f"data={data}", "name=next"))
     assert run(next_run)["base"]["pass@1"] == summary["final"]["pass@1"]
-
-
-@pytest.mark.parametrize("algo", [*PAPER, *OTHERS])
-def test_every_algorithm_goes_through_the_one_trainer(outputs: Path, algo: str) -> None:
-    few = ["schedule.rounds=2", "schedule.prompts=4"] if algo in ("agro_on_policy", "rloo") else []
-    run(config_of(*overrides(outputs)))  # samples and scores for all, where no test before has
-    config = config_of(*overrides(outputs, f"algo={algo}", *few))
-    summary = run(config)
-    assert summary["algo"] == algo
-    assert summary["n_train"] > 0
-    for record in records(config.folder):
-        assert record["grad_norm"] >= 0
-        assert record["entropy"] > 0
-    if not few and algo != "topr":
-        assert summary["tokens"]["tokens_scored"] == 0
 
 
 def test_runs_that_differ_in_training_alone_share_what_was_sampled(outputs: Path) -> None:
