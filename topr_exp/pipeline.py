@@ -31,14 +31,13 @@ from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.adapter import check_layers
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.runs import card
-from topr_exp.runs.console import header, results, say, warn
+from topr_exp.runs.console import header, results, write_card
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.inputs import fingerprints, keep_threads, note_models, refuse_changed_inputs, refuse_damaged_model
 from topr_exp.runs.preflight import write_prompt
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import show_log
+from topr_exp.runtime.exit_status import say, show_log, warn
 from topr_exp.runtime.files import CHECKSUMS
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.imported import load_imported
@@ -73,7 +72,9 @@ def run(config: Config) -> dict[str, Any]:
         if folder.done:
             refuse_damaged_model(folder.path / "model")
             folder.remove_leftovers(config.iterations)
-            return folder.show_finished()
+            summary = folder.finished()
+            say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
+            return summary
         keep_threads(folder, config)
         folder.note("files", fingerprints(config))
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
@@ -162,7 +163,8 @@ class Experiment:
     def finish(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """Write the model's card and the summary, then the mark that the run is finished."""
         summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
-        card.write(self.folder, self.config, summary, self.trained_on)
+        model, environment = self.folder.model_of(self.config.iterations), self.folder.read("environment.json") or {}
+        write_card(model, self.config, summary, environment, self.trained_on)
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.run_folders import write_json
-from topr_exp.runs.provenance import overrides
+from topr_exp.runs.attempt import overrides
 
 
 def test_a_run_names_its_part_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

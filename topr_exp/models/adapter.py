@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.models.files import check_targets
-from topr_exp.models.loading import refuse_damage
+from topr_exp.models.loading import check_targets, refuse_damage
 from topr_exp.runtime.files import write_checksums
 
 WEIGHTS = "adapter_model.safetensors"

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter
-from topr_exp.models.files import ADAPTER, with_bos
-from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
+from topr_exp.models.loading import ADAPTER, load_model, model_folder, weights_fingerprint, with_bos
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder, write_checksums
 from topr_exp.types import TOPRError

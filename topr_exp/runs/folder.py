@@ -14,13 +14,11 @@ from typing import Any
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
-from topr_exp.runs.console import results, say, warn
-from topr_exp.runs.provenance import environment
 from topr_exp.runs.records import Evaluations, Metrics
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.files import disk_errors, guarded, write_json, write_text, write_whole
-from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import disk_errors, guarded, read_object, write_json, write_text, write_whole
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.types import TOPRError
 
@@ -60,7 +58,7 @@ class RunFolder:
         with disk_errors(f"write in {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
         refuse_other_experiment(self._config, self.read("config.json", "identity"))
-        if self.done and self.results() is not None:
+        if self.done and self.has_summary():
             return
         with contextlib.ExitStack() as held:
             held.enter_context(attempt.lock_run_folder(self.path))
@@ -81,7 +79,7 @@ class RunFolder:
 
         config = self._config
         if self.read("environment.json", "versions") is None:
-            write_json(self.path / "environment.json", environment(config))
+            write_json(self.path / "environment.json", attempt.environment(config.seed, config.sampler.seed))
         if self.read("config.json", "identity") is None:
             write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
             write_json(self.path / "config.json", {"identity": config.identity, "resolved": plain(config)})
@@ -162,22 +160,19 @@ class RunFolder:
             warn(f"{path} is damaged" + (", and what it said of earlier attempts is lost" if not self.done else ""))
         return found
 
-    def results(self) -> str | None:
-        """The results of a finished run for people to read; None, with a warning, where its summary is damaged."""
-        path = self.path / "summary.json"
-        try:
-            return results(read_object(path)[0], self.path)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            warn(f"{path} is missing or damaged and is made again")
-            return None
+    def has_summary(self) -> bool:
+        """Check the summary of a finished run, with a warning where it is made again."""
+        if "final" in read_object(path := self.path / "summary.json")[0]:
+            return True
+        warn(f"{path} is missing or damaged and is made again")
+        return False
 
-    def show_finished(self) -> dict[str, Any]:
-        """Print the results of a run that finished before, and what of its files is lost; returns the summary."""
+    def finished(self) -> dict[str, Any]:
+        """The summary of a run that finished before; warns of what its files lost."""
         if lost := self.metrics.missing(self._config.iterations):
             warn(f"{self.metrics.path} lacks {lost}")
         if damaged := self.evaluations.damaged():
             warn(f"{self.evaluations.path}: {damaged} damaged")
-        say(f"finished before, nothing to do: {self.path}\n\n{self.results()}")
         return self.read("summary.json") or {}
 
     @property

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 from topr_exp.config.data import DataConfig
 from topr_exp.config.settings import Config
 from topr_exp.grading.grader import source_file
-from topr_exp.models.files import ADAPTER
-from topr_exp.models.loading import check_folder, find_folder, read_files, refuse_damage, weights_fingerprint
-from topr_exp.runs.console import warn
+from topr_exp.models.loading import ADAPTER, check_folder, find_folder, read_files, refuse_damage, weights_fingerprint
 from topr_exp.runtime.distributed import main_process_only
+from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import disk_errors, file_digest
 from topr_exp.types import TOPRError
 

@@ -19,8 +19,8 @@ from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose_overrides import Composer, dotted
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
-from topr_exp.runs.console import warn
 from topr_exp.runs.preflight import check_files
+from topr_exp.runtime.exit_status import warn
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:

@@ -21,12 +21,11 @@ from topr_exp.config.model import VLLMConfig
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
-from topr_exp.models import files
-from topr_exp.runs.console import warn
+from topr_exp.models import loading
 from topr_exp.runs.inputs import model_folders, own_files
 from topr_exp.runtime.distributed import check_device, main_process_only
-from topr_exp.runtime.files import write_text
-from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import read_object, write_text
 from topr_exp.store.completions import scan_file, unknown_problem
 from topr_exp.types import ConfigError, TOPRError
 
@@ -95,22 +94,22 @@ def check_model(key: str, folder: Path, config: Config) -> None:
     """Refuse what a model's own files rule out before it is loaded."""
     if not read_object(folder / "config.json")[0]:
         raise ConfigError(f"{key}: {folder / 'config.json'} holds no settings of a model")
-    if fault := files.damage(folder):
+    if fault := loading.damage(folder):
         raise ConfigError(f"{key}: in the model folder {folder} {fault}")
-    context, most = files.setting(folder, "max_position_embeddings"), config.sampler.max_new_tokens
+    context, most = loading.setting(folder, "max_position_embeddings"), config.sampler.max_new_tokens
     if key != "model.reference" and context is not None and most >= context:
         raise ConfigError(
             f"sampler.max_new_tokens must be below {context}, the tokens of the model's context; got {most}"
         )
     if key == "model.path" and config.model.lora is not None:
-        files.check_targets(config.model.lora, files.linear_layers(folder))
-    if key == "model.path" and config.data.chat and not files.has_chat_template(folder):
+        loading.check_targets(config.model.lora, loading.linear_layers(folder))
+    if key == "model.path" and config.data.chat and not loading.has_chat_template(folder):
         raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
 
 
 def rows_of(folder: Path) -> int | None:
     """Tokens that a model has numbers for."""
-    return files.setting(folder, "vocab_size")
+    return loading.setting(folder, "vocab_size")
 
 
 # ---- problems
@@ -268,7 +267,7 @@ def preview_prompt(config: Config) -> str:
         why = f"{model.path} is not on this machine yet, which would show its tokens"
         return shown_prompt(prompter.render(question, fields=fields), why, prompter.stop)
     ids = tokenizer(prompter.render(question, tokenizer, fields), add_special_tokens=False)["input_ids"]
-    return shown_tokens(files.with_bos(ids, tokenizer.bos_token_id), tokenizer, prompter.stop)
+    return shown_tokens(loading.with_bos(ids, tokenizer.bos_token_id), tokenizer, prompter.stop)
 
 
 @main_process_only

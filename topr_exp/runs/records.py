@@ -16,10 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from topr_exp.runs.console import warn
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.files import disk_errors, write_text
-from topr_exp.runtime.jsonfiles import parse_object, read_lines
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import disk_errors, parse_object, read_lines, write_text
 
 Record = dict[str, Any]
 SHOWN = 10  # most updates that a warning names

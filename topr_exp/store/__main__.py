@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status, print_warning, show_log
+from topr_exp.runtime.exit_status import exit_status, show_log, warn
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
 from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
 from topr_exp.types import TOPRError
@@ -347,7 +347,7 @@ def import_(store: Store, options: argparse.Namespace) -> None:
 
     table, scan, made = import_file(store, options.file)
     for name, lines in scan.passed_over.most_common():
-        print_warning(f"nothing reads the member {name} ({lines:,} lines)")
+        warn(f"nothing reads the member {name} ({lines:,} lines)")
     has = " and ".join(sorted(scan.lists, reverse=True)) or "text only"
     print(f"{table.name}: {scan.rows:,} completions, {has}{'' if made else ' (was there already)'}")
 

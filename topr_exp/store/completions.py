@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime.files import DIGEST_BYTES, disk_errors, whole_file
-from topr_exp.runtime.jsonfiles import strict_object
+from topr_exp.runtime.files import DIGEST_BYTES, disk_errors, strict_object, whole_file
 from topr_exp.store.table import Store, Table
 from topr_exp.types import TOPRError
 

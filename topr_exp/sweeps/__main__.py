@@ -18,9 +18,8 @@ from pathlib import Path
 
 from topr_exp.config.cluster import SlurmCluster
 from topr_exp.runs import attempt
-from topr_exp.runs.console import say, warn
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import exit_status, say, warn
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.status import ACTIVE, count_states, read_statuses, status_table
 from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SUBMITIT, Run, find, lock_sweep, open_sweep, read_runs

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from topr_exp.config.cluster import ClusterConfig, LocalCluster, SlurmCluster
 from topr_exp.config.settings import Config
-from topr_exp.runs.console import plural, say, warn
 from topr_exp.runs.folder import RunFolder, refuse_other_experiment
 from topr_exp.runs.inputs import refuse_changed_inputs
 from topr_exp.runs.plan import Plan
-from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runtime.exit_status import plural, say, warn
+from topr_exp.runtime.files import read_object
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.processes import run_locally

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runs import attempt
-from topr_exp.runs.console import say, warn
 from topr_exp.runs.records import Lines
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import printable
-from topr_exp.runtime.files import disk_errors
-from topr_exp.runtime.jsonfiles import MISSING, number, read_object
+from topr_exp.runtime.exit_status import printable, say, warn
+from topr_exp.runtime.files import MISSING, disk_errors, number, read_object
 from topr_exp.sweeps.slurm import Queue, query
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runs import attempt
-from topr_exp.runs.console import warn
 from topr_exp.runtime import locks
-from topr_exp.runtime.files import disk_errors, write_json
-from topr_exp.runtime.jsonfiles import MISSING, read_object
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import MISSING, disk_errors, read_object, write_json
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
