@@ -33,9 +33,15 @@ from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.console import header, results, write_card
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.inputs import fingerprints, keep_threads, note_models, refuse_changed_inputs, refuse_damaged_model
-from topr_exp.runs.preflight import write_prompt
-from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
+from topr_exp.runs.preflight import (
+    inputs_of,
+    keep_threads,
+    note_inputs,
+    note_model_of_the_hub,
+    refuse_changed_inputs,
+    refuse_damaged_model,
+)
+from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on, write_prompt
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, show_log, warn
 from topr_exp.runtime.files import CHECKSUMS
@@ -76,7 +82,7 @@ def run(config: Config) -> dict[str, Any]:
             say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
             return summary
         keep_threads(folder, config)
-        folder.note("files", fingerprints(config))
+        note_inputs(folder, inputs_of(config))
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
         with open_sampler(config.sampler, scratch, trust, beside_training=in_rounds(config)) as sampler:
             return Experiment(config, folder, sampler, stop).run()
@@ -128,7 +134,7 @@ class Experiment:
             self.policy = load_policy(self.config.model, self.config.cluster.device.name)
             if self.config.model.lora is not None:
                 check_layers(self.policy.model, self.config.model.lora)
-            note_models(self.folder, self.config, self.policy.fingerprint)
+            note_model_of_the_hub(self.folder, self.config, self.policy.fingerprint)
 
     def tokenize_problems(self) -> None:
         """Tokenize the prompts, and write one down as the model gets it, for people to read."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.runtime.files import CHECKSUMS, file_digest, find_damage, read_object
+from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage, known_digest, read_object
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def weights_fingerprint(folder: Path) -> str:
 
     About a second for 2 GB. Raises TOPRError where the folder has checksums, as a trained model does, and differs.
     """
-    digests = {path.name: file_digest(path) for path in read_files(folder)}
+    with disk_errors(f"read {folder}"):
+        digests = {path.name: known_digest(path) for path in read_files(folder)}
     refuse_damage(folder, digests)
     return hashlib.sha256("".join(f"{name}:{digest}\n" for name, digest in digests.items()).encode()).hexdigest()[:32]
 

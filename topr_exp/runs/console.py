@@ -11,7 +11,7 @@ from topr_exp.config.identity import identity
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config, Mu
 from topr_exp.runs.attempt import command_of
-from topr_exp.runs.inputs import model_folders
+from topr_exp.runs.preflight import model_folders
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import write_text
 from topr_exp.types import VERDICTS

@@ -124,30 +124,7 @@ class RunFolder:
         with contextlib.suppress(TOPRError):  # a full disk: the error on its way says so
             self.save_state("stopped" if stopped else "failed")
 
-    # ---- what it was begun with, and what it ends with
-
-    @main_process_only
-    def refuse_changed(self, what: str, found: dict[str, str]) -> None:
-        """Raise TOPRError when one of these hashes is not what an earlier attempt noted.
-
-        what: `files`, by setting and file, or `models`, by setting.
-        """
-        before = self.noted(what)
-        before = found if before is None else before
-        if changed := [key for key in {**before, **found} if before.get(key) != found.get(key)]:
-            raise TOPRError(f"{changed[0]} has changed since {self.path} was begun; set another name, or remove that")
-
-    @main_process_only
-    def note(self, what: str, found: Any) -> None:
-        """Note in inputs.json what the run reads, for `refuse_changed`; a finished run stays as it is."""
-        stored = self.read("inputs.json", "files") or {}
-        if not self.done and stored.get(what) != found:
-            write_json(self.path / "inputs.json", {**stored, what: found})
-
-    def noted(self, what: str) -> dict[str, Any] | None:
-        """Read `files`, `models` or `looks` of inputs.json; None where it is silent."""
-        found = (self.read("inputs.json", "files") or {}).get(what)
-        return found if isinstance(found, dict) else None
+    # ---- what it says, and what it ends with
 
     def read(self, name: str, key: str = "") -> dict[str, Any] | None:
         """A JSON object of the folder; None where it is absent or, with a warning, damaged. key: one that it has."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import errno
+import functools
 import hashlib
 import json
 import math
@@ -59,6 +60,17 @@ def file_digest(path: Path) -> str:
     """SHA-256 of a file."""
     with open(path, "rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def known_digest(path: Path) -> str:
+    """SHA-256 of a file, which this process reads once while its size and time stay."""
+    status = path.stat()
+    return _digest(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache
+def _digest(path: Path, size: int, changed: int) -> str:
+    return file_digest(path)
 
 
 def flushed_sha256(path: Path) -> str:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from topr_exp.config.cluster import ClusterConfig, LocalCluster, SlurmCluster
-from topr_exp.config.settings import Config
 from topr_exp.runs.folder import RunFolder, refuse_other_experiment
-from topr_exp.runs.inputs import refuse_changed_inputs
-from topr_exp.runs.plan import Plan
+from topr_exp.runs.plan import Job, Plan
+from topr_exp.runs.preflight import refuse_changed_inputs
 from topr_exp.runtime.exit_status import plural, say, warn
 from topr_exp.runtime.files import read_object
 from topr_exp.runtime.stop import Interrupted, StopFlag
@@ -38,17 +37,17 @@ def preview(plan: Plan) -> str:
         # An override with line breaks as bash takes it.
         given = ["$'" + text.replace("\n", "\\n") + "'" if "\n" in text else text for text in job.overrides]
         words = " ".join(text for text in given if not text.startswith("dry_run="))
-        rows.append([str(number), state_before(job.config), str(job.config.folder), words])
+        rows.append([str(number), state_before(job), str(job.config.folder), words])
     where = plan.jobs[0].config.cluster.name
     return "\n".join([*aligned(rows), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
 
 
-def state_before(config: Config) -> str:
+def state_before(job: Job) -> str:
     """Classify a run as new, resumable, running or done; TOPRError when it would be refused.
 
     (Its folder holds another experiment, or what it was begun with has changed.)
     """
-    folder = config.folder
+    config, folder = job.config, job.config.folder
     refuse_other_experiment(config, read_object(folder / "config.json")[0] or None)
     refuse_changed_inputs(RunFolder(config), config)
     if (folder / "DONE").exists():
@@ -61,7 +60,7 @@ def state_before(config: Config) -> str:
 def launch(plan: Plan, arguments: list[str]) -> int:
     """Start a sweep, or what is unfinished of it; returns the exit code."""
     # Refuses a folder that holds another experiment, before anything starts.
-    states = {state_before(job.config) for job in plan.jobs}
+    states = {state_before(job) for job in plan.jobs}
     config = plan.jobs[0].config
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()
@@ -78,7 +77,6 @@ def launch(plan: Plan, arguments: list[str]) -> int:
 def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
     """Run what is unfinished and active nowhere, here or on Slurm; print the table of all; return the exit code."""
     sweep = runs[0].folder.parent
-    slurm.recover(runs)
     before, queue = read_statuses(runs)
     unfinished = [each.run for each in before if each.state != DONE]
     todo = [each.run for each in before if each.state not in (DONE, *ACTIVE)]

@@ -1,6 +1,6 @@
-"""Slurm: runs of a sweep as one job array, through Submitit; and the state of jobs, by squeue and sacct.
+"""Slurm: runs of a sweep as one job array, through Submitit; and the state of jobs, by squeue.
 
-Nothing relies on an answer about jobs: Slurm may be slow, down, or without accounting. Then the runs' files have to do.
+Nothing relies on an answer about jobs: Slurm may be slow, or down. Then the runs' files have to do.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from topr_exp.config.cluster import SlurmCluster
-from topr_exp.config.settings import Config
+from topr_exp.config.cluster import ClusterConfig, SlurmCluster
 from topr_exp.runs import attempt
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps.sweep import LOG, SUBMITIT, Run
@@ -63,20 +62,12 @@ def query(ids: Iterable[str]) -> Queue:
     wanted, queue = set(ids), Queue()
     if not wanted:
         return queue
-    rows, problem = run_slurm("squeue", "-h", "-r", "-t", "all", "-j", arrays(wanted), "-o", "%i|%T|%r")
+    arrays = ",".join(sorted({name.split("_")[0] for name in wanted}))
+    rows, problem = run_slurm("squeue", "-h", "-r", "-t", "all", "-j", arrays, "-o", "%i|%T|%r")
     if problem and "Invalid job id" not in problem:  # which is what it says when all of them ended long ago
         return Queue(answered=False, note=f"Slurm does not answer ({problem}); going on by the runs' files")
     queue.entries = {row[0]: Entry(row[1], row[2]) for row in rows if row[0] in wanted}
-    if gone := wanted - queue.entries.keys():
-        rows, problem = run_slurm("sacct", "-n", "-P", "-X", "-j", arrays(gone), "-o", "JobID,State")
-        if problem:
-            queue.note = f"Slurm's accounting does not answer (sacct: {problem}); going on by the runs' files"
-        queue.entries |= {row[0]: Entry(row[1].split(" ")[0]) for row in rows if row[0] in gone}
     return queue
-
-
-def arrays(ids: Iterable[str]) -> str:
-    return ",".join(sorted({name.split("_")[0] for name in ids}))
 
 
 def run_slurm(*command: str) -> tuple[list[list[str]], str]:
@@ -108,18 +99,11 @@ def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
 
     Raises ConfigError, with Slurm's own words, when it refuses.
     """
-    name = f"topr-{os.urandom(4).hex()}"
-    for index, run in enumerate(runs):  # before Slurm knows: `recover` finds the jobs by name if this process is killed
-        run.job, run.slurm = f"{name}_{index}" if len(runs) > 1 else name, None
-        run.save()
     tasks = [dataclasses.replace(run, folder=run.folder.resolve()) for run in runs]
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
-            jobs = make_executor(sweep, cluster, name).map_array(run_task, tasks)
+            jobs = make_executor(sweep, cluster).map_array(run_task, tasks)
     except Exception as error:
-        for run in runs:
-            run.job = None
-            run.save()
         raise ConfigError(describe_refusal(error, cluster)) from None
     for run, job in zip(runs, jobs, strict=True):
         run.slurm = job.job_id
@@ -130,7 +114,7 @@ def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
     return f"submitted to Slurm: {what}, {where}\nfollow it: python -m topr_exp.sweeps status {sweep}"
 
 
-def make_executor(sweep: Path, cluster: SlurmCluster, name: str) -> Any:
+def make_executor(sweep: Path, cluster: SlurmCluster) -> Any:
     """Submitit's executor with the settings of the cluster."""
     import submitit
 
@@ -144,7 +128,7 @@ def make_executor(sweep: Path, cluster: SlurmCluster, name: str) -> Any:
     executor = submitit.AutoExecutor(folder=sweep / SUBMITIT / "%j", cluster="slurm")
     executor.update_parameters(
         **{key: value for key, value in values.items() if value is not None},
-        name=name,
+        name=f"topr-{sweep.name}",
         tasks_per_node=cluster.gpus_per_node or 1,
         slurm_srun_args=["--kill-on-bad-exit=1"],  # the other tasks would wait for one that failed
         slurm_setup=setup or None,
@@ -161,22 +145,6 @@ def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
     if "partition" in reason and (rows := run_slurm("sinfo", "-h", "-o", "%R")[0]):
         reason += f" (cluster.partition={cluster.partition}; there are: {', '.join(sorted({row[0] for row in rows}))})"
     return f"Slurm refuses the jobs: {reason}"
-
-
-def recover(runs: Iterable[Run]) -> None:
-    """Find the jobs of runs whose id was not noted, because the launcher was killed right then.
-
-    Raises TOPRError where Slurm does not answer: to take its silence for a no would submit the runs twice.
-    """
-    lost = {run.job: run for run in runs if run.job and not run.slurm}
-    for name in {job.split("_")[0] for job in lost}:
-        rows, problem = run_slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%F")
-        if problem:
-            raise TOPRError(f"{problem}: some runs may be queued already; try again when Slurm answers")
-        for job, run in lost.items():
-            if job.split("_")[0] == name:
-                run.job, run.slurm = (job, job.replace(name, rows[0][0])) if rows else (None, None)
-                run.save()
 
 
 # ---- in a job
@@ -205,11 +173,11 @@ def run_task(run: Run) -> None:
         print(stop, file=sys.stderr, flush=True)
         if place.rank != 0:
             return  # as done: a task that fails would end the first, which has the job queued again
-        queue_again(stop.signal, config)
+        queue_again(stop.signal, config.folder, config.cluster)
         raise SystemExit(128 + stop.signal) from None
 
 
-def queue_again(reason: signal.Signals, config: Config) -> None:
+def queue_again(reason: signal.Signals, folder: Path, cluster: ClusterConfig) -> None:
     """Requeue this job, which a signal stopped with a checkpoint; TOPRError where that happened too often.
 
     After SIGTERM a cancelled job must not come back, and one that is preempted at once Slurm queues again itself. But
@@ -219,9 +187,9 @@ def queue_again(reason: signal.Signals, config: Config) -> None:
     if not near_limit and run_slurm("squeue", "-h", "-j", job, "-o", "%T")[0] != [["RUNNING"]]:
         return
     often = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    if near_limit and isinstance(config.cluster, SlurmCluster) and often >= config.cluster.max_num_timeout:
+    if near_limit and isinstance(cluster, SlurmCluster) and often >= cluster.max_num_timeout:
         error = TOPRError(f"out of time: queued again {often} times, as cluster.max_num_timeout allows")
-        attempt.record_error(config.folder, error)
+        attempt.record_error(folder, error)
         raise error
     _, problem = run_slurm("scontrol", "requeue", job)
     print(problem or "queued again", file=sys.stderr, flush=True)
