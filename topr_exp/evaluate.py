@@ -112,7 +112,6 @@ def settings(args: Namespace) -> Config:
 
 
 def given_settings(args: Namespace) -> dict[str, str]:
-    """The overrides by key; ConfigError for what an evaluation does not read."""
     if args.multirun:
         raise ConfigError("-m: one evaluation at a time; start the command once for each model")
     if refused := [f"--{option}" for option in ("cfg", "info", "shell_completion") if getattr(args, option)]:

@@ -235,7 +235,6 @@ class Experiment:
         return curve
 
     def train_iteration(self, iteration: int) -> None:
-        """Train the policy in place and save it, unless an earlier attempt did."""
         if self.folder.model_of(iteration).exists():
             return
         self.add_adapter(iteration)
@@ -343,7 +342,6 @@ class Experiment:
         (self.sampler.rest if in_rounds(self.config) else self.sampler.close)()
 
     def training_set_of(self, pool: CompletionPool, iteration: int) -> TrainingSet:
-        """The training set that the settings ask for, out of graded completions."""
         return build_training_set(
             build_candidates(pool, self.config.compose),
             INCORRECT_REWARD[self.config.reward],

@@ -26,10 +26,7 @@ READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jin
 
 
 def model_folder(path_or_name: str, revision: str | None = None) -> Path:
-    """The folder of a model: a shipped one by its name, a folder as it is, else a download from the hub.
-
-    Raises TOPRError for a folder that is missing or incomplete, and for a hub that can't be reached.
-    """
+    """The folder of a shipped model, a local one or a download from the hub; TOPRError where it is incomplete."""
     if (folder := find_folder(path_or_name)) is not None:
         return folder
     folder = _download(path_or_name, revision)
@@ -38,10 +35,7 @@ def model_folder(path_or_name: str, revision: str | None = None) -> Path:
 
 
 def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:
-    """The folder of a model that is on this machine; None for a name on the hub.
-
-    Raises ConfigError, which names the setting `key`, for a folder that is missing or incomplete.
-    """
+    """The folder of a model on this machine, None for a name on the hub; ConfigError names the setting `key`."""
     shipped = SHIPPED / path_or_name
     if "/" not in path_or_name and (shipped / "config.json").is_file():
         return shipped
@@ -90,10 +84,7 @@ def load_model(
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> tuple[Any, Any]:
-    """A model in evaluation mode (dropout off, in training too, unless somebody calls train()) and its tokenizer.
-
-    dtype None is float32. Raises TOPRError with one line for a folder that can't be used.
-    """
+    """Load a model (dtype None: float32, no dropout) and its tokenizer; TOPRError for a folder that can't be used."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -138,10 +129,7 @@ def weights_fingerprint(folder: Path) -> str:
 
 
 def refuse_damage(folder: Path, known: Mapping[str, str] | None = None) -> None:
-    """Raise TOPRError when a folder has checksums and a file that differs from them.
-
-    known: SHA-256 of files that were read before.
-    """
+    """Raise TOPRError when a folder has checksums and a file that differs; known: SHA-256 of files read before."""
     if (folder / CHECKSUMS).exists() and (fault := find_damage(folder, known)):
         raise TOPRError(
             f"{folder} is damaged: {fault}; restore it, or remove it (and DONE of a finished run), and the command of "

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runs.records import Lines, Record, is_evaluation, is_update, on_one_axis
+from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runtime.exit_status import printable, warn
-from topr_exp.runtime.files import MISSING, number, read_object
+from topr_exp.runtime.files import MISSING, number, read_lines, read_object
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -168,8 +168,11 @@ def lines(run: Run, name: str, is_valid: Callable[[Record], bool], expected: boo
 
     expected: the file is complete, so that it is no other note where it is missing or ends within a line.
     """
-    read = Lines(run.path / name)
-    read.refresh()
+    try:
+        read = read_lines(run.path / name)
+    except OSError as error:
+        run.notes.append(f"{name}: {error.strerror}")
+        return []
     valid = [record for record in read.records if is_valid(record)]
     if count := read.damaged + len(read.records) - len(valid):
         run.notes.append(f"{name}: {count} line{'s' if count > 1 else ''} left out, damaged or another version's")

@@ -65,10 +65,7 @@ def header(
     test: TokenizedProblems,
     trained_on: str = "",
 ) -> str:
-    """Format the settings that decide the result: a row a group, each setting by the key that sets it.
-
-    trained_on: the problems, where completions made elsewhere decide them.
-    """
+    """Format the settings that decide the result, a row a group; trained_on: problems of completions made elsewhere."""
     noun = "solutions" if config.task.verifies else "problems"
     trained = f"trained on: {trained_on}" if trained_on else counted(f"train {noun}", sets.train_report, train)
     tested = counted(f"test {noun}", sets.test_report, test)
@@ -212,15 +209,11 @@ def card(config: Config, summary: dict[str, Any], environment: dict[str, Any], t
 
 
 def cell_of(value: str) -> str:
-    """A text that ends no cell of a table."""
     return " ".join(value.split()).replace("|", r"\|")
 
 
 def front_matter(config: Config, summary: dict[str, Any], trained_on: TrainedOn) -> str:
-    """Compose the hub's metadata; the licence is left to the user, who knows that of the base.
-
-    A data set of the hub is named only where its own problems were trained on, or tested on.
-    """
+    """Compose the hub's metadata: no licence, and only data sets whose own problems were trained or tested on."""
     from huggingface_hub import EvalResult, ModelCardData
 
     split = "train" if config.data.test_split is Split.validation else "test"
@@ -244,7 +237,6 @@ def front_matter(config: Config, summary: dict[str, Any], trained_on: TrainedOn)
 
 
 def card_results(config: Config, summary: dict[str, Any]) -> str:
-    """Base against trained, with intervals."""
     both = base, final = summary["base"], summary["final"]
     if config.task.verifies:
         return "\n".join(["```", *verifier_table.run_table(base["verifier"], final["verifier"]), "```"])

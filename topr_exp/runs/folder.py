@@ -85,7 +85,6 @@ class RunFolder:
             write_json(self.path / "config.json", {"identity": config.identity, "resolved": plain(config)})
 
     def _restore(self) -> None:
-        """Count on from the attempt before."""
         state, number = self.read("state.json") or {}, 0
         try:
             self.seconds |= {name: float(value) for name, value in state.get("seconds", {}).items()}
@@ -172,10 +171,7 @@ class RunFolder:
 
     @main_process_only
     def remove_leftovers(self, iteration: int) -> None:
-        """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept.
-
-        What a file system refuses to remove stays until the next call: NFS keeps files that are open.
-        """
+        """Remove the checkpoints of a finished iteration, and the weights before it unless they are kept."""
         self.refuse_if_taken_over()
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
         keep = self._config.checkpoint.keep_iterations
@@ -187,10 +183,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time the block under `name`; the seconds of earlier, killed attempts are kept.
-
-        A stop signal ends every stage at once but training, whose loops save first.
-        """
+        """Time the block under `name`; a stop signal ends every stage at once but training, whose loops save first."""
         assert name in STAGES, name
         self._stop.check()
         self.stage_name, self._began, self._progress = name, time.monotonic(), None
@@ -214,7 +207,6 @@ class RunFolder:
             self.stage_name = stage
 
     def _flush_timer(self) -> None:
-        """Count the seconds since the last call for the present stage."""
         now = time.monotonic()
         self.seconds[self.stage_name] += now - self._began
         self._began = now

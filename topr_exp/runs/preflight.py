@@ -40,10 +40,7 @@ Stamp = tuple[str, int, int]  # of a file: where, bytes, time of change
 
 
 def check_files(config: Config, trains: bool = True) -> None:
-    """Refuse (ConfigError) what is named and not there, or can't be used, as far as files on this machine tell.
-
-    What is on the hub shows when it is loaded. trains: False where a model is sampled from alone.
-    """
+    """Raise ConfigError for what is named and not on this machine, or can't be used; trains: False to sample alone."""
     data = config.data
     if config.tracking.name == "tensorboard":
         check_package("tensorboard", "tracking=tensorboard", "tensorboard")
@@ -78,7 +75,6 @@ def check_package(name: str, setting: str, extra: str) -> None:
 
 
 def check_models(config: Config) -> None:
-    """Refuse models on this machine that are missing, damaged or unfit."""
     folders = model_folders(config)
     if "model.path" in folders and config.model.revision is not None:
         raise ConfigError(f"model.revision={config.model.revision}: {config.model.path} is a folder, which has none")
@@ -92,7 +88,6 @@ def check_models(config: Config) -> None:
 
 
 def check_model(key: str, folder: Path, config: Config) -> None:
-    """Refuse what a model's own files rule out before it is loaded."""
     if not read_object(folder / "config.json")[0]:
         raise ConfigError(f"{key}: {folder / 'config.json'} holds no settings of a model")
     if fault := loading.damage(folder):
@@ -109,7 +104,6 @@ def check_model(key: str, folder: Path, config: Config) -> None:
 
 
 def rows_of(folder: Path) -> int | None:
-    """Tokens that a model has numbers for."""
     return loading.setting(folder, "vocab_size")
 
 
@@ -142,11 +136,27 @@ def problems(data: DataConfig) -> ProblemSets | None:
 
 @functools.lru_cache(maxsize=4)
 def read_problems(key: Key) -> ProblemSets:
-    return load_problems(key.data)
+    """Load problems; TOPRError where the grader refuses over 5 % of the golds, a warning where it refuses some."""
+    from topr_exp.grading import Grader
+
+    data, sets = key.data, load_problems(key.data)
+    tried = [(one, right) for one in (*sets.train, *sets.test) if (right := data.solution(one)) is not None]
+    with Grader(data.grader_name, graded=data.reward is Reward.graded, threshold=data.threshold) as grader:
+        outcomes = list(grader.grade((right, one.answer) for one, right in tried))
+    found = [each for each, outcome in zip(tried, outcomes, strict=True) if outcome.verdict != "correct"]
+    if found:
+        one, right = found[0]
+        text = (
+            f"data={data.name}: the grader {data.grader_name} refuses the gold of {len(found)} of {len(tried)} "
+            f"problems; the first is {one.id}, gold {one.answer!r:.80}, tried as {right!r:.120}"
+        )
+        if len(found) > LARGEST_REFUSED_SHARE * len(tried):
+            raise TOPRError(f"{text} (at most 5 % may be refused)")
+        warn(text)
+    return sets
 
 
 def check_problems(config: Config) -> None:
-    """Refuse (TOPRError) problems that can't be read or are too few, and golds that their own grader refuses."""
     sets = problems(config.data)
     if sets is None:
         return
@@ -156,40 +166,13 @@ def check_problems(config: Config) -> None:
     wanted = config.schedule.prompts
     if wanted is not None and wanted > len(sets.train):
         raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
-    if refused := refused_golds(key_of(config.data)):
-        warn(refused)
-
-
-@functools.lru_cache(maxsize=4)
-def refused_golds(key: Key) -> str | None:
-    """A warning where the grader refuses some golds; TOPRError where over 5 %: it is not the one for them."""
-    from topr_exp.grading import Grader
-
-    sets, name = read_problems(key), key.data.grader_name
-    tried = [(one, right) for one in (*sets.train, *sets.test) if (right := key.data.solution(one)) is not None]
-    with Grader(name, graded=key.data.reward is Reward.graded, threshold=key.data.threshold) as grader:
-        outcomes = list(grader.grade((right, one.answer) for one, right in tried))
-    found = [each for each, outcome in zip(tried, outcomes, strict=True) if outcome.verdict != "correct"]
-    if not found:
-        return None
-    one, right = found[0]
-    text = (
-        f"data={key.data.name}: the grader {name} refuses the gold of {len(found)} of {len(tried)} problems; the "
-        f"first is {one.id}, gold {one.answer!r:.80}, tried as {right!r:.120}"
-    )
-    if len(found) > LARGEST_REFUSED_SHARE * len(tried):
-        raise TOPRError(f"{text} (at most 5 % may be refused)")
-    return text
 
 
 # ---- completions made elsewhere
 
 
 def check_completions(config: Config, source: str) -> None:
-    """Refuse (TOPRError) a file of completions with a malformed line, or one that answers no training problem.
-
-    What needs the model, and a table of the store, is checked once the model is loaded, before anything is sampled.
-    """
+    """Refuse (TOPRError) a file of completions with a malformed line, or one that answers no training problem."""
     sets = problems(config.data)
     known = None if sets is None else frozenset(problem.id for problem in sets.train)
     if Path(source).is_file():
@@ -212,10 +195,7 @@ def read_completions(source: str, at: Stamp, known: frozenset[str] | None) -> No
 
 
 def check_machine(configs: Iterable[Config]) -> None:
-    """Refuse an output folder that can't be made, and a GPU or sampler that is not on the machine of the runs.
-
-    Finished runs need neither.
-    """
+    """Refuse an output folder that can't be made, and a GPU or sampler that unfinished runs need and is not here."""
     runs = [config for config in configs if not (config.folder / "DONE").exists()]
     for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
         check_output_dir(folder.absolute(), name)
@@ -341,7 +321,6 @@ def own_files(data: DataConfig) -> Iterator[tuple[str, Path]]:
 
 
 def file_of_class(settings: object) -> Path | None:
-    """The file of a user's class; None for one of the package."""
     module = type(settings).__module__
     spec = None if module.startswith("topr_exp.") else importlib.util.find_spec(module)
     return Path(spec.origin) if spec is not None and spec.origin else None

@@ -11,14 +11,13 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import disk_errors, parse_object, read_lines, write_text
+from topr_exp.runtime.files import disk_errors, read_lines, write_text
 
 Record = dict[str, Any]
 SHOWN = 10  # most updates that a warning names
@@ -37,10 +36,7 @@ class Metrics:
 
     @main_process_only
     def rewind(self, iteration: int, step: int) -> None:
-        """Drop the lines after `step` of `iteration` (and damaged ones): they will be written again.
-
-        A warning names the updates before, whose lines are lost.
-        """
+        """Drop the lines after `step` of `iteration`, to write them again; a warning names lost ones before."""
         kept = {place: record for place, record in self._updates().items() if place <= (iteration, step)}
         write_lines(self.path, kept.values())
         if lost := missing_updates(kept, iteration, step):
@@ -82,7 +78,7 @@ class Metrics:
 
     def _updates(self) -> dict[tuple[int, int], Record]:
         """The records by iteration and number of the update."""
-        return {(each["iteration"], each["step"]): each for each in filter(is_update, read_lines(self.path)[0])}
+        return {(each["iteration"], each["step"]): each for each in filter(is_update, read_lines(self.path).records)}
 
 
 class Evaluations:
@@ -94,20 +90,20 @@ class Evaluations:
 
     def damaged(self) -> int:
         """Count the lines that hold no evaluation."""
-        records, damaged = read_lines(self.path)
-        return damaged + sum(not is_evaluation(record) for record in records)
+        read = read_lines(self.path)
+        return read.damaged + read.unended + sum(not is_evaluation(record) for record in read.records)
 
     @main_process_only
     def drop_damaged(self) -> None:
         """Drop damaged lines, with a warning: what of them an attempt does not measure again is lost."""
         if dropped := self.damaged():
             warn(f"{self.path}: {dropped} damaged; only evaluations from here on are made again")
-            write_lines(self.path, filter(is_evaluation, read_lines(self.path)[0]))
+            write_lines(self.path, filter(is_evaluation, read_lines(self.path).records))
 
     @main_process_only
     def add(self, record: Record) -> None:
         """Write an evaluation in place of an earlier one of the same weights and problems."""
-        records = {evaluated(each): each for each in read_lines(self.path)[0]}
+        records = {evaluated(each): each for each in read_lines(self.path).records}
         records[evaluated(record)] = record  # in its place: a resumed run must not change the order
         write_lines(self.path, records.values())
         if self.listener is not None:
@@ -115,7 +111,7 @@ class Evaluations:
 
     def on_all_problems(self) -> list[Record]:
         """The records on the whole test set, one an iteration."""
-        return [record for record in read_lines(self.path)[0] if not record.get("subset")]
+        return [record for record in read_lines(self.path).records if not record.get("subset")]
 
 
 def write_lines(path: Path, records: Iterable[Record]) -> None:
@@ -142,27 +138,6 @@ def evaluated(record: Record) -> tuple[Any, ...]:
 
 
 # ---- reading
-
-
-@dataclass
-class Lines:
-    """A file of JSON objects, one a line, as far as its lines are complete."""
-
-    path: Path
-    records: list[Record] = field(default_factory=list)
-    damaged: int = 0  # lines that are no JSON object
-    unended: int = 0  # bytes after the last whole line
-
-    def refresh(self) -> None:
-        """Read what is there now."""
-        try:
-            content = self.path.read_bytes()
-        except OSError:
-            return
-        end = content.rfind(b"\n") + 1
-        found = [parse_object(line) for line in content[:end].splitlines()]
-        self.records = [record for record in found if record is not None]
-        self.damaged, self.unended = found.count(None), len(content) - end
 
 
 def is_update(record: Record) -> bool:

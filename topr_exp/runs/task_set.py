@@ -38,10 +38,7 @@ class TrainedOn:
 
 
 def trained_on(config: Config, train: Sequence[Problem], imported: Sequence[Problem] | None) -> TrainedOn:
-    """Count the problems that are sampled for, those that imported completions answer (None: there are none), or both.
-
-    train: of the data set; an imported one is among them where it asks the same.
-    """
+    """Count the problems of the data set (train) to sample for, those that imported completions answer, or both."""
     known = {problem.question for problem in train}
     sampled = known if imported is None or config.compose.mix is not None else set[str]()
     answered = {problem.question for problem in imported or ()}
@@ -52,10 +49,7 @@ def trained_on(config: Config, train: Sequence[Problem], imported: Sequence[Prob
 
 
 class TaskSet:
-    """The problems as a model is asked them: questions to answer, or solutions to verify.
-
-    test_only: leave the training problems out.
-    """
+    """The problems as a model is asked them: questions to answer, or solutions to verify; test_only: those alone."""
 
     def __init__(self, config: Config, store: Store, *, test_only: bool = False) -> None:
         self.config = config
@@ -138,6 +132,5 @@ def shown_tokens(ids: Sequence[int], tokenizer: Any, stop: Sequence[str]) -> str
 
 
 def shown_prompt(text: str, what: str, stop: Sequence[str]) -> str:
-    """A prompt with a line above it that says how to read it."""
     ends = f" and ends before {' or '.join(json.dumps(each, ensure_ascii=False) for each in stop)}" if stop else ""
     return f"prompt of the first training problem ({what}; the completion begins at {END}{ends}):\n{text}{END}"

@@ -34,10 +34,7 @@ def launched_processes() -> int:
 
 @contextlib.contextmanager
 def process_group(device: str) -> Iterator[None]:
-    """Be one of the processes of a run while the block runs; each takes the GPU of its local rank.
-
-    device: auto, cpu or cuda. Raises ConfigError where a process would have no GPU to itself.
-    """
+    """Be one of the processes of a run while the block runs; ConfigError where one would have no GPU to itself."""
     global _rank, _size
     if launched_processes() == 1:
         yield

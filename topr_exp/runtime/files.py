@@ -16,10 +16,9 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from topr_exp.types import TOPRError, has_half_pair
 
@@ -52,7 +51,6 @@ def disk_errors(doing: str, note: Callable[[], str] = str) -> Iterator[None]:
 
 
 def unique_name() -> str:
-    """12 hexadecimal digits that no other process has."""
     return os.urandom(6).hex()
 
 
@@ -73,29 +71,17 @@ def _digest(path: Path, size: int, changed: int) -> str:
     return file_digest(path)
 
 
-def flushed_sha256(path: Path) -> str:
-    """SHA-256 of a file that was just written, which reaches the disk meanwhile: neither waits for the other."""
-    with ThreadPoolExecutor(1) as pool:
-        flushing = pool.submit(sync_folder, path)  # opening and fsync work alike on files and folders
-        found = file_digest(path)
-        flushing.result()
-    return found
-
-
 def write_checksums(folder: Path, known: Mapping[str, str] | None = None) -> None:
     """Write the checksums of the files in a folder beside them, those that are `known` as given."""
     found = dict(known or {})
     for path in folder.iterdir():
         if path.is_file() and path.name not in found:
-            found[path.name] = flushed_sha256(path)
+            found[path.name] = file_digest(path)
     write_json(folder / CHECKSUMS, {**found, CHECKSUMS: _sha256_of_list(found)})
 
 
 def find_damage(folder: Path, known: Mapping[str, str] | None = None, part: slice = slice(None)) -> str | None:
-    """The first file of a folder that is not what its checksums say, in words; None where all are right.
-
-    known: checksums that were computed before. part: of the names, where several processes share the work.
-    """
+    """The first file of a folder (of a part of its names) that is not as its checksums or `known` ones say; or None."""
     listed = read_object(folder / CHECKSUMS)[0]
     if listed.pop(CHECKSUMS, None) != _sha256_of_list(listed):
         return f"{CHECKSUMS} is no whole list of checksums"
@@ -135,7 +121,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable."""
+    """Make renames in a folder durable, or what a file holds."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -178,10 +164,7 @@ def _check_guards(path: Path) -> None:  # called last, since flushing may have t
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `path` (replacing it) when the block ends without an error.
-
-    Its files have the folder's rights: some libraries write theirs for their owner alone.
-    """
+    """A temporary folder that becomes `path` (replacing it) when the block ends; its files get the folder's rights."""
     temporary = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
     with disk_errors(f"write {path}"), library_errors():
         temporary.mkdir(parents=True)
@@ -217,10 +200,7 @@ def library_errors() -> Iterator[None]:
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers (from 1) and objects of a user's file; empty lines and a byte order mark are passed over.
-
-    Raises TOPRError naming file and line for anything else than UTF-8 with one JSON object a line.
-    """
+    """Number the lines of a user's file with their objects; TOPRError names file and line where one holds none."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -257,18 +237,24 @@ def read_object(path: Path) -> tuple[dict[str, Any], str]:
     return found or {}, "holds no JSON object" if found is None else "" if found else "holds nothing"
 
 
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Read the JSON objects of a file, one a line, and count the lines that hold none."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    found = [parse_object(line) for line in lines]
-    return [each for each in found if each is not None], found.count(None)
+class Lines(NamedTuple):
+    """A file of JSON objects, one a line, as far as its lines are complete."""
+
+    records: list[dict[str, Any]]
+    damaged: int  # lines that are no JSON object
+    unended: bool  # something follows the last whole line
+
+
+def read_lines(path: Path) -> Lines:
+    """Read the JSON objects of a file that may still be written."""
+    content = path.read_bytes() if path.exists() else b""
+    end = content.rfind(b"\n") + 1
+    found = [parse_object(line) for line in content[:end].splitlines()]
+    return Lines([each for each in found if each is not None], found.count(None), end < len(content))
 
 
 def parse_object(line: bytes) -> dict[str, Any] | None:
-    """Read a JSON object of plain values; None when it is none.
-
-    Numbers that no float holds (NaN, 1e999) become None, halves of surrogate pairs "?".
-    """
+    """Read a JSON object, or None; numbers that no float holds become None, halves of surrogate pairs "?"."""
     try:
         text = line.decode()
         record = DECODER.decode(text)
@@ -282,7 +268,6 @@ def parse_object(line: bytes) -> dict[str, Any] | None:
 
 
 def is_shallow(value: Any, levels: int = DEEPEST) -> bool:
-    """Check that lists and objects are nested at most so deep."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels > 0 and all(is_shallow(each, levels - 1) for each in inside)
 

@@ -43,10 +43,7 @@ def preview(plan: Plan) -> str:
 
 
 def state_before(job: Job) -> str:
-    """Classify a run as new, resumable, running or done; TOPRError when it would be refused.
-
-    (Its folder holds another experiment, or what it was begun with has changed.)
-    """
+    """Classify a run as new, resumable, running or done; TOPRError where its folder or inputs are another run's."""
     config, folder = job.config, job.config.folder
     refuse_other_experiment(config, read_object(folder / "config.json")[0] or None)
     refuse_changed_inputs(RunFolder(config), config)
@@ -101,10 +98,7 @@ def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
 
 
 def show_results(runs: Sequence[Run], code: int, *, new: bool) -> int:
-    """Print how the runs stand, and a report where there are new results; the exit code, 1 where some are unfinished.
-
-    code: other than 0 where the sweep was stopped.
-    """
+    """Print how the runs stand and any new report; returns `code` if the sweep was stopped, else 1 if unfinished."""
     sweep, (statuses, _) = runs[0].folder.parent, read_statuses(runs)
     say("\n" + status_table(statuses))
     if new and not code:

@@ -33,8 +33,6 @@ TIME_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near, or th
 
 
 class Entry(NamedTuple):
-    """A job as Slurm has it."""
-
     state: str  # Slurm's word, as in RUNNING or CANCELLED
     reason: str = ""  # why it waits
 
@@ -95,10 +93,7 @@ def require() -> None:
 
 
 def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
-    """Submit runs as one array and note its id with each; returns a line that says so.
-
-    Raises ConfigError, with Slurm's own words, when it refuses.
-    """
+    """Submit runs as one array and note its ids; returns a line that says so. ConfigError with Slurm's own words."""
     tasks = [dataclasses.replace(run, folder=run.folder.resolve()) for run in runs]
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
@@ -115,7 +110,6 @@ def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
 
 
 def make_executor(sweep: Path, cluster: SlurmCluster) -> Any:
-    """Submitit's executor with the settings of the cluster."""
     import submitit
 
     setup = list(cluster.setup or [])
@@ -139,7 +133,6 @@ def make_executor(sweep: Path, cluster: SlurmCluster) -> Any:
 
 
 def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
-    """Why sbatch refused, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
     reason = "; ".join(line.split("error:", 1)[1].strip() for line in lines) or attempt.message(error)
     if "partition" in reason and (rows := run_slurm("sinfo", "-h", "-o", "%R")[0]):
@@ -151,10 +144,7 @@ def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
 
 
 def run_task(run: Run) -> None:
-    """The run, on its nodes, as Submitit calls it; raises what the run raises, so that Slurm sees it failed.
-
-    Every task of the job is a process of the run. What the others than the first print stays in Submitit's logs.
-    """
+    """The run, on its nodes, as Submitit calls it in every task; raises what the run raises, so that Slurm sees it."""
     from submitit.helpers import TorchDistributedEnvironment
 
     from topr_exp.sweeps import processes

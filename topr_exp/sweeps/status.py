@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runs import attempt
-from topr_exp.runs.records import Lines
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import printable, say, warn
-from topr_exp.runtime.files import MISSING, disk_errors, number, read_object
+from topr_exp.runtime.files import MISSING, disk_errors, number, read_lines, read_object
 from topr_exp.sweeps.slurm import Queue, query
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
@@ -29,8 +28,6 @@ QUIET_POLLS = 3  # that must agree before runs without a result count as ended
 
 @dataclass(frozen=True)
 class Status:
-    """One run."""
-
     run: Run
     state: str  # one of those above
     error: str = ""  # what ended the last attempt, or why it waits
@@ -94,12 +91,11 @@ def is_running(folder: Path) -> bool:
 
 def accuracy(folder: Path, done: bool) -> str:
     """The base model's pass@1 and the newest one on the same problems, in percent."""
-    lines = Lines(folder / "eval.jsonl")
-    lines.refresh()
-    if not lines.records:
+    records = read_lines(folder / "eval.jsonl").records
+    if not records:
         return ""
-    newest = lines.records[-1]  # on some problems while training, on all before and after
-    base = next(each for each in lines.records if each.get("subset") == newest.get("subset"))
+    newest = records[-1]  # on some problems while training, on all before and after
+    base = next(each for each in records if each.get("subset") == newest.get("subset"))
     values = [number(each.get("pass@1")) for each in (base, newest)]
     shown = [f"{100 * value:.1f}" for value in values if value is not None]
     return " -> ".join(shown if done or shown[:1] != shown[1:] else shown[:1])
@@ -149,10 +145,7 @@ def say_change(status: Status) -> None:
 
 
 def wait_for_slurm(runs: Sequence[Run]) -> None:
-    """Wait for runs in Slurm, telling every change, until none of them is queued or running.
-
-    Submitit's own waiting ends with the first job that was cancelled, and never where accounting is off.
-    """
+    """Wait until no run is queued or running, telling changes; Submitit's waiting ends with the first cancelled job."""
     seen, told = {run.number: QUEUED for run in runs}, ""
     quiet = 0
     # A shared file system may show the end of a run later than Slurm does: ask more than once.
