@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from huggingface_hub import ModelCard
 
 from tests.conftest import config_of, overrides
+from tests.run_folders import write_json
 from topr_exp.data.problems import load_problems
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
+from topr_exp.runs.attempt import overrides as overrides_of
 from topr_exp.runs.console import CARD_FILE, card
 from topr_exp.runs.task_set import TrainedOn
 
@@ -119,3 +122,10 @@ def test_header_summary_and_card_name_the_problems_that_imported_completions_ans
     assert summary["problems"] == {"train": count + 2, "test": 8}
     assert f"data        gsm8k from embedded, trained on: {named}; 8 test problems" in capsys.readouterr().out
     assert f"| Trained on | {named} |" in (config.folder / "model" / CARD_FILE).read_text()
+
+
+def test_a_run_names_its_part_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["topr", "-m", "seed=0,1"])
+    assert overrides_of(tmp_path / "a") == ["seed=0,1"]
+    write_json(tmp_path / "launch.json", {"overrides": ["seed=1"]})
+    assert overrides_of(tmp_path) == ["seed=1"]

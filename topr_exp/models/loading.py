@@ -112,18 +112,14 @@ def load_model(
     return model.eval(), tokenizer
 
 
-def read_files(folder: Path) -> list[Path]:
-    """The files of a model folder that decide its outputs: weights, configuration, tokenizer."""
-    return sorted({path for pattern in READ_FILES for path in folder.glob(pattern) if path.name != CHECKSUMS})
-
-
 def weights_fingerprint(folder: Path) -> str:
     """A hash of everything in a model folder that decides its outputs: weights, configuration, tokenizer.
 
     About a second for 2 GB. Raises TOPRError where the folder has checksums, as a trained model does, and differs.
     """
+    files = sorted({path for pattern in READ_FILES for path in folder.glob(pattern) if path.name != CHECKSUMS})
     with disk_errors(f"read {folder}"):
-        digests = {path.name: known_digest(path) for path in read_files(folder)}
+        digests = {path.name: known_digest(path) for path in files}
     refuse_damage(folder, digests)
     return hashlib.sha256("".join(f"{name}:{digest}\n" for name, digest in digests.items()).encode()).hexdigest()[:32]
 

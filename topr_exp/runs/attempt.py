@@ -58,12 +58,6 @@ def description(number: int) -> dict[str, str | int | None]:
     return {"number": number, "host": socket.gethostname(), "pid": os.getpid(), "slurm": slurm, "began": now()}
 
 
-def latest(path: Path) -> dict[str, Any]:
-    """The attempt that state.json names; {} where none can be read."""
-    found = read_object(path / "state.json")[0].get("attempt")
-    return found if isinstance(found, dict) else {}
-
-
 def record_error(path: Path, error: BaseException) -> None:
     """Write the error that ends an attempt, its message first and then the traceback."""
     trace = "".join(traceback.format_exception(error))

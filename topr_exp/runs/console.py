@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 REWARDS = {Reward.pm1: "1 and -1", Reward.zero_one: "1 and 0", Reward.graded: "as graded"}
 CARD_FILE = "README.md"
+BAR = r"\|"  # that ends no cell
 CARD = """---
 # license: fill in that of the base model, which holds for these weights too
 {matter}---
@@ -202,14 +203,10 @@ def card(config: Config, summary: dict[str, Any], environment: dict[str, Any], t
         matter=front_matter(config, summary, trained_on),
         name=config.folder.name,
         adapter=ADAPTER if config.model.lora is not None else "",
-        rows="\n".join(f"| {name} | {cell_of(value)} |" for name, value in rows.items()),
+        rows="\n".join(f"| {name} | {' '.join(value.split()).replace('|', BAR)} |" for name, value in rows.items()),
         results=card_results(config, summary),
         command=shlex.join(command_of(config.folder, environment)),
     )
-
-
-def cell_of(value: str) -> str:
-    return " ".join(value.split()).replace("|", r"\|")
 
 
 def front_matter(config: Config, summary: dict[str, Any], trained_on: TrainedOn) -> str:

@@ -96,8 +96,8 @@ class RunFolder:
 
     def refuse_if_taken_over(self) -> None:
         """Raise TOPRError when another attempt at the run began: this process was taken for dead."""
-        now = attempt.latest(self.path)
-        if self._attempt and now and now != self._attempt:
+        now = read_object(self.path / "state.json")[0].get("attempt", {})
+        if self._attempt and isinstance(now, dict) and now and now != self._attempt:
             raise TOPRError(
                 f"{self.path} was taken over by process {now.get('host')}:{now.get('pid')} (attempt {now.get('number')}"
                 f", begun {now.get('began')}), since this one was silent; nothing more is written by this one"
@@ -213,7 +213,7 @@ class RunFolder:
 
     def add_across_ranks(self, name: str, amount: int) -> None:
         """Add to a counter of what this run did (tokens sampled, tokens scored) what all its processes did."""
-        self.counts[name] = self.counts.get(name, 0) + distributed.all_reduce_sum(amount)
+        self.counts[name] = self.counts.get(name, 0) + sum(distributed.all_gather(amount))
 
     @main_process_only
     def save_state(self, status: str = "running") -> None:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 LARGEST_REFUSED_SHARE = 0.05
 INPUTS = "inputs.json"
-Stamp = tuple[str, int, int]  # of a file: where, bytes, time of change
 
 
 def check_files(config: Config, trains: bool = True) -> None:
@@ -80,7 +79,10 @@ def check_models(config: Config) -> None:
         raise ConfigError(f"model.revision={config.model.revision}: {config.model.path} is a folder, which has none")
     for key, folder in folders.items():
         check_model(key, folder, config)
-    ours, theirs = (rows_of(folders[key]) if key in folders else None for key in ("model.path", "model.reference"))
+    ours, theirs = (
+        loading.setting(folders[key], "vocab_size") if key in folders else None
+        for key in ("model.path", "model.reference")
+    )
     if ours is not None and theirs is not None and theirs < ours:
         raise ConfigError(
             f"model.reference={config.model.reference}: it has {theirs} tokens, the model of model.path {ours}"
@@ -103,28 +105,22 @@ def check_model(key: str, folder: Path, config: Config) -> None:
         raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
 
 
-def rows_of(folder: Path) -> int | None:
-    return loading.setting(folder, "vocab_size")
-
-
 # ---- problems
 
 
 @dataclass(frozen=True)
 class Key:
-    """Settings of problems and stamps of their files: what is read once for all runs that share it."""
+    """Settings of problems, with stamps of their files: what is read once for all runs that share it."""
 
     data: DataConfig = field(compare=False)
-    settings: str
-    stamps: tuple[Stamp, ...]
+    stamped: str
 
 
 def key_of(data: DataConfig) -> Key:
-    stamps = tuple(stamp(path) for _, path in (*data.files(), *own_files(data)))
-    return Key(data, json.dumps(plain(data)), stamps)
+    return Key(data, json.dumps([plain(data), *(stamp(path) for _, path in (*data.files(), *own_files(data)))]))
 
 
-def stamp(path: Path) -> Stamp:
+def stamp(path: Path) -> tuple[str, int, int]:
     status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
 
@@ -176,12 +172,12 @@ def check_completions(config: Config, source: str) -> None:
     sets = problems(config.data)
     known = None if sets is None else frozenset(problem.id for problem in sets.train)
     if Path(source).is_file():
-        read_completions(source, stamp(Path(source)), known)
+        read_completions(stamp(Path(source)), known)
 
 
 @functools.lru_cache(maxsize=4)
-def read_completions(source: str, at: Stamp, known: frozenset[str] | None) -> None:
-    count = itertools.count(1)
+def read_completions(at: tuple[str, int, int], known: frozenset[str] | None) -> None:
+    source, count = at[0], itertools.count(1)
 
     def see(row: dict[str, Any]) -> None:
         number, name = next(count), row.get("problem_id")

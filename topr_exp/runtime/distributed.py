@@ -124,11 +124,6 @@ def all_gather(value: T) -> list[T]:
     return values
 
 
-def all_reduce_sum(value: int) -> int:
-    """The sum over all processes."""
-    return sum(all_gather(value))
-
-
 def all_reduce_sum_(values: Tensor) -> None:
     """Replace a tensor by its sum over all processes."""
     if _size > 1:
