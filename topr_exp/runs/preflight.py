@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import itertools
 import json
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -27,7 +26,7 @@ from topr_exp.models.loading import ADAPTER, check_folder, find_folder, refuse_d
 from topr_exp.runtime.distributed import check_device, main_process_only
 from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import disk_errors, known_digest, read_object, write_json
-from topr_exp.store.completions import scan_file, unknown_problem
+from topr_exp.store.completions import read_lines, unknown_problem
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -177,14 +176,10 @@ def check_completions(config: Config, source: str) -> None:
 
 @functools.lru_cache(maxsize=4)
 def read_completions(at: tuple[str, int, int], known: frozenset[str] | None) -> None:
-    source, count = at[0], itertools.count(1)
-
-    def see(row: dict[str, Any]) -> None:
-        number, name = next(count), row.get("problem_id")
+    for number, row in enumerate(read_lines(Path(at[0])), start=1):
+        name = row.get("problem_id")
         if known is not None and name not in known and not {"question", "gold"} <= row.keys():
-            raise unknown_problem(source, number, name)
-
-    scan_file(Path(source), see)
+            raise unknown_problem(at[0], number, name)
 
 
 # ---- the machine

@@ -1,7 +1,6 @@
 """The measurements of a run as lines of JSON: `metrics.jsonl`, one an update, and `eval.jsonl`, one an evaluation.
 
-They may be read while the run writes them, or after it died: a half-written line is left for the next time, a damaged
-one is counted. Nothing that stands in a file raises an error here.
+Nothing that stands in a file raises an error here: damaged lines are counted.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Metrics:
 
     def _updates(self) -> dict[tuple[int, int], Record]:
         """The records by iteration and number of the update."""
-        return {(each["iteration"], each["step"]): each for each in filter(is_update, read_lines(self.path).records)}
+        return {(each["iteration"], each["step"]): each for each in filter(is_update, read_lines(self.path)[0])}
 
 
 class Evaluations:
@@ -89,20 +88,20 @@ class Evaluations:
 
     def damaged(self) -> int:
         """Count the lines that hold no evaluation."""
-        read = read_lines(self.path)
-        return read.damaged + read.unended + sum(not is_evaluation(record) for record in read.records)
+        records, damaged = read_lines(self.path)
+        return damaged + sum(not is_evaluation(record) for record in records)
 
     @main_process_only
     def drop_damaged(self) -> None:
         """Drop damaged lines, with a warning: what of them an attempt does not measure again is lost."""
         if dropped := self.damaged():
             warn(f"{self.path}: {dropped} damaged; only evaluations from here on are made again")
-            write_lines(self.path, filter(is_evaluation, read_lines(self.path).records))
+            write_lines(self.path, filter(is_evaluation, read_lines(self.path)[0]))
 
     @main_process_only
     def add(self, record: Record) -> None:
         """Write an evaluation in place of an earlier one of the same weights and problems."""
-        records = {evaluated(each): each for each in read_lines(self.path).records}
+        records = {evaluated(each): each for each in read_lines(self.path)[0]}
         records[evaluated(record)] = record  # in its place: a resumed run must not change the order
         write_lines(self.path, records.values())
         if self.listener is not None:
@@ -110,7 +109,7 @@ class Evaluations:
 
     def on_all_problems(self) -> list[Record]:
         """The records on the whole test set, one an iteration."""
-        return [record for record in read_lines(self.path).records if not record.get("subset")]
+        return [record for record in read_lines(self.path)[0] if not record.get("subset")]
 
 
 def write_lines(path: Path, records: Iterable[Record]) -> None:
@@ -145,7 +144,8 @@ def is_update(record: Record) -> bool:
 
 def is_evaluation(record: Record) -> bool:
     """Check that a record of eval.jsonl names its model."""
-    return type(record.get("iteration")) is int and all(type(record.get(n, 0)) is int for n in ("step", "samples_seen"))
+    numbers = all(type(record.get(name, 0)) is int for name in ("step", "samples_seen"))
+    return type(record.get("iteration")) is int and numbers and isinstance(record.get("subset", False), int)
 
 
 def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tuple[list[Record], list[Record]]:

@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from topr_exp.types import TOPRError, has_half_pair
 
@@ -237,20 +237,15 @@ def read_object(path: Path) -> tuple[dict[str, Any], str]:
     return found or {}, "holds no JSON object" if found is None else "" if found else "holds nothing"
 
 
-class Lines(NamedTuple):
-    """A file of JSON objects, one a line, as far as its lines are complete."""
+def read_lines(path: Path, *, growing: bool = False) -> tuple[list[dict[str, Any]], int]:
+    """Read the JSON objects of a file, one a line, and count the lines that hold none.
 
-    records: list[dict[str, Any]]
-    damaged: int  # lines that are no JSON object
-    unended: bool  # something follows the last whole line
-
-
-def read_lines(path: Path) -> Lines:
-    """Read the JSON objects of a file that may still be written."""
+    growing: another process writes the file, so that a line without an end is left out.
+    """
     content = path.read_bytes() if path.exists() else b""
-    end = content.rfind(b"\n") + 1
-    found = [parse_object(line) for line in content[:end].splitlines()]
-    return Lines([each for each in found if each is not None], found.count(None), end < len(content))
+    whole = content[: content.rfind(b"\n") + 1] if growing else content
+    found = [parse_object(line) for line in whole.splitlines()]
+    return [each for each in found if each is not None], found.count(None)
 
 
 def parse_object(line: bytes) -> dict[str, Any] | None:

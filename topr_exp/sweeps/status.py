@@ -91,7 +91,7 @@ def is_running(folder: Path) -> bool:
 
 def accuracy(folder: Path, done: bool) -> str:
     """The base model's pass@1 and the newest one on the same problems, in percent."""
-    records = read_lines(folder / "eval.jsonl").records
+    records, _ = read_lines(folder / "eval.jsonl")
     if not records:
         return ""
     newest = records[-1]  # on some problems while training, on all before and after
