@@ -53,8 +53,8 @@ def parser() -> argparse.ArgumentParser:
 def make_figures(options: argparse.Namespace) -> int:
     """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
     from reproduce.jobs import needs, run
-    from topr_exp.runs.console import say
     from topr_exp.runs.preflight import check_machine
+    from topr_exp.runtime.exit_status import say
 
     began = time.monotonic()
     request = request_of(options)
@@ -100,7 +100,7 @@ def request_of(options: argparse.Namespace) -> Request:
 def compare_with_recorded(found: Sequence[Need], request: Request) -> int:
     """Print how the runs of a check compare with what is recorded; exit status 1 where a digit differs."""
     from reproduce.check import check
-    from topr_exp.runs.console import say
+    from topr_exp.runtime.exit_status import say
     from topr_exp.runtime.files import write_text
 
     checks = [check(need, request.out) for need in found]
@@ -114,7 +114,7 @@ def write_results(found: Sequence[Need], request: Request, began: float) -> None
     from reproduce.check import write_figure
     from reproduce.page import write_page
     from reproduce.tables import FIGURES
-    from topr_exp.runs.console import say
+    from topr_exp.runtime.exit_status import say
 
     for need in found:
         say(f"{need.figure.name}: drawn from {write_figure(need, request)} runs")

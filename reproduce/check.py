@@ -13,8 +13,8 @@ from reproduce.figure import Figure, key_of
 from reproduce.jobs import Need, Request, jobs_of
 from reproduce.selection import Runs
 from topr_exp.report.results import SHARES
-from topr_exp.runs.console import plural
 from topr_exp.runs.records import Record
+from topr_exp.runtime.exit_status import plural
 
 
 def finished(need: Need) -> dict[str, tuple[Record, Path]]:

@@ -46,11 +46,12 @@ def answer(args: Namespace) -> int:
 def start(args: Namespace) -> int:
     """Check every run, then start: a single one in this process, a sweep through its launcher."""
     from topr_exp.runs.plan import plan
-    from topr_exp.runs.preflight import check_machine, preview_prompt
+    from topr_exp.runs.preflight import check_machine
 
     planned = plan(args)
     check_machine(job.config for job in planned.jobs)
     if planned.jobs[0].config.dry_run:
+        from topr_exp.runs.task_set import preview_prompt
         from topr_exp.sweeps.launch import preview
 
         rows = preview(planned)  # first, since it refuses

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime.exit_status import exit_status, print_warning
+from topr_exp.runtime.exit_status import exit_status, warn
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def print_comparison(options: argparse.Namespace) -> int:
 
     comparison, groups, tests = group_runs(finished_runs(options.folders, options.figure)), {}, {}
     for one, other in comparison.repeats.items():
-        print_warning(f"{one} has the settings and seeds of {other}: counted once")
+        warn(f"{one} has the settings and seeds of {other}: counted once")
     for label, members in comparison.groups.items():
         name = tuple(tell(key, members[0]) for key in comparison.keys) or (label,)
         groups[name] = Runs([record(run, figure=options.figure) for run in members])
@@ -67,12 +67,12 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
     everything, readable = find_runs(folders), []
     runs = [run for run in everything if run.status == "done"]
     if left := len(everything) - len(runs):
-        print_warning(f"{left} unfinished run{'s are' if left > 1 else ' is'} left out")
+        warn(f"{left} unfinished run{'s are' if left > 1 else ' is'} left out")
     for run in runs:
         try:
             record(run)
         except TOPRError as error:
-            print_warning(f"left out: {error}" + (f" ({'; '.join(run.notes)})" if run.notes else ""))
+            warn(f"left out: {error}" + (f" ({'; '.join(run.notes)})" if run.notes else ""))
         else:
             readable.append(run)
     if not readable:

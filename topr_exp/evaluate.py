@@ -19,7 +19,7 @@ from topr_exp.config.arguments import parse
 from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.identity import NOT_IDENTITY
 from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runtime.files import read_object
 from topr_exp.types import VERDICTS, ConfigError
 
 if TYPE_CHECKING:
@@ -112,7 +112,6 @@ def settings(args: Namespace) -> Config:
 
 
 def given_settings(args: Namespace) -> dict[str, str]:
-    """The overrides by key; ConfigError for what an evaluation does not read."""
     if args.multirun:
         raise ConfigError("-m: one evaluation at a time; start the command once for each model")
     if refused := [f"--{option}" for option in ("cfg", "info", "shell_completion") if getattr(args, option)]:
@@ -149,7 +148,7 @@ def folder_of_run(weights: Path) -> Path | None:
 def settings_beside(weights: Path) -> dict[str, Any]:
     """The settings of the run that wrote a folder of weights, and a line that says whose; {} for another folder."""
     from topr_exp.config.schema import show
-    from topr_exp.runs.console import say
+    from topr_exp.runtime.exit_status import say
 
     folder = folder_of_run(weights)
     if folder is None:
@@ -215,9 +214,9 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.evaluation.showcase import Showcase
     from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
-    from topr_exp.runs.console import say
-    from topr_exp.runs.provenance import environment
+    from topr_exp.runs.attempt import environment
     from topr_exp.runs.task_set import TaskSet
+    from topr_exp.runtime.exit_status import say
     from topr_exp.runtime.files import disk_errors, write_json
     from topr_exp.runtime.stop import StopFlag
     from topr_exp.sampling.rollouts import open_sampler
@@ -250,7 +249,7 @@ def evaluate_model(config: Config) -> None:
             evaluation = tasks.evaluate(sampler, policy, test, store)
         figures = {**tasks.figures(evaluation, folder, 0), "too_long": test.too_long}
         Showcase(folder).tested(0, policy, evaluation)
-        write_json(folder / "environment.json", environment(config))
+        write_json(folder / "environment.json", environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
     shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)
     say(f"\n{shown}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
@@ -279,7 +278,7 @@ def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures for a terminal, in percent."""
-    from topr_exp.runs.card import mean_reward
+    from topr_exp.runs.console import mean_reward
     from topr_exp.verifier.table import cell
 
     lines = ["%       value [95 % interval over problems]"]

@@ -31,14 +31,19 @@ from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.adapter import check_layers
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.runs import card
-from topr_exp.runs.console import header, results, say, warn
+from topr_exp.runs.console import header, results, write_card
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.inputs import fingerprints, keep_threads, note_models, refuse_changed_inputs, refuse_damaged_model
-from topr_exp.runs.preflight import write_prompt
-from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
+from topr_exp.runs.preflight import (
+    inputs_of,
+    keep_threads,
+    note_inputs,
+    note_model_of_the_hub,
+    refuse_changed_inputs,
+    refuse_damaged_model,
+)
+from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on, write_prompt
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import show_log
+from topr_exp.runtime.exit_status import say, show_log, warn
 from topr_exp.runtime.files import CHECKSUMS
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.imported import load_imported
@@ -73,9 +78,11 @@ def run(config: Config) -> dict[str, Any]:
         if folder.done:
             refuse_damaged_model(folder.path / "model")
             folder.remove_leftovers(config.iterations)
-            return folder.show_finished()
+            summary = folder.finished()
+            say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
+            return summary
         keep_threads(folder, config)
-        folder.note("files", fingerprints(config))
+        note_inputs(folder, inputs_of(config))
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
         with open_sampler(config.sampler, scratch, trust, beside_training=in_rounds(config)) as sampler:
             return Experiment(config, folder, sampler, stop).run()
@@ -127,7 +134,7 @@ class Experiment:
             self.policy = load_policy(self.config.model, self.config.cluster.device.name)
             if self.config.model.lora is not None:
                 check_layers(self.policy.model, self.config.model.lora)
-            note_models(self.folder, self.config, self.policy.fingerprint)
+            note_model_of_the_hub(self.folder, self.config, self.policy.fingerprint)
 
     def tokenize_problems(self) -> None:
         """Tokenize the prompts, and write one down as the model gets it, for people to read."""
@@ -162,7 +169,8 @@ class Experiment:
     def finish(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """Write the model's card and the summary, then the mark that the run is finished."""
         summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
-        card.write(self.folder, self.config, summary, self.trained_on)
+        model, environment = self.folder.model_of(self.config.iterations), self.folder.read("environment.json") or {}
+        write_card(model, self.config, summary, environment, self.trained_on)
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
@@ -229,7 +237,6 @@ class Experiment:
         return curve
 
     def train_iteration(self, iteration: int) -> None:
-        """Train the policy in place and save it, unless an earlier attempt did."""
         if self.folder.model_of(iteration).exists():
             return
         self.add_adapter(iteration)
@@ -337,7 +344,6 @@ class Experiment:
         (self.sampler.rest if in_rounds(self.config) else self.sampler.close)()
 
     def training_set_of(self, pool: CompletionPool, iteration: int) -> TrainingSet:
-        """The training set that the settings ask for, out of graded completions."""
         return build_training_set(
             build_candidates(pool, self.config.compose),
             INCORRECT_REWARD[self.config.reward],

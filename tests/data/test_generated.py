@@ -224,13 +224,16 @@ def test_hasty_steps_stop_half_way() -> None:
     assert 0 < right < 60
 
 
-def test_the_source_draws_what_is_asked_without_overlap_and_its_golds_are_correct() -> None:
+def test_the_source_draws_what_is_asked_without_overlap_and_its_golds_are_correct(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     sizes = ("model=tiny_long", "data.train_problems=30", "data.test_problems=20")
     config = config_of(*sizes, "data.turns=5")
     sets = load_problems(config.data)
     assert (config.data.name, sets.train) == ("ledger", ledger.generate("train", 30, 0, 5))
     assert sets.test == ledger.generate("test", 20, 0, 5)
-    assert preflight.refused_golds(preflight.key_of(config.data)) is None
+    assert preflight.problems(config.data) == sets
+    assert not capsys.readouterr().err, "no gold is refused"
     held_out = load_problems(config_of(*sizes, "data.test_split=validation", "data.seed=4").data)
     assert [*held_out.train, *held_out.test] == ledger.generate("train", 50, 4, 10)
     assert len(held_out.test) == 20

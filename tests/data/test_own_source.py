@@ -37,7 +37,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "coins", raising=False)
     preflight.read_problems.cache_clear()
-    preflight.refused_golds.cache_clear()
     yield tmp_path
     sys.modules.pop("coins", None)
 

@@ -29,7 +29,7 @@ GRADER = "topr_exp.grading.gym:grade"
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    caches = (preflight.read_problems, preflight.refused_golds, reasoning_gym.draw)
+    caches = (preflight.read_problems, reasoning_gym.draw)
     for cache in caches:
         cache.cache_clear()
     yield

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from tests.conftest import config_of, make_model, needs_peft
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models import adapter
-from topr_exp.models.files import ADAPTER
+from topr_exp.models.loading import ADAPTER
 from topr_exp.models.policy import Policy, load_policy, save_policy
 from topr_exp.training.logprobs import collate, score_tokens
 

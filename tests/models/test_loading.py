@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scripts.make_tiny.recipes import RECIPES
 from tests.conftest import config_of
-from topr_exp.models import files
+from topr_exp.models import loading
 from topr_exp.models.loading import SHIPPED, load_model, model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
 from topr_exp.types import TOPRError
@@ -159,4 +159,4 @@ def test_a_file_that_has_the_weights_once_more_is_not_counted(tmp_path: Path, in
         where = {"weight_map": {"lm_head.weight": name}}
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(where))
     save_file({"output.weight": torch.zeros(3, 5)}, tmp_path / "consolidated.safetensors")
-    assert files.linear_layers(tmp_path) == ["lm_head"]
+    assert loading.linear_layers(tmp_path) == ["lm_head"]

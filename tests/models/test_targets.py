@@ -6,10 +6,9 @@ import pytest
 
 from tests.conftest import config_of, make_model
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.models import files
+from topr_exp.models import loading
 from topr_exp.models.adapter import check_layers
-from topr_exp.models.files import check_targets
-from topr_exp.models.loading import SHIPPED
+from topr_exp.models.loading import SHIPPED, check_targets
 from topr_exp.types import ConfigError
 
 ALLOWED = "all-linear, or some of down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
@@ -23,7 +22,7 @@ def test_a_target_that_is_no_layer_of_a_block_is_refused_with_the_nearest(target
     line = f"model.lora.targets={target}: no linear layer of the model's blocks{hint} (allowed: {ALLOWED})"
     lora = LoRA(4, 8.0, ["o_proj", target])
     with pytest.raises(ConfigError) as by_files:
-        check_targets(lora, files.linear_layers(SHIPPED / "tiny"))
+        check_targets(lora, loading.linear_layers(SHIPPED / "tiny"))
     with pytest.raises(ConfigError) as loaded:
         check_layers(make_model(11), lora)
     assert str(by_files.value) == str(loaded.value) == line
@@ -31,7 +30,7 @@ def test_a_target_that_is_no_layer_of_a_block_is_refused_with_the_nearest(target
 
 @pytest.mark.parametrize("targets", [ALL_LINEAR, "q_proj", ["layers.1.mlp.up_proj", "v_proj"], ["self_attn.o_proj"]])
 def test_names_and_ends_of_names_are_taken(targets: str | list[str]) -> None:
-    check_targets(LoRA(4, 8.0, targets), files.linear_layers(SHIPPED / "tiny"))
+    check_targets(LoRA(4, 8.0, targets), loading.linear_layers(SHIPPED / "tiny"))
     check_layers(make_model(11), LoRA(4, 8.0, targets))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from huggingface_hub import ModelCard
 
 from tests.conftest import config_of, overrides
+from tests.run_folders import write_json
 from topr_exp.data.problems import load_problems
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
-from topr_exp.runs import card, provenance
+from topr_exp.runs.attempt import overrides as overrides_of
+from topr_exp.runs.console import CARD_FILE, card
 from topr_exp.runs.task_set import TrainedOn
 
 TRAIN, TEST = "EleutherAI/hendrycks_math", "HuggingFaceH4/MATH-500"
@@ -28,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
-    text = (finished.folder / "model" / card.FILE).read_text()
+    text = (finished.folder / "model" / CARD_FILE).read_text()
     summary = json.loads((finished.folder / "summary.json").read_text())
     found = ModelCard(text).data
     assert (found.library_name, found.pipeline_tag) == ("transformers", "text-generation")
@@ -54,14 +57,14 @@ def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
 def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(finished: Any) -> None:
     folder = finished.folder / "model"
     before = weights_fingerprint(folder)
-    (folder / card.FILE).write_text("filled in")
+    (folder / CARD_FILE).write_text("filled in")
     assert weights_fingerprint(folder) == before
     run(finished)  # finished before: nothing is written again
-    assert (folder / card.FILE).read_text() == "filled in"
-    for name in ("DONE", "summary.json", f"model/{card.FILE}"):
+    assert (folder / CARD_FILE).read_text() == "filled in"
+    for name in ("DONE", "summary.json", f"model/{CARD_FILE}"):
         (finished.folder / name).unlink()
     run(finished)
-    assert (folder / card.FILE).read_text().startswith("---\n# license")
+    assert (folder / CARD_FILE).read_text().startswith("---\n# license")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_a_model_of_the_hub_and_its_data_are_named(
     figures = {"pass@1": 0.5, "pass@k": {"1": point}, "maj@k": {"1": point}, "problems": 1, "samples": 1}
     summary = {"base": figures, "final": figures, "problems": {"train": 2, "test": 1}, "n_train": 3, "trained_on": "x"}
     environment = {"versions": {}, "git_commit": None, "command": ["x", "--config-dir", "a b", "seed=1"]}
-    text = card.text(config, summary, environment, TrainedOn(2, of_data, "x"))
+    text = card(config, summary, environment, TrainedOn(2, of_data, "x"))
     found = ModelCard(text).data
     assert found.base_model == "meta-llama/Meta-Llama-3-8B-Instruct"
     assert found.datasets == datasets
@@ -95,7 +98,7 @@ def test_a_model_of_the_hub_and_its_data_are_named(
 def test_a_verifiers_card_has_its_table(tmp_path: Path) -> None:
     config = config_of(*overrides(tmp_path, "model=tiny_verifier", "task.solutions=2", "task.test_solutions=2"))
     run(config)
-    text = (config.folder / "model" / card.FILE).read_text()
+    text = (config.folder / "model" / CARD_FILE).read_text()
     assert "weighted SC" in text
     assert "model-index" not in text
 
@@ -118,11 +121,11 @@ def test_header_summary_and_card_name_the_problems_that_imported_completions_ans
     assert summary["trained_on"] == named
     assert summary["problems"] == {"train": count + 2, "test": 8}
     assert f"data        gsm8k from embedded, trained on: {named}; 8 test problems" in capsys.readouterr().out
-    assert f"| Trained on | {named} |" in (config.folder / "model" / card.FILE).read_text()
+    assert f"| Trained on | {named} |" in (config.folder / "model" / CARD_FILE).read_text()
 
 
 def test_a_run_names_its_part_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["topr", "-m", "seed=0,1"])
-    assert provenance.overrides(tmp_path / "a") == ["seed=0,1"]
-    (tmp_path / "launch.json").write_text('{"overrides": ["seed=1"]}')
-    assert provenance.overrides(tmp_path) == ["seed=1"]
+    monkeypatch.setattr(sys, "argv", ["topr", "-m", "seed=0,1"])
+    assert overrides_of(tmp_path / "a") == ["seed=0,1"]
+    write_json(tmp_path / "launch.json", {"overrides": ["seed=1"]})
+    assert overrides_of(tmp_path) == ["seed=1"]

@@ -19,6 +19,7 @@ from tests.conftest import config_of
 from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.preflight import note_inputs
 from topr_exp.runs.records import Evaluations, Metrics
 from topr_exp.runtime import distributed
 from topr_exp.training import checkpoint
@@ -28,8 +29,7 @@ UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
 # How each method is called: a new one that is not here fails the test that nothing but the main process writes.
 CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
     RunFolder: {
-        "refuse_changed": ("files", {"data.source": "ab"}), "note": ("files", {"data.source": "ab"}),
-        "read": ("config.json",), "noted": ("files",), "results": (), "show_finished": (), "refuse_if_taken_over": (),
+        "read": ("config.json",), "has_summary": (), "finished": (), "refuse_if_taken_over": (),
         "stage": ("training",), "nested_stage": ("evaluation",), "add_across_ranks": ("tokens_sampled", 7),
         "model_of": (1,), "remove_leftovers": (1,), "save_state": (), "log": (UPDATE,), "before_checkpoint": (1, 2),
         "save_training_set": (1, np.arange(3), {"n_train": 3}, {"store": "s"}), "save_rounds": (1, 3, 0.0),
@@ -51,8 +51,9 @@ WRITES: dict[str, Callable[[RunFolder, Any], None]] = {
     ),
     **{
         name: lambda folder, _, name=name: getattr(folder, name)(*CALLS[RunFolder][name])
-        for name in ("save_state", "before_checkpoint", "note", "save_training_set", "finish")
+        for name in ("save_state", "before_checkpoint", "save_training_set", "finish")
     },
+    "inputs": lambda folder, _: note_inputs(folder, {"files": {"data.source": "ab"}}),
     "an evaluation": lambda folder, _: folder.evaluations.add({"iteration": 0}),
 }
 
@@ -115,9 +116,9 @@ def test_updates_whose_lines_are_lost_are_named(tmp_path: Path, capsys: pytest.C
     metrics = Metrics(tmp_path)
     metrics.rewind(3, 15)
     metrics.close()
-    before = "2 of 15 updates of iteration 1 (2, 4) and all updates of iteration 2 and "
-    assert f"{before}3 of 15 updates of iteration 3 (2, 3, 15) are lost" in capsys.readouterr().err
-    assert metrics.missing(3) == f"{before}2 of 14 updates of iteration 3 (2, 3)", "as the summary notes"
+    before = "2 of 15 updates of iteration 1 and all updates of iteration 2 and "
+    assert f"{before}3 of 15 updates of iteration 3 are lost" in capsys.readouterr().err
+    assert metrics.missing(3) == f"{before}2 of 14 updates of iteration 3", "as the summary notes"
 
 
 @pytest.mark.parametrize("write", [*WRITES, "nothing"])
@@ -208,13 +209,13 @@ def test_only_the_main_process_writes(tmp_path: Path, monkeypatch: pytest.Monkey
     ours = RunFolder(config_of(f"output_dir={tmp_path}"))
     with ours:
         call_all(ours)
-        for name in ("DONE", "inputs.json"):  # as if the run were not finished and had not noted its inputs
-            (ours.path / name).unlink()
+        (ours.path / "DONE").unlink()  # as if the run were not finished
         before = contents(ours.path)
         assert {"state.json", "metrics.jsonl", "eval.jsonl", "summary.json"} <= set(before)
         monkeypatch.setattr(distributed, "_rank", 1)
         with RunFolder(config_of(f"output_dir={tmp_path}", "seed=0")) as theirs:
             call_all(theirs)
+            note_inputs(theirs, {"files": {"data.source": "ab"}})
         assert contents(ours.path) == before
         monkeypatch.undo()
 

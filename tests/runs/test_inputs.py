@@ -13,8 +13,10 @@ import pytest
 from tests.conftest import config_of, overrides
 from topr_exp.models import loading
 from topr_exp.pipeline import run
-from topr_exp.runs import inputs
 from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.plan import Job
+from topr_exp.runs.preflight import refuse_changed_inputs
+from topr_exp.runtime import files
 from topr_exp.sweeps.launch import state_before
 from topr_exp.types import TOPRError
 
@@ -69,27 +71,27 @@ def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Pat
     first = run(config)
     if not finished:
         (config.folder / "DONE").unlink()
-    assert state_before(config) == ("done" if finished else "resumable")
+    assert state_before(Job([], config)) == ("done" if finished else "resumable")
     assert run(config)["final"] == first["final"]
     if not finished:
         (config.folder / "DONE").unlink()
     change(own_model)
-    for answer in (run, state_before):  # state_before is what dry_run and a sweep's launch ask
+    for answer in (run, lambda config: state_before(Job([], config))):  # the second: dry_run and a sweep's launch
         with pytest.raises(TOPRError, match=rf"^{key} has changed since .*; set another name, or remove that$"):
             answer(config)
 
 
-def test_a_model_that_looks_as_it_did_is_not_read(
+def test_a_model_that_looks_as_it_did_is_read_once(
     tmp_path: Path, own_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hashing a large model takes many seconds; a copy of the same files is the same model all the same."""
     config = config_of(*overrides(tmp_path), f"model.path={own_model}")
     run(config)
-    read = []
-    fingerprint = inputs.weights_fingerprint
-    monkeypatch.setattr(inputs, "weights_fingerprint", lambda path: read.append(path) or fingerprint(path))
-    inputs.refuse_changed_inputs(RunFolder(config), config)
+    read: list[str] = []
+    digest = files.file_digest
+    monkeypatch.setattr(files, "file_digest", lambda path: read.append(path.name) or digest(path))
+    refuse_changed_inputs(RunFolder(config), config)
     assert not read
     os.utime(own_model / "model.safetensors")
-    inputs.refuse_changed_inputs(RunFolder(config), config)
-    assert read == [own_model]
+    refuse_changed_inputs(RunFolder(config), config)
+    assert read == ["model.safetensors"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from topr_exp.runs.records import on_one_axis
-from topr_exp.runtime.jsonfiles import read_lines
+from topr_exp.runtime.files import read_lines
 
 
 def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path: Path) -> None:

@@ -182,24 +182,17 @@ def test_the_time_limit_too_often_is_an_error_that_resume_mends(tmp_path: Path, 
 
 
 @extended
-@pytest.mark.parametrize("noted", [True, False], ids=["", "before it noted the id"])
-def test_a_killed_launcher_leaves_its_jobs_to_the_next(
-    tmp_path: Path, undisturbed: dict[str, Any], noted: bool
-) -> None:
+def test_a_killed_launcher_leaves_its_jobs_to_the_next(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, "seed=0,1", *SLURM, "cluster.array_parallelism=1"]
     launcher, sweep = start("topr_exp", "-m", *arguments), tmp_path / "runs"
     runs = wait_for(lambda: all(run["slurm"] for run in launched(sweep)) and launched(sweep))
-    if noted:
-        refused = command("topr_exp", "-m", *arguments)
-        assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-        assert "is being launched by process" in refused.stderr
+    refused = command("topr_exp", "-m", *arguments)
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "is being launched by process" in refused.stderr
     launcher.send_signal(signal.SIGKILL)
     launcher.communicate(timeout=300)
     reach(runs[0]["folder"], 1)
     assert "1 running, 1 queued" in command("topr_exp.sweeps", "status", sweep).stdout
-    if not noted:
-        for run in launched(sweep):
-            (run["folder"] / "launch.json").write_text(json.dumps({**run, "folder": "", "slurm": None}))
     done = command("topr_exp.sweeps", "resume", sweep)
     assert done.returncode == 0, done.stderr
     assert "0 to start" in done.stdout
@@ -229,8 +222,8 @@ def test_a_refusal_of_slurms_names_what_there_is_and_its_silence_starts_nothing(
     assert "cluster.partition=fast; there are: grace, high, low, main" in done.stderr
     assert not ask("squeue", "--noheader")
     for run in launched(tmp_path / "runs"):
-        assert (run["job"], run["slurm"]) == (None, None)
-        (run["folder"] / "launch.json").write_text(json.dumps({**run, "folder": "", "job": "x", "slurm": "17"}))
+        assert run["slurm"] is None
+        (run["folder"] / "launch.json").write_text(json.dumps({**run, "folder": "", "slurm": "17"}))
     dead = tmp_path / "slurm.conf"
     text = Path(os.environ["SLURM_CONF"]).read_text()
     dead.write_text("\n".join("SlurmctldPort=1" if "SlurmctldPort" in line else line for line in text.splitlines()))

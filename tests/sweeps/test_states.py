@@ -43,7 +43,6 @@ from topr_exp.sweeps.sweep import Run, find, read_runs, runs_of
 from topr_exp.types import ConfigError, TOPRError
 
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-NO_ACCOUNTING = "Slurm accounting storage is disabled"
 
 
 def run_in(folder: Path, number: int = 1, **more: Any) -> Run:
@@ -51,32 +50,28 @@ def run_in(folder: Path, number: int = 1, **more: Any) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("squeue", "sacct", "found", "answered", "note"),
+    ("squeue", "found", "answered", "note"),
     [
         (
-            "17_0|RUNNING|None\n17_1|PENDING|JobArrayTaskLimit\n18|RUNNING|None", "17_2|CANCELLED by 0\n17_3|COMPLETED",
-            {"17_0": ("RUNNING", "None"), "17_1": ("PENDING", "JobArrayTaskLimit"), "17_2": ("CANCELLED", "")},
+            "17_0|RUNNING|None\n17_1|PENDING|JobArrayTaskLimit\n18|RUNNING|None\n17_2|CANCELLED|None\n17_3|COMPLETED|None",
+            {"17_0": ("RUNNING", "None"), "17_1": ("PENDING", "JobArrayTaskLimit"), "17_2": ("CANCELLED", "None")},
             True, "",
         ),
-        (
-            ">&2 slurm_load_jobs error: Invalid job id specified", f">&2 {NO_ACCOUNTING}", {}, True,
-            f"Slurm's accounting does not answer (sacct: {NO_ACCOUNTING}); going on by the runs' files",
-        ),
-        (f">&2 {DOWN}", "", {}, False, f"Slurm does not answer ({DOWN}); going on by the runs' files"),
-        ("sleep", "", {}, False, "Slurm does not answer (no answer within 0.5 s); going on by the runs' files"),
+        (">&2 slurm_load_jobs error: Invalid job id specified", {}, True, ""),
+        (f">&2 {DOWN}", {}, False, f"Slurm does not answer ({DOWN}); going on by the runs' files"),
+        ("sleep", {}, False, "Slurm does not answer (no answer within 0.5 s); going on by the runs' files"),
     ],
-    ids=["squeue, then sacct", "no accounting", "down", "slow"],
+    ids=["known", "forgotten", "down", "slow"],
 )  # fmt: skip
 def test_what_slurm_answers(
-    squeue: str, sacct: str, found: Any, answered: bool, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    squeue: str, found: Any, answered: bool, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(slurm, "SECONDS", 0.5 if squeue == "sleep" else 60.0)
-    for name, text in (("squeue", squeue), ("sacct", sacct)):
-        error = text.startswith(">&2")
-        lines = f"cat <<'TEXT' {text[:3]}\n{text[4:]}\nTEXT\nexit 1" if error else f"cat <<'TEXT'\n{text}\nTEXT"
-        (tmp_path / name).write_text("#!/bin/sh\n" + ("exec sleep 600" if text == "sleep" else lines))
-        (tmp_path / name).chmod(0o755)
+    error = squeue.startswith(">&2")
+    lines = f"cat <<'TEXT' {squeue[:3]}\n{squeue[4:]}\nTEXT\nexit 1" if error else f"cat <<'TEXT'\n{squeue}\nTEXT"
+    (tmp_path / "squeue").write_text("#!/bin/sh\n" + ("exec sleep 600" if squeue == "sleep" else lines))
+    (tmp_path / "squeue").chmod(0o755)
     queue = query(["17_0", "17_1", "17_2"])
     assert (queue.entries, queue.answered, queue.note) == (found, answered, note)
     assert [entry.active for entry in queue.entries.values()] == [True, True, False][: len(found)]
@@ -169,7 +164,7 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.Captur
         jobs = [Job([f"seed={seed}"], config_of(f"seed={seed}", *changes)) for seed in (4, 5)]
         runs = runs_of(jobs, [f"cluster.threads={threads}"], read_runs(tmp_path / "sweep"))
         for index, run in enumerate(runs):
-            run.job, run.slurm = (run.job, run.slurm) if threads == 2 else (f"topr-a_{index}", f"17_{index}")
+            run.slurm = run.slurm if threads == 2 else f"17_{index}"
             run.save()
     again = read_runs(tmp_path / "sweep")
     assert again == runs
@@ -194,20 +189,6 @@ def test_an_attempt_removes_what_a_killed_one_left_by_half(tmp_path: Path) -> No
     attempt.clear(tmp_path)
     left = sorted(path.name for path in tmp_path.rglob("*"))
     assert left == ["checkpoints", "launch.json.0123456789ab.tmp", "state.json"]
-
-
-def test_a_slurm_that_does_not_answer_forgets_no_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [run_in(tmp_path / str(number), number, job=f"topr-ab12_{number - 1}") for number in (1, 2)]
-    monkeypatch.setattr(slurm, "run_slurm", lambda *command: ([], DOWN))
-    with pytest.raises(TOPRError, match=r"connect failure.*: some runs may be queued already"):
-        slurm.recover(runs)
-    for rows, ids in (([["77"]], ["77_0", "77_1"]), ([], [None, None])):
-        for run in runs:
-            run.job, run.slurm = f"topr-ab12_{run.number - 1}", None
-        monkeypatch.setattr(slurm, "run_slurm", lambda *command, rows=rows: (rows, ""))
-        slurm.recover(runs)
-        assert [run.slurm for run in read_runs(tmp_path)] == ids
-        assert [run.job is None for run in runs] == [not rows] * 2
 
 
 def test_a_preemption_is_no_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +231,6 @@ def test_what_is_done_at_work_or_queued_is_not_started_again(
 
     statuses = [Status(run_in(tmp_path / str(i), i), state) for i, state in enumerate(STATES, 1)]
     monkeypatch.setattr(launch, "read_statuses", lambda runs: (statuses, Queue(answered=answered, note="silent")))
-    monkeypatch.setattr(launch.slurm, "recover", note("recovered"))
     monkeypatch.setattr(launch.slurm, "submit", note("started"))
     monkeypatch.setattr(launch, "run_locally", note("started"))
     monkeypatch.setattr(launch, "wait_for_slurm", note("awaited"))
@@ -265,7 +245,6 @@ def test_what_is_done_at_work_or_queued_is_not_started_again(
     assert launch.run_unfinished(runs, cluster) == 1, "some are unfinished"
     assert told["started"] == [4, 5, 6]
     assert told.get("awaited", [2, 3, 4, 5, 6]) == [2, 3, 4, 5, 6]
-    assert told["recovered"] == [1, 2, 3, 4, 5, 6], "submissions whose id was not noted are looked for"
 
 
 def test_resuming_changes_where_and_nothing_else() -> None:
@@ -282,28 +261,6 @@ def test_resuming_changes_where_and_nothing_else() -> None:
 
 
 # ---- the command line
-
-
-def test_status_without_a_folder_lists_the_sweeps_that_may_be_read(
-    ordinary_user: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(ordinary_user)
-    assert main(["status"]) == 1
-    assert capsys.readouterr().err.startswith("error: there is no sweep in outputs; ")
-    for name in ("new", "old", "hidden"):
-        make_sweep_of_two(ordinary_user / "outputs" / name)
-    (ordinary_user / "outputs/single").mkdir()  # runs that were started without -m
-    for run in read_runs(ordinary_user / "outputs/old"):
-        run.launched = 0.0
-        run.save()
-    (ordinary_user / "outputs/hidden").chmod(0)
-    become_ordinary(ordinary_user)
-    assert main(["status"]) == 0
-    os.seteuid(os.getuid())
-    (ordinary_user / "outputs/hidden").chmod(0o755)
-    printed = capsys.readouterr()
-    assert printed.out == "outputs/old: 2 runs: 1 done, 1 stopped\noutputs/new: 2 runs: 1 done, 1 stopped\n"
-    assert printed.err == "warning: cannot read outputs/hidden: no permission; a sweep in it is left out\n"
 
 
 def test_runs_of_another_user_that_may_not_be_read_are_named(

@@ -16,7 +16,7 @@ from typing import Any
 from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math
 from topr_exp.data.problems import level_of, refuse_no_number
-from topr_exp.runtime.jsonfiles import read_json_lines
+from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import Problem, TOPRError
 
 

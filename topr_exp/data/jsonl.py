@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.config.schema import within
 from topr_exp.data.problems import level_of, refuse_no_number
-from topr_exp.runtime.jsonfiles import read_json_lines
+from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import Problem, TOPRError
 
 

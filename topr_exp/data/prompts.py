@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import ENDINGS, AnswerFormat, DataConfig
-from topr_exp.runtime.jsonfiles import read_json_lines
+from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import ConfigError, Problem, TOPRError
 
 if TYPE_CHECKING:

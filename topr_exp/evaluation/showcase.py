@@ -19,8 +19,7 @@ from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
-from topr_exp.runtime.files import write_text
-from topr_exp.runtime.jsonfiles import read_lines
+from topr_exp.runtime.files import read_lines, write_text
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.types import VERDICTS, Problem

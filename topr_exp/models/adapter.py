@@ -19,8 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.models.files import check_targets
-from topr_exp.models.loading import refuse_damage
+from topr_exp.models.loading import check_targets, refuse_damage
 from topr_exp.runtime.files import write_checksums
 
 WEIGHTS = "adapter_model.safetensors"
@@ -89,10 +88,7 @@ def base_weights(model: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def merged(model: Any, name: str, weight: Tensor) -> Tensor:
-    """One of `base_weights` with what the adapter adds: summed in float32, in the weight's precision, in main memory.
-
-    (On a GPU there may be no room for a second model.)
-    """
+    """One of `base_weights` plus what the adapter adds, summed in float32, in main memory (a GPU may lack the room)."""
     added = delta(model, name)
     return weight if added is None else (weight.float() + added).to(weight.dtype).cpu()
 
@@ -138,10 +134,7 @@ class WithoutAdapter:
 
 @contextlib.contextmanager
 def adapters_off(module: Any) -> Iterator[None]:
-    """While the block runs, layers compute without their adapters.
-
-    peft's own switch also takes the gradients of the adapters' weights, which a forward pass before this one may need.
-    """
+    """Compute without adapters; peft's own switch drops gradients that an earlier forward pass may need."""
     layers = [layer for layer in module.modules() if hasattr(layer, "lora_A")]
     for layer in layers:
         layer._disable_adapters = True

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime.files import CHECKSUMS, file_digest, find_damage
+from topr_exp.config.model import ALL_LINEAR, LoRA
+from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage, known_digest, read_object
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
     import torch
 
 SHIPPED = Path(__file__).resolve().parents[1] / "tiny"
+ADAPTER = "adapter"  # the part of a trained model's folder that has the adapter alone
+HEADER = 8  # bytes at the beginning of a safetensors file that say how long its header is
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 # All that decides what a model computes and how text becomes tokens; no pickled weights. Code that comes with a model
 # runs only where model.trust_remote_code says so.
@@ -21,10 +26,7 @@ READ_FILES = ("*.safetensors", "*.json", "tokenizer.model", "merges.txt", "*.jin
 
 
 def model_folder(path_or_name: str, revision: str | None = None) -> Path:
-    """The folder of a model: a shipped one by its name, a folder as it is, else a download from the hub.
-
-    Raises TOPRError for a folder that is missing or incomplete, and for a hub that can't be reached.
-    """
+    """The folder of a shipped model, a local one or a download from the hub; TOPRError where it is incomplete."""
     if (folder := find_folder(path_or_name)) is not None:
         return folder
     folder = _download(path_or_name, revision)
@@ -33,10 +35,7 @@ def model_folder(path_or_name: str, revision: str | None = None) -> Path:
 
 
 def find_folder(path_or_name: str, key: str = "model.path") -> Path | None:
-    """The folder of a model that is on this machine; None for a name on the hub.
-
-    Raises ConfigError, which names the setting `key`, for a folder that is missing or incomplete.
-    """
+    """The folder of a model on this machine, None for a name on the hub; ConfigError names the setting `key`."""
     shipped = SHIPPED / path_or_name
     if "/" not in path_or_name and (shipped / "config.json").is_file():
         return shipped
@@ -85,10 +84,7 @@ def load_model(
     trust_remote_code: bool = False,
     revision: str | None = None,
 ) -> tuple[Any, Any]:
-    """A model in evaluation mode (dropout off, in training too, unless somebody calls train()) and its tokenizer.
-
-    dtype None is float32. Raises TOPRError with one line for a folder that can't be used.
-    """
+    """Load a model (dtype None: float32, no dropout) and its tokenizer; TOPRError for a folder that can't be used."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -116,28 +112,96 @@ def load_model(
     return model.eval(), tokenizer
 
 
-def read_files(folder: Path) -> list[Path]:
-    """The files of a model folder that decide its outputs: weights, configuration, tokenizer."""
-    return sorted({path for pattern in READ_FILES for path in folder.glob(pattern) if path.name != CHECKSUMS})
-
-
 def weights_fingerprint(folder: Path) -> str:
     """A hash of everything in a model folder that decides its outputs: weights, configuration, tokenizer.
 
     About a second for 2 GB. Raises TOPRError where the folder has checksums, as a trained model does, and differs.
     """
-    digests = {path.name: file_digest(path) for path in read_files(folder)}
+    files = sorted({path for pattern in READ_FILES for path in folder.glob(pattern) if path.name != CHECKSUMS})
+    with disk_errors(f"read {folder}"):
+        digests = {path.name: known_digest(path) for path in files}
     refuse_damage(folder, digests)
     return hashlib.sha256("".join(f"{name}:{digest}\n" for name, digest in digests.items()).encode()).hexdigest()[:32]
 
 
 def refuse_damage(folder: Path, known: Mapping[str, str] | None = None) -> None:
-    """Raise TOPRError when a folder has checksums and a file that differs from them.
-
-    known: SHA-256 of files that were read before.
-    """
+    """Raise TOPRError when a folder has checksums and a file that differs; known: SHA-256 of files read before."""
     if (folder / CHECKSUMS).exists() and (fault := find_damage(folder, known)):
         raise TOPRError(
             f"{folder} is damaged: {fault}; restore it, or remove it (and DONE of a finished run), and the command of "
             f"the run trains it again; if you changed it yourself, remove its {CHECKSUMS}"
         )
+
+
+# ---- facts about a model folder by JSON and headers, so that mistakes are told before torch is loaded
+
+
+def setting(folder: Path, name: str) -> int | None:
+    """A whole number of config.json, of the language model where a model has several parts."""
+    stored = read_object(folder / "config.json")[0]
+    parts = (stored, stored.get("text_config") or {})
+    return next((part[name] for part in parts if isinstance(part.get(name), int)), None)
+
+
+def has_chat_template(folder: Path) -> bool:
+    return "chat_template" in read_object(folder / "tokenizer_config.json")[0] or any(folder.glob("chat_template*"))
+
+
+def damage(folder: Path) -> str | None:
+    """Describe damage to the weights of a model folder, as far as their headers show; None for none."""
+    for index in folder.glob("*.safetensors.index.json"):
+        named = set(read_object(index)[0].get("weight_map", {}).values())
+        if missing := sorted(name for name in named if not (folder / name).is_file()):
+            return f"{missing[0]}, which {index.name} names, is not there"
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            length, tensors = header(path)
+            expected = HEADER + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return f"{path.name} is no safetensors file (a pointer of Git LFS?)"
+        if (size := path.stat().st_size) != expected:
+            return f"{path.name} is damaged: {size} bytes instead of {expected}"
+    return None
+
+
+def linear_layers(folder: Path) -> list[str]:
+    """The modules of a model folder that have a matrix as weight, by the headers of the files of its weights.
+
+    (Of those that transformers reads: others may hold the weights once more, under other names.)
+    """
+    whole, index = folder / "model.safetensors", read_object(folder / "model.safetensors.index.json")[0]
+    parts = sorted({folder / name for name in index.get("weight_map", {}).values()})
+    files = [whole] if whole.exists() else parts or sorted(folder.glob("*.safetensors"))
+    tensors = {name: tensor for path in files for name, tensor in header(path)[1].items()}
+    return [name.removesuffix(".weight") for name, tensor in tensors.items() if len(tensor["shape"]) == 2]
+
+
+def header(path: Path) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The length of a safetensors file's header, and what that says of each tensor by name."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(HEADER), "little")
+        found = json.loads(file.read(min(length, 1 << 28)))
+    return length, {name: tensor for name, tensor in found.items() if name != "__metadata__"}
+
+
+def check_targets(lora: LoRA, layers: Iterable[str]) -> None:
+    """Raise ConfigError for a target that is no linear layer of a block, with the nearest one that is.
+
+    layers: the names of the model's modules that have a matrix. Those of blocks have a number in them, which embeddings
+    and the output layer lack. Like peft, a target is a module's whole name or its end.
+    """
+    names = [name for name in layers if any(part.isdigit() for part in name.split("."))]
+    ends = sorted({name.rpartition(".")[2] for name in names})
+    for target in lora.names:
+        if not any(name == target or name.endswith(f".{target}") for name in names):
+            near = difflib.get_close_matches(target, ends, n=1) or difflib.get_close_matches(target, names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(
+                f"model.lora.targets={target}: no linear layer of the model's blocks{hint} (allowed: {ALL_LINEAR}, or "
+                f"some of {', '.join(ends)})"
+            )
+
+
+def with_bos(ids: list[int], bos: int | None) -> list[int]:
+    """Token ids that begin with one beginning-of-sequence token where the model has one."""
+    return [bos, *ids] if bos is not None and (not ids or ids[0] != bos) else ids

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from topr_exp.config.model import LoRA, ModelConfig
 from topr_exp.models import adapter
-from topr_exp.models.files import ADAPTER, with_bos
-from topr_exp.models.loading import load_model, model_folder, weights_fingerprint
+from topr_exp.models.loading import ADAPTER, load_model, model_folder, weights_fingerprint, with_bos
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder, write_checksums
 from topr_exp.types import TOPRError
@@ -150,12 +149,7 @@ class Policy:
 
 
 def load_policy(config: ModelConfig, device: str, folder: Path | None = None) -> Policy:
-    """The policy that the settings describe, or the same with the weights of `folder`; where they are to stay as they
-    are (`model.lora`), in the precision of the forward pass.
-
-    device: auto (a GPU where there is one), cpu or cuda. Raises ConfigError for a GPU that is not there, TOPRError
-    for a model that can't be loaded.
-    """
+    """Load a model, or its settings with weights of `folder`; TOPRError, ConfigError for a GPU that is not there."""
     gc.collect()  # a model that is done with: frames of its loading may hold it in a circle
     transformers.utils.logging.disable_progress_bar()  # its bars for a second's work would stand among ours
     distributed.check_device(device)
@@ -193,7 +187,6 @@ def save_policy(policy: Policy, folder: Path, dtype: torch.dtype | None = None) 
 
 
 def save_model(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write a model, in whichever process of a run; transformers would do so in process 0 alone."""
     model.should_save_on_this_rank = lambda is_main_process: True
     tensors = dict(stored(model))
     if dtype is not None:  # in main memory: beside a policy in training there may be no room on the GPU

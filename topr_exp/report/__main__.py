@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.files import TEMPORARY, disk_errors, write_json, write_whole
-from topr_exp.runtime.jsonfiles import MISSING, read_object
+from topr_exp.runtime.files import MISSING, TEMPORARY, disk_errors, read_object, write_json, write_whole
 from topr_exp.types import TOPRError
 
 MANIFEST = "manifest.json"

@@ -10,7 +10,7 @@ from topr_exp.evaluation.intervals import Interval, t_interval
 from topr_exp.report.results import gold_answers, measured, record
 from topr_exp.report.runs import Run
 from topr_exp.report.selection import Runs, difference, gain
-from topr_exp.runs.console import plural
+from topr_exp.runtime.exit_status import plural
 from topr_exp.types import TOPRError
 
 REWARD = "mean_reward"  # of an evaluation, where rewards are graded: no share

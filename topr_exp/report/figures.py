@@ -17,7 +17,7 @@ from topr_exp.evaluation.intervals import Interval, t_half_width
 from topr_exp.report.estimates import Groups, estimate, headlines
 from topr_exp.report.groups import Comparison, tell
 from topr_exp.report.runs import Run
-from topr_exp.runtime.jsonfiles import number
+from topr_exp.runtime.files import number
 from topr_exp.types import VERDICTS
 
 if TYPE_CHECKING:

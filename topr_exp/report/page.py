@@ -22,9 +22,9 @@ from topr_exp.report.figures import INTERVALS, Plot, series_style
 from topr_exp.report.groups import MISSING, Comparison, text
 from topr_exp.report.runs import Run
 from topr_exp.report.tables import group_rows, run_rows
-from topr_exp.runs.console import plural
 from topr_exp.runs.records import Record
-from topr_exp.runtime.jsonfiles import number
+from topr_exp.runtime.exit_status import plural
+from topr_exp.runtime.files import number
 
 HERE = Path(__file__).parent
 MOST_COMPLETIONS, LEAST_COMPLETIONS = 3000, 10  # of all runs together, and of a run

@@ -13,7 +13,7 @@ from topr_exp.evaluation.intervals import Interval
 from topr_exp.evaluation.statistics import headline_k, measure
 from topr_exp.report.runs import Run
 from topr_exp.runs.records import Record
-from topr_exp.runtime.jsonfiles import number
+from topr_exp.runtime.files import number
 from topr_exp.store import Store
 from topr_exp.types import VERDICTS, TOPRError
 

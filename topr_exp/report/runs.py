@@ -8,10 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runs.console import warn
 from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
-from topr_exp.runtime.exit_status import printable
-from topr_exp.runtime.jsonfiles import MISSING, number, read_lines, read_object
+from topr_exp.runtime.exit_status import printable, warn
+from topr_exp.runtime.files import MISSING, number, read_lines, read_object
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:

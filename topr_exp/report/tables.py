@@ -10,7 +10,7 @@ import pandas as pd
 from topr_exp.report.estimates import Groups, estimate, headlines, printed
 from topr_exp.report.groups import Comparison, text
 from topr_exp.report.runs import Run
-from topr_exp.runtime.jsonfiles import number
+from topr_exp.runtime.files import number
 from topr_exp.types import VERDICTS
 
 OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train")

@@ -7,24 +7,30 @@ and shows others that the run is alive; `error.txt` holds the error that ended t
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import socket
+import subprocess
+import sys
 import time
 import traceback
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import print_warning
-from topr_exp.runtime.files import TEMPORARY, disk_errors, write_text
-from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runtime import distributed, locks
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_text
 from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
 ERROR = "error.txt"
 LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 90
 LAUNCH = "launch.json"  # of a sweep's run: the launcher writes it, whatever the run does
+PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core", "math-verify", "sympy")
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("topr_exp", "conf", "pyproject.toml")  # below ROOT, what a result depends on
 
 
 def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.Lock:
@@ -42,7 +48,7 @@ def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.
         if lock.is_here() or time.monotonic() > began + LOST_NODE_SECONDS:
             raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
         if not told:
-            print_warning(f"waiting for process {lock}, which has {path}")
+            warn(f"waiting for process {lock}, which has {path}")
         told = True
         time.sleep(1.0)
 
@@ -63,12 +69,6 @@ def description(number: int) -> dict[str, str | int | None]:
     job, array = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_ARRAY_JOB_ID")
     slurm = f"{array}_{os.environ.get('SLURM_ARRAY_TASK_ID')}" if array else job
     return {"number": number, "host": socket.gethostname(), "pid": os.getpid(), "slurm": slurm, "began": now()}
-
-
-def latest(path: Path) -> dict[str, Any]:
-    """The attempt that state.json names; {} where none can be read."""
-    found = read_object(path / "state.json")[0].get("attempt")
-    return found if isinstance(found, dict) else {}
 
 
 def record_error(path: Path, error: BaseException) -> None:
@@ -95,3 +95,56 @@ def message(error: BaseException) -> str:
 
 def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+# ---- provenance
+
+
+def environment(seed: int, sampler_seed: int) -> dict[str, Any]:
+    """Versions, commit, hardware and seeds, so that a result can be traced."""
+    import torch
+
+    versions = {}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "command": sys.argv,
+        "time": now(),
+        "seed": seed,
+        "sampler_seed": sampler_seed,
+        "git_commit": git("rev-parse", "HEAD"),
+        "git_dirty": bool(git("status", "--porcelain", "--", *CODE)),
+        "python": platform.python_version(),
+        "versions": versions,
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "processes": distributed.world_size(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+    }
+
+
+def overrides(folder: Path) -> list[str]:
+    """Overrides of the user: as the sweep noted them for this run, else from the command line."""
+    noted = read_object(folder / LAUNCH)[0].get("overrides")
+    return list(map(str, noted)) if isinstance(noted, list) else [word for word in sys.argv[1:] if "=" in word]
+
+
+def command_of(folder: Path, environment: dict[str, Any]) -> list[str]:
+    """The words of a command that makes this run alone, after `python -m topr_exp`."""
+    given = list(map(str, environment.get("command", [])))[1:]
+    at = given.index("--config-dir") if "--config-dir" in given else len(given)
+    return [*given[at : at + 2], *overrides(folder)]
+
+
+def git(*arguments: str) -> str | None:
+    """Ask git about the source's repository; None where there is none, as for an installed package."""
+    if not (ROOT / ".git").exists():
+        return None
+    try:
+        answer = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() if answer.returncode == 0 else None

@@ -14,13 +14,11 @@ from typing import Any
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
-from topr_exp.runs.console import results, say, warn
-from topr_exp.runs.provenance import environment
 from topr_exp.runs.records import Evaluations, Metrics
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.files import disk_errors, guarded, write_json, write_text, write_whole
-from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import disk_errors, guarded, read_object, write_json, write_text, write_whole
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.types import TOPRError
 
@@ -60,7 +58,7 @@ class RunFolder:
         with disk_errors(f"write in {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
         refuse_other_experiment(self._config, self.read("config.json", "identity"))
-        if self.done and self.results() is not None:
+        if self.done and self.has_summary():
             return
         with contextlib.ExitStack() as held:
             held.enter_context(attempt.lock_run_folder(self.path))
@@ -81,13 +79,12 @@ class RunFolder:
 
         config = self._config
         if self.read("environment.json", "versions") is None:
-            write_json(self.path / "environment.json", environment(config))
+            write_json(self.path / "environment.json", attempt.environment(config.seed, config.sampler.seed))
         if self.read("config.json", "identity") is None:
             write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
             write_json(self.path / "config.json", {"identity": config.identity, "resolved": plain(config)})
 
     def _restore(self) -> None:
-        """Count on from the attempt before."""
         state, number = self.read("state.json") or {}, 0
         try:
             self.seconds |= {name: float(value) for name, value in state.get("seconds", {}).items()}
@@ -99,8 +96,8 @@ class RunFolder:
 
     def refuse_if_taken_over(self) -> None:
         """Raise TOPRError when another attempt at the run began: this process was taken for dead."""
-        now = attempt.latest(self.path)
-        if self._attempt and now and now != self._attempt:
+        now = read_object(self.path / "state.json")[0].get("attempt", {})
+        if self._attempt and isinstance(now, dict) and now and now != self._attempt:
             raise TOPRError(
                 f"{self.path} was taken over by process {now.get('host')}:{now.get('pid')} (attempt {now.get('number')}"
                 f", begun {now.get('began')}), since this one was silent; nothing more is written by this one"
@@ -126,30 +123,7 @@ class RunFolder:
         with contextlib.suppress(TOPRError):  # a full disk: the error on its way says so
             self.save_state("stopped" if stopped else "failed")
 
-    # ---- what it was begun with, and what it ends with
-
-    @main_process_only
-    def refuse_changed(self, what: str, found: dict[str, str]) -> None:
-        """Raise TOPRError when one of these hashes is not what an earlier attempt noted.
-
-        what: `files`, by setting and file, or `models`, by setting.
-        """
-        before = self.noted(what)
-        before = found if before is None else before
-        if changed := [key for key in {**before, **found} if before.get(key) != found.get(key)]:
-            raise TOPRError(f"{changed[0]} has changed since {self.path} was begun; set another name, or remove that")
-
-    @main_process_only
-    def note(self, what: str, found: Any) -> None:
-        """Note in inputs.json what the run reads, for `refuse_changed`; a finished run stays as it is."""
-        stored = self.read("inputs.json", "files") or {}
-        if not self.done and stored.get(what) != found:
-            write_json(self.path / "inputs.json", {**stored, what: found})
-
-    def noted(self, what: str) -> dict[str, Any] | None:
-        """Read `files`, `models` or `looks` of inputs.json; None where it is silent."""
-        found = (self.read("inputs.json", "files") or {}).get(what)
-        return found if isinstance(found, dict) else None
+    # ---- what it says, and what it ends with
 
     def read(self, name: str, key: str = "") -> dict[str, Any] | None:
         """A JSON object of the folder; None where it is absent or, with a warning, damaged. key: one that it has."""
@@ -162,22 +136,19 @@ class RunFolder:
             warn(f"{path} is damaged" + (", and what it said of earlier attempts is lost" if not self.done else ""))
         return found
 
-    def results(self) -> str | None:
-        """The results of a finished run for people to read; None, with a warning, where its summary is damaged."""
-        path = self.path / "summary.json"
-        try:
-            return results(read_object(path)[0], self.path)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            warn(f"{path} is missing or damaged and is made again")
-            return None
+    def has_summary(self) -> bool:
+        """Check the summary of a finished run, with a warning where it is made again."""
+        if "final" in read_object(path := self.path / "summary.json")[0]:
+            return True
+        warn(f"{path} is missing or damaged and is made again")
+        return False
 
-    def show_finished(self) -> dict[str, Any]:
-        """Print the results of a run that finished before, and what of its files is lost; returns the summary."""
+    def finished(self) -> dict[str, Any]:
+        """The summary of a run that finished before; warns of what its files lost."""
         if lost := self.metrics.missing(self._config.iterations):
             warn(f"{self.metrics.path} lacks {lost}")
         if damaged := self.evaluations.damaged():
             warn(f"{self.evaluations.path}: {damaged} damaged")
-        say(f"finished before, nothing to do: {self.path}\n\n{self.results()}")
         return self.read("summary.json") or {}
 
     @property
@@ -200,10 +171,7 @@ class RunFolder:
 
     @main_process_only
     def remove_leftovers(self, iteration: int) -> None:
-        """Remove what a finished iteration leaves: its checkpoints, and the weights before it unless they are kept.
-
-        What a file system refuses to remove stays until the next call: NFS keeps files that are open.
-        """
+        """Remove the checkpoints of a finished iteration, and the weights before it unless they are kept."""
         self.refuse_if_taken_over()
         shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
         keep = self._config.checkpoint.keep_iterations
@@ -215,10 +183,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time the block under `name`; the seconds of earlier, killed attempts are kept.
-
-        A stop signal ends every stage at once but training, whose loops save first.
-        """
+        """Time the block under `name`; a stop signal ends every stage at once but training, whose loops save first."""
         assert name in STAGES, name
         self._stop.check()
         self.stage_name, self._began, self._progress = name, time.monotonic(), None
@@ -242,14 +207,13 @@ class RunFolder:
             self.stage_name = stage
 
     def _flush_timer(self) -> None:
-        """Count the seconds since the last call for the present stage."""
         now = time.monotonic()
         self.seconds[self.stage_name] += now - self._began
         self._began = now
 
     def add_across_ranks(self, name: str, amount: int) -> None:
         """Add to a counter of what this run did (tokens sampled, tokens scored) what all its processes did."""
-        self.counts[name] = self.counts.get(name, 0) + distributed.all_reduce_sum(amount)
+        self.counts[name] = self.counts.get(name, 0) + sum(distributed.all_gather(amount))
 
     @main_process_only
     def save_state(self, status: str = "running") -> None:

@@ -19,8 +19,8 @@ from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose_overrides import Composer, dotted
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
-from topr_exp.runs.console import warn
 from topr_exp.runs.preflight import check_files
+from topr_exp.runtime.exit_status import warn
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
@@ -44,10 +44,7 @@ class Plan:
 
 
 def plan(args: Namespace, trains: bool = True) -> Plan:
-    """The checked runs of a parsed command line; trains: whether they are runs, or evaluations.
-
-    Raises ConfigError with one line, also where the runs can't belong to one sweep.
-    """
+    """The checked runs of a parsed command line, or evaluations (not `trains`); ConfigError with one line."""
     composer = Composer(args)
     base = composer.base()
     sweep, jobs = composer.sweeps(base), []
@@ -88,10 +85,7 @@ def named_after_path(config: Config, overrides: list[str]) -> Config:
 
 
 def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfig:
-    """The cluster of a sweep that is resumed: that of its last launch, changed by `settings`.
-
-    Raises ConfigError with one line, also for a setting that would make other runs.
-    """
+    """The cluster of a resumed sweep: of its last launch, changed by `settings`; ConfigError for other settings."""
     for text in settings:
         if not belongs_to_cluster(text):
             raise ConfigError(f"{text}: only cluster settings can change when a sweep is resumed")
@@ -109,7 +103,6 @@ def belongs_to_cluster(override: str) -> bool:
 
 
 def check_sweep(jobs: list[Job]) -> None:
-    """Refuse runs that can't be one sweep: in several places or folders, or one of them twice."""
     first, seen = jobs[0].config, dict[Path, list[str]]()
     for job in jobs:
         config = job.config
@@ -127,7 +120,6 @@ def check_sweep(jobs: list[Job]) -> None:
 
 
 def refuse_plugins(base: DictConfig) -> None:
-    """Refuse a launcher or a sweeper that YAMLs choose, since nothing here would use it."""
     for kind in ("Launcher", "Sweeper"):
         given = base.hydra[kind.lower()]
         target = str(given._target_ if OmegaConf.is_dict(given) else given)

@@ -1,4 +1,4 @@
-"""Before anything starts: what the settings name is there and can be used (files, models, programs), a prompt is shown.
+"""Before anything starts: what the settings name is there, can be used, and is what the run was begun with.
 
 Problems and completions are read line by line, once for all runs of a sweep that name them.
 """
@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,30 +19,26 @@ from topr_exp.config.data import DataConfig, Reward
 from topr_exp.config.model import VLLMConfig
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import ProblemSets, load_problems
-from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
-from topr_exp.models import files
-from topr_exp.runs.console import warn
-from topr_exp.runs.inputs import model_folders, own_files
+from topr_exp.data.prompts import build_prompter
+from topr_exp.grading.grader import source_file
+from topr_exp.models import loading
+from topr_exp.models.loading import ADAPTER, check_folder, find_folder, refuse_damage, weights_fingerprint
 from topr_exp.runtime.distributed import check_device, main_process_only
-from topr_exp.runtime.files import write_text
-from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import disk_errors, known_digest, read_object, write_json
 from topr_exp.store.completions import read_lines, unknown_problem
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.config.settings import Config
+    from topr_exp.runs.folder import RunFolder
 
 LARGEST_REFUSED_SHARE = 0.05
-PROMPT = "prompt.txt"
-END = "◀"  # where the completion begins: a space before it would be the prompt's
-Stamp = tuple[str, int, int]  # of a file: where, bytes, time of change
+INPUTS = "inputs.json"
 
 
 def check_files(config: Config, trains: bool = True) -> None:
-    """Refuse (ConfigError) what is named and not there, or can't be used, as far as files on this machine tell.
-
-    What is on the hub shows when it is loaded. trains: False where a model is sampled from alone.
-    """
+    """Raise ConfigError for what is named and not on this machine, or can't be used; trains: False to sample alone."""
     data = config.data
     if config.tracking.name == "tensorboard":
         check_package("tensorboard", "tracking=tensorboard", "tensorboard")
@@ -77,13 +73,15 @@ def check_package(name: str, setting: str, extra: str) -> None:
 
 
 def check_models(config: Config) -> None:
-    """Refuse models on this machine that are missing, damaged or unfit."""
     folders = model_folders(config)
     if "model.path" in folders and config.model.revision is not None:
         raise ConfigError(f"model.revision={config.model.revision}: {config.model.path} is a folder, which has none")
     for key, folder in folders.items():
         check_model(key, folder, config)
-    ours, theirs = (rows_of(folders[key]) if key in folders else None for key in ("model.path", "model.reference"))
+    ours, theirs = (
+        loading.setting(folders[key], "vocab_size") if key in folders else None
+        for key in ("model.path", "model.reference")
+    )
     if ours is not None and theirs is not None and theirs < ours:
         raise ConfigError(
             f"model.reference={config.model.reference}: it has {theirs} tokens, the model of model.path {ours}"
@@ -91,25 +89,19 @@ def check_models(config: Config) -> None:
 
 
 def check_model(key: str, folder: Path, config: Config) -> None:
-    """Refuse what a model's own files rule out before it is loaded."""
     if not read_object(folder / "config.json")[0]:
         raise ConfigError(f"{key}: {folder / 'config.json'} holds no settings of a model")
-    if fault := files.damage(folder):
+    if fault := loading.damage(folder):
         raise ConfigError(f"{key}: in the model folder {folder} {fault}")
-    context, most = files.setting(folder, "max_position_embeddings"), config.sampler.max_new_tokens
+    context, most = loading.setting(folder, "max_position_embeddings"), config.sampler.max_new_tokens
     if key != "model.reference" and context is not None and most >= context:
         raise ConfigError(
             f"sampler.max_new_tokens must be below {context}, the tokens of the model's context; got {most}"
         )
     if key == "model.path" and config.model.lora is not None:
-        files.check_targets(config.model.lora, files.linear_layers(folder))
-    if key == "model.path" and config.data.chat and not files.has_chat_template(folder):
+        loading.check_targets(config.model.lora, loading.linear_layers(folder))
+    if key == "model.path" and config.data.chat and not loading.has_chat_template(folder):
         raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
-
-
-def rows_of(folder: Path) -> int | None:
-    """Tokens that a model has numbers for."""
-    return files.setting(folder, "vocab_size")
 
 
 # ---- problems
@@ -117,19 +109,17 @@ def rows_of(folder: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Key:
-    """Settings of problems and stamps of their files: what is read once for all runs that share it."""
+    """Settings of problems, with stamps of their files: what is read once for all runs that share it."""
 
     data: DataConfig = field(compare=False)
-    settings: str
-    stamps: tuple[Stamp, ...]
+    stamped: str
 
 
 def key_of(data: DataConfig) -> Key:
-    stamps = tuple(stamp(path) for _, path in (*data.files(), *own_files(data)))
-    return Key(data, json.dumps(plain(data)), stamps)
+    return Key(data, json.dumps([plain(data), *(stamp(path) for _, path in (*data.files(), *own_files(data)))]))
 
 
-def stamp(path: Path) -> Stamp:
+def stamp(path: Path) -> tuple[str, int, int]:
     status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
 
@@ -141,11 +131,27 @@ def problems(data: DataConfig) -> ProblemSets | None:
 
 @functools.lru_cache(maxsize=4)
 def read_problems(key: Key) -> ProblemSets:
-    return load_problems(key.data)
+    """Load problems; TOPRError where the grader refuses over 5 % of the golds, a warning where it refuses some."""
+    from topr_exp.grading import Grader
+
+    data, sets = key.data, load_problems(key.data)
+    tried = [(one, right) for one in (*sets.train, *sets.test) if (right := data.solution(one)) is not None]
+    with Grader(data.grader_name, graded=data.reward is Reward.graded, threshold=data.threshold) as grader:
+        outcomes = list(grader.grade((right, one.answer) for one, right in tried))
+    found = [each for each, outcome in zip(tried, outcomes, strict=True) if outcome.verdict != "correct"]
+    if found:
+        one, right = found[0]
+        text = (
+            f"data={data.name}: the grader {data.grader_name} refuses the gold of {len(found)} of {len(tried)} "
+            f"problems; the first is {one.id}, gold {one.answer!r:.80}, tried as {right!r:.120}"
+        )
+        if len(found) > LARGEST_REFUSED_SHARE * len(tried):
+            raise TOPRError(f"{text} (at most 5 % may be refused)")
+        warn(text)
+    return sets
 
 
 def check_problems(config: Config) -> None:
-    """Refuse (TOPRError) problems that can't be read or are too few, and golds that their own grader refuses."""
     sets = problems(config.data)
     if sets is None:
         return
@@ -155,62 +161,32 @@ def check_problems(config: Config) -> None:
     wanted = config.schedule.prompts
     if wanted is not None and wanted > len(sets.train):
         raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
-    if refused := refused_golds(key_of(config.data)):
-        warn(refused)
-
-
-@functools.lru_cache(maxsize=4)
-def refused_golds(key: Key) -> str | None:
-    """A warning where the grader refuses some golds; TOPRError where over 5 %: it is not the one for them."""
-    from topr_exp.grading import Grader
-
-    sets, name = read_problems(key), key.data.grader_name
-    tried = [(one, right) for one in (*sets.train, *sets.test) if (right := key.data.solution(one)) is not None]
-    with Grader(name, graded=key.data.reward is Reward.graded, threshold=key.data.threshold) as grader:
-        outcomes = list(grader.grade((right, one.answer) for one, right in tried))
-    found = [each for each, outcome in zip(tried, outcomes, strict=True) if outcome.verdict != "correct"]
-    if not found:
-        return None
-    one, right = found[0]
-    text = (
-        f"data={key.data.name}: the grader {name} refuses the gold of {len(found)} of {len(tried)} problems; the "
-        f"first is {one.id}, gold {one.answer!r:.80}, tried as {right!r:.120}"
-    )
-    if len(found) > LARGEST_REFUSED_SHARE * len(tried):
-        raise TOPRError(f"{text} (at most 5 % may be refused)")
-    return text
 
 
 # ---- completions made elsewhere
 
 
 def check_completions(config: Config, source: str) -> None:
-    """Refuse (TOPRError) a file of completions with a malformed line, or one that answers no training problem.
-
-    What needs the model, and a table of the store, is checked once the model is loaded, before anything is sampled.
-    """
+    """Refuse (TOPRError) a file of completions with a malformed line, or one that answers no training problem."""
     sets = problems(config.data)
     known = None if sets is None else frozenset(problem.id for problem in sets.train)
     if Path(source).is_file():
-        read_completions(source, stamp(Path(source)), known)
+        read_completions(stamp(Path(source)), known)
 
 
 @functools.lru_cache(maxsize=4)
-def read_completions(source: str, at: Stamp, known: frozenset[str] | None) -> None:
-    for number, row in enumerate(read_lines(Path(source)), start=1):
+def read_completions(at: tuple[str, int, int], known: frozenset[str] | None) -> None:
+    for number, row in enumerate(read_lines(Path(at[0])), start=1):
         name = row.get("problem_id")
         if known is not None and name not in known and not {"question", "gold"} <= row.keys():
-            raise unknown_problem(source, number, name)
+            raise unknown_problem(at[0], number, name)
 
 
 # ---- the machine
 
 
 def check_machine(configs: Iterable[Config]) -> None:
-    """Refuse an output folder that can't be made, and a GPU or sampler that is not on the machine of the runs.
-
-    Finished runs need neither.
-    """
+    """Refuse an output folder that can't be made, and a GPU or sampler that unfinished runs need and is not here."""
     runs = [config for config in configs if not (config.folder / "DONE").exists()]
     for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
         check_output_dir(folder.absolute(), name)
@@ -232,52 +208,110 @@ def check_output_dir(folder: Path, name: str) -> None:
         raise ConfigError(f"output_dir={name}: cannot make {folder} ({error.strerror})") from None
 
 
-# ---- a prompt for people to read
-
-
-def preview_prompt(config: Config) -> str:
-    """The prompt of the first training problem as the model gets it, with the tokenizer alone loaded."""
-    from transformers import AutoTokenizer
-
-    sets, model = problems(config.data), config.model
-    # Problems that are elsewhere, as on the hub, are not fetched for this.
-    question = sets.train[0].question if sets is not None else "{question}"
-    fields = sets.train[0].fields if sets is not None else {}
-    prompter = build_prompter(config.data)
-    if config.task.verifies:  # the solution is sampled
-        assert config.task.template is not None
-        question = config.task.template.replace("{question}", question)
-        prompter = Prompter("{question}", (), bool(config.task.chat), ())
-    folder = model_folders(config).get("model.path")
-    options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
-    if folder is None:
-        options |= {"revision": model.revision or "main", "local_files_only": True}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder or model.path, **options)
-    except Exception as error:  # transformers raises many types for tokenizers that it can't read
-        if folder is not None:
-            reason = " ".join(str(error).split())
-            raise TOPRError(f"model folder {folder}: its tokenizer can't be loaded: {reason}") from error
-        if prompter.chat:
-            return f"prompt: goes through the chat template of {model.path}, which is not on this machine yet"
-        why = f"{model.path} is not on this machine yet, which would show its tokens"
-        return shown_prompt(prompter.render(question, fields=fields), why, prompter.stop)
-    ids = tokenizer(prompter.render(question, tokenizer, fields), add_special_tokens=False)["input_ids"]
-    return shown_tokens(files.with_bos(ids, tokenizer.bos_token_id), tokenizer, prompter.stop)
+# ---- inputs: a run goes on only with those that it was begun with
 
 
 @main_process_only
-def write_prompt(folder: Path, questions: TokenizedProblems, tokenizer: Any) -> None:
-    """Write the first prompt of a run into its folder."""
-    write_text(folder / PROMPT, shown_tokens(questions.prompts[0].tolist(), tokenizer, questions.stop) + "\n")
+def refuse_changed_inputs(run: RunFolder, config: Config) -> None:
+    """Raise TOPRError when a file or a model folder is not what the run was begun with. Nothing is written."""
+    if (noted := run.read(INPUTS, "files")) is not None:
+        refuse_changed(run, noted, inputs_of(config))
 
 
-def shown_tokens(ids: Sequence[int], tokenizer: Any, stop: Sequence[str]) -> str:
-    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return shown_prompt(text, f"{len(ids)} tokens", stop)
+@main_process_only
+def note_inputs(run: RunFolder, found: dict[str, dict[str, str]]) -> None:
+    """Note hashes by kind and setting, where an earlier attempt did not; TOPRError where it noted others."""
+    noted = run.read(INPUTS, "files") or {}
+    refuse_changed(run, noted, found)
+    if (now := {**noted, **found}) != noted:
+        write_json(run.path / INPUTS, now)
 
 
-def shown_prompt(text: str, what: str, stop: Sequence[str]) -> str:
-    """A prompt with a line above it that says how to read it."""
-    ends = f" and ends before {' or '.join(json.dumps(each, ensure_ascii=False) for each in stop)}" if stop else ""
-    return f"prompt of the first training problem ({what}; the completion begins at {END}{ends}):\n{text}{END}"
+def note_model_of_the_hub(run: RunFolder, config: Config, fingerprint: str) -> None:
+    """Note the model of `model.path` once it is loaded, since the hub may have another one later."""
+    if "model.path" not in model_folders(config):
+        note_inputs(run, {"hub": {"model.path": fingerprint}})
+
+
+def refuse_changed(run: RunFolder, noted: dict[str, Any], found: dict[str, dict[str, str]]) -> None:
+    for kind, now in found.items():
+        before = noted[kind] if isinstance(noted.get(kind), dict) else now
+        if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
+            raise TOPRError(f"{changed[0]} has changed since {run.path} was begun; set another name, or remove that")
+
+
+def inputs_of(config: Config) -> dict[str, dict[str, str]]:
+    """Hashes of the files and of the models on this machine that settings name."""
+    models = {key: weights_fingerprint(path) for key, path in model_folders(config).items()}
+    return {"files": fingerprints(config), "models": models}
+
+
+@main_process_only
+def refuse_damaged_model(folder: Path) -> None:
+    """Raise TOPRError when the model of a finished run is not what it was."""
+    try:
+        check_folder(folder, str(folder))
+    except TOPRError as error:
+        remedy = "restore it, or remove it and DONE beside it, and the same command trains it again"
+        raise TOPRError(f"{error}; {remedy}") from None
+    for part in (folder, folder / ADAPTER):
+        refuse_damage(part)
+
+
+def keep_threads(run: RunFolder, config: Config) -> None:
+    """Compute with as many CPU threads as the run was begun with, since their number decides the last digits."""
+    import torch
+
+    before, now = (run.read("environment.json") or {}).get("threads"), torch.get_num_threads()
+    if before is None or before == now:
+        return
+    if config.cluster.threads is None:
+        torch.set_num_threads(before)
+    else:
+        warn(f"the run was begun with cluster.threads={before}; with {now} its last digits may differ")
+
+
+def model_folders(config: Config) -> dict[str, Path]:
+    """The models that a run reads from this machine, by setting; those on the hub are known once they are loaded."""
+    names = {
+        "model.path": config.model.path,
+        "model.reference": config.model.reference,
+        "task.solver": config.task.solver,
+    }
+    found = {key: find_folder(name, key) for key, name in names.items() if name is not None}
+    return {key: path for key, path in found.items() if path is not None}
+
+
+def fingerprints(config: Config) -> dict[str, str]:
+    """A hash of each file that a setting names, by setting and name; models are known by their weights instead."""
+    found = {}
+    for key, path in named_files(config):
+        with disk_errors(f"read {path}"):
+            found[f"{key} ({path.name})"] = known_digest(path)
+    return found
+
+
+def named_files(config: Config) -> Iterator[tuple[str, Path]]:
+    data = config.data
+    for key, path in data.files():
+        yield f"data.{key}", path
+    for key, name in (("data.completions", data.completions), ("data.fewshot_file", data.fewshot_file)):
+        if name is not None and Path(name).is_file():
+            yield key, Path(name)
+    yield from own_files(data)
+    if source := file_of_class(config.algo):
+        yield "algo._target_", source
+
+
+def own_files(data: DataConfig) -> Iterator[tuple[str, Path]]:
+    """The user's code behind problems and grades, each file with the setting that names it."""
+    if path := source_file(data.grader_name):
+        yield "data.grader", path
+    if path := file_of_class(data):
+        yield "data._target_", path
+
+
+def file_of_class(settings: object) -> Path | None:
+    module = type(settings).__module__
+    spec = None if module.startswith("topr_exp.") else importlib.util.find_spec(module)
+    return Path(spec.origin) if spec is not None and spec.origin else None

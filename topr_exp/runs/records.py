@@ -14,13 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from topr_exp.runs.console import warn
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.files import disk_errors, write_text
-from topr_exp.runtime.jsonfiles import read_lines
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import disk_errors, read_lines, write_text
 
 Record = dict[str, Any]
-SHOWN = 10  # most updates that a warning names
 
 
 # ---- writing
@@ -36,10 +34,7 @@ class Metrics:
 
     @main_process_only
     def rewind(self, iteration: int, step: int) -> None:
-        """Drop the lines after `step` of `iteration` (and damaged ones): they will be written again.
-
-        A warning names the updates before, whose lines are lost.
-        """
+        """Drop the lines after `step` of `iteration`, to write them again; a warning counts lost ones before."""
         kept = {place: record for place, record in self._updates().items() if place <= (iteration, step)}
         write_lines(self.path, kept.values())
         if lost := missing_updates(kept, iteration, step):
@@ -122,14 +117,13 @@ def write_lines(path: Path, records: Iterable[Record]) -> None:
 
 
 def missing_updates(there: Iterable[tuple[int, int]], iterations: int, end: int | None = None) -> str:
-    """The updates of some iterations that are not there, in words; end: the last one of the last iteration."""
+    """Count the updates of some iterations that are not there, in words; end: the last one of the last iteration."""
     parts, known = [], set(there)
     for iteration in range(1, iterations + 1):
         steps = {step for place, step in known if place == iteration}
         last = end if end is not None and iteration == iterations else max(steps, default=0)
-        if lost := [step for step in range(1, last + 1) if step not in steps]:
-            shown = ", ".join(map(str, lost[:SHOWN])) + (", ..." if len(lost) > SHOWN else "")
-            parts.append(f"{len(lost)} of {last} updates of iteration {iteration} ({shown})")
+        if lost := sum(step not in steps for step in range(1, last + 1)):
+            parts.append(f"{lost} of {last} updates of iteration {iteration}")
         elif not steps and (end is None or iteration != iterations):
             parts.append(f"all updates of iteration {iteration}")
     return " and ".join(parts)

@@ -34,10 +34,7 @@ def launched_processes() -> int:
 
 @contextlib.contextmanager
 def process_group(device: str) -> Iterator[None]:
-    """Be one of the processes of a run while the block runs; each takes the GPU of its local rank.
-
-    device: auto, cpu or cuda. Raises ConfigError where a process would have no GPU to itself.
-    """
+    """Be one of the processes of a run while the block runs; ConfigError where one would have no GPU to itself."""
     global _rank, _size
     if launched_processes() == 1:
         yield
@@ -125,11 +122,6 @@ def all_gather(value: T) -> list[T]:
     values: list[Any] = [None] * _size
     distributed.all_gather_object(values, value)
     return values
-
-
-def all_reduce_sum(value: int) -> int:
-    """The sum over all processes."""
-    return sum(all_gather(value))
 
 
 def all_reduce_sum_(values: Tensor) -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.types import ConfigError, TOPRError
 
@@ -59,8 +60,20 @@ def print_error(error: object) -> None:
     print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
 
 
-def print_warning(text: str) -> None:
-    print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+def say(text: str = "") -> None:
+    """A line for the user, at once also when piped; once for all processes of a run."""
+    if distributed.is_main_process():
+        print(text, flush=True)
+
+
+def warn(text: str) -> None:
+    """A line that must not be lost among results; once for all processes of a run."""
+    if distributed.is_main_process():
+        print(f"warning: {printable(text)}", file=sys.stderr, flush=True)
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 class Line(logging.Formatter):

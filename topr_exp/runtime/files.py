@@ -1,4 +1,4 @@
-"""Files and folders written whole or not at all, checksums, and the one-line errors of a disk that refuses.
+"""Files and folders written whole or not at all, checksums, JSON, and the one-line errors of a disk that refuses.
 
 A folder of weights (a checkpoint, a trained model) carries `checksums.json`: the SHA-256 of each of its files by name,
 and under its own name that of the list, so that a list that lost entries is found as well.
@@ -6,24 +6,28 @@ and under its own name that of the list, so that a list that lost entries is fou
 
 from __future__ import annotations
 
+import codecs
 import errno
+import functools
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from topr_exp.runtime.jsonfiles import read_object
-from topr_exp.types import TOPRError
+from topr_exp.types import TOPRError, has_half_pair
 
 TEMPORARY = ".tmp"  # ends the name of every file that may be deleted at any time
 DIGEST_BYTES = 16
 CHECKSUMS = "checksums.json"
+DEEPEST = 24  # lists and objects within one another; those of a run's files are 6 deep
+LONGEST_WHOLE = 300  # digits, so that a float can hold it
+MISSING = "is missing"
 
 _REASONS = {
     errno.ENOSPC: "the disk is full",
@@ -47,7 +51,6 @@ def disk_errors(doing: str, note: Callable[[], str] = str) -> Iterator[None]:
 
 
 def unique_name() -> str:
-    """12 hexadecimal digits that no other process has."""
     return os.urandom(6).hex()
 
 
@@ -57,13 +60,15 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def flushed_sha256(path: Path) -> str:
-    """SHA-256 of a file that was just written, which reaches the disk meanwhile: neither waits for the other."""
-    with ThreadPoolExecutor(1) as pool:
-        flushing = pool.submit(sync_folder, path)  # opening and fsync work alike on files and folders
-        found = file_digest(path)
-        flushing.result()
-    return found
+def known_digest(path: Path) -> str:
+    """SHA-256 of a file, which this process reads once while its size and time stay."""
+    status = path.stat()
+    return _digest(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache
+def _digest(path: Path, size: int, changed: int) -> str:
+    return file_digest(path)
 
 
 def write_checksums(folder: Path, known: Mapping[str, str] | None = None) -> None:
@@ -71,15 +76,12 @@ def write_checksums(folder: Path, known: Mapping[str, str] | None = None) -> Non
     found = dict(known or {})
     for path in folder.iterdir():
         if path.is_file() and path.name not in found:
-            found[path.name] = flushed_sha256(path)
+            found[path.name] = file_digest(path)
     write_json(folder / CHECKSUMS, {**found, CHECKSUMS: _sha256_of_list(found)})
 
 
 def find_damage(folder: Path, known: Mapping[str, str] | None = None, part: slice = slice(None)) -> str | None:
-    """The first file of a folder that is not what its checksums say, in words; None where all are right.
-
-    known: checksums that were computed before. part: of the names, where several processes share the work.
-    """
+    """The first file of a folder (of a part of its names) that is not as its checksums or `known` ones say; or None."""
     listed = read_object(folder / CHECKSUMS)[0]
     if listed.pop(CHECKSUMS, None) != _sha256_of_list(listed):
         return f"{CHECKSUMS} is no whole list of checksums"
@@ -119,7 +121,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable."""
+    """Make renames in a folder durable, or what a file holds."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -162,10 +164,7 @@ def _check_guards(path: Path) -> None:  # called last, since flushing may have t
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that becomes `path` (replacing it) when the block ends without an error.
-
-    Its files have the folder's rights: some libraries write theirs for their owner alone.
-    """
+    """A temporary folder that becomes `path` (replacing it) when the block ends; its files get the folder's rights."""
     temporary = path.with_name(f"{path.name}.{unique_name()}{TEMPORARY}")
     with disk_errors(f"write {path}"), library_errors():
         temporary.mkdir(parents=True)
@@ -195,3 +194,94 @@ def library_errors() -> Iterator[None]:
         if type(error).__name__ == "SafetensorError" and number:
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from None
         raise
+
+
+# ---- JSON: a line of the user's that is wrong is refused, damage of a run's files raises no error
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number the lines of a user's file with their objects; TOPRError names file and line where one holds none."""
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                if line.strip():
+                    yield number, strict_object(f"{path}:{number}", line)
+    except OSError as error:
+        raise TOPRError(f"{path} can't be read: {error.strerror}") from None
+
+
+def strict_object(where: str, line: bytes) -> dict[str, Any]:
+    """The JSON object of a user's line; TOPRError that begins with `where`."""
+    try:
+        row = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise TOPRError(f"{where}: not UTF-8 text") from None
+    except (ValueError, RecursionError) as error:  # a number of over 4300 digits, nested too deep
+        raise TOPRError(f"{where}: not valid JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise TOPRError(f"{where}: expected a JSON object, found {type(row).__name__}")
+    if b"\\u" in line and has_half_pair(json.dumps(row, ensure_ascii=False)):
+        raise TOPRError(f"{where}: holds half of a surrogate pair, which is no character")
+    return row
+
+
+def read_object(path: Path) -> tuple[dict[str, Any], str]:
+    """Read the JSON object in a file; {} and the reason where there is none or an empty one."""
+    try:
+        found = parse_object(path.read_bytes())
+    except FileNotFoundError:
+        return {}, MISSING
+    except OSError as error:
+        return {}, f"can't be read ({error.strerror})"
+    return found or {}, "holds no JSON object" if found is None else "" if found else "holds nothing"
+
+
+def read_lines(path: Path, *, growing: bool = False) -> tuple[list[dict[str, Any]], int]:
+    """Read the JSON objects of a file, one a line, and count the lines that hold none.
+
+    growing: another process writes the file, so that a line without an end is left out.
+    """
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1] if growing else content
+    found = [parse_object(line) for line in whole.splitlines()]
+    return [each for each in found if each is not None], found.count(None)
+
+
+def parse_object(line: bytes) -> dict[str, Any] | None:
+    """Read a JSON object, or None; numbers that no float holds become None, halves of surrogate pairs "?"."""
+    try:
+        text = line.decode()
+        record = DECODER.decode(text)
+        if text.count("[") + text.count("{") > DEEPEST and not is_shallow(record):
+            return None
+        if "\\u" in text:
+            record = json.loads(json.dumps(record, ensure_ascii=False).encode(errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def is_shallow(value: Any, levels: int = DEEPEST) -> bool:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(is_shallow(each, levels - 1) for each in inside)
+
+
+def number(value: Any) -> float | None:
+    """A value as a finite number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if abs(value) < float("inf") else None  # also false for nan
+
+
+def finite(digits: str) -> float | None:
+    """A number of JSON as a float; None for one that no float holds."""
+    value = float(digits)
+    return None if math.isinf(value) else value
+
+
+DECODER = json.JSONDecoder(
+    parse_constant=lambda _: None,
+    parse_float=finite,
+    parse_int=lambda digits: int(digits) if len(digits) < LONGEST_WHOLE else None,
+)

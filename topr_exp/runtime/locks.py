@@ -82,10 +82,7 @@ class Lock:
 
 
 def acquire(path: Path) -> Lock | Owner:
-    """Take the lock `path` for this process; the process that holds it if there is one.
-
-    Raises OSError when the folder is not there or can't be written.
-    """
+    """Take a lock, or return the process that holds it; OSError where its folder is missing or not writable."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -149,7 +146,6 @@ def _try_lock(descriptor: int, kind: int) -> bool | None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """True if an open file is still the one at `path`."""
     with suppress(FileNotFoundError):
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     return False

@@ -20,10 +20,7 @@ listener: Callable[[dict[str, Any]], None] | None = None
 
 
 class Progress:
-    """Counts `total` units of work, with their rate and the time left, on standard error.
-
-    `rate_unit` is what the rate counts when that is not the unit itself (tokens, say): see `update`.
-    """
+    """Counts `total` units of work with rate (of `rate_unit`, as tokens) and time left, on standard error."""
 
     def __init__(self, label: str, total: int, unit: str, *, done: int = 0, rate_unit: str | None = None) -> None:
         self.label, self.total, self.unit, self.rate_unit = label, total, unit, rate_unit or unit

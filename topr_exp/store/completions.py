@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime.files import disk_errors, file_digest, whole_file
-from topr_exp.runtime.jsonfiles import strict_object
+from topr_exp.runtime.files import disk_errors, file_digest, strict_object, whole_file
 from topr_exp.store.table import Store, Table
 from topr_exp.types import TOPRError
 

@@ -18,15 +18,13 @@ from pathlib import Path
 
 from topr_exp.config.cluster import SlurmCluster
 from topr_exp.runs import attempt
-from topr_exp.runs.console import say, warn
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import exit_status, say, warn
 from topr_exp.sweeps import slurm
-from topr_exp.sweeps.status import ACTIVE, count_states, read_statuses, status_table
-from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SUBMITIT, Run, find, lock_sweep, open_sweep, read_runs
+from topr_exp.sweeps.status import ACTIVE, read_statuses, status_table
+from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SUBMITIT, Run, find, lock_sweep, open_sweep
 from topr_exp.types import TOPRError
 
-OUTPUTS = Path("outputs")  # output_dir unless it is set
 LINES = 40  # that `logs` shows
 
 
@@ -37,10 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (function, text) in COMMANDS.items():
         each = commands.add_parser(name, help=text, description=text)
         each.set_defaults(function=function)
-        optional = "?" if name == "status" else None
-        each.add_argument(
-            "folder", type=Path, nargs=optional, help=f"the sweep's folder: output_dir/name, as {OUTPUTS}/x"
-        )
+        each.add_argument("folder", type=Path, help="the sweep's folder: output_dir/name, as outputs/x")
         if name == "resume":
             each.add_argument("settings", nargs="*", help="other settings of the cluster, as in cluster.jobs=4")
         if name in ("cancel", "logs"):
@@ -51,28 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_status(partial(given.pop("function"), **given))
 
 
-def list_sweeps() -> int:
-    """One line a sweep, the one that was launched last at the end."""
-    found = []
-    for folder in sorted(OUTPUTS.glob("*/")):
-        try:
-            if runs := read_runs(folder):
-                found.append((max(run.launched for run in runs), folder, runs))
-        except TOPRError as error:
-            warn(f"{error}; a sweep in it is left out")
-    if not found:
-        raise TOPRError(f"there is no sweep in {OUTPUTS}; give output_dir/name of a sweep that is elsewhere")
-    for _, folder, runs in sorted(found, key=lambda sweep: sweep[:2]):
-        statuses, queue = read_statuses(runs)
-        say(f"{folder}: {count_states(statuses)}")
-        if queue.note:
-            warn(f"{folder}: {queue.note}")
-    return 0
-
-
-def status(folder: Path | None) -> int:
-    if folder is None:
-        return list_sweeps()
+def status(folder: Path) -> int:
     statuses, queue = read_statuses(open_sweep(folder))
     if queue.note:
         warn(queue.note)
@@ -158,7 +132,7 @@ def log_of(run: Run) -> Path:
 
 
 COMMANDS = {
-    "status": (status, "one line a run: state, stage, time left, pass@1, Slurm id, last error; or one line a sweep"),
+    "status": (status, "one line a run: state, stage, time left, pass@1, Slurm id, last error"),
     "resume": (resume, "start again what is unfinished or failed and at work nowhere"),
     "cancel": (cancel, "stop runs, with a checkpoint; all of them when none is named"),
     "logs": (logs, f"the last {LINES} lines that a run printed, the file that has all, and the error that ended it"),

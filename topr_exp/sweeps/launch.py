@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from topr_exp.config.cluster import ClusterConfig, LocalCluster, SlurmCluster
-from topr_exp.config.settings import Config
-from topr_exp.runs.console import plural, say, warn
 from topr_exp.runs.folder import RunFolder, refuse_other_experiment
-from topr_exp.runs.inputs import refuse_changed_inputs
-from topr_exp.runs.plan import Plan
-from topr_exp.runtime.jsonfiles import read_object
+from topr_exp.runs.plan import Job, Plan
+from topr_exp.runs.preflight import refuse_changed_inputs
+from topr_exp.runtime.exit_status import plural, say, warn
+from topr_exp.runtime.files import read_object
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.processes import run_locally
@@ -38,17 +37,14 @@ def preview(plan: Plan) -> str:
         # An override with line breaks as bash takes it.
         given = ["$'" + text.replace("\n", "\\n") + "'" if "\n" in text else text for text in job.overrides]
         words = " ".join(text for text in given if not text.startswith("dry_run="))
-        rows.append([str(number), state_before(job.config), str(job.config.folder), words])
+        rows.append([str(number), state_before(job), str(job.config.folder), words])
     where = plan.jobs[0].config.cluster.name
     return "\n".join([*aligned(rows), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
 
 
-def state_before(config: Config) -> str:
-    """Classify a run as new, resumable, running or done; TOPRError when it would be refused.
-
-    (Its folder holds another experiment, or what it was begun with has changed.)
-    """
-    folder = config.folder
+def state_before(job: Job) -> str:
+    """Classify a run as new, resumable, running or done; TOPRError where its folder or inputs are another run's."""
+    config, folder = job.config, job.config.folder
     refuse_other_experiment(config, read_object(folder / "config.json")[0] or None)
     refuse_changed_inputs(RunFolder(config), config)
     if (folder / "DONE").exists():
@@ -61,7 +57,7 @@ def state_before(config: Config) -> str:
 def launch(plan: Plan, arguments: list[str]) -> int:
     """Start a sweep, or what is unfinished of it; returns the exit code."""
     # Refuses a folder that holds another experiment, before anything starts.
-    states = {state_before(job.config) for job in plan.jobs}
+    states = {state_before(job) for job in plan.jobs}
     config = plan.jobs[0].config
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()
@@ -78,7 +74,6 @@ def launch(plan: Plan, arguments: list[str]) -> int:
 def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
     """Run what is unfinished and active nowhere, here or on Slurm; print the table of all; return the exit code."""
     sweep = runs[0].folder.parent
-    slurm.recover(runs)
     before, queue = read_statuses(runs)
     unfinished = [each.run for each in before if each.state != DONE]
     todo = [each.run for each in before if each.state not in (DONE, *ACTIVE)]
@@ -103,10 +98,7 @@ def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
 
 
 def show_results(runs: Sequence[Run], code: int, *, new: bool) -> int:
-    """Print how the runs stand, and a report where there are new results; the exit code, 1 where some are unfinished.
-
-    code: other than 0 where the sweep was stopped.
-    """
+    """Print how the runs stand and any new report; returns `code` if the sweep was stopped, else 1 if unfinished."""
     sweep, (statuses, _) = runs[0].folder.parent, read_statuses(runs)
     say("\n" + status_table(statuses))
     if new and not code:

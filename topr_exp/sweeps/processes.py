@@ -118,10 +118,7 @@ def threads_per_run(jobs: int) -> int | None:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Compute with so many CPU threads, in processes that this one starts too; None leaves torch's choice.
-
-    It is a default: `cluster.threads` and what a run noted when it was begun decide over it.
-    """
+    """Set the default number of CPU threads (None: torch's), of child processes too; `cluster.threads` goes before."""
     if threads is not None:
         import torch
 
@@ -133,10 +130,7 @@ def limit_threads(threads: int | None) -> None:
 
 
 def run_locally(runs: Sequence[Run], jobs: int, report: Callable[[Run, Any], None]) -> None:
-    """Run these, `jobs` at once; `report(run, error)` after each, the error None for one that is done.
-
-    When a signal stops the sweep the runs are told to stop too; Interrupted is raised once they have saved and ended.
-    """
+    """Run these, `jobs` at once; `report(run, error)` after each. A signal stops them, and Interrupted is raised."""
     processes = max(run.settings["cluster"]["processes"] for run in runs)
     share = threads_per_run(min(jobs, len(runs)) * processes)
     waiting, slots = list(reversed(runs)), list(reversed(range(jobs)))
@@ -162,7 +156,6 @@ def run_locally(runs: Sequence[Run], jobs: int, report: Callable[[Run, Any], Non
 
 @contextlib.contextmanager
 def _killing(children: Iterable[Child]) -> Iterator[None]:
-    """Kill those that are left when the block ends, however it ends."""
     try:
         yield
     finally:
@@ -171,7 +164,6 @@ def _killing(children: Iterable[Child]) -> Iterator[None]:
 
 
 def run_one(run: Run, log: Path, share: int | None, slot: int) -> None:
-    """One run of a sweep, in its process."""
     choose_gpus(slot, run.settings["cluster"]["processes"])
     limit_threads(share)
     run_processes(run.enter(), log)
@@ -189,11 +181,7 @@ def choose_gpus(slot: int, count: int) -> None:
 
 
 def run_processes(config: Config, log: Path | None = None) -> None:
-    """A run: in this process, or in as many as `cluster.processes` says unless torchrun or Slurm started them.
-
-    Raises what the run raises, Interrupted too; an error that is no TOPRError is printed by its process and raised as a
-    line.
-    """
+    """A run in this process, or in as many as `cluster.processes` says; raises what the run raises."""
     size, launched = config.cluster.world_size, distributed.launched_processes()
     if launched > 1:
         if size not in (1, launched):
@@ -226,10 +214,7 @@ def run_processes(config: Config, log: Path | None = None) -> None:
 
 @contextlib.contextmanager
 def rendezvous() -> Iterator[dict[str, str]]:
-    """Set the variables by which torch finds the processes of this machine, while the block runs.
-
-    As under torchrun, torch's store is in the process that starts the others, so that nobody can take its port.
-    """
+    """Variables by which processes find torch's store, kept here as under torchrun so that nobody takes its port."""
     forkserver.set_forkserver_preload(PRELOAD)
     forkserver.ensure_running()  # it imports torch at the same time
     from torch.distributed import TCPStore
@@ -264,7 +249,6 @@ def supervise(children: Sequence[Child], stop: StopFlag) -> list[Any]:
 
 
 def run_rank(config: Config, rank: int, place: dict[str, str]) -> None:
-    """A run, as one of its processes."""
     size = config.cluster.world_size
     os.environ.update(place, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
     limit_threads(threads_per_run(size))

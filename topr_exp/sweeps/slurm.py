@@ -1,6 +1,6 @@
-"""Slurm: runs of a sweep as one job array, through Submitit; and the state of jobs, by squeue and sacct.
+"""Slurm: runs of a sweep as one job array, through Submitit; and the state of jobs, by squeue.
 
-Nothing relies on an answer about jobs: Slurm may be slow, down, or without accounting. Then the runs' files have to do.
+Nothing relies on an answer about jobs: Slurm may be slow, or down. Then the runs' files have to do.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ TIME_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)  # the time limit is near, or th
 
 
 class Entry(NamedTuple):
-    """A job as Slurm has it."""
-
     state: str  # Slurm's word, as in RUNNING or CANCELLED
     reason: str = ""  # why it waits
 
@@ -62,20 +60,12 @@ def query(ids: Iterable[str]) -> Queue:
     wanted, queue = set(ids), Queue()
     if not wanted:
         return queue
-    rows, problem = run_slurm("squeue", "-h", "-r", "-t", "all", "-j", arrays(wanted), "-o", "%i|%T|%r")
+    arrays = ",".join(sorted({name.split("_")[0] for name in wanted}))
+    rows, problem = run_slurm("squeue", "-h", "-r", "-t", "all", "-j", arrays, "-o", "%i|%T|%r")
     if problem and "Invalid job id" not in problem:  # which is what it says when all of them ended long ago
         return Queue(answered=False, note=f"Slurm does not answer ({problem}); going on by the runs' files")
     queue.entries = {row[0]: Entry(row[1], row[2]) for row in rows if row[0] in wanted}
-    if gone := wanted - queue.entries.keys():
-        rows, problem = run_slurm("sacct", "-n", "-P", "-X", "-j", arrays(gone), "-o", "JobID,State")
-        if problem:
-            queue.note = f"Slurm's accounting does not answer (sacct: {problem}); going on by the runs' files"
-        queue.entries |= {row[0]: Entry(row[1].split(" ")[0]) for row in rows if row[0] in gone}
     return queue
-
-
-def arrays(ids: Iterable[str]) -> str:
-    return ",".join(sorted({name.split("_")[0] for name in ids}))
 
 
 def run_slurm(*command: str) -> tuple[list[list[str]], str]:
@@ -103,22 +93,12 @@ def require() -> None:
 
 
 def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
-    """Submit runs as one array and note its id with each; returns a line that says so.
-
-    Raises ConfigError, with Slurm's own words, when it refuses.
-    """
-    name = f"topr-{os.urandom(4).hex()}"
-    for index, run in enumerate(runs):  # before Slurm knows: `recover` finds the jobs by name if this process is killed
-        run.job, run.slurm = f"{name}_{index}" if len(runs) > 1 else name, None
-        run.save()
+    """Submit runs as one array and note its ids; returns a line that says so. ConfigError with Slurm's own words."""
     tasks = [dataclasses.replace(run, folder=run.folder.resolve()) for run in runs]
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
-            jobs = make_executor(sweep, cluster, name).map_array(Task(), tasks)
+            jobs = make_executor(sweep, cluster).map_array(Task(), tasks)
     except Exception as error:
-        for run in runs:
-            run.job = None
-            run.save()
         raise ConfigError(describe_refusal(error, cluster)) from None
     for run, job in zip(runs, jobs, strict=True):
         run.slurm = job.job_id
@@ -129,8 +109,7 @@ def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
     return f"submitted to Slurm: {what}, {where}\nfollow it: python -m topr_exp.sweeps status {sweep}"
 
 
-def make_executor(sweep: Path, cluster: SlurmCluster, name: str) -> Any:
-    """Submitit's executor with the settings of the cluster."""
+def make_executor(sweep: Path, cluster: SlurmCluster) -> Any:
     import submitit
 
     setup = list(cluster.setup or [])
@@ -144,7 +123,7 @@ def make_executor(sweep: Path, cluster: SlurmCluster, name: str) -> Any:
     executor = submitit.AutoExecutor(folder=sweep / SUBMITIT / "%j", cluster="slurm", **counted)
     executor.update_parameters(
         **{key: value for key, value in values.items() if value is not None},
-        name=name,
+        name=f"topr-{sweep.name}",
         tasks_per_node=cluster.gpus_per_node or 1,
         slurm_srun_args=["--kill-on-bad-exit=1"],  # the other tasks would wait for one that failed
         slurm_setup=setup or None,
@@ -155,28 +134,11 @@ def make_executor(sweep: Path, cluster: SlurmCluster, name: str) -> Any:
 
 
 def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
-    """Why sbatch refused, in one line."""
     lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
     reason = "; ".join(line.split("error:", 1)[1].strip() for line in lines) or attempt.message(error)
     if "partition" in reason and (rows := run_slurm("sinfo", "-h", "-o", "%R")[0]):
         reason += f" (cluster.partition={cluster.partition}; there are: {', '.join(sorted({row[0] for row in rows}))})"
     return f"Slurm refuses the jobs: {reason}"
-
-
-def recover(runs: Iterable[Run]) -> None:
-    """Find the jobs of runs whose id was not noted, because the launcher was killed right then.
-
-    Raises TOPRError where Slurm does not answer: to take its silence for a no would submit the runs twice.
-    """
-    lost = {run.job: run for run in runs if run.job and not run.slurm}
-    for name in {job.split("_")[0] for job in lost}:
-        rows, problem = run_slurm("squeue", "-h", "-t", "all", "-n", name, "-o", "%F")
-        if problem:
-            raise TOPRError(f"{problem}: some runs may be queued already; try again when Slurm answers")
-        for job, run in lost.items():
-            if job.split("_")[0] == name:
-                run.job, run.slurm = (job, job.replace(name, rows[0][0])) if rows else (None, None)
-                run.save()
 
 
 # ---- in a job

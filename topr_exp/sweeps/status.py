@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runs import attempt
-from topr_exp.runs.console import say, warn
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import printable
-from topr_exp.runtime.files import disk_errors
-from topr_exp.runtime.jsonfiles import MISSING, number, read_lines, read_object
+from topr_exp.runtime.exit_status import printable, say, warn
+from topr_exp.runtime.files import MISSING, disk_errors, number, read_lines, read_object
 from topr_exp.sweeps.slurm import Queue, query
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
@@ -30,8 +28,6 @@ QUIET_POLLS = 3  # that must agree before runs without a result count as ended
 
 @dataclass(frozen=True)
 class Status:
-    """One run."""
-
     run: Run
     state: str  # one of those above
     error: str = ""  # what ended the last attempt, or why it waits
@@ -149,10 +145,7 @@ def say_change(status: Status) -> None:
 
 
 def wait_for_slurm(runs: Sequence[Run]) -> None:
-    """Wait for runs in Slurm, telling every change, until none of them is queued or running.
-
-    Submitit's own waiting ends with the first job that was cancelled, and never where accounting is off.
-    """
+    """Wait until no run is queued or running, telling changes; Submitit's waiting ends with the first cancelled job."""
     seen, told = {run.number: QUEUED for run in runs}, ""
     quiet = 0
     # A shared file system may show the end of a run later than Slurm does: ask more than once.

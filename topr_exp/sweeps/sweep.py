@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runs import attempt
-from topr_exp.runs.console import warn
 from topr_exp.runtime import locks
-from topr_exp.runtime.files import disk_errors, write_json
-from topr_exp.runtime.jsonfiles import MISSING, read_object
+from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.files import MISSING, disk_errors, read_object, write_json
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ LOG = "log.txt"  # what a run printed, over all attempts
 SUBMITIT = ".submitit"  # Submitit's scripts, pickles and logs
 FIELDS = {
     "number": int, "overrides": list, "settings": dict, "cwd": str, "arguments": list, "launched": float,
-    "job": str | None, "slurm": str | None,
+    "slurm": str | None,
 }  # fmt: skip
 
 
@@ -44,7 +43,6 @@ class Run:
     cwd: str  # where it was launched: relative paths among the settings count from here
     arguments: list[str]  # of the command that launched it: cluster settings of a resumed sweep come from them
     launched: float  # seconds since 1970
-    job: str | None = None  # name in Slurm, and index in the array: known before Slurm's id is
     slurm: str | None = None  # id in Slurm, as squeue prints it
 
     def save(self) -> None:
@@ -101,7 +99,7 @@ def runs_of(jobs: Iterable[Job], arguments: list[str], known: Iterable[Run]) -> 
         folder, settings = job.config.folder, plain(job.config)
         run = Run(folder, count + 1, job.overrides, settings, os.getcwd(), arguments, time.time())
         if old := before.get(folder.name):
-            run.number, run.job, run.slurm = old.number, old.job, old.slurm
+            run.number, run.slurm = old.number, old.slurm
         count = max(count, run.number)
         runs.append(run)
     return runs

@@ -11,11 +11,11 @@ import threading
 from types import TracebackType
 
 from topr_exp.config.groups import TrackingConfig
-from topr_exp.runs.console import say, warn
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.records import Record, is_update, on_one_axis
 from topr_exp.runtime import distributed
-from topr_exp.runtime.jsonfiles import read_lines
+from topr_exp.runtime.exit_status import say, warn
+from topr_exp.runtime.files import read_lines
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.tracking.writers import TensorBoardWriter, WandbWriter
 

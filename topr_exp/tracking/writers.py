@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from topr_exp.config.groups import TrackingConfig
-from topr_exp.runs.provenance import overrides
+from topr_exp.runs.attempt import overrides
 from topr_exp.runs.records import Record
-from topr_exp.runtime.jsonfiles import read_lines, read_object
+from topr_exp.runtime.files import read_lines, read_object
 
 AXES = ("iteration", "step", "optimizer_step", "samples", "samples_seen")
 COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")

@@ -29,10 +29,11 @@ from topr_exp.models.adapter import trained_weights
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import (
     disk_errors,
+    file_digest,
     find_damage,
-    flushed_sha256,
     library_errors,
     new_folder,
+    sync_folder,
     write_checksums,
     write_json,
 )
@@ -123,7 +124,8 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
         path = folder / f"part-{index + 1:05d}-of-{parts:05d}.safetensors"
         with library_errors():
             save_file(tensors, path, metadata={"first": json.dumps(first)})
-            written[path.name] = flushed_sha256(path)
+            sync_folder(path)
+            written[path.name] = file_digest(path)
     return {name: digest for each in distributed.all_gather(written) for name, digest in each.items()}
 
 
