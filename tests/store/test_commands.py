@@ -142,6 +142,24 @@ def test_a_killed_prune_leaves_tables(table: Table, command: Command, monkeypatc
     assert table.fill(shard) == SHARDS
 
 
+def test_a_killed_prune_leaves_nothing_that_was_made_from_what_is_gone(
+    store: Store, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (rollouts,) = [name for name in names(store) if name.startswith("rollouts/")]
+    remove, removed = commands.remove, list[str]()
+
+    def killed(table: Table) -> None:
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(table.name)
+        remove(table)
+
+    monkeypatch.setattr(commands, "remove", killed)
+    assert command("prune", "--key", rollouts, "--yes")[0] == 130
+    assert removed
+    assert rollouts in names(store)
+
+
 def test_what_was_made_from_a_table_goes_with_it(store: Store, command: Command) -> None:
     (rollouts,) = [name for name in names(store) if name.startswith("rollouts/")]
     (verdicts,) = [name for name in names(store) if name.startswith("verdicts/")]

@@ -277,7 +277,7 @@ def prune(store: Store, options: argparse.Namespace) -> None:
         if at_work := makers(*part):
             print(f"kept     {table.name}: {at_work} is at work on it or on what was made from it")
             continue
-        for one in part:
+        for one in reversed(part):  # a table that is made again must not meet what was made from the old one
             gone[one.name] = size_of(one)
             if options.yes:
                 remove(one)

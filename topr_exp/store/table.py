@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KINDS, HASHES = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[0-9a-f]{16}")  # names of folders
-HASH_BYTES = 8  # 64 bits; a collision is noticed, because key.json holds the whole key
+HASH_BYTES = 8  # 64 bits
 KEY_FILE = "key.json"
 SHARD = "shard-"  # begins the names of a shard's files
 MARKER = "STORE"  # marks a folder as a store
