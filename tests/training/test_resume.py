@@ -45,8 +45,9 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, case: str) -> 
 
     every = ["checkpoint.every_seconds=0", *settings]
     undisturbed, broken = (config_of(*overrides(tmp_path / name, *every)) for name in ("a", "b"))
+    whole = run(undisturbed)
     break_off(broken, breaks_off)
-    whole, again = run(undisturbed), run(broken)
+    again = run(broken)
     assert records(broken.folder) == records(undisturbed.folder)
     assert again["tokens"] == whole["tokens"]
     if CURVE[1] in settings:
