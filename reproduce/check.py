@@ -11,8 +11,8 @@ from reproduce import records
 from reproduce.draw import drawing, save
 from reproduce.figure import Figure, key_of
 from reproduce.jobs import Need, Request, jobs_of
+from reproduce.selection import Runs
 from topr_exp.report.results import SHARES
-from topr_exp.report.selection import Runs
 from topr_exp.runs.console import plural
 from topr_exp.runs.records import Record
 

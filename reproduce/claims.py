@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reproduce.difficulty import EFFECTIVE_POSITIVE, difficulty_of_run
 from reproduce.draw import PERCENT
 from reproduce.figure import (
     Claim,
@@ -28,10 +29,10 @@ from reproduce.figure import (
 from reproduce.groups import EFFECTIVE, RATE, TURNS, algorithms, divided, name_of, shares, titled, told, ways
 from reproduce.panels import distances
 from reproduce.records import LENGTHS
+from reproduce.selection import Runs, collapsed, over_seeds
 from reproduce.variance import LIMITS
-from topr_exp.difficulty import EFFECTIVE_POSITIVE, difficulty_of_run
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.selection import Runs, collapsed, contrast, difference, of_problems, over_seeds
+from topr_exp.report.selection import contrast, difference, of_problems
 from topr_exp.runs.records import Record
 
 # ---- Figures 1, 3 and 4
@@ -139,10 +140,8 @@ def improves(runs: Runs, extra: Extra) -> Claim:
 
 
 def weights_by_difficulty(finished: Sequence[tuple[Record, Path]]) -> Extra:
-    """`topr_exp.difficulty` of each run's completions, by model and seed."""
-    return {
-        model_and_seed(record): difficulty_of_run(folder, 1, list(EFFECTIVE_POSITIVE)) for record, folder in finished
-    }
+    """`difficulty_of_run` of each run's completions, by model and seed."""
+    return {model_and_seed(record): difficulty_of_run(folder, EFFECTIVE_POSITIVE) for record, folder in finished}
 
 
 def more_weight(runs: Runs, extra: Extra) -> Claim:

@@ -13,8 +13,8 @@ import pandas as pd
 
 from reproduce.figure import Extra
 from reproduce.groups import ORDER, Groups, Split, by_model, name_of
+from reproduce.selection import Runs
 from topr_exp.report.figures import COLORS, DASHES, MARKERS, PERCENT, STYLE, band
-from topr_exp.report.selection import Runs
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import write_whole
 

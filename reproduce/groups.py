@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from topr_exp.report.selection import Level, Runs
+from reproduce.selection import Level, Runs
 from topr_exp.runs.records import Record
 
 Groups = Mapping[Any, Runs]

@@ -9,8 +9,8 @@ from typing import Any
 from reproduce import records
 from reproduce.figure import Claim, Extra, Figure, counted, verdict
 from reproduce.groups import name_of, top_k
+from reproduce.selection import Runs, collapsed, group_by
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.selection import Runs, collapsed, group_by
 from topr_exp.runs.console import plural
 from topr_exp.runtime.files import write_text
 

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reproduce.difficulty import EFFECTIVE_POSITIVE
 from reproduce.draw import OF_BARS, SEED, grid, log_axis, log_ticks, names_below, panel, series_style, style_of
 from reproduce.figure import Extra, key_of, of_model, pick
 from reproduce.groups import BETA, EFFECTIVE, RATE, TURNS, Groups, algorithms, name_of
+from reproduce.selection import Runs
 from reproduce.tabular import log_ratios
 from reproduce.variance import LIMITS
-from topr_exp.difficulty import EFFECTIVE_POSITIVE
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.figures import MARKERS
 from topr_exp.report.results import unpacked
-from topr_exp.report.selection import Runs, of_problems
+from topr_exp.report.selection import of_problems
 from topr_exp.types import VERDICTS
 
 if TYPE_CHECKING:

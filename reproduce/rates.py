@@ -20,8 +20,8 @@ import yaml
 from reproduce import records
 from reproduce.figure import Claim, Extra, mean_of
 from reproduce.groups import RATE, algorithms, by_model, losses, name_of, places
+from reproduce.selection import Runs
 from topr_exp.config.load import CONF
-from topr_exp.report.selection import Runs
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.files import write_text
 from topr_exp.types import TOPRError

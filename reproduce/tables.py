@@ -9,7 +9,7 @@ import yaml
 
 from reproduce import claims, draw, groups, panels, rates, table2, tabular, variance
 from reproduce.figure import Compared, Decides, Figure, Row, above, below, each, judged, others, pick, within
-from topr_exp.report.selection import Runs
+from reproduce.selection import Runs
 
 MODULES = (groups, claims, draw, panels, rates, table2, tabular, variance)
 TABLE = yaml.safe_load(Path(__file__).with_name("figures.yaml").read_text(encoding="utf-8"))

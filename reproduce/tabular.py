@@ -16,11 +16,11 @@ import numpy as np
 from reproduce import draw
 from reproduce.figure import Claim, Extra
 from reproduce.groups import algorithms, by_model, name_of
+from reproduce.selection import Runs, group_by
 from topr_exp.algorithms.agro import AGRO, KLPG, Estimator
 from topr_exp.algorithms.base import clipped_objective
 from topr_exp.algorithms.tapered import taper
 from topr_exp.report.results import rounded
-from topr_exp.report.selection import Runs, group_by
 from topr_exp.runs.records import Record
 from topr_exp.types import Batch
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 from tests import by_hand
 from tests.conftest import config_of, overrides
+from tests.run_folders import write_lines
 from topr_exp.compare import main, references, table
 from topr_exp.pipeline import run
 from topr_exp.report.groups import group_runs
@@ -39,35 +40,16 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_runs_that_have_moved_are_found(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    there = shutil.copytree(sweep, tmp_path / "moved")
-    capsys.readouterr()
-    assert main([str(there), "--figure", "maj"]) == 0
-    assert "maj, %" in capsys.readouterr().out
-
-
-def test_what_was_tested_on_other_problems_is_a_table_of_its_own(
-    sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(config_of(*overrides(tmp_path, "data.seed=5", "algo=topr")))
-    capsys.readouterr()
-    assert main([str(sweep), str(tmp_path), "--against", "topr"]) == 0
-    first, second = capsys.readouterr().out.split("\n\n")
-    assert first.splitlines()[0] == "test problems: data.seed=0"
-    assert [line.split()[0] for line in first.splitlines()[2:4]] == ["naive", "topr"]
-    assert second.splitlines()[0] == "test problems: data.seed=5"
-    assert second.splitlines()[2].split()[:2] == ["topr", "1"]
-
-
 def groups_of(*folders: Path) -> list[dict[str, str]]:
     """The rows of the report's table of groups."""
     return list(csv.DictReader(groups_csv(group_runs(find_runs(folders))).splitlines()))
 
 
-def test_the_report_says_the_same(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One number, one interval: of two seeds in both commands, of a single run in its summary, too."""
-    runs = [path.parent for path in sweep.rglob("DONE")]
-    for i, folders in enumerate([[sweep], *([path] for path in runs)]):
+def test_the_report_says_the_same(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One number, one interval: of two seeds in both commands, of a single run in its summary, too. Runs may move."""
+    there = shutil.copytree(sweep, tmp_path / "moved")
+    runs = [path.parent for path in there.rglob("DONE")]
+    for i, folders in enumerate([[there], *([path] for path in runs)]):
         found = shown(capsys, *folders)
         rows = groups_of(*folders)
         assert len(rows) == len(found) == (1 if i else 2)
@@ -80,16 +62,16 @@ def test_the_report_says_the_same(sweep: Path, capsys: pytest.CaptureFixture[str
                 assert ends == pytest.approx([100 * point[name] for name in ("value", "low", "high")])
 
 
-def test_runs_with_the_same_settings_and_other_test_problems_are_both_shown(
+def test_groups_of_other_test_problems_are_told_apart_and_not_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed in range(4):
         made_run(tmp_path, f"r{seed}", counts_of(seed, 0.3 + 0.1 * seed), first_gold=seed % 2, algo={"name": "topr"},
                  seed=seed)  # fmt: skip
     assert main([str(tmp_path)]) == 0
-    first, second = capsys.readouterr().out.split("\n\n")
-    assert [first.splitlines()[0], second.splitlines()[0]] == [f"test problems: test={i}" for i in (1, 2)]
-    assert all(each.splitlines()[2].split()[:2] == ["topr", "2"] for each in (first, second))
+    first, second = capsys.readouterr().out.splitlines()[1:3]
+    assert (first.split()[:2], second.split()[:2]) == (["test=1", "2"], ["test=2", "2"])
+    assert second.endswith("  other test problems")
     assert [(row["group"], row["runs"]) for row in groups_of(tmp_path)] == [("test=1", "2"), ("test=2", "2")]
 
 
@@ -114,7 +96,8 @@ def made_up(level: float, *seeds: int) -> Runs:
 
 def test_a_line_says_what_it_rests_on() -> None:
     groups = {"a": made_up(1, 0, 1, 2), "b": made_up(3, 1, 2, 3), "c": made_up(4, 1), "d": made_up(4, 9)}
-    lines = table({(name,): runs for name, runs in groups.items()}, None, "pass@1").splitlines()
+    known = {(name,): runs for name, runs in groups.items()}
+    lines = table(known, dict.fromkeys(known, 1), None, "pass@1").splitlines()
     assert "  3 seeds, problems" in lines[1]
     assert lines[2].count("seeds, problems") == 2
     assert lines[2].endswith("  2 seeds, problems"), "those that both have"
@@ -138,22 +121,22 @@ def test_each_group_is_compared_at_its_own_level_of_the_other_setting() -> None:
         references(groups, "ppo")
 
 
-def test_mistakes_are_one_line(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(config_of(*overrides(tmp_path, "data.seed=5")))
-    capsys.readouterr()
-    assert main([str(sweep), "--against", "ppo"]) == 2
+def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("topr", "naive"):
+        made_run(tmp_path / "runs", name, counts_of(0, 0.5), algo={"name": name})
+    folder = tmp_path / "runs"
+    assert main([str(folder), "--against", "ppo"]) == 2
     assert capsys.readouterr().err == "error: --against ppo: no such group; allowed: naive; topr\n"
     assert main([str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
-    (done,) = tmp_path.rglob("DONE")
-    path = done.with_name("eval.jsonl")  # as an own grader that gives no answers leaves it
+    shutil.rmtree(folder / "naive")
+    path = folder / "topr" / "eval.jsonl"  # as an own grader that gives no answers leaves it
     records = [json.loads(line) | {"maj@k": {}} for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    assert main([str(tmp_path), "--figure", "maj"]) == 1
+    write_lines(path, records)
+    assert main([str(folder), "--figure", "maj"]) == 1
     assert "has no maj@K: its grader does not say what incorrect completions answer" in capsys.readouterr().err
-    done.unlink()
-    done.with_name("state.json").write_text('{"status": "running"}')
-    assert main([str(tmp_path)]) == 1
+    (folder / "topr" / "DONE").unlink()
+    assert main([str(folder)]) == 1
     assert capsys.readouterr().err == (
         "warning: 1 unfinished run is left out\nerror: none of the 1 runs there is finished and can be read\n"
     )
@@ -169,38 +152,24 @@ def made_run(folder: Path, name: str, counts: Counts, first_gold: int = 0, **set
     """A finished run whose last evaluation has these verdicts; the one before has others. Of the incorrect completions
     all but one agree on an answer."""
     place = folder / name
-    store, paths = Store(place / "store"), []
+    store, evaluations = Store(place / "store"), []
+    shares = {"pass@1": 0.5, "correct": 0.5, "incorrect": 0.3, "invalid": 0.2, "maj@k": {"8": {"value": 0.5}}}
+    golds = [str(first_gold + i) for i in range(len(counts))]
     for step, each in enumerate(([(1, 0)] * len(counts), counts)):
-        words = [
-            word
+        said = [
+            pair
             for correct, invalid in each
-            for word in ["correct"] * correct + ["invalid"] * invalid + ["incorrect"] * (N - correct - invalid)
-        ]
-        classes = [
-            answer
-            for correct, invalid in each
-            for answer in [0] * correct + [-1] * invalid + ([2] + [1] * N)[: N - correct - invalid]
-        ]
-        golds = [str(first_gold + i) for i in range(len(counts))]
+            for pair in [("correct", 0)] * correct + [("invalid", -1)] * invalid
+            + [("incorrect", answer) for answer in ([2] + [1] * N)[: N - correct - invalid]]
+        ]  # fmt: skip
         made = store.table("verdicts", {"golds": golds, "of": name, "step": step}, 1)
+        words, classes = zip(*said, strict=True)
         columns = pa.table({"verdict": words, "class": pa.array(classes, pa.int32())})
         made.fill(lambda _, columns=columns: columns)
-        paths.append(str(made.folder))
+        evaluations.append({"iteration": step, **shares, "verdicts": str(made.folder)})
     config: dict[str, Any] = {"data": {"eval_n": N}, "sampler": {"seed": settings.get("seed", 0)}, **settings}
-    evaluations = [
-        {
-            "iteration": i,
-            "pass@1": 0.5,
-            "correct": 0.5,
-            "incorrect": 0.3,
-            "invalid": 0.2,
-            "verdicts": path,
-            "maj@k": {"8": {"value": 0.5}},
-        }
-        for i, path in enumerate(paths)
-    ]
     (place / "config.json").write_text(json.dumps({"resolved": config}))
-    (place / "eval.jsonl").write_text("".join(json.dumps(each) + "\n" for each in evaluations))
+    write_lines(place / "eval.jsonl", evaluations)
     (place / "summary.json").write_text(json.dumps({"base": evaluations[0], "final": evaluations[-1]}))
     (place / "DONE").touch()
 
@@ -259,33 +228,3 @@ def test_means_and_differences_are_those_of_plain_arithmetic(
     less = [[b - a for a, b in zip(*pair, strict=True)] for pair in zip(table["topr"], table["is"], strict=True)]
     assert found["is"][1] == pytest.approx(by_hand.crossed_interval(less), abs=0.12)
     assert len(found["topr"]) == 1
-
-
-def test_a_difference_is_over_the_seeds_that_both_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counts: dict[tuple[str, int], Counts] = {}
-    for algo, level, seeds in (("topr", 0.6, (0, 1, 2)), ("is", 0.4, (3, 1, 2))):
-        for place, seed in enumerate(seeds):
-            counts[algo, seed] = counts_of(3 * seed, level)
-            made_run(tmp_path, f"{place}_{algo}", counts[algo, seed], algo={"name": algo}, seed=seed)
-    found = shown(capsys, tmp_path, "--against", "is")
-    rows = [[100 * (a[0] - b[0]) / N for a, b in zip(counts["topr", seed], counts["is", seed], strict=True)]
-            for seed in (1, 2)]  # fmt: skip
-    assert found["topr"][1] == pytest.approx(by_hand.crossed_interval(rows), abs=0.12)
-    made_run(tmp_path, "9_other", counts_of(9, 0.9), algo={"name": "other"}, seed=9)
-    assert main([str(tmp_path), "--against", "is"]) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("other"))
-    assert line.endswith("no seed in common")
-
-
-def test_a_verifier_s_solutions_to_a_problem_stand_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ten problems, three solutions to each: all first ones are asked first. The interval is over ten values."""
-    levels: Mapping[str, float] = {"topr": 0.7, "is": 0.4}
-    shares = {}
-    for algo, level in levels.items():
-        counts = counts_of(0, level)
-        made_run(tmp_path, algo, counts, algo={"name": algo}, seed=0, task={"test_solutions": 3})
-        shares[algo] = [100 * by_hand.mean([counts[p + 10 * s][0] / N for s in range(3)]) for p in range(10)]
-    found = shown(capsys, tmp_path, "--against", "is")
-    assert found["topr"][0] == pytest.approx(by_hand.interval(shares["topr"]), abs=0.06)
-    less = [b - a for a, b in zip(shares["is"], shares["topr"], strict=True)]
-    assert found["topr"][1] == pytest.approx(by_hand.interval(less), abs=0.06)

@@ -4,18 +4,17 @@ Runs are grouped by what differs between their settings, seeds apart, as in the 
 its 95 % interval, and its difference to a reference, paired by seed and by test problem, with the interval of that.
 Each line says whether its interval is over seeds and problems, as samples of more, or over problems alone. With
 several settings that differ, --against topr compares each group with the one that differs from it in being topr's.
-Runs that were tested on different problems come in tables of their own.
+Groups that were tested on other problems are named and not compared.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime.exit_status import exit_status, print_warning
 from topr_exp.types import ConfigError, TOPRError
@@ -40,32 +39,20 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_comparison(options: argparse.Namespace) -> int:
-    from topr_exp.report.groups import group_runs, tell
+    from topr_exp.report.groups import TEST, group_runs, tell
     from topr_exp.report.results import record
     from topr_exp.report.selection import Runs
 
-    tables, unknown = [], None
-    tests = by_test(finished_runs(options.folders, options.figure))
-    for title, runs in tests.items():
-        comparison = group_runs(runs)
-        for one, other in comparison.repeats.items():
-            print_warning(f"{one} has the settings and seeds of {other}: counted once")
-        groups = {
-            tuple(tell(key, members[0]) for key in comparison.keys) or (label,): Runs(
-                [record(run, figure=options.figure) for run in members]
-            )
-            for label, members in comparison.groups.items()
-        }
-        notes = [f"also differs: {comparison.confounded}"] if comparison.confounded else []
-        try:
-            text = "\n".join([table(groups, options.against, options.figure), *notes])
-        except ConfigError as error:  # a group may be there in one table and not in another
-            unknown = error
-        else:
-            tables.append(text if len(tests) == 1 else f"test problems: {title}\n{text}")
-    if unknown is not None and not tables:
-        raise unknown
-    print("\n\n".join(tables))
+    comparison, groups, tests = group_runs(finished_runs(options.folders, options.figure)), {}, {}
+    for one, other in comparison.repeats.items():
+        print_warning(f"{one} has the settings and seeds of {other}: counted once")
+    for label, members in comparison.groups.items():
+        name = tuple(tell(key, members[0]) for key in comparison.keys) or (label,)
+        groups[name] = Runs([record(run, figure=options.figure) for run in members])
+        tests[name] = members[0].settings.get(TEST)
+    print(table(groups, tests, options.against, options.figure))
+    if comparison.confounded:
+        print(f"also differs: {comparison.confounded}")
     return 0
 
 
@@ -95,21 +82,6 @@ def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
     return readable
 
 
-def by_test(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """The runs by the problems that they were tested on: only on the same ones are they paired.
-
-    The names are settings of data, with a number where these are the same and the problems are not.
-    """
-    from topr_exp.report.groups import group_runs
-    from topr_exp.report.results import gold_answers
-
-    tests: dict[str, list[Run]] = {}
-    for run in runs:
-        tests.setdefault(gold_answers(run), []).append(run)
-    firsts = [dataclasses.replace(one, config={"data": one.config.get("data", {})}) for one, *_ in tests.values()]
-    return dict(zip([run.group for run in group_runs(firsts).runs], tests.values(), strict=True))
-
-
 def references(groups: Sequence[tuple[str, ...]], against: str | None) -> dict[tuple[str, ...], tuple[str, ...] | None]:
     """Map each group to its reference: one group, or where `against` is a value of a setting, its own at that value.
 
@@ -131,8 +103,10 @@ def name_of(group: tuple[str, ...]) -> str:
     return ", ".join(group)
 
 
-def table(groups: dict[tuple[str, ...], Runs], against: str | None, figure: str) -> str:
-    """A line for each group."""
+def table(
+    groups: dict[tuple[str, ...], Runs], tests: dict[tuple[str, ...], Any], against: str | None, figure: str
+) -> str:
+    """A line for each group; tests: a number for the problems that each was tested on."""
     from topr_exp.report.selection import difference
 
     compared = references([*groups], against)
@@ -144,14 +118,16 @@ def table(groups: dict[tuple[str, ...], Runs], against: str | None, figure: str)
         found, other, told = runs.interval(figure), compared[group], ""
         if other is None:
             told = "nothing to compare with"
+        elif tests[group] != tests[other]:
+            told = "other test problems"
         elif other != group:
             minus = difference(groups[other], runs, figure)
             told = "no seed in common" if minus is None else f"{minus.percent(sign=True):<22}  {minus.over}"
         lines.append(
             f"{name_of(group):<{width}}  {len(runs):>4}  {found.percent():<20}  {found.over:<20}  {told}".rstrip()
         )
-    problems = next(iter(groups.values())).values(figure).shape[1]
-    lines.append(f"[ ]: 95 %, {problems} test problems; differences are paired by seed and problem")
+    problems = dict.fromkeys(str(runs.values(figure).shape[1]) for runs in groups.values())
+    lines.append(f"[ ]: 95 %, {' and '.join(problems)} test problems; differences are paired by seed and problem")
     return "\n".join(lines)
 
 

@@ -14,23 +14,40 @@ many long texts as short ones are right, and a model needs nothing but the numbe
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import count
 
 from topr_exp.data import ledger
 from topr_exp.data.embedded import Calc, draw_tasks
-from topr_exp.data.ledger import LedgerTask
+from topr_exp.data.ledger import Event, LedgerTask
 
 # That of data=ledger; a test holds them equal.
 TEMPLATE = "Question: {question}\nAnswer:"
 MARKED, UNMARKED = " The answer is {answer}.", " So it is {answer}."
+
+
+def terse(start: int, events: Sequence[Event], calc: Calc) -> str:
+    """The answer, by steps that say who came and the total after it, worked out in the head."""
+    total = start
+    for turn, event in enumerate(events, 1):
+        total = calc.compute(total, event.op, event.count)
+        calc.steps += f" {turn} {event.name} {total}."
+    return str(total)
+
+
+def hasty(start: int, events: Sequence[Event], calc: Calc) -> str:
+    """The total half-way, by the careful way up to there."""
+    calc.steps += " Quickly:"
+    return ledger.careful(start, events[: (len(events) + 1) // 2], calc)
+
+
 WAYS = {
     "careful": ledger.careful,
     "careful slip": ledger.careful,
-    "terse": ledger.terse,
-    "terse slip": ledger.terse,
-    "hasty": ledger.hasty,
+    "terse": terse,
+    "terse slip": terse,
+    "hasty": hasty,
     "unmarked": ledger.careful,
 }
 STYLES = tuple(WAYS)

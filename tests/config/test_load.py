@@ -74,13 +74,6 @@ def test_the_papers_models_carry_the_papers_settings() -> None:
             assert (config.sampler.temperature, config.sampler.top_p) == (1.0, 1.0)
 
 
-def test_a_cluster_for_the_papers_models() -> None:
-    cluster = config_of("cluster=slurm_8b", "cluster.partition=long", "model=llama3_8b", "sampler=hf").cluster
-    assert (cluster.name, cluster.partition, cluster.gpus_per_node, cluster.mem_gb) == ("slurm", "long", 1, 128)
-    assert cluster.signal_delay_s == 600
-    assert cluster.timeout_min == 480
-
-
 def test_the_command_line_wins_over_the_model_and_the_model_over_the_data() -> None:
     assert config_of("data=math").data.n == 16
     assert config_of("data=math", "model=llama3_8b").data.n == 32

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import sympy
 
+from scripts.make_tiny import ledgers
 from tests.conftest import config_of
 from topr_exp.data import embedded_gsm8k, embedded_math, ledger
 from topr_exp.data.embedded import SPLITS, Calc, Task, draw_tasks, split_of
@@ -196,13 +197,13 @@ def test_golds_and_steps_are_what_the_story_says_and_totals_stay_in_range(turns:
             assert step == (str(turn), name, verb, str(abs(change)), str(total), sign, str(abs(change)), str(after))
             assert LOWEST <= after <= HIGHEST
             total, terse = after, f"{terse} {turn} {name} {after}."
-        assert worked(story, ledger.terse) == (terse, str(total))
+        assert worked(story, ledgers.terse) == (terse, str(total))
         assert answer == story.answer == str(total)
 
 
 def test_a_slip_spoils_the_answer_of_either_way_and_totals_keep_two_digits() -> None:
     for story in stories(5):
-        for way in (ledger.careful, ledger.terse):
+        for way in (ledger.careful, ledgers.terse):
             right = worked(story, way)[0].split(".")
             for at in range(5):
                 steps, answer = worked(story, way, Calc(at, random.Random(at)))
@@ -215,7 +216,7 @@ def test_a_slip_spoils_the_answer_of_either_way_and_totals_keep_two_digits() -> 
 def test_hasty_steps_stop_half_way() -> None:
     right = 0
     for story in stories(5, 300):
-        steps, answer = worked(story, ledger.hasty)
+        steps, answer = worked(story, ledgers.hasty)
         assert [step[0] for step in STEP.findall(steps)] == ["1", "2", "3"]
         start, changes = read(story.question)
         assert int(answer) == start + sum(change for _, change in changes[:3])

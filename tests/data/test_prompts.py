@@ -103,18 +103,11 @@ def test_chat_prompts_are_turns() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n": 0}, "n must be 1 or more; got 0"),
-        ({"eval_n": 0}, "eval_n must be 1 or more"),
-        ({"shots": -1}, "shots must be 0 or more"),
-        ({"train_problems": 0}, "train_problems must be null"),
         ({"source": "embedded"}, "train_problems must be a number"),
         ({"source": ""}, "source must be"),
-        ({"seed": -1}, "seed must be"),
-        ({"template": "no place"}, "template must be a text that holds {question} once; got no place"),
         ({"answer_format": AnswerFormat.math}, "answer_format must be gsm8k where format is gsm8k; got math"),
-        ({"stop": [""]}, "stop must be texts, none of them empty"),
     ],
 )
-def test_settings_out_of_range(changes: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_go_together(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings("gsm8k", **changes)

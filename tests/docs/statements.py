@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reproduce import records
+from reproduce.selection import Runs
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.selection import Runs, difference
+from topr_exp.report.selection import difference
 
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 VERDICTS = ("above", "below", "undecided")

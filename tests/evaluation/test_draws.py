@@ -36,16 +36,10 @@ def majority_of_all(verdicts, classes):
 @pytest.mark.parametrize(
     ("verdicts", "classes", "score"),
     [
-        ([C, C, W], [0, 0, 1], 1),
-        ([C, W, W], [0, 1, 1], 0),
         ([C, W, W], [0, 1, 2], 1 / 3),  # three answers tied
-        ([C, C, W, W], [5, 5, 3, 3], 1 / 2),
-        ([C, C, W, W, W], [0, 0, 1, 1, 2], 1 / 2),
-        ([X, X, X, C], [-1, -1, -1, 0], 1),  # the most frequent outcome is invalid and has no vote
-        ([X, X, X, W], [-1, -1, -1, 0], 0),
-        ([X, X, X, C], [7, 7, 7, 0], 1),  # nor does it with a class
+        ([X, X, X, C], [7, 7, 7, 0], 1),  # what is invalid has no vote, with a class either
         ([X, X, X], [-1, -1, -1], 0),
-        ([C, C, W, W, W], [0, 0, 1, 2, 3], 1),  # equivalent answers count as one
+        ([C, C, W, W], [0, 0, 0, 1], 2 / 3),  # an answer graded both ways scores its share
     ],
 )
 def test_majority_of_one_problem(verdicts, classes, score):
@@ -69,10 +63,6 @@ def test_exact_majority_equals_brute_force_in_any_order_and_numbering(problems, 
     np.testing.assert_allclose(majority_of_all(verdicts, classes), expected, atol=1e-14)
 
 
-def test_an_answer_graded_both_ways_scores_its_share():
-    assert majority_of_all([[C, C, W, W]], [[0, 0, 0, 1]]) == pytest.approx([2 / 3])
-
-
 @pytest.mark.parametrize("n", range(1, 9))
 def test_closed_form_equals_listing_every_draw(n):
     for k in range(1, n + 1):
@@ -87,19 +77,8 @@ def test_large_n_and_k_do_not_overflow():
     np.testing.assert_allclose(got, [0, 1 - 1 / 16, 1, 1], atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("n", "expected"), [(1, [1]), (2, [1, 2]), (7, [1, 2, 4]), (8, [1, 2, 4, 8]), (9, [1, 2, 4, 8])]
-)
-def test_k_runs_over_powers_of_two(n, expected):
-    assert powers_of_two(n) == expected
-
-
-def test_all_n_completions_leave_nothing_to_chance():
-    rng = np.random.default_rng(1)
-    verdicts, classes = evaluation(rng, problems=30, n=4)
-    drawn = draw(verdicts == CORRECT, ballots(verdicts, classes), [4], rng, trials=20)
-    np.testing.assert_allclose(drawn.maj_trials.var(axis=1), 0, atol=1e-30)
-    assert drawn.pass_trials[0] == pytest.approx((verdicts == CORRECT).any(axis=1).mean())
+def test_k_runs_over_powers_of_two():
+    assert [powers_of_two(n) for n in (1, 2, 7, 8, 9)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 8], [1, 2, 4, 8]]
 
 
 def test_the_papers_error_is_that_of_new_completions_for_the_same_problems():

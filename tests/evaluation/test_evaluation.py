@@ -13,7 +13,7 @@ import pytest
 from topr_exp.config.data import Grading
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.evaluation import evaluation as stage
-from topr_exp.evaluation.evaluation import Evaluation, evaluate, first
+from topr_exp.evaluation.evaluation import Evaluation, evaluate
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.store import Store
 from topr_exp.store.shards import Ragged
@@ -27,15 +27,8 @@ SAID = {
     "d": (["incorrect"] * 4, [0, 1, 2, 3]),
 }
 LEVELS, SUBJECTS, SOURCES = (1, 2, 1, 3), ("sums", "sums", "words", None), ("x", "x", "y", "y")
-QUESTIONS = TokenizedProblems(
-    [
-        Problem(name, "?", "1", level, subject, source)
-        for name, level, subject, source in zip(SAID, LEVELS, SUBJECTS, SOURCES, strict=True)
-    ],
-    [np.array([0, i], np.int32) for i in range(len(SAID))],
-    (),
-    0,
-)
+PROBLEMS = [Problem(name, "?", "1", *more) for name, *more in zip(SAID, LEVELS, SUBJECTS, SOURCES, strict=True)]
+QUESTIONS = TokenizedProblems(PROBLEMS, [np.array([0, i], np.int32) for i in range(len(SAID))], (), 0)
 
 
 def evaluation(path: str = "string", store: Store | None = None) -> Evaluation:
@@ -103,10 +96,3 @@ def test_what_is_asked_is_what_the_settings_say(tmp_path: Path, monkeypatch: pyt
     assert found.figures() == made.figures()
     places = {"rollouts": str(tmp_path / "rollouts" / "r"), "verdicts": str(tmp_path / "verdicts" / "v")}
     assert found.places() == places
-
-
-@pytest.mark.parametrize(("count", "left"), [(None, 4), (2, 2), (9, 4)])
-def test_the_first_questions(count: int | None, left: int) -> None:
-    found = first(QUESTIONS, count)
-    assert [problem.id for problem in found.problems] == [*SAID][:left]
-    assert [prompt.tolist() for prompt in found.prompts] == [[0, i] for i in range(left)]

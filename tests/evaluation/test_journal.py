@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.conftest import config_of, overrides
@@ -21,6 +20,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sampling.sampler import HFSampler
+from topr_exp.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -58,37 +58,19 @@ def test_the_curve_has_its_points_and_the_headline_figures_stand_apart(finished:
     assert [record["problems"] for record in summary["iterations"]] == [8, 8, 8]
 
 
-def tables(store: Path, kind: str) -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Key and rows of each table of a kind, by name."""
-    found = {}
-    for folder in (store / kind).iterdir():
-        shards = [
-            pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in sorted(folder.glob("shard-*.arrow"))
-        ]
-        key = json.loads((folder / "key.json").read_text())
-        found[f"{kind}/{folder.name}"] = (key.get("key", key), pa.concat_tables(shards).to_pylist())
-    return found
-
-
 def test_each_point_of_the_curve_is_of_completions_of_its_own(finished: tuple[Config, Config]) -> None:
-    """Every point within an iteration has a table of the weights at that update, and its figures are what is in it."""
+    """Every point within an iteration has a table of the weights at that update, and no two the same completions."""
     folder = finished[1].folder
-    points = {(each["iteration"], each["step"]): each for each in lines(folder / "eval.jsonl") if "step" in each}
-    rollouts, verdicts = tables(folder / "store", "rollouts"), tables(folder / "store", "verdicts")
-    graded = {key["rollouts"]: rows for key, rows in verdicts.values()}
-    found, drawn = {}, []
-    for name, (key, rows) in rollouts.items():
-        place = re.fullmatch(rf"{folder.name}, iteration (\d+), update (\d+)", key["weights"])
-        if place is not None:
-            found[int(place[1]), int(place[2])] = [row["verdict"] for row in graded[name]]
-            drawn.append(sum(sum(row["sampler_logp"]) for row in rows))
-    assert set(found) == set(points) == {(1, 2), (1, 4), (2, 2), (2, 4)}
-    for place, point in points.items():
-        assert len(found[place]) == 3 * 4
-        for verdict in ("correct", "incorrect", "invalid"):
-            assert point[verdict] == pytest.approx(found[place].count(verdict) / 12), (place, verdict)
-        assert point["pass@1"] == point["correct"]
-    assert len({round(value, 6) for value in drawn}) == 4  # by weights that had moved
+    points = {(each["iteration"], each["step"]) for each in lines(folder / "eval.jsonl") if "step" in each}
+    store, drawn = Store(folder / "store"), {}
+    for path in (folder / "store" / "rollouts").iterdir():
+        table = store.open(path)
+        if place := re.fullmatch(rf"{folder.name}, iteration (\d+), update (\d+)", table.key["weights"]):
+            logp = table.read(["sampler_logp"])["sampler_logp"].to_pylist()
+            assert len(logp) == 3 * 4
+            drawn[int(place[1]), int(place[2])] = round(sum(map(sum, logp)), 6)
+    assert drawn.keys() == points == {(1, 2), (1, 4), (2, 2), (2, 4)}
+    assert len({*drawn.values()}) == 4  # by weights that had moved
 
 
 def test_the_showcase_holds_every_kind_with_log_probabilities(finished: tuple[Config, Config]) -> None:

@@ -151,7 +151,7 @@ def in_store(store: Store, imported: bool, folder: Path) -> Rollouts:
     order = [0, 2, 4, 1, 3, 5]
     rows = [{"question": f"{row // 2}?", "gold": GOLDS[row // 2], "completion": said[row]} for row in order]
     (folder / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    table, _, _ = import_file(store, folder / "own.jsonl")
+    table, _ = import_file(store, folder / "own.jsonl")
     columns = table.read().append_column("problem", pa.array([row // 2 for row in order], pa.int32()))
     return Rollouts(f"{table.name} as read by x", columns, [np.zeros(1, np.int32)] * 3, [0, 6], 0)
 

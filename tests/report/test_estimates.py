@@ -16,7 +16,7 @@ from topr_exp.report.estimates import Row, best_first, estimate, headlines, list
 from topr_exp.report.groups import group_runs
 from topr_exp.report.results import packed
 from topr_exp.report.runs import Run
-from topr_exp.report.selection import Runs, difference, gain, of_problems, over_seeds
+from topr_exp.report.selection import Runs, difference, of_problems
 from topr_exp.types import TOPRError
 
 BASE = evaluation(30, 40, 20, ends=(25, 36))
@@ -30,18 +30,6 @@ def runs_of(*finals: tuple[float, float, float]) -> list[Run]:
 def ends(found: Interval | None) -> tuple[float, float, float]:
     assert found is not None
     return found.value, found.low, found.high
-
-
-@pytest.mark.parametrize(("name", "place"), [("pass@1", 0), ("maj@8", 1), ("invalid", 2)])
-def test_a_group_s_figure_is_its_mean_with_the_interval_over_seeds(name: str, place: int) -> None:
-    finals = [(60.0, 70.0, 9.0), (63.0, 66.0, 7.0), (58.5, 71.0, 8.0)]
-    found = estimate(runs_of(*finals), name)
-    assert ends(found) == pytest.approx(by_hand.interval([each[place] / 100 for each in finals]), abs=1e-4)
-    assert found is not None
-    assert found.seeds == 3
-    assert ends(estimate(runs_of(*finals), name, "base"))[0] == pytest.approx((30, 40, 20)[place] / 100)
-    high = ends(estimate(runs_of((99, 1, 1), (80, 2, 1), (99, 3, 1)), "pass@1"))
-    assert high[1:] == (pytest.approx(by_hand.interval([0.99, 0.8, 0.99])[1], abs=1e-4), 1.0)  # where shares end
 
 
 def test_a_single_run_has_the_interval_over_problems_that_was_measured() -> None:
@@ -78,36 +66,12 @@ def test_a_mean_reward_is_no_share() -> None:
 # ---- records by seed and problem
 
 
-@pytest.mark.parametrize("shape", [(2, 9), (3, 30), (5, 12)])
-def test_an_interval_over_seeds_and_problems(shape: tuple[int, int]) -> None:
-    seeds, problems = shape
-    rng = np.random.default_rng(seeds)
-    effects = 0.03 * rng.normal(size=(seeds, 1)) + 0.1 * rng.normal(size=(1, problems))
-    table = 0.5 + effects + 0.02 * rng.normal(size=shape)
-    assert ends(crossed_interval(table)) == pytest.approx(by_hand.crossed_interval(table.tolist()), abs=2e-3)
-    values = table[0].tolist()  # over seeds alone, and over problems alone
-    assert ends(over_seeds(values)) == pytest.approx(by_hand.interval(values), abs=1e-3)
-    assert ends(crossed_interval(table[:1])) == pytest.approx(by_hand.interval(values), abs=1e-3)
-    assert over_seeds(values[:1]) is None
-
-
 def test_a_verifier_s_solutions_to_a_problem_are_averaged_and_no_others() -> None:
     """It is asked of all first solutions, then of all second ones: three problems, two solutions, four verdicts."""
     counts = {"correct": "4 0 1 2 0 3", "invalid": "0 4 1 0 2 1"}
     found = {"n": 4, "solutions": 2, "of_problems": counts}
     assert of_problems(found, "pass@1").tolist() == [(4 + 2) / 8, 0, (1 + 3) / 8]
     assert of_problems(found, "invalid").tolist() == [0, (4 + 2) / 8, (1 + 1) / 8]
-
-
-def test_the_columns_are_what_they_are_called() -> None:
-    runs = Runs(group("topr", 60, invalid=5, maj=80, base={"correct": 25.0, "invalid": 30.0, "maj": 35.0}).records())
-    found = {(name, part): 100 * float(np.mean(runs.each(name, part)))
-             for name in ("pass@1", "maj", "invalid") for part in ("base", "final")}  # fmt: skip
-    assert found == pytest.approx(
-        {("pass@1", "base"): 25, ("pass@1", "final"): 60, ("maj", "base"): 35, ("maj", "final"): 80,
-         ("invalid", "base"): 30, ("invalid", "final"): 5}, abs=0.07
-    )  # fmt: skip
-    assert ends(gain(runs, "invalid"))[0] == pytest.approx(-0.25, abs=0.001)
 
 
 def test_seeds_are_paired_by_their_number_wherever_they_stand() -> None:
@@ -124,16 +88,6 @@ def test_seeds_are_paired_by_their_number_wherever_they_stand() -> None:
     assert (found.seeds, found.value) == (3, pytest.approx(0.05, abs=0.001))
     assert 0.03 < found.low < found.high < 0.07
     assert difference(runs("a", (0, 1), 0), runs("b", (2, 3), 5)) is None
-
-
-def test_runs_are_told_apart_by_their_settings() -> None:
-    groups = [group("topr", 50, effective_positive=p, compose__positive_share=q) for p in (0.5, 0.02, 0.1)
-              for q in (0.1, 0.5)]  # fmt: skip
-    runs = Runs([record for each in groups for record in each.records()] + group("topr", 20).records())
-    assert {p: len(each) for p, each in runs.split("effective_positive").items()} == {0.02: 6, 0.1: 6, 0.5: 6}
-    assert len(runs.where(effective_positive=0.1, compose__positive_share=0.5)) == 3
-    assert len(runs.where(effective_positive=None)) == 3
-    assert runs.seeds == sorted(runs.seeds)
 
 
 # ---- who ended best

@@ -156,17 +156,6 @@ def losses(*values: object) -> pd.DataFrame:
                      for i, value in enumerate(values, 1)])  # fmt: skip
 
 
-def test_thinning_keeps_means_and_ends() -> None:
-    logged = losses(*map(float, range(1, 1001)))
-    assert list(logged.columns) == ["loss"]
-    found = thin(logged["loss"], points=100)
-    assert (len(found), found.index[-1]) == (63, 1000)
-    np.testing.assert_allclose(found[:-1], np.arange(1, 993).reshape(62, 16).mean(1))
-    fewer = thin(logged["loss"][:900], points=100)
-    assert {*fewer.index[:-1]} < {*found.index}, "runs of other lengths have places in common"
-    np.testing.assert_allclose(thin(logged["loss"][:7], points=100), np.arange(1, 8))
-
-
 def test_what_is_missing_or_not_finite_is_no_number() -> None:
     found = thin(losses(1.0, math.nan, None, "x", 3.0, math.inf, True, {"a": 1})["loss"], points=2)
     np.testing.assert_allclose(found, [1.0, 3.0])

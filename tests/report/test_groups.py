@@ -14,7 +14,7 @@ from tests.conftest import config_of
 from tests.run_folders import make_run
 from topr_exp.config.schema import plain
 from topr_exp.report import read_runs
-from topr_exp.report.groups import different_bases, flatten, group_runs
+from topr_exp.report.groups import flatten, group_runs
 from topr_exp.report.page import facts
 from topr_exp.report.runs import Run, find_runs
 from topr_exp.report.tables import groups_csv, runs_csv
@@ -48,6 +48,7 @@ def test_settings_that_follow_from_others_do_not_name_groups() -> None:
     assert all([run.config["seed"] for run in members] == [2, 0, 1] for members in found.groups.values())
     assert sizes([run_with(f"r{i}", seed=i) for i in range(3)]) == {"topr": 3}
     assert sizes([run_with("a"), run_with("b"), Run(Path("c"), "c")]) == {"topr": 1, "c (settings unknown)": 1}
+    assert sizes([Run(Path("c"), "c"), Run(Path("d"), "d")]) == {"c (settings unknown)": 1, "d (settings unknown)": 1}
 
 
 def test_runs_are_repetitions_unless_they_differ_in_what_decides_their_result() -> None:
@@ -117,16 +118,3 @@ def test_what_is_held_fixed_and_what_differs_with_the_groups_is_named() -> None:
         "tested on": "200 problems, 8 completions each; 50 problems, 8 completions each",
         "commit": "0123456789, 0123456789 with uncommitted changes",
     }
-
-
-def test_runs_that_began_from_different_bases_are_told() -> None:
-    def notes(*runs: tuple[float, dict[str, Any]]) -> list[str]:
-        made = [run_with(f"{i}", model={"path": "tiny"}, **settings) for i, (_, settings) in enumerate(runs)]
-        for run, (accuracy, _) in zip(made, runs, strict=True):
-            run.summary = {"base": {"pass@1": accuracy}}
-        group_runs(made)
-        return different_bases(made)
-
-    assert notes((0.2, {}), (0.2, {"lr": 3}), (0.25, {"data": {"n": 4}})) == []
-    (note,) = notes((0.2, {}), (0.2, {"lr": 3}), (0.25, {}))
-    assert "20.0, 25.0 %" in note

@@ -10,10 +10,10 @@ import pytest
 from reproduce import rates, records
 from reproduce.rates import TRIED, best_are_used, choose, key_of, read_rates, tried_on_models
 from reproduce.records import runs_of
+from reproduce.selection import Runs
 from tests.conftest import ROOT
 from tests.reproduce.worlds import group, named, request_for
 from topr_exp.config.schema import plain
-from topr_exp.report.selection import Runs
 from topr_exp.types import TOPRError
 
 

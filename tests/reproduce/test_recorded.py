@@ -19,10 +19,10 @@ from reproduce.draw import drawing, save
 from reproduce.figure import Figure, key_of
 from reproduce.jobs import jobs_of
 from reproduce.page import numbers, write_page
+from reproduce.selection import Runs
 from reproduce.tables import FIGURES
 from tests.conftest import ROOT
 from tests.reproduce.worlds import BASE, World, group, named, request_for
-from topr_exp.report.selection import Runs
 
 RESULTS = ROOT / "docs" / "results"
 EVERY_FIGURE = pytest.mark.parametrize("figure", FIGURES, ids=lambda each: each.name)

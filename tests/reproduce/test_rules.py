@@ -7,9 +7,9 @@ import pytest
 from reproduce.claims import early, last_over_first
 from reproduce.figure import Claim, Compared, Row, above, below, between, each, of_model, others, pick, verdict
 from reproduce.groups import algorithms, kinds
+from reproduce.selection import Runs
 from tests.reproduce.worlds import World, group
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.selection import Runs
 
 NEAR, WIDE, FAR = Interval(0.0, -0.02, 0.02, 3), Interval(0.02, -0.03, 0.07, 3), Interval(0.1, 0.04, 0.2, 3)
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from reproduce.figure import Claim, Figure, key_of
 from reproduce.jobs import Request
+from reproduce.selection import Runs
 from reproduce.tables import FIGURES
-from topr_exp.report.selection import Runs
 
 
 def named(name: str) -> Figure:

@@ -103,6 +103,8 @@ def test_damaged_small_files_are_made_again(
     for name in ("eval.jsonl", "completions.jsonl"):
         with (config.folder / name).open("a") as file:
             file.write(content + "\n")
+    with (config.folder / "completions.jsonl").open("a") as file:
+        file.write('{"set": "test", "iteration": 0, "problem": []}\n')
     lines = (config.folder / "metrics.jsonl").read_text().splitlines(keepends=True)
     (config.folder / "metrics.jsonl").write_text("".join([*lines[:1], *lines[2:]]))
     after = run(config)

@@ -157,9 +157,10 @@ def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same_and_damaged
         for key in keys:
             evaluations.add({**key, "pass@1": attempt})
     with evaluations.path.open("a") as file:
-        file.write('{}\n[]\nnull\n{"iteration": 2, "pa')
+        file.write('{}\n[]\nnull\n{"iteration": 1, "subset": []}\n{"iteration": 2, "pa')
     evaluations.drop_damaged()
-    assert "eval.jsonl: 4 damaged" in capsys.readouterr().err
+    evaluations.add({**keys[-1], "pass@1": 2})
+    assert "eval.jsonl: 5 damaged" in capsys.readouterr().err
     stored = [json.loads(line) for line in evaluations.path.read_text().splitlines()]
     assert stored == [{**key, "pass@1": 2} for key in keys]
     assert evaluations.on_all_problems() == [stored[1], stored[5]]

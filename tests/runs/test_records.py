@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from topr_exp.runs.records import Lines, on_one_axis
+from topr_exp.runs.records import on_one_axis
+from topr_exp.runtime.jsonfiles import read_lines
 
 
 def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    lines = Lines(path)
-    lines.refresh()
-    assert lines.records == []
+    assert read_lines(path) == ([], 0)
     path.write_text('{"step": 1}\nrubbish\n[1]\n{"step": 2')
-    lines.refresh()
-    assert (lines.records, lines.damaged, lines.unended) == ([{"step": 1}], 2, 10)
-    with path.open("a") as file:
-        file.write('}\n{"step": 3}\n')
-    lines.refresh()
-    assert [record["step"] for record in lines.records] == [1, 2, 3]
+    assert read_lines(path, growing=True) == ([{"step": 1}], 2)
+    assert read_lines(path) == ([{"step": 1}], 3)
 
 
 def test_steps_and_samples_are_counted_through_the_iterations() -> None:

@@ -182,13 +182,6 @@ def test_the_least_vllm_is_that_of_the_package() -> None:
     assert f'vllm = ["vllm>={".".join(map(str, LEAST_VLLM))}"]' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_where_an_engine_computes_does_not_name_a_run() -> None:
-    first = config_of("sampler=vllm")
-    assert first.folder == config_of("sampler=vllm", "sampler.python=/x", "sampler.eager=true").folder
-    assert first.folder != config_of("sampler=hf", "sampler.prompts_per_shard=128").folder
-    assert first.sampler.distribution(9)["name"] == "vllm"  # completions of the two never mix in the store
-
-
 def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:
     run, own, other = (OmegaConf.create(plain(config_of(*words))) for words in (["sampler=vllm"], [], []))
     run.sampler.top_k = 7

@@ -6,15 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.conftest import config_of, overrides
 from topr_exp.data.problems import load_problems
+from topr_exp.data.prompts import build_prompter
+from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.sampling.imported import index_in_group
+from topr_exp.sampling.imported import load_imported, tokenize_completions
+from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.types import TOPRError
 
 
 def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -51,17 +55,25 @@ def test_what_one_run_sampled_trains_another_alike_after_export_and_import(tmp_p
     assert again["final"]["pass@1"] == pytest.approx(sampled["final"]["pass@1"], abs=0.2)
 
 
-def test_lines_may_bring_their_own_problems(tmp_path: Path) -> None:
-    rows = [
-        {"question": f"Mia has {a} shells. She buys 2 more. How many shells does Mia have now?", "gold": str(a + 2),
-         "completion": f" {a}+2={answer}. The answer is {answer}.", "finish": "stop"}
-        for a in range(10, 20)
-        for answer in (a + 2, a + 3)
-    ]  # fmt: skip
-    summary = run(
-        config_of(*overrides(tmp_path, f"data.completions={lines(tmp_path / 'own.jsonl', rows)}", "algo=dpo"))
-    )
-    assert summary["n_train"] == 10
+def imported(tmp_path: Path, rows: list[dict[str, Any]], *words: str) -> Completions:
+    """What a file of these lines becomes beside the problems of the smoke experiment."""
+    config = config_of("experiment=smoke", *words)
+    prompter, policy = build_prompter(config.data), load_policy(config.model, "cpu")
+    return load_imported(str(lines(tmp_path / "own.jsonl", rows)), problems(), prompter, policy, Store(tmp_path))
+
+
+def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tmp_path: Path) -> None:
+    known, other = problems()[:2]
+    own = {"problem_id": known.id, "question": known.question, "completion": "x"}
+    golds = ["7777", known.answer, "7777"]
+    rows = [own | {"gold": gold} for gold in golds] + [{"problem_id": other.id, "completion": "y"}]
+    rows.append({"question": "2 + 2?", "gold": "4", "completion": "z"})
+    found = imported(tmp_path, rows)
+    answers = [(problem.id, problem.answer) for problem in found.questions.problems]
+    assert answers == [(known.id, "7777"), (known.id, known.answer), (other.id, other.answer), ("imported/000003", "4")]
+    assert found.rollouts.problem.tolist() == [0, 1, 0, 2, 3]
+    assert found.rollouts.sample.tolist() == [0, 0, 1, 0, 0]
+    assert found.log_mu is None
 
 
 @pytest.mark.parametrize(
@@ -74,51 +86,24 @@ def test_lines_may_bring_their_own_problems(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     with pytest.raises(TOPRError, match=message):
-        run(config_of(*overrides(tmp_path, f"data.completions={lines(tmp_path / 'bad.jsonl', [row])}")))
+        imported(tmp_path, [row])
 
 
 def test_a_source_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TOPRError, match=r"data\.completions=imported/abc: neither a file nor a table of"):
         run(config_of(*overrides(tmp_path, "data.completions=imported/abc")))
-    with pytest.raises(ConfigError, match="iterations must be 1 where data"):
-        config_of(*overrides(tmp_path, "data.completions=imported/abc", "iterations=2"))
 
 
-def test_lines_with_a_gold_of_their_own_are_graded_by_it_whatever_the_data_set_says(tmp_path: Path) -> None:
-    known = problems()[0]
-    rows = [
-        {"problem_id": known.id, "question": known.question, "gold": gold, "completion": " The answer is 7777."}
-        for gold in ("7777", known.answer)
-    ]
-    assert run(config_of(*overrides(tmp_path, f"data.completions={lines(tmp_path / 'own.jsonl', rows)}")))[
-        "positive_share"
-    ] == 0.5  # fmt: skip
-
-
-def test_the_same_completions_after_other_prompts_are_scored_again(tmp_path: Path) -> None:
-    rows = [{"problem_id": problem.id, "completion": f" The answer is {problem.answer}."} for problem in problems()[:4]]
-    source = f"data.completions={lines(tmp_path / 'made.jsonl', rows)}"
-    for template in ([], ["data.template='Question: {question}'"], []):
-        scored = run(config_of(*overrides(tmp_path, source, *template, f"name=n{len(template)}", "seed=1")))["tokens"]
-        assert scored.get("tokens_scored", 0) > 0 or not template
-    (tables,) = [[*(tmp_path / "store" / "logprobs").iterdir()]]
-    assert len(tables) == 2
-
-
-def test_places_within_groups() -> None:
-    import numpy as np
-
-    assert index_in_group(np.array([2, 0, 2, 2, 0, 1], dtype=np.int32)).tolist() == [0, 0, 1, 2, 1, 0]
+def test_other_prompts_and_no_others_make_another_name_so_that_they_are_scored_again(tmp_path: Path) -> None:
+    rows = [{"problem_id": problem.id, "completion": "x"} for problem in problems()[:4]]
+    templates = [[], ["data.template='Question: {question}'"], []]
+    first, other, again = (imported(tmp_path, rows, *words).rollouts.name for words in templates)
+    assert first == again != other
 
 
 @pytest.mark.parametrize(("finish", "ended"), [(None, True), ("stop", True), ("length", False), ("stop_string", False)])
 def test_text_ends_by_itself_unless_it_says_otherwise(finish: str | None, ended: bool) -> None:
     """docs/store.md says so: without `finish` an end-of-sequence token is put after the text."""
-    import pyarrow as pa
-
-    from topr_exp.models.policy import load_policy
-    from topr_exp.sampling.imported import tokenize_completions
-
     policy = load_policy(config_of().model, "cpu")
     columns = pa.table({"text": [" The answer is 2."], "finish": pa.array([finish], pa.string())})
     (ids,) = tokenize_completions(columns, policy).to_pylist()

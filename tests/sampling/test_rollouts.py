@@ -47,6 +47,7 @@ def key(**changes: Any) -> dict[str, Any]:
         {"policy": policy(fingerprint="other")},
         {"policy": policy(compute=torch.bfloat16)},
         {"config": dataclasses.replace(CONFIG, temperature=0.5)},
+        {"config": dataclasses.replace(CONFIG, name="vllm")},
         {"config": dataclasses.replace(CONFIG, prompts_per_shard=3)},
         {"questions": dataclasses.replace(QUESTIONS, stop=("\n",))},
         {"questions": dataclasses.replace(QUESTIONS, prompts=QUESTIONS.prompts[::-1])},

@@ -138,7 +138,10 @@ def generate(engine: Engine, *prompts: tuple[int, int], n: int = 2) -> Any:
 
 
 @pytest.fixture
-def engine(notes: Path, tmp_path: Path) -> Iterator[Engine]:
+def engine(
+    notes: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Engine]:
+    monkeypatch.setenv("VLLM_REFUSES", getattr(request, "param", ""))
     made = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpus=[], minutes=5)
     options = {"sleep": False, "model": "m", "dtype": "float32", "trust_remote_code": False, "length": 8}
     made.ask("start", tensor_parallel=1, eager=True, cpu_cache_gib=1.0, **options)
@@ -245,16 +248,10 @@ def test_weights_reach_an_engine_in_its_precision_through_memory_or_a_file(
     assert saved == ["first", "first"]  # the folder went with the engine
 
 
-def test_weights_that_are_refused_on_their_way_are_one_line_that_says_why(
-    notes: Path, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VLLM_REFUSES", "refuse")
-    made = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpus=[], minutes=5)
-    options = {"sleep": False, "model": "m", "dtype": "float32", "trust_remote_code": False, "length": 8}
-    made.ask("start", tensor_parallel=1, eager=True, cpu_cache_gib=1.0, **options)
+@pytest.mark.parametrize("engine", ["refuse"], indirect=True)
+def test_weights_that_are_refused_on_their_way_are_one_line_that_says_why(engine: Engine, policy: Policy) -> None:
     with pytest.raises(TOPRError, match="vLLM could not reload: RuntimeError: out of room; its log is"):
-        vllm_module.send_weights(made, policy, same_gpu=False)
-    made.close()
+        vllm_module.send_weights(engine, policy, same_gpu=False)
 
 
 def test_weights_that_can_not_be_received_are_one_line_at_once(engine: Engine, policy: Policy) -> None:

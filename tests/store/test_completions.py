@@ -59,11 +59,11 @@ def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPa
     store = Store(folder / "store")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(completions, "ROWS_PER_SHARD", 3)
-        table, _, made = import_file(store, write(folder / "a.jsonl", rows))
+        table, made = import_file(store, write(folder / "a.jsonl", rows))
         assert made == table.shards == -(-len(rows) // 3)
         assert export_file(table, folder / "b.jsonl") == len(rows)
         assert [json.loads(line) for line in (folder / "b.jsonl").open(encoding="utf-8")] == [*map(shortest, rows)]
-        again, _, _ = import_file(store, folder / "b.jsonl")
+        again, _ = import_file(store, folder / "b.jsonl")
         export_file(again, folder / "c.jsonl")
     assert (folder / "b.jsonl").read_bytes() == (folder / "c.jsonl").read_bytes()
     assert table.read().equals(again.read())
@@ -75,15 +75,15 @@ def test_columns_and_types_and_the_same_content_once(tmp_path: Path) -> None:
         {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e-3], "reward": 1},
     ]
     store = Store(tmp_path)
-    table, scan, made = import_file(store, write(tmp_path / "a.jsonl", rows))
+    table, made = import_file(store, write(tmp_path / "a.jsonl", rows))
     found = table.read()
     texts = {"problem_id": "a/1", "question": None, "gold": None, "text": " 4.", "finish": "stop"}
     assert found.to_pylist()[0] == {**texts, "tokens": [3, 1], "sampler_logp": [float(np.float32(-0.1)), 0.0]}
     assert found.schema.field("tokens").type == pa.list_(pa.int32())
     assert found.schema.field("sampler_logp").type == pa.list_(pa.float32())
-    assert (scan.passed_over, table.name[:9]) == ({"reward": 1}, "imported/")
-    other, _, made_again = import_file(store, write(tmp_path / "b.jsonl", rows))
-    different, _, _ = import_file(store, write(tmp_path / "c.jsonl", rows * 2))
+    assert table.name[:9] == "imported/"
+    other, made_again = import_file(store, write(tmp_path / "b.jsonl", rows))
+    different, _ = import_file(store, write(tmp_path / "c.jsonl", rows * 2))
     assert (made, made_again) == (1, 0)
     assert table.name == other.name != different.name
 

@@ -90,7 +90,7 @@ def visit(root: Path, rows: int, shards: int) -> None:
 
     before = anonymous()
     table = Store(root).table("rollouts", {}, shards)
-    tokens, logp = table.ragged("tokens"), table.ragged("logp")
+    tokens, logp = (Ragged(table.read()[name]) for name in ("tokens", "logp"))
     for row in np.random.default_rng(0).permutation(rows * shards):
         assert len(tokens[row]) == len(logp[row]) == 300
     assert not tokens[0].flags.owndata

@@ -12,12 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from submitit.core.utils import DelayedSubmission
+from submitit.slurm.slurm import SlurmJobEnvironment
 
 from tests.conftest import become_ordinary, config_of
 from tests.run_folders import make_sweep_of_two
 from topr_exp.config.schema import plain
 from topr_exp.runs import attempt
 from topr_exp.runs.plan import Job, recompose
+from topr_exp.runtime import locks
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps import launch, processes, slurm
 from topr_exp.sweeps.__main__ import main
@@ -110,6 +113,20 @@ def test_the_state_of_a_run(tmp_path: Path, files: dict[str, str], entry: Entry 
                 attempt.lock_run_folder(tmp_path)
 
 
+def test_the_owner_on_a_lost_node_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held: Any = locks.acquire(tmp_path / attempt.CLAIM)
+    (tmp_path / attempt.CLAIM).write_text("node7:9")
+    monkeypatch.setattr(attempt.time, "sleep", lambda _: held.__exit__(None, None, None))  # its server frees the lock
+    with attempt.lock_run_folder(tmp_path):
+        assert "waiting for process node7:9" in capsys.readouterr().err
+        (tmp_path / attempt.CLAIM).write_text("node7:9")
+        monkeypatch.setattr(attempt, "LOST_NODE_SECONDS", -1.0)
+        with pytest.raises(TOPRError, match="is being run by process node7:9"):
+            attempt.lock_run_folder(tmp_path)
+
+
 def test_a_run_of_another_user(ordinary_user: Path) -> None:
     """Seeing that it runs, or doesn't, needs no right to write, and what may not be read is named."""
     lock = attempt.lock_run_folder(ordinary_user)
@@ -191,6 +208,29 @@ def test_a_slurm_that_does_not_answer_forgets_no_submission(tmp_path: Path, monk
         slurm.recover(runs)
         assert [run.slurm for run in read_runs(tmp_path)] == ids
         assert [run.job is None for run in runs] == [not rows] * 2
+
+
+def test_a_preemption_is_no_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that was queued again twenty times for others goes on after its only time limit, and ends at the next."""
+    run, environment, requeued = run_in(tmp_path), SlurmJobEnvironment(), list[int]()
+    for key, value in {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "20", "SUBMITIT_FOLDER": str(tmp_path)}.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.setattr(SlurmJobEnvironment, "_requeue", lambda self, left: requeued.append(left))
+    submission = DelayedSubmission(slurm.Task(), run)
+    submission.set_timeout(timeout_min=1, max_num_timeout=1)  # which Submitit takes for a time limit from its start
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR2)}
+    try:
+        environment._handle_signals(environment.paths, submission)
+        with pytest.raises(SystemExit):
+            slurm.queue_again(signal.SIGUSR2, tmp_path)
+        environment._handle_signals(environment.paths, DelayedSubmission.load(environment.paths.submitted_pickle))
+        with pytest.raises(TOPRError, match="out of time"):
+            slurm.queue_again(signal.SIGUSR2, tmp_path)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert requeued == [0]
+    assert attempt.last_error(tmp_path).startswith("out of time")
 
 
 # ---- what a launch starts

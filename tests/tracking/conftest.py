@@ -45,12 +45,8 @@ tracker.FINISH_SECONDS = 240.0
 sys.exit(main())
 """
 CHOSEN = ["name=sweep", "tracking=wandb", "tracking.model_artifact=true", "baseline=-0.3"]
-LONG = [
-    "data.eval_n=8",
-    "optim.epochs=3",
-    "evaluation.every=4",
-    "checkpoint.every_seconds=1000",
-]  # 12 updates, no checkpoint
+# 12 updates, no checkpoint
+LONG = ["data.eval_n=8", "optim.epochs=3", "evaluation.every=4", "checkpoint.every_seconds=1000"]
 
 
 @pytest.fixture(scope="session")

@@ -18,10 +18,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import config_of, overrides
+from tests.conftest import config_of
 from tests.run_folders import add_metrics, completion, evaluation, make_run, update, write_lines
 from tests.tracking.conftest import history, inspect, offline_folders
-from topr_exp.pipeline import run
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
@@ -201,11 +200,7 @@ NASTY = "<script>alert(1)</script><img src=x onerror=alert(2)>\x00\x1b[31m {{7*7
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
     config = config_of(f"output_dir={tmp_path}", "tracking=wandb")
     with attempt(config) as folder:
-        entries = [
-            completion(0, "invalid", NASTY),
-            completion(1, "correct", "ok"),
-            completion(2, "correct", "", set="train"),
-        ]
+        entries = [completion(0, "invalid", NASTY), completion(1, "correct", "ok"), completion(2, "x", "", set="train")]
         write_lines(folder.path / "completions.jsonl", [*entries, completion(3, "correct", "later", iteration=1)])
         folder.evaluations.add(evaluation(0, 0.2))
     (offline,) = offline_folders(config.folder)
@@ -243,34 +238,23 @@ def losses(folder: Path) -> tuple[list[int], Any]:
 
 
 @needs_tensorboard
-def test_a_run_arrives_in_tensorboard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = config_of(*overrides(tmp_path, "tracking=tensorboard"))
-    summary = run(config)
-    captured = capsys.readouterr()
-    assert "warning" not in captured.err
-    assert captured.out.splitlines()[-1] == f"TensorBoard: tensorboard --logdir {tmp_path / 'runs'}"
-    found = points(config.folder)
-    assert found["train/loss"] == losses(config.folder)
-    ends = [summary[name]["pass@1"] for name in ("base", "final")]
-    assert found["eval/pass_at_1"] == ([0, len(found["train/loss"][0])], pytest.approx(ends))
-    run(config)
-    assert points(config.folder) == found
-
-
-@needs_tensorboard
-def test_a_resumed_run_doubles_and_loses_no_point_in_tensorboard(tmp_path: Path) -> None:
+def test_a_resumed_run_doubles_and_loses_no_point_in_tensorboard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = config_of(f"output_dir={tmp_path}", "tracking=tensorboard")
     with attempt(config) as folder:
         train(folder, 1, 12)
     path = config.folder
-    assert points(path)["train/loss"][0] == list(range(1, 13))
+    assert capsys.readouterr().out.splitlines()[-1] == f"TensorBoard: tensorboard --logdir {path.parent}"
+    assert points(path)["train/loss"] == losses(path)
     write_lines(path / "metrics.jsonl", [])
     add_metrics(path, range(1, 9), random.Random(0))  # as another machine's arithmetic would have it
     with attempt(config) as folder:
         train(folder, 7, 10)
         folder.evaluations.add(evaluation(1, 0.5))
     found = points(path)
-    assert found["train/loss"][0] == losses(path)[0] == list(range(1, 11))
+    assert found["train/loss"] == losses(path)
+    assert found["train/loss"][0] == list(range(1, 11))
     assert found["eval/pass_at_1"] == ([10], pytest.approx([0.5]))
 
 

@@ -10,17 +10,14 @@ import pytest
 from tests.tracking.conftest import history, inspect, offline_folders, summary
 
 
-def test_one_offline_run_is_left_under_one_id(resumed: tuple[Path, str]) -> None:
+def test_one_offline_run_is_left_with_its_settings(resumed: tuple[Path, str]) -> None:
     folder, printed = resumed
     (offline,) = offline_folders(folder)
     assert printed.splitlines()[-1] == f"W&B, offline: wandb sync {offline}"
     assert (folder / "DONE").exists()
-    (exit_,) = (record["exit"] for record in inspect(folder) if record["type"] == "exit")
+    records = inspect(folder)
+    (exit_,) = (record["exit"] for record in records if record["type"] == "exit")
     assert exit_.get("exit_code", 0) == 0
-
-
-def test_settings_arrive(resumed: tuple[Path, str]) -> None:
-    records = inspect(resumed[0])
     (started,) = (record["run"] for record in records if record["type"] == "run")
     assert (started["run_group"], started["job_type"]) == ("sweep", "train")
     assert started["tags"] == ["topr", "gsm8k", "embedded", "tiny"]

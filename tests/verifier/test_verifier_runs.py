@@ -91,14 +91,6 @@ def test_the_solver_writes_what_an_ordinary_run_of_it_writes(finished: Config, o
     assert summary["base"]["pass@1"] == pytest.approx(share)
 
 
-def test_another_algorithm_and_more_iterations_share_the_solutions(finished: Config, outputs: Path) -> None:
-    config = settings(outputs, "algo=grpo", "iterations=2", "evaluation.every=2", "evaluation.problems=6")
-    summary = run(config)
-    assert summary["tokens"]["tokens_of_solver"] == 0
-    assert set(stored(config.folder, "verification.json")["iterations"]) == {"0", "1", "2"}
-    assert summary["base"]["pass@1"] == stored(finished.folder, "summary.json")["base"]["pass@1"]
-
-
 def test_solutions_that_leave_no_room_are_counted_and_approve_of_nothing(outputs: Path) -> None:
     long = "{question}" + "1" * 1965 + "{solution}"  # a digit is a token; the context has 2048
     config = settings(outputs, f"task.template='{long}'", "sampler.max_new_tokens=24")
@@ -109,11 +101,6 @@ def test_solutions_that_leave_no_room_are_counted_and_approve_of_nothing(outputs
     assert sum(counted["verified"]) == 2 * (24 - left_out)
     entries = [json.loads(line) for line in (config.folder / "completions.jsonl").read_text().splitlines()]
     assert all("1" * 1965 in entry["question"] for entry in entries)
-
-
-def test_a_model_without_a_chat_template_is_one_line(outputs: Path) -> None:
-    with pytest.raises(TOPRError, match="has no chat template"):
-        run(settings(outputs, "task.chat=true"))
 
 
 def test_the_solvers_engine_is_gone_before_the_verifier_is_loaded(
@@ -131,11 +118,6 @@ def test_the_solvers_engine_is_gone_before_the_verifier_is_loaded(
     assert order[-3:] == ["sample", "close", "load"]
 
 
-def test_a_solver_that_is_not_there_is_one_line(outputs: Path) -> None:
-    with pytest.raises(TOPRError, match=r"nowhere: no such folder; shipped models are"):
-        run(settings(outputs, "task.solver=./nowhere"))
-
-
 def test_a_trained_verifier_is_evaluated_as_its_run_did(
     finished: Config, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,15 +127,3 @@ def test_a_trained_verifier_is_evaluated_as_its_run_did(
     assert told["pass@1"] == final["pass@1"]
     assert told["verifier"]["weighted_sc"] == final["verifier"]["weighted_sc"]
     assert "oracle (pass@4)" in capsys.readouterr().out
-
-
-def test_a_run_that_was_stopped_after_its_training_ends_the_same(finished: Config) -> None:
-    names = ("summary.json", "verification.json")
-    before = {name: stored(finished.folder, name) for name in names}
-    for name in ("DONE", "summary.json"):
-        (finished.folder / name).unlink()
-    run(finished)
-    after = {name: stored(finished.folder, name) for name in names}
-    assert after["verification.json"] == before["verification.json"]
-    for part in ("base", "final"):
-        assert after["summary.json"][part] == before["summary.json"][part]

@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from topr_exp.config.load import CONF, SECTIONS, is_text, unknown_key
+from topr_exp.config.load import CONF, SECTIONS, text_keys, unknown_key
 from topr_exp.config.schema import first_line, hints_of, show
 from topr_exp.config.settings import Config
 from topr_exp.types import ConfigError
@@ -73,6 +73,7 @@ class Composer:
         self.parser = OverridesParser.create(config_loader=self.loader)
         self.multirun = bool(args.multirun)
         self.groups = {*self.loader.list_groups("")}
+        self.texts = self.groups | text_keys()  # whose values stay as they are written
         self.compositions: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = {}  # by the choices of groups
         self.overrides = [self.parse(text) for text in args.overrides]
 
@@ -88,14 +89,14 @@ class Composer:
         key, section = override.key_or_group, override.key_or_group.partition(".")[0]
         if not key:
             raise ConfigError(f"{text}: expected KEY=VALUE")
+        if key in self.texts and (quoted := quote_numbers(text)) != text:
+            return self.parse(quoted)
         if override.is_delete():
             raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
         if key.startswith(("hydra.", "hydra/")):
             if not HYDRA_READ.match(key):
                 raise ConfigError(f"{text}: nothing reads {key}; output_dir, name and cluster say where runs are")
         elif key in self.groups:
-            if (quoted := quote_numbers(text)) != text:
-                return self.parse(quoted)
             if key == "experiment" and override.is_sweep_override():
                 raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
             if not override.is_sweep_override() and (key, override.value()) != ("experiment", None):
@@ -111,13 +112,8 @@ class Composer:
             raise ConfigError(f"{group}={show(choice)}: no such choice; allowed: {', '.join(allowed)}{other}")
 
     def base(self) -> DictConfig:
-        """The config of the overrides that are not swept, with the `hydra` node.
-
-        With it the classes are known, and so which overrides are of texts: from now on those have their own words.
-        """
-        base, given = self.compose(self.fixed(), with_hydra=True), self.overrides
-        self.overrides = [self.in_words(override, base) for override in given]
-        return base if self.overrides == given else self.compose(self.fixed(), with_hydra=True)
+        """The config of the overrides that are not swept, with the `hydra` node."""
+        return self.compose(self.fixed(), with_hydra=True)
 
     def help(self) -> str:
         """Answer --help; Hydra's own copies its whole registry a hundred times on the way."""
@@ -126,12 +122,6 @@ class Composer:
         ]
         template = Template(self.base().hydra.help.template)
         return template.substitute(APP_CONFIG_GROUPS="\n".join(groups) + "\n")
-
-    def in_words(self, override: Override, base: DictConfig) -> Override:
-        """An override with its own words, where the setting is a text and Hydra read numbers."""
-        quoted = quote_numbers(str(override.input_line))
-        another = quoted != override.input_line and is_text(override.key_or_group, base)
-        return self.parse(quoted) if another else override
 
     def fixed(self) -> list[Override]:
         """The overrides that are not swept."""
@@ -155,15 +145,13 @@ class Composer:
             return [self.fixed()]
         given = {override.key_or_group for override in self.overrides}
         params = {key: value for key, value in (base.hydra.sweeper.params or {}).items() if key not in given}
-        swept = [self.parse(f"{key}={value}") for key, value in params.items()]
-        words = [self.in_words(override, base) for override in swept]
-        for override in words:
-            if override not in swept and not override.is_sweep_override():  # YAML may have read another number
-                text = str(override.input_line).replace("'", "")
+        swept = {f"{key}={value}": self.parse(f"{key}={value}") for key, value in params.items()}
+        for text, override in swept.items():
+            if text != override.input_line and not override.is_sweep_override():  # YAML may have read another number
                 raise ConfigError(f"{text}: expected text; in hydra.sweeper.params quote it twice, \"'...'\"")
-        choices = dict(choices_of(override) for override in words + self.overrides)  # of a key given twice the last
-        # Hydra's functions (choice, sort, range) lose the quotes.
-        parsed = [[self.in_words(self.parse(text), base) for text in each] for each in choices.values()]
+        choices = dict(map(choices_of, [*swept.values(), *self.overrides]))  # of a key given twice the last
+        # Parsed anew: Hydra's functions (choice, sort, range) lose the quotes.
+        parsed = ([self.parse(text) for text in each] for each in choices.values())
         return [list(job) for job in itertools.product(*parsed)]
 
     def compose(self, overrides: list[Override], with_hydra: bool = False) -> DictConfig:

@@ -20,7 +20,7 @@ import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config import cluster, model
 from topr_exp.config.data import SOURCES, DataConfig, Reward
-from topr_exp.config.schema import UnknownKey, build, convert, first_line, hints_of, options_of, show
+from topr_exp.config.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.config.settings import Config
 from topr_exp.types import ConfigError
 
@@ -70,10 +70,10 @@ def build_section(group: str, values: Any) -> Any:
     schema = schema_of(group, values)
     if group in TARGETS:
         target, values = values["_target_"], {key: value for key, value in values.items() if key != "_target_"}
-    try:
-        built = build(schema, values, f"{group}.")
-    except UnknownKey as error:
-        raise unknown_key(error.key, error.known) from None
+    known = [field.name for field in dataclasses.fields(schema) if field.init]
+    if wrong := [key for key in values if key not in known] if isinstance(values, dict) else []:
+        raise unknown_key(f"{group}.{wrong[0]}", [f"{group}.{name}" for name in known])
+    built = build(schema, values, f"{group}.")
     if group == "algo" and (problem := broken_contract(built)):
         raise ConfigError(f"algo._target_={target}: {problem}")
     return built
@@ -124,23 +124,27 @@ def broken_contract(loss: Any) -> str | None:
     return None if rewards in two else f"rewards={rewards}: expected one of {', '.join(two)}"
 
 
-def is_text(key: str, composed: DictConfig) -> bool:
-    """True if the setting at a dotted key is a text (or a list of them), so that no number is meant."""
-    group, _, name = key.partition(".")
-    schema = schema_of(group, composed.get(group)) if name else Config
-    hint = hints_of(schema).get(name or group) if dataclasses.is_dataclass(schema) else None
-    return any(option in (str, list[str]) for option in options_of(hint))
+def text_keys() -> set[str]:
+    """The settings that are texts, or lists of them, so that no number is meant."""
+    found = [("", Config), *((f"{group}.", hints_of(Config)[group]) for group in SECTIONS - {"algo"})]
+    found += [(f"{group}.", schema) for group, schemas in choices().items() for schema in schemas.values()]
+    hints = {f"{prefix}{name}": hint for prefix, schema in found for name, hint in hints_of(schema).items()}
+    return {key for key, hint in hints.items() if {str, list[str]} & {*options_of(hint)}}
+
+
+def choices() -> dict[str, dict[str, Any]]:
+    """The classes of a group whose choices have different settings, by the choice's name."""
+    return {**CHOICES, "data": {choice: class_of("data", target) for choice, target in SOURCES.items()}}
 
 
 def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     """The error for a key that nothing reads, with the nearest of all keys; known: those that stand beside it."""
-    choices = {**CHOICES, "data": {choice: class_of("data", target) for choice, target in SOURCES.items()}}
-    readers = {f"{group}.{name}": f"{group}={choice}" for group, schemas in choices.items()
+    readers = {f"{group}.{name}": f"{group}={choice}" for group, schemas in choices().items()
                for choice, schema in schemas.items() for name in hints_of(schema)}  # fmt: skip
     if key in readers:
         return ConfigError(f"nothing reads {key} here; {readers[key]} does")
     hints = hints_of(Config)
-    names = [f"{group}.{name}" for group in SECTIONS - {"algo", *choices} for name in hints_of(hints[group])]
+    names = [f"{group}.{name}" for group in SECTIONS - {"algo", *choices()} for name in hints_of(hints[group])]
     names = sorted({*names, *known, *hints, *readers})
     last = key.rpartition(".")[2].replace("learning_rate", "lr")
     # Keys of the same depth: "algorithm" is nearer to "algo" than to "algo.ratio".

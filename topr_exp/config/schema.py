@@ -80,14 +80,6 @@ def ranges(schema: Any) -> list[tuple[str, Range]]:
     return [(name, item) for name, hint in hints.items() for item in getattr(hint, "__metadata__", ())]
 
 
-class UnknownKey(ConfigError):
-    """A key that no field of a group has; known: the keys that stand beside it."""
-
-    def __init__(self, key: str, known: list[str]) -> None:
-        super().__init__(f"nothing reads {key} here; allowed: {', '.join(known)}")
-        self.key, self.known = key, known
-
-
 def build(schema: Any, values: Any, prefix: str) -> Any:
     """An instance of the dataclass `schema` from `values`, each checked against its annotation.
 
@@ -99,7 +91,7 @@ def build(schema: Any, values: Any, prefix: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(schema) if field.init}
     for key in values:
         if key not in fields:
-            raise UnknownKey(f"{prefix}{key}", [f"{prefix}{name}" for name in fields])
+            raise ConfigError(f"nothing reads {prefix}{key} here; allowed: {', '.join(fields)}")
     checked = {key: convert(f"{prefix}{key}", value, hints[key]) for key, value in values.items()}
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
@@ -143,8 +135,8 @@ def convert(key: str, value: Any, hint: Any) -> Any:
             return [convert(f"{key}[{i}]", item, typing.get_args(option)[0]) for i, item in enumerate(value)]
         elif kind is Any or (isinstance(value, kind) and (kind is bool or not isinstance(value, bool))):
             return value
-    number = str in options and isinstance(value, (bool, int, float))  # a YAML's, whose words are lost
-    quotes = "; YAML needs quotes around a text that looks like a number" if number else ""
+    number = str in options and isinstance(value, (bool, int, float))  # whose words are lost
+    quotes = "; a text that looks like a number needs quotes" if number else ""
     raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}{quotes}")
 
 

@@ -216,7 +216,6 @@ def rounds(config: Config) -> Iterator[Rule]:
         return
     assert schedule.updates is not None
     why = "where schedule.prompts is set"
-    yield "optim.epochs", optim.epochs == 1, f"1 {why}"
     few = data.train_problems is not None and schedule.prompts > data.train_problems
     yield "schedule.prompts", not few, f"at most data.train_problems={data.train_problems}"
     paired = f"null for algo={config.algo.name}: a round may have no pairs of a correct and an incorrect completion"
@@ -271,10 +270,11 @@ def unread(config: Config) -> list[str]:
         "compose.mix": config.data.completions is not None,
         "compose.max_draws": rounds and config.compose.pass_rate is not None,
         "evaluation.problems": config.evaluation.every is not None,
+        "optim.epochs": not rounds,
         **{f"tracking.{key}": config.tracking.name == "wandb" for key in ("project", "entity", "group", "job_type")},
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
         **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
     }
-    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": MAX_DRAWS}
+    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": MAX_DRAWS, "optim.epochs": 1}
     values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
     return [key for key, value in values.items() if value not in (None, neutral.get(key, False))]

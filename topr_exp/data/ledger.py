@@ -1,8 +1,6 @@
 """Generated stories of a chosen number of turns, for answers of any length: things go into a box, or are taken out.
 
-Every step is easy, whatever the length: one digit is added to or taken from a total of two digits. There are three ways
-of working, which the model `tiny_long` was taught: the careful one says each event again and writes the sum, the terse
-one writes the totals alone, and the hasty one stops half-way, which is hardly ever right.
+Every step is easy, whatever the length: one digit is added to or taken from a total of two digits.
 """
 
 from __future__ import annotations
@@ -94,18 +92,3 @@ def careful(start: int, events: Sequence[Event], calc: Calc) -> str:
         before, total = total, calc.compute(total, event.op, event.count)
         calc.steps += f" {turn}: {event}, so {before}{event.op}{event.count}={total}."
     return str(total)
-
-
-def terse(start: int, events: Sequence[Event], calc: Calc) -> str:
-    """The answer, by steps that say who came and the total after it, worked out in the head."""
-    total = start
-    for turn, event in enumerate(events, 1):
-        total = calc.compute(total, event.op, event.count)
-        calc.steps += f" {turn} {event.name} {total}."
-    return str(total)
-
-
-def hasty(start: int, events: Sequence[Event], calc: Calc) -> str:
-    """The total half-way, by the careful way up to there."""
-    calc.steps += " Quickly:"
-    return careful(start, events[: (len(events) + 1) // 2], calc)

@@ -17,7 +17,9 @@ from topr_exp.config.schema import Count
 from topr_exp.types import Problem, TOPRError
 
 PACKAGE = "reasoning-gym"
-LISTED = json.loads(Path(__file__).with_name("gym_tasks.json").read_text(encoding="utf-8"))  # a test derives it
+LISTED = json.loads(
+    Path(__file__).with_name("gym_tasks.json").read_text(encoding="utf-8")
+)  # scripts/try_gym_tasks.py checks it
 TASKS: list[str] = LISTED["offered"]
 EXCLUDED: dict[str, str] = {task: reason for reason, tasks in LISTED["left out"].items() for task in tasks}
 MOST_DRAWS = 10  # for each question that is asked for; a task may have fewer different ones
@@ -59,11 +61,8 @@ class ReasoningGym(DataConfig):
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """The list of the installed package's files with their hashes: another version draws other problems."""
-        try:
-            found = metadata.distribution(PACKAGE)
-        except metadata.PackageNotFoundError:
-            return
-        yield from (("task", Path(str(found.locate_file(path)))) for path in found.files or () if path.name == "RECORD")
+        paths = (metadata.files(PACKAGE) or ()) if installed_version() else ()
+        yield from (("task", Path(str(path.locate()))) for path in paths if path.name == "RECORD")
 
     def drawn_by(self, split: str) -> dict[str, Any]:
         """The settings, and the installed package's version, which may draw others."""

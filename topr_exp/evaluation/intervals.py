@@ -1,9 +1,8 @@
 """Means with their 95 % intervals, one function for each way in which the numbers were sampled.
 
-    problems differ, one run                                        bootstrap_intervals, paired_difference
+    problems differ, one run                                        bootstrap_intervals
     repetitions with other seeds, one number each                   t_interval, t_half_width
     seeds and problems: a number for each seed and each problem     crossed_interval
-    cases that are counted, such as seeds that collapsed            wilson_interval
 
 None of them knows of what does not vary in its numbers: the same problems in all runs, say.
 """
@@ -54,13 +53,10 @@ class Interval:
 
     def percent(self, *, sign: bool = False) -> str:
         """As it is printed: 12.3 [10.1, 14.2]."""
-        mark = "+" if sign else ""
-        value, low, high = (f"{100 * number:{mark}.1f}" for number in (self.value, self.low, self.high))
-        return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
+        return self.written(f"{'+' if sign else ''}.1f", 100)
 
-    def plain(self) -> str:
-        """The same of what is no share: 0.123 [0.101, 0.142]."""
-        value, low, high = (f"{number:.3g}" for number in (self.value, self.low, self.high))
+    def written(self, form: str, scale: float = 1.0) -> str:
+        value, low, high = (f"{scale * number:{form}}" for number in (self.value, self.low, self.high))
         return value if math.isnan(self.low) else f"{value} [{low}, {high}]"
 
 
@@ -70,8 +66,7 @@ class Interval:
 def standard_error(values: Values, clusters: NDArray[np.int64] | None = None) -> float | None:
     """The standard error of the mean of per-problem values [P] in closed form, std / sqrt(P); None for P = 1.
 
-    clusters: [P] numbers from 0; problems with the same number are not independent, and their sums take the place of
-    single values (for clusters of one the formula is the same).
+    clusters: [P] numbers from 0; sums of problems with the same number take the place of single values.
     """
     if clusters is None:
         return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else None
@@ -120,15 +115,6 @@ def bootstrap_intervals(
     return [Interval(float(mean[i]), float(low[i]), float(high[i])) for i in range(values.shape[1])]
 
 
-def paired_difference(first: Values, second: Values, rng: np.random.Generator, resamples: int = RESAMPLES) -> Interval:
-    """The mean of second - first over the problems that both runs were tested on, with its bootstrap interval.
-
-    first, second: [P] the same statistic of two runs, problem by problem.
-    """
-    assert first.shape == second.shape, (first.shape, second.shape)
-    return bootstrap_intervals((second - first)[:, None], rng, resamples)[0]
-
-
 # ---- over seeds
 
 
@@ -150,7 +136,7 @@ def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Inte
     """The mean of one number for each seed with Student's t interval, mean ± t(N - 1) std / sqrt(N).
 
     Assumes that the seeds are independent and their numbers roughly normal. Where one seed in five collapses it covers
-    49 % with three seeds and 68 % with five: count those (`wilson_interval`).
+    49 % with three seeds and 68 % with five: count those.
     share: the numbers lie between 0 and 1, and so does the interval.
     """
     array = np.asarray(values, dtype=np.float64)
@@ -169,10 +155,8 @@ def crossed_interval(values: Values) -> Interval:
 
     x_sp = m + seed_s + problem_p + rest_sp, crossed random effects: the mean's variance is
     (MS_seed + MS_problem − MS_rest) / (S P) with no component below 0, its degrees of freedom Satterthwaite's (1946).
-    values: [S, P]. With a single seed it holds over problems alone; with two, which say little of how seeds
-    differ, it covers less than 95 % (about 88 % where they differ most), and where seeds collapse as `t_interval` does.
-    Of shares it stays within 0 and 1, of their
-    differences within -1 and 1.
+    values: [S, P]. With a single seed it holds over problems alone; with two it covers less than 95 % (about 88 % where
+    they differ most). Of shares it stays within 0 and 1, of their differences within -1 and 1.
     """
     seeds, problems = values.shape
     mean, by_seed, by_problem = float(values.mean()), values.mean(axis=1), values.mean(axis=0)
@@ -194,17 +178,3 @@ def crossed_interval(values: Values) -> Interval:
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
         low, high = max(low, 0.0 if values.min() >= 0 else -1.0), min(high, 1.0)
     return Interval(mean, low, high, seeds)
-
-
-# ---- over cases
-
-
-def wilson_interval(count: int, total: int) -> Interval:
-    """The share p = count / total of independent cases, with Wilson's score interval (1927).
-
-    (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n), z = 1.96: it has a width where none or all are counted.
-    """
-    share, z2 = count / total, 1.96**2
-    middle, scale = share + z2 / (2 * total), 1 + z2 / total
-    half = math.sqrt(z2 * (share * (1 - share) / total + z2 / (4 * total**2)))
-    return Interval(share, max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale), total)

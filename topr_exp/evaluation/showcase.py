@@ -43,12 +43,10 @@ class Showcase:
         assert self.base is not None, "the base comes first"
         for made_in, shown in {0: self.base, iteration: evaluation}.items():
             entries = sample_entries("test", made_in, shown.rollouts, shown.verdicts, shown.questions.problems)
-            shown_before = [
-                entry for entry in self.entries() if (entry["set"], entry["iteration"]) == ("test", made_in)
-            ]
-            known = {(entry["problem"], entry["sample"]): entry["logp"] for entry in shown_before}
+            before = [each for each in self.entries() if (each["set"], each["iteration"]) == ("test", made_in)]
+            known = {each["row"]: each["logp"] for each in before}
             for entry in entries:
-                entry["logp"] = known.get((entry["problem"], entry["sample"]), {})
+                entry["logp"] = known.get(entry["row"], {})
             self.score(entries, shown.rollouts, policy, iteration)
             self.replace(entries)
 
@@ -80,7 +78,13 @@ class Showcase:
                 entry["logp"][str(iteration)] = float(np.sum(value, dtype=np.float64))
 
     def entries(self) -> list[dict[str, Any]]:
-        return [entry for entry in read_lines(self.path)[0] if {"set", "iteration"} <= entry.keys()]
+        """What is there and whole; what is damaged is made again, or left out."""
+        places = ("set", "iteration", "problem", "sample")
+        return [
+            entry
+            for entry in read_lines(self.path)[0]
+            if isinstance(entry.get("logp"), dict) and all(isinstance(entry.get(name), str | int) for name in places)
+        ]
 
     def replace(self, entries: list[dict[str, Any]]) -> None:
         """Put entries into the file in place of those of the same sets and iterations."""

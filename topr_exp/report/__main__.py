@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_json, write_whole
@@ -51,7 +51,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     """
     from topr_exp.report import figures, tables
     from topr_exp.report.estimates import best_first
-    from topr_exp.report.groups import different_bases, group_runs
+    from topr_exp.report.groups import group_runs
     from topr_exp.report.page import render_page
     from topr_exp.report.runs import find_runs
 
@@ -59,7 +59,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     target = out if out is not None else folders[0] / "report"
     listed = read_manifest(target)
     comparison = group_runs(runs)
-    groups, notes = best_first(comparison.groups), different_bases(runs)
+    groups, notes = best_first(comparison.groups), list[str]()
     if len(groups) > figures.MOST_LINES:
         notes.append(f"figures show the {figures.MOST_LINES} of {len(groups)} groups with the highest final pass@1")
     plots = figures.plots(comparison, groups)
@@ -79,9 +79,8 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
 def read_manifest(target: Path) -> set[str]:
     """The files of an earlier report in a folder; TOPRError for one that holds others and no manifest."""
     stored, fault = read_object(target / MANIFEST)
-    names = stored.get("files")
-    if stored.get("written_by") == AUTHOR and isinstance(names, list) and all(map(is_inside, names)):
-        return set(names)
+    if stored.get("written_by") == AUTHOR and isinstance(stored.get("files"), list):
+        return set(map(str, stored["files"]))
     others = [path for path in target.iterdir() if not path.name.endswith(TEMPORARY)] if target.is_dir() else []
     if fault == MISSING and not others:
         return set()
@@ -91,26 +90,21 @@ def read_manifest(target: Path) -> set[str]:
     )
 
 
-def is_inside(name: object) -> bool:
-    """Check that a name stays within the folder that a report writes."""
-    path = PurePosixPath(str(name))
-    inside = str(path.parent) in (".", "figures", "tables") and path.name not in ("", "..", MANIFEST)
-    return isinstance(name, str) and str(path) == name and inside
-
-
 def replace_files(target: Path, listed: set[str], files: dict[str, bytes]) -> None:
     """Write files in place of those that are listed; the manifest names a file before it is there."""
-    for name in files.keys() - listed:
-        if (target / name).exists():
-            raise TOPRError(f"{target / name} is there and no report wrote it: give another --out, or move it")
+    there = {
+        path.relative_to(target).as_posix() for path in target.glob("*/*")
+    }  # what stands elsewhere is never removed
+    for name in (files.keys() & there) - listed:
+        raise TOPRError(f"{target / name} is there and no report wrote it: give another --out, or move it")
     with disk_errors(f"write in {target}"):
         target.mkdir(parents=True, exist_ok=True)
         write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(listed | files.keys())})
         for name, data in files.items():
             (target / name).parent.mkdir(exist_ok=True)
             write_whole(target / name, data)
-        for name in listed - files.keys():
-            (target / name).unlink(missing_ok=True)
+        for name in (listed & there) - files.keys():
+            (target / name).unlink()
         write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(files)})
 
 

@@ -20,11 +20,10 @@ Row = dict[str, str | int]  # by the titles of the columns
 
 
 def estimate(runs: Sequence[Run], name: str, part: str = "final") -> Interval | None:
-    """The mean of a share, or of REWARD, over repetitions with its interval, wherever one is shown.
+    """The mean of a share, or of REWARD, over repetitions with its interval.
 
-    It is over seeds and problems where the verdicts are there, else over seeds alone; of a single run, or the same
-    completions in all as the base's are, over problems. Final figures are of finished runs, as long as there are none
-    of those that got furthest.
+    Over seeds and problems where the verdicts are there, else over seeds; of one run, or where all have the same
+    completions, over problems. Final figures are of finished runs, else of those that got furthest.
     """
     furthest = max(map(progress, runs), default=None)
     known = [
@@ -64,7 +63,7 @@ def headlines(runs: Sequence[Run]) -> list[str]:
 def printed(runs: Sequence[Run], name: str, part: str = "final") -> str:
     """An estimate for people: shares in percent."""
     found = estimate(runs, name, part)
-    return "–" if found is None else found.plain() if name == REWARD else found.percent()
+    return "–" if found is None else found.written(".3g") if name == REWARD else found.percent()
 
 
 def best_first(groups: Groups) -> Groups:
@@ -78,10 +77,7 @@ def best_first(groups: Groups) -> Groups:
 
 
 def ranking(groups: Groups) -> tuple[str, list[Row]]:
-    """Say who ended best and tabulate final pass@1; of a single group base and trained model.
-
-    groups: best first. Unfinished runs are left out; without finished ones there are no rows.
-    """
+    """Say who ended best and tabulate final pass@1 of finished runs; of a single group base and trained model."""
     done = {label: [run for run in runs if run.status == "done"] for label, runs in groups.items()}
     done = {label: runs for label, runs in done.items() if runs}
     if not done:
@@ -95,7 +91,6 @@ def ranking(groups: Groups) -> tuple[str, list[Row]]:
 
 
 def row(title: str, name: str, runs: Sequence[Run], part: str, reference: str, minus: Interval | None) -> Row:
-    """Tabulate a group; minus: its difference to the reference."""
     found: Row = {title: name, "runs": len(runs), "pass@1 %": printed(runs, "pass@1", part)}
     if REWARD in headlines(runs):
         found["mean reward"] = printed(runs, REWARD, part)
@@ -103,10 +98,7 @@ def row(title: str, name: str, runs: Sequence[Run], part: str, reference: str, m
 
 
 def to_best(best: Sequence[Run], runs: Sequence[Run]) -> Interval | None:
-    """A group's final pass@1 minus the best one's, paired by seed and problem; None where that is not known.
-
-    So it is for runs without a seed in common, tested on different problems, or whose verdicts are gone.
-    """
+    """A group's final pass@1 minus the best one's, paired; None without a common seed, test or verdicts."""
     try:
         if len({gold_answers(run) for run in (*best, *runs)}) > 1:
             return None

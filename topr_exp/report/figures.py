@@ -122,10 +122,7 @@ def curve_plot(groups: Groups, kind: str, name: str) -> Plot:
 
 
 def thin(curve: pd.Series[float], points: int = POINTS) -> pd.Series[float]:
-    """Average bins of consecutive updates, at the end of each bin.
-
-    A bin has a power of two of them, so that bins of runs of other lengths end at the same places.
-    """
+    """Average bins of 2^i consecutive updates, at the end of each, so that runs of other lengths share places."""
     width = 1
     while width * points < len(curve):
         width *= 2
@@ -134,11 +131,9 @@ def thin(curve: pd.Series[float], points: int = POINTS) -> pd.Series[float]:
 
 
 def band(curves: Sequence[pd.Series[float]], *, share: bool = False, between: bool = False) -> pd.DataFrame:
-    """Average repetitions where all have a value: mean, low and high, empty where there is no such place.
+    """Average repetitions where all have a value: mean, low and high of the 95 % t interval; of two their range.
 
-    The ends are those of the 95 % t interval; of two curves their range, since it is wider than any plot; of one NaN.
-    between: at the places of the first one that all reach, between their own places linear.
-    share: the values lie between 0 and 1, and so does their interval.
+    between: at the places of the first one, the others interpolated. share: the interval lies between 0 and 1.
     """
     known = [found for curve in curves if len(found := curve.dropna())]
     if between and known:
@@ -206,10 +201,9 @@ def of_problems(figures: Any, kind: str) -> pd.DataFrame:
 
 
 def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
-    """Final pass@1 of every group against each number with more than two values, of the settings or the results.
+    """Final pass@1 of every group against each setting or result with more than two values, averaged over seeds.
 
-    Groups that differ in it alone are one line. What follows from the drawn training set differs a little between
-    seeds: its mean is the place.
+    Groups that differ in it alone are one line.
     """
     runs = comparison.runs
     for axis in dict.fromkeys([*RESULTS, *comparison.differing]):  # p~ and p first: what the paper sweeps

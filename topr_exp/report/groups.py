@@ -22,7 +22,6 @@ TEST = "data.test"  # no setting: numbers the test problems, where those of some
 FIRST = (
     "algo.name", "data.name", "model.name", "compose.name", "compose.positive_share", "effective_positive", "baseline",
 )  # fmt: skip
-OF_THE_BASE = ("model.", "data.", "sampler.", "evaluation.seed")  # settings that decide the base's figures
 SHORT = {"effective_positive": "p~", "baseline": "c", "compose.positive_share": "p", "data.seed": "data.seed"}
 MISSING = "–"
 
@@ -63,8 +62,9 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
     varied = table.columns[table.nunique() > 1]
     names = [key for key in table if not any(key == name or key.startswith(f"{name}.") for name in IGNORED)]
     differing = [key for key in names if key in varied and key not in SEEDS]
-    fixed = {key: known[0].settings[key] for key in names if key not in varied and key in known[0].settings}
-    table[TEST] = number_tests(known, table[differing])
+    first = known[0].settings if known else {}
+    fixed = {key: first[key] for key in names if key not in varied and key in first}
+    table[TEST] = number_tests(known)
     for run, test in zip(known, table[TEST], strict=True):
         run.settings[TEST] = test or None
     keys = telling(differing, table)
@@ -84,19 +84,12 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
     return Comparison(members, keys, list(dict.fromkeys([*differing, *keys])), fixed, repeats, runs)
 
 
-def number_tests(runs: Sequence[Run], settings: DataFrame) -> Series[int]:
-    """Number the test problems of runs; 0 for all unless those of some are known to differ.
-
-    Where a run's are not known (not evaluated yet, or its verdicts are gone), they are those of the same settings.
-    """
+def number_tests(runs: Sequence[Run]) -> Series[int]:
+    """Number the test problems of runs; 0 for all where there is one test, and for runs whose test is not known."""
     import pandas as pd
 
     golds = pd.Series([golds_of(run) for run in runs], dtype=object)
-    if golds.nunique() < 2:
-        return golds.notna() * 0
-    alike = golds.groupby(pd.Series([tuple(row) for row in settings.to_numpy()], dtype=object))
-    only = alike.transform("first").where(alike.transform("nunique") == 1)
-    return pd.Series(golds.fillna(only).factorize()[0] + 1)
+    return pd.Series(golds.factorize()[0] + 1) * (golds.nunique() > 1)
 
 
 def golds_of(run: Run) -> str | None:
@@ -119,7 +112,6 @@ def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Itera
 
 
 def rank(key: str) -> tuple[int, str]:
-    """The order of keys in labels: what readers look for first, then by name."""
     return (FIRST.index(key) if key in FIRST else len(FIRST), key)
 
 
@@ -144,7 +136,6 @@ def follows(key: str, others: list[str], table: DataFrame) -> bool:
 
 
 def order(value: Any) -> tuple[int, float, str]:
-    """A key to sort settings by: nothing first, then numbers by their size, then texts."""
     if value is None:
         return (0, 0.0, "")
     return (1, float(value), "") if isinstance(value, (int, float)) else (2, 0.0, text(value))
@@ -183,19 +174,3 @@ def plain(value: str) -> bool:
     except ValueError:
         return value not in (MISSING, "true", "false") and value[:1] not in ("[", "{", '"') and ", " not in value
     return False
-
-
-def different_bases(runs: Sequence[Run]) -> list[str]:
-    """A note where runs that ask the same of the same model began with different figures: something else changed."""
-    found: dict[str, set[float]] = {}
-    for run in runs:
-        base = run.figure("base", "pass@1")
-        asked = {key: exact(value) for key, value in run.settings.items() if key.startswith(OF_THE_BASE)}
-        if base is not None and asked:
-            found.setdefault(exact(asked), set()).add(base)
-    return [
-        f"runs with the same model and test began from different bases (pass@1 "
-        f"{', '.join(f'{100 * value:.1f}' for value in sorted(bases))} %): were weights, problems or code changed?"
-        for bases in found.values()
-        if len(bases) > 1
-    ]

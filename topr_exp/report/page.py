@@ -81,7 +81,6 @@ def render_page(
 
 
 def table(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    """A table that sorts by the column whose title is clicked."""
     with pd.option_context("display.max_colwidth", None):
         frame = pd.DataFrame([{key: str(value) for key, value in row.items()} for row in rows])
         made = frame.to_html(index=False, na_rep=MISSING, border=0, table_id=f"{name}-table", justify="unset")
@@ -89,7 +88,6 @@ def table(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def filtered(name: str, search: str) -> str:
-    """A box that filters the entries of a section; search: words that tell how."""
     box = f'<input type="search" data-in="{name}" placeholder="{search}">'
     return f"<p><label>filter {box}</label> <output></output></p>\n"
 
@@ -116,7 +114,6 @@ def figure(plot: Plot, drawing: str) -> str:
 
 
 def result(groups: Groups) -> str:
-    """Who ended best, and by how much."""
     sentence, rows = ranking(groups)
     return f"<p><strong>{escape(sentence)}</strong></p>\n" + (table("ranking", rows) if rows else "")
 
@@ -136,7 +133,6 @@ def overview(comparison: Comparison, groups: Groups, notes: Sequence[str]) -> st
 
 
 def facts(comparison: Comparison) -> dict[str, str]:
-    """Title -> what there is to say; nothing where the runs don't tell."""
     tests, commits = set(), set()
     for run in comparison.runs:
         if run.evaluations:
@@ -155,7 +151,6 @@ def facts(comparison: Comparison) -> dict[str, str]:
 
 
 def settings(comparison: Comparison) -> str:
-    """The settings that differ with their values, and those that all runs share."""
     counts = {key: Counter(comparison.texts(key)) for key in comparison.differing}
     rows = [
         {"setting": key, "values (runs)": ", ".join(f"{value} ({n})" for value, n in sorted(each.items()))}

@@ -36,10 +36,7 @@ def record(run: Run, part: str = "final", figure: str = "pass@1") -> Record:
 
 
 def measured(evaluation: Record, name: str) -> Interval | None:
-    """A figure as its run measured it, with the interval over problems that it noted; None where it has no such figure.
-
-    Without the ends of an interval, as of a mean reward, they are 1.96 standard errors away.
-    """
+    """A figure as its run measured it, with its interval over problems (else 1.96 standard errors); None without it."""
     name = "pass@1" if name == "correct" else name
     value, error = number(evaluation.get(name)), number(evaluation.get(f"{name}_se"))
     if value is None:
@@ -82,10 +79,7 @@ def readable(run: Run) -> Iterator[None]:
 
 
 def results(run: Run, record: Record, *, votes: bool = True) -> Record:
-    """An evaluation of a run: its shares, and of each problem the correct and the invalid completions and maj@K.
-
-    votes: False leaves maj@K out, which takes most of the time. TOPRError where its verdicts are gone or damaged.
-    """
+    """An evaluation's shares, and of each problem the correct and invalid completions and (votes) maj@K."""
     asked = run.config.get("task", {}).get("test_solutions")
     solutions = 1 if asked is None else int(asked)  # that a verifier reads of each
     if missing := [name for name in SHARES if number(record.get(name)) is None]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runs.console import warn
-from topr_exp.runs.records import Lines, Record, is_evaluation, is_update, on_one_axis
+from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runtime.exit_status import printable
-from topr_exp.runtime.jsonfiles import MISSING, number, read_object
+from topr_exp.runtime.jsonfiles import MISSING, number, read_lines, read_object
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -123,7 +123,15 @@ def read_run(path: Path) -> Run:
         run.notes.append(f"no pass@1 of the {' and '.join(lacking)} in its results (another version's?)")
     if note := run.summary.get("note"):  # what the run itself warned of
         run.notes.append(str(note))
-    read_status(run, done)
+    if done:
+        run.status = "done"
+        return run
+    if (error := path / "error.txt").is_file():
+        words = error.read_text(encoding="utf-8", errors="replace").splitlines()
+        run.notes.append(f"failed: {words[0][:300] if words else 'no reason given'}")
+    if isinstance(said := load(run, "state.json", expected=False).get("status"), str):
+        run.status = said
+    run.notes.append(f"not finished ({len(run.updates)} updates logged)")
     return run
 
 
@@ -142,20 +150,6 @@ def read_records(run: Run, done: bool) -> None:
         run.evaluations = []
 
 
-def read_status(run: Run, done: bool) -> None:
-    """Set the status: done, or what state.json says of the last attempt; why a failed one failed becomes a note."""
-    if done:
-        run.status = "done"
-        return
-    error = run.path / "error.txt"
-    if error.is_file():
-        words = error.read_text(encoding="utf-8", errors="replace").splitlines()
-        run.notes.append(f"failed: {words[0][:300] if words else 'no reason given'}")
-    said = load(run, "state.json", expected=False).get("status")
-    run.status = said if isinstance(said, str) else "unfinished"
-    run.notes.append(f"not finished ({len(run.updates)} updates logged)")
-
-
 def load(run: Run, name: str, *, expected: bool = True) -> dict[str, Any]:
     """A JSON file of the run; {} and a note where it can't be read."""
     found, fault = read_object(run.path / name)
@@ -164,19 +158,13 @@ def load(run: Run, name: str, *, expected: bool = True) -> dict[str, Any]:
     return found
 
 
-def lines(run: Run, name: str, is_valid: Callable[[Record], bool], expected: bool) -> list[Record]:
-    """The whole lines of a JSON-lines file; damaged ones are counted in a note.
-
-    expected: the file is complete, so that it is no other note where it is missing or ends within a line.
-    """
-    read = Lines(run.path / name)
-    read.refresh()
-    valid = [record for record in read.records if is_valid(record)]
-    if count := read.damaged + len(read.records) - len(valid):
+def lines(run: Run, name: str, is_valid: Callable[[Record], bool], done: bool) -> list[Record]:
+    """The valid lines of a JSON-lines file; a note counts the others, and says what a finished run lacks."""
+    records, damaged = read_lines(run.path / name, growing=not done)
+    valid = [record for record in records if is_valid(record)]
+    if count := damaged + len(records) - len(valid):
         run.notes.append(f"{name}: {count} line{'s' if count > 1 else ''} left out, damaged or another version's")
-    if expected and read.unended:
-        run.notes.append(f"{name} ends within a line")
-    elif expected and not (read.records or read.damaged):
+    elif done and not records:
         run.notes.append(f"{name} is missing or holds nothing")
     return valid
 

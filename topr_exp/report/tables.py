@@ -39,7 +39,6 @@ def setting_column(key: str) -> str:
 
 
 def estimates(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
-    """The estimates of base and final by column."""
     row: dict[str, Any] = {}
     for part in ("base", "final"):
         for name in names:
@@ -87,12 +86,10 @@ def groups_tex(comparison: Comparison) -> str:
 
 
 def group_rows(comparison: Comparison, groups: Groups) -> list[dict[str, Any]]:
-    """Size and figures of each group."""
     return [{"group": label, "runs": len(runs)} | scores(comparison, runs) for label, runs in groups.items()]
 
 
 def run_rows(comparison: Comparison) -> list[dict[str, Any]]:
-    """The settings that tell groups apart and the figures of each run."""
     rows = []
     for run in comparison.runs:
         keys = {key: text(run.settings.get(key)) for key in [*comparison.keys, "seed"]}

@@ -16,22 +16,35 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime import locks
+from topr_exp.runtime.exit_status import print_warning
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_text
 from topr_exp.runtime.jsonfiles import read_object
 from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
 ERROR = "error.txt"
+LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 90
 LAUNCH = "launch.json"  # of a sweep's run: the launcher writes it, whatever the run does
 
 
 def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.Lock:
-    """Keep other processes out of a folder; TOPRError when another process has it."""
-    with disk_errors(f"write in {path}"):
-        lock = locks.acquire(path / name)
-    if isinstance(lock, locks.Lock):
-        return lock
-    raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
+    """Keep other processes out of a folder; TOPRError when another process has it.
+
+    An owner on another machine is waited for as long as a file server keeps the locks of a lost node: Slurm starts a
+    job of that node again at once.
+    """
+    began, told = time.monotonic(), False
+    while True:
+        with disk_errors(f"write in {path}"):
+            lock = locks.acquire(path / name)
+        if isinstance(lock, locks.Lock):
+            return lock
+        if lock.is_here() or time.monotonic() > began + LOST_NODE_SECONDS:
+            raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
+        if not told:
+            print_warning(f"waiting for process {lock}, which has {path}")
+        told = True
+        time.sleep(1.0)
 
 
 def clear(path: Path) -> None:

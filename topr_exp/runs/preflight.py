@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import itertools
 import json
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -27,7 +26,7 @@ from topr_exp.runs.inputs import model_folders, own_files
 from topr_exp.runtime.distributed import check_device, main_process_only
 from topr_exp.runtime.files import write_text
 from topr_exp.runtime.jsonfiles import read_object
-from topr_exp.store.completions import scan_file, unknown_problem
+from topr_exp.store.completions import read_lines, unknown_problem
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -198,14 +197,10 @@ def check_completions(config: Config, source: str) -> None:
 
 @functools.lru_cache(maxsize=4)
 def read_completions(source: str, at: Stamp, known: frozenset[str] | None) -> None:
-    count = itertools.count(1)
-
-    def see(row: dict[str, Any]) -> None:
-        number, name = next(count), row.get("problem_id")
+    for number, row in enumerate(read_lines(Path(source)), start=1):
+        name = row.get("problem_id")
         if known is not None and name not in known and not {"question", "gold"} <= row.keys():
             raise unknown_problem(source, number, name)
-
-    scan_file(Path(source), see)
 
 
 # ---- the machine

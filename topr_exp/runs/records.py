@@ -1,7 +1,6 @@
 """The measurements of a run as lines of JSON: `metrics.jsonl`, one an update, and `eval.jsonl`, one an evaluation.
 
-They may be read while the run writes them, or after it died: a half-written line is left for the next time, a damaged
-one is counted. Nothing that stands in a file raises an error here.
+Nothing that stands in a file raises an error here: damaged lines are counted.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +17,7 @@ from typing import IO, Any
 from topr_exp.runs.console import warn
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import disk_errors, write_text
-from topr_exp.runtime.jsonfiles import parse_object, read_lines
+from topr_exp.runtime.jsonfiles import read_lines
 
 Record = dict[str, Any]
 SHOWN = 10  # most updates that a warning names
@@ -145,27 +143,6 @@ def evaluated(record: Record) -> tuple[Any, ...]:
 # ---- reading
 
 
-@dataclass
-class Lines:
-    """A file of JSON objects, one a line, as far as its lines are complete."""
-
-    path: Path
-    records: list[Record] = field(default_factory=list)
-    damaged: int = 0  # lines that are no JSON object
-    unended: int = 0  # bytes after the last whole line
-
-    def refresh(self) -> None:
-        """Read what is there now."""
-        try:
-            content = self.path.read_bytes()
-        except OSError:
-            return
-        end = content.rfind(b"\n") + 1
-        found = [parse_object(line) for line in content[:end].splitlines()]
-        self.records = [record for record in found if record is not None]
-        self.damaged, self.unended = found.count(None), len(content) - end
-
-
 def is_update(record: Record) -> bool:
     """Check that a record of metrics.jsonl has its place in the training."""
     return all(type(record.get(n, 0 if n == "samples" else None)) is int for n in ("iteration", "step", "samples"))
@@ -173,7 +150,8 @@ def is_update(record: Record) -> bool:
 
 def is_evaluation(record: Record) -> bool:
     """Check that a record of eval.jsonl names its model."""
-    return type(record.get("iteration")) is int and all(type(record.get(n, 0)) is int for n in ("step", "samples_seen"))
+    numbers = all(type(record.get(name, 0)) is int for name in ("step", "samples_seen"))
+    return type(record.get("iteration")) is int and numbers and isinstance(record.get("subset", False), int)
 
 
 def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tuple[list[Record], list[Record]]:

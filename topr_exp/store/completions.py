@@ -6,21 +6,21 @@ a line has none), and tokens (list<int32>), sampler_logp (list<float32>) where t
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime.files import DIGEST_BYTES, disk_errors, whole_file
+from topr_exp.runtime.files import disk_errors, file_digest, whole_file
 from topr_exp.runtime.jsonfiles import strict_object
 from topr_exp.store.table import Store, Table
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 ROWS_PER_SHARD = 10_000
 TEXTS = ("problem_id", "question", "gold", "completion", "finish")
@@ -32,60 +32,42 @@ LOGPROB_LEAST = -1e30  # below lies what float32 turns into an infinity
 MAX_TOKEN = 2**31 - 1
 
 
-@dataclass
-class Scan:
-    """Findings of one pass over a file."""
-
-    digest: str = ""  # of the whole file
-    rows: int = 0
-    lists: frozenset[str] = frozenset()  # which of LISTS the lines have
-    passed_over: Counter[str] = field(default_factory=Counter)  # members that nothing reads: number of lines
-
-
-def import_file(store: Store, path: Path) -> tuple[Table, Scan, int]:
-    """Store a file of completions as a table whose key is the file's content; also: the scan, shards made.
+def import_file(store: Store, path: Path) -> tuple[Table, int]:
+    """Store a file of completions as a table whose key is the file's content; return the number of shards made too.
 
     Nothing is written when a line is malformed: TOPRError "file:line: what is wrong".
     """
-    shards, rows = list["pa.Table"](), list[dict[str, Any]]()
-
-    def keep(row: dict[str, Any]) -> None:
+    shards, rows, unread = list["pa.Table"](), list[dict[str, Any]](), set[str]()
+    for row in read_lines(path):
         if len(rows) == ROWS_PER_SHARD:
             shards.append(as_table(rows))
             rows.clear()
         rows.append(row)
-
-    with disk_errors(f"read {path}"):
-        scan = scan_file(path, keep)
+        unread |= row.keys() - COLUMNS.keys()
+    if unread:
+        log.warning("nothing reads the members %s of %s", ", ".join(sorted(unread)), path)
+    key = {"content": file_digest(path), "rows": ROWS_PER_SHARD * len(shards) + len(rows), "per_shard": ROWS_PER_SHARD}
     shards.append(as_table(rows))
-    key = {"content": scan.digest, "rows": scan.rows, "rows_per_shard": ROWS_PER_SHARD}
     table = store.table("imported", key, len(shards))
-    return table, scan, table.fill(shards.__getitem__)
+    return table, table.fill(shards.__getitem__)
 
 
-def scan_file(path: Path, see: Callable[[dict[str, Any]], None] = lambda row: None) -> Scan:
-    """Check every line; `see` is shown each line's object and may refuse it. Empty lines are passed over."""
-    scan, whole = Scan(), hashlib.blake2b(digest_size=DIGEST_BYTES)
-    with open(path, "rb") as file:
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The checked lines of a file of completions; empty ones are passed over."""
+    lists: set[str] | None = None  # which of LISTS the lines have
+    with disk_errors(f"read {path}"), open(path, "rb") as file:
         for number, line in enumerate(file, start=1):
-            whole.update(line)
             if not line.strip():
                 continue
             row = parse_line(f"{path}:{number}", line)
-            present = frozenset(name for name in LISTS if name in row)
-            if scan.rows == 0:
-                scan.lists = present
-            elif present != scan.lists:
-                name = min(present ^ scan.lists)
-                differs = "lacks" if name in scan.lists else "has"
+            present = row.keys() & LISTS
+            lists = present if lists is None else lists
+            if name := min(present ^ lists, default=None):
+                differs = "lacks" if name in lists else "has"
                 raise TOPRError(f"{path}:{number}: {differs} {name}, unlike the lines before; all lines or none")
-            scan.passed_over.update(set(row) - set(COLUMNS))
-            see(row)
-            scan.rows += 1
-    if not scan.rows:
+            yield row
+    if lists is None:
         raise TOPRError(f"{path} holds no completions")
-    scan.digest = whole.hexdigest()
-    return scan
 
 
 def as_table(rows: list[dict[str, Any]]) -> pa.Table:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.store.shards import Ragged, find_fault, read_seal, read_shard, write_shard
+from topr_exp.store.shards import find_fault, read_seal, read_shard, write_shard
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KINDS, HASHES = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[0-9a-f]{16}")  # names of folders
-HASH_BYTES = 8  # 64 bits; a collision is noticed, because key.json holds the whole key
+HASH_BYTES = 8  # 64 bits
 KEY_FILE = "key.json"
 SHARD = "shard-"  # begins the names of a shard's files
 MARKER = "STORE"  # marks a folder as a store
@@ -132,10 +132,6 @@ class Table:
 
         table = pa.concat_tables([self.shard(index) for index in range(self.shards)])
         return table if columns is None else table.select(list(columns))
-
-    def ragged(self, column: str) -> Ragged:
-        """A list column over all shards as numpy views."""
-        return Ragged(self.read()[column])
 
     # ---- making
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topr_exp.config.cluster import SlurmCluster
-from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps.sweep import LOG, SUBMITIT, Run
@@ -115,7 +114,7 @@ def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
     tasks = [dataclasses.replace(run, folder=run.folder.resolve()) for run in runs]
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
-            jobs = make_executor(sweep, cluster, name).map_array(run_task, tasks)
+            jobs = make_executor(sweep, cluster, name).map_array(Task(), tasks)
     except Exception as error:
         for run in runs:
             run.job = None
@@ -141,7 +140,8 @@ def make_executor(sweep: Path, cluster: SlurmCluster, name: str) -> Any:
     of_slurm = ("partition", "account", "qos", "constraint", "signal_delay_s", "array_parallelism")
     values = {key: getattr(cluster, key) for key in same}
     values |= {f"slurm_{key}": getattr(cluster, key) for key in of_slurm}
-    executor = submitit.AutoExecutor(folder=sweep / SUBMITIT / "%j", cluster="slurm")
+    counted = {"slurm_max_num_timeout": cluster.max_num_timeout}
+    executor = submitit.AutoExecutor(folder=sweep / SUBMITIT / "%j", cluster="slurm", **counted)
     executor.update_parameters(
         **{key: value for key, value in values.items() if value is not None},
         name=name,
@@ -182,46 +182,58 @@ def recover(runs: Iterable[Run]) -> None:
 # ---- in a job
 
 
-def run_task(run: Run) -> None:
-    """The run, on its nodes, as Submitit calls it; raises what the run raises, so that Slurm sees it failed.
+class Task:
+    """What Submitit pickles: a run. At a time limit it is queued again as it is, and Submitit counts that."""
 
-    Every task of the job is a process of the run. What the others than the first print stays in Submitit's logs.
-    """
-    from submitit.helpers import TorchDistributedEnvironment
+    def __call__(self, run: Run) -> None:
+        """The run, on its nodes; raises what the run raises, so that Slurm sees it failed.
 
-    from topr_exp.sweeps import processes
+        Every task of the job is a process of the run. What the others than the first print stays in Submitit's logs.
+        """
+        from submitit.helpers import TorchDistributedEnvironment
 
-    place = TorchDistributedEnvironment()
-    place.export(set_cuda_visible_devices=False, overwrite=True)
-    if place.rank == 0:
-        print(f"the run's output goes on in {run.folder / LOG}", flush=True)
-        processes.redirect(run.folder / LOG)
-    cpus = os.environ.get("SLURM_CPUS_PER_TASK")
-    processes.limit_threads(int(cpus) if cpus else None)
-    config = run.enter()
-    try:
-        processes.run_processes(config)
-    except Interrupted as stop:
-        print(stop, file=sys.stderr, flush=True)
-        if place.rank != 0:
-            return  # as done: a task that fails would end the first, which has the job queued again
-        queue_again(stop.signal, config)
-        raise SystemExit(128 + stop.signal) from None
+        from topr_exp.sweeps import processes
+
+        place = TorchDistributedEnvironment()
+        place.export(set_cuda_visible_devices=False, overwrite=True)
+        if place.rank == 0:
+            print(f"the run's output goes on in {run.folder / LOG}", flush=True)
+            processes.redirect(run.folder / LOG)
+        cpus = os.environ.get("SLURM_CPUS_PER_TASK")
+        processes.limit_threads(int(cpus) if cpus else None)
+        try:
+            processes.run_processes(run.enter())
+        except Interrupted as stop:
+            print(stop, file=sys.stderr, flush=True)
+            if place.rank != 0:
+                return  # as done: a task that fails would end the first, which has the job queued again
+            queue_again(stop.signal, run.folder)
+            raise SystemExit(128 + stop.signal) from None
+
+    def checkpoint(self, run: Run) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, run)
 
 
-def queue_again(reason: signal.Signals, config: Config) -> None:
-    """Requeue this job, which a signal stopped with a checkpoint; TOPRError where that happened too often.
+def queue_again(reason: signal.Signals, folder: Path) -> None:
+    """Requeue this job, which a signal stopped with a checkpoint; TOPRError after too many time limits.
 
     After SIGTERM a cancelled job must not come back, and one that is preempted at once Slurm queues again itself. But
     one that still runs has been given notice (GraceTime).
     """
-    job, near_limit = os.environ["SLURM_JOB_ID"], reason in TIME_SIGNALS
-    if not near_limit and run_slurm("squeue", "-h", "-j", job, "-o", "%T")[0] != [["RUNNING"]]:
-        return
-    often = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-    if near_limit and isinstance(config.cluster, SlurmCluster) and often >= config.cluster.max_num_timeout:
-        error = TOPRError(f"out of time: queued again {often} times, as cluster.max_num_timeout allows")
-        attempt.record_error(config.folder, error)
-        raise error
-    _, problem = run_slurm("scontrol", "requeue", job)
-    print(problem or "queued again", file=sys.stderr, flush=True)
+    if reason in TIME_SIGNALS:
+        from submitit.core.job_environment import JobEnvironment
+        from submitit.core.utils import UncompletedJobError
+
+        handler: Any = signal.getsignal(JobEnvironment._usr_sig())
+        try:
+            handler(reason)  # Submitit's, which ends this process
+        except UncompletedJobError as stopped:
+            error = TOPRError(f"out of time, more often than cluster.max_num_timeout allows ({stopped})")
+            attempt.record_error(folder, error)
+            raise error from None
+    job = os.environ["SLURM_JOB_ID"]
+    if run_slurm("squeue", "-h", "-j", job, "-o", "%T")[0] == [["RUNNING"]]:
+        _, problem = run_slurm("scontrol", "requeue", job)
+        print(problem or "queued again", file=sys.stderr, flush=True)

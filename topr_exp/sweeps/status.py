@@ -12,11 +12,10 @@ from typing import Any
 
 from topr_exp.runs import attempt
 from topr_exp.runs.console import say, warn
-from topr_exp.runs.records import Lines
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import disk_errors
-from topr_exp.runtime.jsonfiles import MISSING, number, read_object
+from topr_exp.runtime.jsonfiles import MISSING, number, read_lines, read_object
 from topr_exp.sweeps.slurm import Queue, query
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
@@ -96,12 +95,11 @@ def is_running(folder: Path) -> bool:
 
 def accuracy(folder: Path, done: bool) -> str:
     """The base model's pass@1 and the newest one on the same problems, in percent."""
-    lines = Lines(folder / "eval.jsonl")
-    lines.refresh()
-    if not lines.records:
+    records, _ = read_lines(folder / "eval.jsonl")
+    if not records:
         return ""
-    newest = lines.records[-1]  # on some problems while training, on all before and after
-    base = next(each for each in lines.records if each.get("subset") == newest.get("subset"))
+    newest = records[-1]  # on some problems while training, on all before and after
+    base = next(each for each in records if each.get("subset") == newest.get("subset"))
     values = [number(each.get("pass@1")) for each in (base, newest)]
     shown = [f"{100 * value:.1f}" for value in values if value is not None]
     return " -> ".join(shown if done or shown[:1] != shown[1:] else shown[:1])

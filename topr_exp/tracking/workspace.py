@@ -53,27 +53,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_command(options: argparse.Namespace) -> int:
-    if options.save is not None:
-        from topr_exp.runtime.files import write_text
+    """Write the specification, or create the workspace; TOPRError when W&B refuses or can't be reached."""
+    import wandb
 
+    from topr_exp.runtime.files import write_text
+
+    if options.save is not None:
         # The package offers no public way to what it would send; the constraints pin its version.
         model = build(options.entity, options.project, options.group)._to_model()
         write_text(options.save, model.model_dump_json(indent=2, by_alias=True, exclude_none=True) + "\n")
         print(f"specification: {options.save}")
-    else:
-        print(f"workspace: {create(options.entity, options.project, options.group)}")
-    return 0
-
-
-def create(entity: str, project: str, group: str | None) -> str:
-    """Create the workspace in W&B; returns its address. TOPRError when W&B refuses or can't be reached."""
-    import wandb
-
+        return 0
     try:
         if wandb.login(prompt=False):
-            workspace = build(entity or str(wandb.Api().default_entity), project, group)
+            workspace = build(options.entity or str(wandb.Api().default_entity), options.project, options.group)
             workspace.save()
-            return str(workspace.url)
+            print(f"workspace: {workspace.url}")
+            return 0
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise TOPRError(f"W&B did not take the workspace ({type(error).__name__}: {reason})") from error
@@ -85,20 +81,18 @@ def build(entity: str, project: str, group: str | None) -> Any:
     import wandb_workspaces.reports.v2 as panels
     import wandb_workspaces.workspaces as ws
 
-    algorithm, over_runs = panels.Config(ALGORITHM), {"groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
-
-    def curve(title: str, key: str, x: str = STEPS) -> Any:
+    def curve(title: str, key: str) -> Any:
         """Curves of a metric, the runs of each algorithm as their mean with its standard error."""
         return panels.LinePlot(
-            title=title, x=x, y=[key], groupby=algorithm, aggregate=True, max_runs_to_show=100, **over_runs
-        )
+            title=title, x=STEPS, y=[key], groupby=panels.Config(ALGORITHM), aggregate=True, max_runs_to_show=100,
+            groupby_aggfunc="mean", groupby_rangefunc="stderr",
+        )  # fmt: skip
 
     found = {name: [curve(title, key) for title, key in each.items()] for name, each in CURVES.items()}
-    found["Learning curves by algorithm"].append(curve("pass@1 against samples seen", "curve/pass_at_1", "samples"))
-    found["Effective proportion of positives"] = proportion_panels(panels)
-    final = panels.SummaryMetric("final/invalid")
-    bars = panels.BarPlot(title="Invalid share after training", metrics=[final], groupby=algorithm, **over_runs)
-    found["Invalid answers"].append(bars)
+    p, effective, final = map(panels.SummaryMetric, ("positive_share", "effective_positive", "final/pass_at_1"))
+    found["Effective proportion of positives"] = [
+        panels.ScatterPlot(title="Final pass@1 against p~ (colour: p)", x=effective, y=final, z=p)
+    ]
     found["Runs"] = [panels.RunComparer(diff_only=True), panels.WeavePanelSummaryTable(table_name="completions")]
     return ws.Workspace(
         entity=entity,
@@ -112,26 +106,6 @@ def build(entity: str, project: str, group: str | None) -> Any:
             pinned_columns=[f"summary:{name}" for name in COLUMNS],
         ),
     )
-
-
-def proportion_panels(panels: Any) -> list[Any]:
-    """Final pass@1 against p~, coloured by the share p of positives in the data; and with the algorithm beside."""
-    p, effective, final = map(panels.SummaryMetric, ("positive_share", "effective_positive", "final/pass_at_1"))
-    axes = ((panels.Config(ALGORITHM), "algorithm"), (p, "p"), (effective, "p~"), (final, "pass@1"))
-    return [
-        panels.ScatterPlot(
-            title="Final pass@1 against p~ (colour: p)",
-            x=effective,
-            y=final,
-            z=p,
-            gradient=[panels.GradientPoint(color=color, offset=at) for at, color in ((0, "#0072B2"), (100, "#E69F00"))],
-            legend_template="${config:algo.name} ${run:displayName}",
-        ),
-        panels.ParallelCoordinatesPlot(
-            title="Algorithm, p, p~ and pass@1",
-            columns=[panels.ParallelCoordinatesPlotColumn(metric=metric, display_name=name) for metric, name in axes],
-        ),
-    ]
 
 
 if __name__ == "__main__":

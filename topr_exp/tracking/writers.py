@@ -30,14 +30,12 @@ class Writer:
         self.shown = ""  # a line for the user: where to find the run
         self.run: Any = None  # of the client
 
-    def open(self) -> None:
-        """Start the run, or go on with it."""
+    def open(self) -> None: ...
 
     def log(self, step: int, kind: str, record: Record) -> None:
         """Write a record; kind: train, curve (an evaluation on a part of the test set) or eval (on all of it)."""
 
-    def finish(self, exit_code: int, *, preempted: bool) -> None:
-        """Write the end of the run."""
+    def finish(self, exit_code: int, *, preempted: bool) -> None: ...
 
     def release(self) -> None:
         """Free what the client holds, also after an error."""
@@ -140,15 +138,12 @@ def run_id(folder: Path) -> str:
 
 
 class TensorBoardWriter(Writer):
-    """An event file in the run's folder, written again by each attempt from the run's records."""
+    """Event files in the run's folder; each attempt writes all records, which supersede those before."""
 
     def open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        target = self.folder / "tensorboard"
-        for old in target.glob("events.out.tfevents.*"):
-            old.unlink()
-        self.run = SummaryWriter(str(target), purge_step=0)  # a TensorBoard that read the old file forgets it
+        self.run = SummaryWriter(str(self.folder / "tensorboard"), purge_step=0)  # TensorBoard forgets earlier points
         self.run.add_text("settings", indented((self.folder / "config.yaml").read_text(encoding="utf-8")), 0)
         self.shown = f"TensorBoard: tensorboard --logdir {shlex.quote(str(self.folder.parent))}"
 

@@ -248,7 +248,7 @@ def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size:
                 progress.update(end - start, 0, "from the store")
 
         table.fill(make, report, on_wait=progress.message)
-    return table.ragged("logp"), scored
+    return Ragged(table.read()["logp"]), scored
 
 
 def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], batch_size: int) -> pa.Table:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.evaluation.draws import CORRECT, INVALID, Ballots, ballots
-from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_means, paired_difference
+from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_intervals, bootstrap_means
 
 # Name of a figure -> (what is summed over problems, over what): shares whose denominators differ between problems.
 RATIOS = {
@@ -23,6 +23,7 @@ RATIOS = {
 }
 SELECTIONS = ("weighted_sc", "maj", "oracle")
 BALANCED = "balanced_accuracy"
+Means = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,43 +81,41 @@ def summarise(counted: Tally, seed: int = 0, resamples: int = RESAMPLES) -> dict
     says the same), invalid, weighted_sc, maj, oracle, solved (share of correct solutions), and the paired difference
     weighted_sc - maj.
     """
-    values = counted.values
-    names = list(values)
-    columns = np.stack([values[name] for name in names], axis=1)
-    means = columns.mean(axis=0, keepdims=True)
-    drawn = bootstrap_means(columns, resamples, np.random.default_rng([seed, 2])) if len(counted) > 1 else None
-    found: dict[str, Any] = {}
-    for name in (*RATIOS, BALANCED, *SELECTIONS, "solved"):
-        found[name] = interval(name, names, means, drawn)
-    found["weighted_sc - maj"] = difference(values["maj"], values["weighted_sc"], seed)
+    names = list(counted.values)
+    columns = np.stack([counted.values[name] for name in names], axis=1)
+    means = dict(zip(names, columns.mean(axis=0, keepdims=True).T, strict=True))
+    drawn = None
+    if len(counted) > 1:
+        resampled = bootstrap_means(columns, resamples, np.random.default_rng([seed, 2]))
+        drawn = dict(zip(names, resampled.T, strict=True))
+    found: dict[str, Any] = {name: interval(name, means, drawn) for name in (*RATIOS, BALANCED, *SELECTIONS, "solved")}
+    found["weighted_sc - maj"] = difference(counted.values["maj"], counted.values["weighted_sc"], seed)
     return {**found, "problems": len(counted), "solutions": counted.solutions, "verifications": counted.verifications}
 
 
-def interval(
-    name: str, names: list[str], means: NDArray[np.float64], drawn: NDArray[np.float64] | None
-) -> dict[str, float | None]:
-    """A figure of the means [1, S] and its percentiles over the drawn means [resamples, S]."""
-    value = figure(name, names, means)[0]
+def interval(name: str, means: Means, drawn: Means | None) -> dict[str, float | None]:
+    """A figure of the means and its percentiles over the drawn means."""
+    value = figure(name, means)[0]
     if drawn is None or np.isnan(value):
         return Interval(float(value)).as_dict()
     # A resample without a correct (or incorrect) solution says nothing about the verifier on them.
-    low, high = np.nanpercentile(figure(name, names, drawn), [2.5, 97.5])
+    low, high = np.nanpercentile(figure(name, drawn), [2.5, 97.5])
     return Interval(float(value), float(low), float(high)).as_dict()
 
 
-def figure(name: str, names: list[str], means: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A figure from means over problems, one for each row; NaN where its denominator is 0."""
+def figure(name: str, means: Means) -> NDArray[np.float64]:
+    """A figure from means over problems, one for each sample of them; NaN where its denominator is 0."""
     if name == BALANCED:
-        return (figure("accuracy_on_correct", names, means) + figure("accuracy_on_incorrect", names, means)) / 2
+        return (figure("accuracy_on_correct", means) + figure("accuracy_on_incorrect", means)) / 2
     if name not in RATIOS:
-        return means[:, names.index(name)]
-    top, bottom = (means[:, names.index(part)] for part in RATIOS[name])
-    return np.divide(top, bottom, out=np.full(len(means), np.nan), where=bottom > 0)
+        return means[name]
+    top, bottom = (means[part] for part in RATIOS[name])
+    return np.divide(top, bottom, out=np.full(len(top), np.nan), where=bottom > 0)
 
 
 def difference(first: NDArray[np.float64], second: NDArray[np.float64], seed: int = 0) -> dict[str, float | None]:
-    """second - first, [P] each, paired by problem."""
-    return paired_difference(first, second, np.random.default_rng([seed, 3])).as_dict()
+    """The mean of second - first, [P] each, paired by problem."""
+    return bootstrap_intervals((second - first)[:, None], np.random.default_rng([seed, 3]))[0].as_dict()
 
 
 def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[np.float64]:

@@ -1,17 +1,25 @@
-"""Tell what tasks of reasoning-gym do with golds and with garbage, as JSON, in a process for test_gym_tasks.py.
+"""Hold topr_exp/data/gym_tasks.json against what tasks of reasoning-gym do with golds and with garbage.
 
-It notes each act that a sealed grading worker would refuse while an answer is scored, such as evaluating a text.
+`python -m scripts.try_gym_tasks [TASK ...]` (none named: all, which takes minutes) ends with status 1 where the list
+is wrong. Two processes that hash texts differently try each task, in a folder by themselves: to draw, some run programs
+that write files. They note each act that a sealed grading worker would refuse while an answer is scored, such as
+evaluating a text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
 from topr_exp.grading import gym, worker
 from topr_exp.grading.extraction import tagged
 
@@ -24,7 +32,49 @@ GARBAGE = (
 )  # fmt: skip
 
 
-def main() -> None:
+def main() -> int:
+    if sys.argv[1:2] == ["--in-this-process"]:
+        print(json.dumps(tried(sys.argv[2:])))
+        return 0
+    told = [in_a_process(seed, sys.argv[1:]) for seed in ("1", "2")]
+    missing = {*(sys.argv[1:] or [*TASKS, *EXCLUDED])} - told[0].keys()
+    wrong = int(bool(missing))
+    print(*(f"{name}: not there" for name in sorted(missing)), sep="\n", end="")
+    for name in told[0]:
+        found, listed = reasons([each[name] for each in told]), EXCLUDED.get(name)
+        if name not in {*TASKS, *EXCLUDED} or (listed not in found if listed else found):
+            print(f"{name}: listed as {listed or 'offered'}, found {sorted(found) or 'sound'}")
+            wrong = 1
+    return wrong
+
+
+def in_a_process(hash_seed: str, names: list[str]) -> dict[str, Any]:
+    root = Path(__file__).resolve().parents[1]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-m", "scripts.try_gym_tasks", "--in-this-process", *names]
+        done = subprocess.run(words, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def reasons(told: list[dict[str, Any]]) -> set[str]:
+    """Why a task can't be offered, as the list says it; empty where it can."""
+    one = told[0]
+    found = {
+        "it mixes other tasks, which it has to be told": one["draw"],
+        "its scorer evaluates text": one["acts"],
+        "its scorer refuses its own gold": one["gold"] and one["gold_before_json"],
+        "its scorer refuses its own gold once that has been JSON": one["gold"] and not one["gold_before_json"],
+        "its scorer pays garbage": one["garbage"],
+        "its scorer pays its gold with garbage behind it": one["hedge"],
+        "one seed does not draw the same problems twice": len({each["digest"] for each in told}) > 1,
+    }
+    return {reason for reason, holds in found.items() if holds}
+
+
+def tried(names: list[str]) -> dict[str, Any]:
+    """What some tasks do, by their names."""
     noted: list[str] = []
     scoring = False
 
@@ -37,7 +87,7 @@ def main() -> None:
     from reasoning_gym.factory import DATASETS
 
     found: dict[str, Any] = {}
-    for name in sys.argv[1:] or sorted(DATASETS):
+    for name in names or sorted(DATASETS):
         found[name] = told = dict[str, Any].fromkeys(
             ("draw", "digest", "gold", "garbage", "hedge", "acts", "gold_before_json")
         )
@@ -56,7 +106,7 @@ def main() -> None:
         scoring = False
         told["acts"] = noted[0] if noted else None
         told["gold_before_json"] = refused_gold(drawn[:SCORED])
-    print(json.dumps(found))
+    return found
 
 
 def draw(name: str) -> list[dict[str, Any]]:
@@ -99,4 +149,4 @@ def hedges(drawn: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
