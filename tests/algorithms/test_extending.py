@@ -98,14 +98,14 @@ def of_tokens(project):
     return project
 
 
-@pytest.mark.parametrize("of_tokens", [False, True])
-def test_gradient_of_the_printed_losses(project, of_tokens, request):
-    if of_tokens:
+@pytest.mark.parametrize("by_token", [False, True])
+def test_gradient_of_the_printed_losses(project, by_token, request):
+    if by_token:
         request.getfixturevalue("of_tokens")
     loss = build_section("algo", OmegaConf.to_container(OmegaConf.load(project / "conf/algo/soft_topr.yaml")))
     assert isinstance(loss, Loss)
     case = random_case(0, baseline=0.2)
-    r = np.exp(case.delta_t if of_tokens else case.delta[:, None])
+    r = np.exp(case.delta_t if by_token else case.delta[:, None])
     w = np.where(case.positive[:, None], 1.0, 2 * r / (1 + r))
     expected = -((case.R / case.length)[:, None] * (w[:, :, None] * case.score_t).sum(1)).mean(0)
     np.testing.assert_allclose(case.gradient(loss), expected, atol=1e-10)

@@ -1,4 +1,4 @@
-"""Hostile completions: answered in time, no code run, no file made, memory bounded, the pool as fast as before."""
+"""Hostile completions: answered in time, no code run, no file made, memory bounded."""
 
 import os
 import resource

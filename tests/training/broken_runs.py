@@ -14,12 +14,6 @@ from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 
-def run_twice(config: Config, breaks_off: Callable[[Trainer], bool]) -> dict[str, Any]:
-    """The summary of a run that breaks off before the first update of which that holds, and then goes on."""
-    break_off(config, breaks_off)
-    return run(config)
-
-
 def break_off(config: Config, breaks_off: Callable[[Trainer], bool]) -> None:
     """Run until before the first update of which that holds."""
     update = Trainer.update

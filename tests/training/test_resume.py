@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import config_of, needs_peft, overrides
-from tests.training.broken_runs import records, run_twice
+from tests.training.broken_runs import break_off, records
 from tests.training.test_trainer import optim
 from topr_exp.config.groups import Schedule
 from topr_exp.pipeline import run
@@ -45,7 +45,9 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, case: str) -> 
 
     every = ["checkpoint.every_seconds=0", *settings]
     undisturbed, broken = (config_of(*overrides(tmp_path / name, *every)) for name in ("a", "b"))
-    whole, again = run(undisturbed), run_twice(broken, breaks_off)
+    whole = run(undisturbed)
+    break_off(broken, breaks_off)
+    again = run(broken)
     assert records(broken.folder) == records(undisturbed.folder)
     assert again["tokens"] == whole["tokens"]
     if CURVE[1] in settings:
