@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 def make_figures(options: argparse.Namespace) -> int:
     """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
-    from reproduce.jobs import minutes, needs, run
+    from reproduce.jobs import needs, run
     from topr_exp.runs.console import say
     from topr_exp.runs.preflight import check_machine
 
@@ -62,8 +62,7 @@ def make_figures(options: argparse.Namespace) -> int:
     for need in found:
         say(f"{need.figure.name:16} {len(need.jobs):4} runs")
     jobs = [job for planned in todo for job in planned.jobs]
-    took = minutes(jobs, request)
-    say(f"{len(jobs)} different runs to do; training takes {took:.0f} minutes or more, by those that are recorded")
+    say(f"{len(jobs)} different runs to do")
     if options.list:
         return 0
     if options.draw:

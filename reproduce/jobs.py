@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 from reproduce import records
 from reproduce.figure import Figure
@@ -85,20 +82,6 @@ def needs(request: Request) -> tuple[list[Need], list[Plan]]:
         check_sweep(order)
         plans.append(Plan(order, True))
     return found, plans
-
-
-def minutes(jobs: Sequence[Job], request: Request) -> float:
-    """About how long training them takes: what runs with the same settings but for the seeds took before."""
-    took: dict[str, list[float]] = {}
-    for path in request.out.glob("*.json"):
-        for record in records.known(records.read(path)).values():
-            took.setdefault(without_seeds(record["settings"]), []).append(record["training_seconds"])
-    known = [took.get(without_seeds(json.loads(records.identity_of(job.config)))) for job in jobs]
-    return sum(median(seconds) for seconds in known if seconds) / 60 / request.jobs
-
-
-def without_seeds(settings: dict[str, Any]) -> str:
-    return json.dumps({key: value for key, value in settings.items() if "seed" not in key}, sort_keys=True)
 
 
 def run(request: Request, todo: list[Plan]) -> int:

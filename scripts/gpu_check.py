@@ -37,8 +37,6 @@ from scripts.gpu_check_runs import (
     Place,
     TimeOver,
     child,
-    command_line,
-    descendants,
     execute,
     experiment,
     figures_of,
@@ -46,21 +44,23 @@ from scripts.gpu_check_runs import (
     gate,
     held,
     newest_run,
-    processes,
     run_command,
 )
 
 # ---- the steps, each of which returns its figures
 
+ROUNDS = ["schedule=on_policy", "schedule.prompts=4", "optim.batch_size=16"]
+LORA = ["model.lora={rank: 16, alpha: 32, targets: all-linear}", "optim=tiny", *ROUNDS, "schedule.rounds=2"]
+CURVE = ["compose.n_examples=24", "evaluation.every=2", "evaluation.problems=4"]
+SEVERAL = [*CURVE, "cluster.processes=2", "cluster.parallel=fsdp", "checkpoint.every_seconds=0"]
+
 
 def smoke(place: Place) -> dict[str, Any]:
-    """A run of seconds in float32 and in bfloat16, each stopped by SIGTERM while it trains and given again."""
     figures = {}
     for dtype in ("float32", "bfloat16"):
         name, settings = f"smoke-{dtype}", ["experiment=smoke", f"model.dtype={dtype}", "optim.epochs=40"]
         interrupt(place, name, settings)
-        summary = experiment(place, name, settings)
-        figures[f"s {dtype}"] = round(sum(summary["seconds"].values()), 1)
+        figures[f"s {dtype}"] = round(sum(experiment(place, name, settings)["seconds"].values()), 1)
     return figures
 
 
@@ -68,34 +68,20 @@ def interrupt(place: Place, name: str, settings: list[str]) -> None:
     """Start a run anew and stop it by SIGTERM after its first update."""
     forget(place, name)
     with Command(place, name, run_command(place, name, settings)) as running:
-        running.wait(lambda: updates(place, name))
+        running.wait(lambda: any(path.stat().st_size for path in place.runs(name, "metrics.jsonl")))
         running.process.send_signal(signal.SIGTERM)
         status = running.wait()
     if status not in (0, SIGTERM_STATUS):  # 0: it had ended before
         raise Failed(f"{running.last_line} (status {status} after SIGTERM)")
 
 
-def updates(place: Place, name: str) -> int:
-    return sum(path.stat().st_size for path in (place.out / "runs" / name).glob("*/metrics.jsonl"))
-
-
 def update(place: Place) -> dict[str, Any]:
-    """The paper's update of the model: seconds, memory, MFU, with and without checkpointing."""
-    figures = {}
-    for recompute in ("checkpointing", "plain"):
-        if recompute == "plain" and place.size == "8b" and place.memory < 88:
-            continue  # estimated: 80 GiB
-        figures |= child(place, f"update-{recompute}", place.size, recompute)
-    return figures
-
-
-def head(place: Place) -> dict[str, Any]:
-    """The output layer and its loss by plain logits, by our chunks and by torch's own: seconds and memory."""
-    return child(place, "head", place.size)
+    whole = place.size != "8b" or place.memory >= 88  # without checkpointing: estimated 80 GiB
+    ways = ("checkpointing", "plain") if whole else ("checkpointing",)
+    return {key: value for way in ways for key, value in child(place, f"update-{way}", place.size, way).items()}
 
 
 def model(place: Place) -> dict[str, Any]:
-    """A folder with the random model, its weights in bfloat16 as the hub's are."""
     if place.shots.exists():
         return {}
     shutil.rmtree(place.random, ignore_errors=True)
@@ -103,8 +89,7 @@ def model(place: Place) -> dict[str, Any]:
 
 
 def whole(place: Place) -> dict[str, Any]:
-    """Every stage with the model, on few problems."""
-    summary = experiment(place, "whole", [*place.model, place.examples])
+    summary = experiment(place, "whole", [*place.model, f"compose.n_examples={2 * SIZES[place.size].problems}"])
     figures, tokens, gap = figures_of(place, summary), summary["tokens"], summary["sampler_mismatch"]
     if tokens.get("tokens_sampled"):  # the engine is up since the evaluation before
         figures["sampled tokens/s of the stage"] = round(tokens["tokens_sampled"] / summary["seconds"]["sampling"], 1)
@@ -116,17 +101,12 @@ def whole(place: Place) -> dict[str, Any]:
 
 
 def sampling(place: Place) -> dict[str, Any]:
-    """vLLM alone: tokens/s of an engine with one shard at once and with two, memory before, beside and after it."""
     count, n, shard = (128, 8, 16) if place.size == "8b" else (12, 4, 3)
     more = [f"data.train_problems={count}", f"data.n={n}", f"sampler.prompts_per_shard={shard}"]
     return child(place, "sampling", str(place.out / "sampling"), *place.model, *more)
 
 
-ROUNDS = ["schedule=on_policy", "schedule.prompts=4", "optim.batch_size=16"]
-
-
 def rounds(place: Place) -> dict[str, Any]:
-    """Three rounds on-policy, the engine asleep while the policy trains, by each way to hand the weights over."""
     settings, figures = [*place.model, *ROUNDS, "schedule.rounds=3"], {}
     if not place.vllm:
         return figures_of(place, experiment(place, "rounds", settings))
@@ -135,62 +115,35 @@ def rounds(place: Place) -> dict[str, Any]:
     for transfer in ("file", "memory"):
         name = f"rounds-{transfer}"
         summary = experiment(place, name, [*settings, f"sampler.transfer={transfer}"])
+        figures[f"{transfer}: s training"] = round(summary["seconds"]["training"], 1)
         lines = (newest_run(place, name) / "metrics.jsonl").read_text().splitlines()
-        found = {"s training": figures_of(place, summary)["s training"]}
-        found["largest sampler_gap"] = max(json.loads(line)["sampler_gap"] for line in lines)
-        figures |= {f"{transfer}: {key}": value for key, value in found.items()}
+        figures[f"{transfer}: largest sampler_gap"] = max(json.loads(line)["sampler_gap"] for line in lines)
     return {"sampler": place.sampler} | figures
 
 
-def curve(place: Place) -> dict[str, Any]:
-    """An evaluation while the model trains."""
-    settings = [*place.model, "compose.n_examples=24", "evaluation.every=2", "evaluation.problems=4"]
-    return figures_of(place, experiment(place, "curve", settings))
-
-
 def tests(place: Place) -> dict[str, Any]:
-    """The tests marked gpu."""
     if place.vllm:
         os.environ["TOPR_VLLM"] = str(Path(place.vllm).parent.parent)
     return {"pytest": execute(place, "tests", [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/gpu"])}
 
 
-def lora(place: Place) -> dict[str, Any]:
-    """Two rounds on-policy with LoRA and AdamW, the second sampled with the adapter merged."""
-    adapter = ["model.lora={rank: 16, alpha: 32, targets: all-linear}", "optim=tiny"]
-    return figures_of(place, experiment(place, "lora", [*place.model, *adapter, *ROUNDS, "schedule.rounds=2"]))
-
-
-SEVERAL = [
-    "compose.n_examples=24", "cluster.processes=2", "cluster.parallel=fsdp", "evaluation.every=2",
-    "evaluation.problems=4", "checkpoint.every_seconds=0",
-]  # fmt: skip
+def run_of(name: str, settings: list[str]) -> Callable[[Place], dict[str, Any]]:
+    """The step that is one run of the model."""
+    return lambda place: figures_of(place, experiment(place, name, [*place.model, *settings]))
 
 
 def several(place: Place) -> dict[str, Any]:
-    """FSDP in two processes, an evaluation in training: one is killed while it trains, and the same command goes on."""
     settings = [*place.model, *SEVERAL]
     forget(place, "several")
     with Command(place, "several", run_command(place, "several", settings)) as running:
-        running.wait(lambda: checkpoints(place, "several"))
-        if not kill_a_child(running.process.pid):
-            raise Failed(f"none of the run's processes was found in training, to be killed: {running.last_line}")
+        running.wait(lambda: place.runs("several", "checkpoints/1/step-????????"))
+        if running.process.poll() is not None:
+            raise Failed(f"ended before one of its processes could be killed: {running.last_line}")
+        state = json.loads(place.runs("several", "state.json")[0].read_text())
+        os.kill(state["attempt"]["pid"], signal.SIGKILL)  # the process of rank 0; its launcher lives
         if running.wait() == 0:
             raise Failed("a run one of whose processes was killed said that it was done")
     return figures_of(place, experiment(place, "several", settings))
-
-
-def checkpoints(place: Place, name: str) -> list[Path]:
-    return [*(place.out / "runs" / name).glob("*/checkpoints/1/step-????????")]
-
-
-def kill_a_child(parent: int) -> bool:
-    """Kill the newest process that computes for a run: one of its ranks."""
-    found = processes()
-    ranks = [p for p in descendants(parent, found) if "forkserver" in command_line(p) and found[p][0] != parent]
-    for process in sorted(ranks)[-1:]:
-        os.kill(process, signal.SIGKILL)
-    return bool(ranks)
 
 
 TOTAL = 45.0  # minutes
@@ -198,6 +151,7 @@ TOTAL = 45.0  # minutes
 
 @dataclass(frozen=True)
 class Step:
+    what: str
     work: Callable[[Place], dict[str, Any]]
     minutes: float  # after which it is ended
     needs: tuple[str, ...] = ()
@@ -205,26 +159,28 @@ class Step:
 
 MODEL = ("memory", "disk", "vLLM", "model")
 STEPS = {  # in order of value
-    "smoke": Step(smoke, 8),
-    "update": Step(update, 10, ("memory",)),
-    "model": Step(model, 8, ("disk",)),
-    "whole": Step(whole, 15, MODEL),
-    "sampling": Step(sampling, 10, (*MODEL, "an engine")),
-    "rounds": Step(rounds, 22, MODEL),
-    "head": Step(head, 4),
-    "curve": Step(curve, 10, MODEL),
-    "tests": Step(tests, 8, ("GPU", "pytest", "hypothesis")),
-    "lora": Step(lora, 10, (*MODEL, "peft")),
-    "several": Step(several, 22, ("two GPUs", *MODEL)),
+    "smoke": Step("a run in float32 and in bfloat16, each stopped by SIGTERM and given again", smoke, 8),
+    "update": Step("the paper's update: seconds, memory, MFU, with and without checkpointing", update, 10, ("memory",)),
+    "model": Step("a random model, its weights in bfloat16 as the hub's are", model, 8, ("disk",)),
+    "whole": Step("every stage with the model, on few problems", whole, 15, MODEL),
+    "sampling": Step("vLLM alone: tokens/s and memory", sampling, 10, (*MODEL, "an engine")),
+    "rounds": Step("three rounds on-policy, by each way to hand the weights over", rounds, 22, MODEL),
+    "head": Step(
+        "the output layer by logits, our chunks and torch's", lambda place: child(place, "head", place.size), 4
+    ),
+    "curve": Step("an evaluation while the model trains", run_of("curve", CURVE), 10, MODEL),
+    "tests": Step("the tests marked gpu", tests, 8, ("GPU", "pytest", "hypothesis")),
+    "lora": Step("two rounds on-policy with LoRA and AdamW", run_of("lora", LORA), 10, (*MODEL, "peft")),
+    "several": Step("FSDP in two processes, one of them killed", several, 22, ("two GPUs", *MODEL)),
 }
 PACKAGES = {"peft": "pip install -e '.[lora]'", "pytest": "pip install -e '.[dev]'"}
 PACKAGES["hypothesis"] = PACKAGES["pytest"]
 
 
-def lacking(place: Place, name: str, needs: tuple[str, ...]) -> str | None:
+def lacking(place: Place, needs: tuple[str, ...]) -> str | None:
     """What a step needs and this machine lacks, in words."""
     size, big = SIZES[place.size], place.size == "8b"
-    free = (shutil.disk_usage(place.out).free + held(place, name)) / 1e9
+    free = (shutil.disk_usage(place.out).free + held(place)) / 1e9
     reasons = {
         "memory": place.memory < size.memory
         and f"{size.memory} GiB of GPU memory are needed, there are {place.memory:.0f}",
@@ -252,10 +208,10 @@ def check(place: Place, wanted: list[str], again: bool) -> dict[str, Any]:
         if results["steps"].get(name, {}).get("verdict") == "passed" and not again:
             continue
         step, began = STEPS[name], time.monotonic()
-        print(f"{name}: {(step.work.__doc__ or '').splitlines()[0]}", flush=True)
+        print(f"{name}: {step.what}", flush=True)
         if began - started > 60 * (TOTAL - step.minutes):
             found: dict[str, Any] = {"verdict": "skipped", "why": "no time was left; the same command goes on with it"}
-        elif reason := lacking(place, name, step.needs):
+        elif reason := lacking(place, step.needs):
             found = {"verdict": "skipped", "why": reason}
         else:
             found = attempt(step, dataclasses.replace(place, until=began + 60 * step.minutes))

@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 CONTEXT = 8192
-HEADERS = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-# As Llama 3's: the names of the speakers between two tokens, a token at the end of each turn.
-CHAT = (
-    "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
-    "{{ message['content'] | trim }}<|eot_id|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
-)
 
 
 def worked_examples() -> list[Shot]:
@@ -38,20 +31,18 @@ def texts() -> list[str]:
     """What prompts are made of: every word of it is a token, with a space before it and without."""
     found = [f"Question: {shot.question}\nAnswer: {shot.solution}\n\n" for shot in worked_examples()]
     found += [problem.question for problem in embedded_gsm8k.generate("pretrain", 2000, seed=0)]
-    return [*found, *{word for text in found for word in text.split()}, "system", "user", "assistant"]
+    return [*found, *{word for text in found for word in text.split()}]
 
 
 def tokenizer_of(vocabulary: int) -> PreTrainedTokenizerFast:
-    """A tokenizer of exactly so many tokens, with a chat template; the rest of it are words that nothing holds."""
+    """A tokenizer of exactly so many tokens; the rest of it are words that nothing holds."""
     used = texts()
     known = build_tokenizer(used, CONTEXT).get_vocab()
     words = ("".join(letters) for letters in itertools.product(string.ascii_lowercase, repeat=4))
     new = (word for word in words if f"Ġ{word}" not in known)
-    count = vocabulary - len(known) - len(HEADERS)
+    count = vocabulary - len(known)
     fill = "".join(f" {word}" for word in itertools.islice(new, count))
     tokenizer = build_tokenizer([*used, fill], CONTEXT)
-    tokenizer.add_special_tokens({"additional_special_tokens": HEADERS})
-    tokenizer.chat_template = CHAT
     assert len(tokenizer) == vocabulary
     return tokenizer
 
@@ -73,8 +64,6 @@ def write_model(size: str, folder: str, shots: str) -> dict[str, Any]:
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     tokenizer = tokenizer_of(config.vocab_size)
-    # Both end a completion, as with Llama 3.
-    model.generation_config.eos_token_id = [2, tokenizer.convert_tokens_to_ids(HEADERS[-1])]
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
     lines = [json.dumps({"question": shot.question, "solution": shot.solution}) for shot in worked_examples()]

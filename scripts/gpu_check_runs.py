@@ -87,16 +87,15 @@ class Place:
             f"sampler.prompts_per_shard={size.problems // 2}", *sampler, *more,
         ]  # fmt: skip
 
-    @property
-    def examples(self) -> str:
-        """How many completions are trained on."""
-        return f"compose.n_examples={2 * SIZES[self.size].problems}"
+    def runs(self, name: str, file: str) -> list[Path]:
+        """A file of each run of that name."""
+        return [*(self.out / "runs" / name).glob(f"*/{file}")]
 
 
 class Command:
     """A command of a step, its output in OUT/NAME.log. When the block ends, so does all that it started.
 
-    Its processes form a group of their own, and engines one each: which those are is seen while their parents live.
+    Its processes form a group of their own; a run's engines end with their run.
     """
 
     def __init__(self, place: Place, name: str, command: list[str]) -> None:
@@ -106,37 +105,22 @@ class Command:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-        self.sessions = {self.process.pid}
 
     def __enter__(self) -> Command:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.look()
-        for _ in range(100):  # what forks meanwhile is met the next time
-            left = [process for process, (_, session) in processes().items() if session in self.sessions]
-            for process in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
-            if not left:
-                break
-            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def wait(self, done: Callable[[], object] = lambda: False) -> int | None:
-        """Its status, or None as soon as `done` is true; Failed where the step's time is over before."""
+        """Its status, or None as soon as `done` is true; TimeOver where the step's time is over before."""
         while self.process.poll() is None and not done():
             if time.monotonic() > self.until:
                 raise TimeOver(f"not done within the step's limit; {self.log.name} says how far it came")
-            self.look()
             time.sleep(0.2)
         return self.process.poll()
-
-    def look(self) -> None:
-        """Note the sessions of what it has started, and forget those that have ended: their numbers may come again."""
-        found = processes()
-        below = {found[process][1] for process in descendants(self.process.pid, found)}
-        self.sessions = (self.sessions | below) & {session for _, session in found.values()}
 
     @property
     def last_line(self) -> str:
@@ -184,8 +168,7 @@ def run_command(place: Place, name: str, settings: list[str]) -> list[str]:
 
 def newest_run(place: Place, name: str) -> Path:
     """The folder of the run of that name that ended last; there are several after a change of the settings."""
-    summaries = (place.out / "runs" / name).glob("*/summary.json")
-    return max(summaries, key=lambda path: path.stat().st_mtime).parent
+    return max(place.runs(name, "summary.json"), key=lambda path: path.stat().st_mtime).parent
 
 
 def forget(place: Place, name: str) -> None:
@@ -207,37 +190,6 @@ def gate(place: Place, name: str) -> dict[str, float]:
     return {f"gate: |log π − log μ| {part}": float(value) for part, value in parts}
 
 
-def held(place: Place, name: str) -> int:
-    """Bytes that a step needs and the check has already: the model, and what an earlier check left of the step."""
-    folders = [place.random, *(place.out / "runs").glob(f"{name}*")]
-    files = (path for folder in folders for path in folder.rglob("*"))
-    return sum(path.stat().st_blocks * 512 for path in files if path.is_file())
-
-
-# ---- processes
-
-
-def processes(proc: Path = Path("/proc")) -> dict[int, tuple[int, int]]:
-    """Parent and session of every process that lives. Names may hold blanks and brackets."""
-    found = {}
-    for entry in proc.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended meanwhile
-            state, parent, _, session, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
-            if state != "Z":
-                found[int(entry.name)] = int(parent), int(session)
-    return found
-
-
-def descendants(parent: int, found: dict[int, tuple[int, int]]) -> set[int]:
-    """The processes below one."""
-    below: set[int] = set()
-    while more := {process for process, (above, _) in found.items() if above in {parent, *below}} - below:
-        below |= more
-    return below
-
-
-def command_line(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text()
-    except OSError:
-        return ""
+def held(place: Place) -> int:
+    """Bytes that the check has written itself."""
+    return sum(path.stat().st_blocks * 512 for path in place.out.rglob("*") if path.is_file())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import os
@@ -12,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from scripts.gpu_check_model import write_model
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT / "benchmarks"))
 
 PEAK = {"H100": 989, "H200": 989, "A100": 312, "B200": 2250}  # TFLOP/s in bfloat16, dense, by the makers
 
@@ -97,39 +100,16 @@ def operations(ours: Any, tokens: int) -> float:
 def head(size: str) -> dict[str, Any]:
     """Seconds and memory of the output layer and its loss for 1,600 completion tokens, by benchmarks/head.py's ways."""
     import head as heads
-    import measure
     import torch
     from training import LLAMAS
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    width, vocabulary = LLAMAS[size]["hidden_size"], 128_256 if size == "8b" else LLAMAS[size]["vocab_size"]
-    tokens = 1600 if size == "8b" else 100
-    hidden = torch.randn(tokens, width, device=device, requires_grad=True)
-    weight = (torch.randn(vocabulary, width, device=device) / width**0.5).requires_grad_()
-    targets = torch.randint(vocabulary, (tokens,), device=device)
-    found: dict[str, Any] = {}
-    for name, loss in {"plain": heads.plain, "ours": heads.chunked, "torch": heads.torchs}.items():
-        if name == "torch" and not hasattr(torch.nn, "LinearCrossEntropyOptions"):
-            found["torch"] = f"torch {torch.__version__} has no linear_cross_entropy"
-            continue
-
-        def work(loss: Any = loss) -> None:
-            torch.autograd.grad(loss(hidden, weight, targets).sum(), [hidden, weight])
-
-        work()
-        found[f"{name}: s"] = median(heads.clock, work, device)
-        found[f"{name}: GiB"] = round(measure.peak_memory(work, device) / 2**30, 3)
-    return found
-
-
-def median(clock: Any, work: Any, device: Any) -> float:
-    """Seconds of a piece of work, the middle one of five."""
-    seconds = []
-    for _ in range(5):
-        began = clock(device)
-        work()
-        seconds.append(clock(device) - began)
-    return round(sorted(seconds)[2], 5)
+    options = argparse.Namespace(
+        tokens=1600 if size == "8b" else 100, hidden=LLAMAS[size]["hidden_size"], repeats=5,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+    )  # fmt: skip
+    lines = heads.compare(LLAMAS[size]["vocab_size"], options)
+    found = {f"{line['head']}: s": round(line["seconds"], 5) for line in lines}
+    return found | {f"{line['head']}: GiB": round(max(line["peak_bytes"], 0) / 2**30, 3) for line in lines}
 
 
 def sampling(folder: str, *overrides: str) -> dict[str, Any]:
@@ -188,16 +168,9 @@ def free_memory() -> float | None:
     return round(torch.cuda.mem_get_info()[0] / 2**30, 1) if torch.cuda.is_available() else None
 
 
-def model(size: str, folder: str, shots: str) -> dict[str, Any]:
-    """A random model in bfloat16, its tokenizer, and the worked examples of its prompts."""
-    from scripts.gpu_check_model import write_model
-
-    return write_model(size, folder, shots)
-
-
 STEPS: dict[str, Callable[..., dict[str, Any]]] = {
     "machine": machine,
-    "model": model,
+    "model": write_model,
     "update": update,
     "head": head,
     "sampling": sampling,

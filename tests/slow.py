@@ -12,25 +12,24 @@ from topr_exp.algorithms.tapered import Tapered
 
 
 @dataclasses.dataclass(frozen=True)
-class Slow(Tapered):
+class Sleeping:
     """Sleeps for `seconds` at every batch."""
 
     seconds: float = 0.0
 
     def __call__(self, batch: Any) -> Any:
         time.sleep(self.seconds)
-        return super().__call__(batch)
+        return super().__call__(batch)  # type: ignore[misc]
 
 
 @dataclasses.dataclass(frozen=True)
-class SlowRLOO(RLOO):
-    """The same."""
+class Slow(Sleeping, Tapered):
+    """TOPR."""
 
-    seconds: float = 0.0
 
-    def __call__(self, batch: Any) -> Any:
-        time.sleep(self.seconds)
-        return super().__call__(batch)
+@dataclasses.dataclass(frozen=True)
+class SlowRLOO(Sleeping, RLOO):
+    """RLOO."""
 
 
 @dataclasses.dataclass(frozen=True)

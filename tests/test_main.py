@@ -70,6 +70,12 @@ def test_help_answers_quickly_and_names_groups_and_examples() -> None:
     assert done.stdout.count("  python -m topr_exp") == 5
 
 
+def test_the_shell_can_ask_for_completions() -> None:
+    done, _ = run_child("-m", "topr_exp", "--shell-completion", "install=bash")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hydra_bash_completion" in done.stdout
+
+
 def test_a_dry_run_of_fifty_runs_answers_quickly(tmp_path: Path) -> None:
     sweep = ["-m", "algo=topr,tis,naive,sft,ppo", "seed=range(0,10)", f"output_dir={tmp_path}", "dry_run=true"]
     done, seconds = command(*sweep, bound=DRY_RUN_SECONDS)

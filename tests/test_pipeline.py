@@ -21,7 +21,6 @@ import pytest
 
 from tests.conftest import ROOT, config_of, overrides
 from tests.sweep_tools import slow, start, steps, wait_for
-from tests.training.broken_runs import break_off
 from tests.training.broken_runs import records as without_speed
 from topr_exp import pipeline
 from topr_exp.models.loading import model_folder, weights_fingerprint
@@ -30,9 +29,6 @@ from topr_exp.pipeline import run
 from topr_exp.runs.attempt import CLAIM
 from topr_exp.runs.folder import STAGES
 from topr_exp.types import TOPRError
-
-PAPER = ["topr", "tis", "is", "naive", "sft", "ppo", "dpo"]
-OTHERS = ["agro", "agro_on_policy", "rloo", "kl_pg", "grpo", "opmd", "asymre", "rec", "red_drop"]
 
 
 @pytest.fixture(scope="module")
@@ -82,33 +78,6 @@ def test_a_run_leaves_everything_behind(outputs: Path, data: str, capsys: pytest
     assert model.get_input_embeddings().weight.shape[0] >= len(AutoTokenizer.from_pretrained(folder / "model"))
     next_run = config_of(*overrides(outputs, f"model.path={folder / 'model'}", f"data={data}", "name=next"))
     assert run(next_run)["base"]["pass@1"] == summary["final"]["pass@1"]
-
-
-def test_mu_of_the_sampler_is_what_it_drew_with(outputs: Path) -> None:
-    """With top-k 2 the sampler's log μ is renormalised over two tokens, so that it lies above the model's."""
-    first = {}
-    for mu in ("scored", "sampler"):
-        config = config_of(*overrides(outputs, "sampler.top_k=2", f"mu={mu}"))
-        run(config)
-        record = records(config.folder)[0]
-        first[mu] = min(record["log_ratio_neg"], record.get("log_ratio_pos", 0.0))
-    assert abs(first["scored"]) < 1e-3
-    assert first["sampler"] < -0.1
-
-
-@pytest.mark.parametrize("algo", [*PAPER, *OTHERS])
-def test_every_algorithm_goes_through_the_one_trainer(outputs: Path, algo: str) -> None:
-    few = ["schedule.rounds=2", "schedule.prompts=4"] if algo in ("agro_on_policy", "rloo") else []
-    run(config_of(*overrides(outputs)))  # samples and scores for all, where no test before has
-    config = config_of(*overrides(outputs, f"algo={algo}", *few))
-    summary = run(config)
-    assert summary["algo"] == algo
-    assert summary["n_train"] > 0
-    for record in records(config.folder):
-        assert record["grad_norm"] >= 0
-        assert record["entropy"] > 0
-    if not few and algo != "topr":
-        assert summary["tokens"]["tokens_scored"] == 0
 
 
 def test_runs_that_differ_in_training_alone_share_what_was_sampled(outputs: Path) -> None:
@@ -171,23 +140,6 @@ def test_a_model_is_gone_before_the_next_one_is_loaded(
     assert len(loaded) == 1 + config.iterations
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(TOPRError, match=r"cannot write in .*file/runs/"):
-        run(config_of(*overrides(tmp_path / "file")))
-
-
-def test_updates_that_were_logged_after_the_last_checkpoint_are_logged_once(tmp_path: Path) -> None:
-    whole, broken = (config_of(*overrides(tmp_path / name, "checkpoint.every_seconds=0")) for name in ("a", "b"))
-    run(whole)
-    break_off(broken, lambda trainer: trainer.step == 2)
-    with (broken.folder / "metrics.jsonl").open("a") as file:  # as a kill leaves it, beyond the checkpoint of step 2
-        file.write(json.dumps({"iteration": 1, "step": 3, "loss": 7.0}) + "\n" + '{"iteration": 1, "step": 4, "lo')
-    run(broken)
-    assert [line["step"] for line in records(broken.folder)] == [1, 2, 3, 4]
-    assert without_speed(broken.folder) == without_speed(whole.folder)
-
-
 def test_a_folder_that_holds_another_experiment_is_refused(outputs: Path) -> None:
     config = config_of(*overrides(outputs, "name=other"))
     config.folder.mkdir(parents=True)
@@ -195,16 +147,6 @@ def test_a_folder_that_holds_another_experiment_is_refused(outputs: Path) -> Non
     (config.folder / "config.json").write_text(json.dumps({"identity": stored}))
     with pytest.raises(TOPRError, match=r"holds another experiment \(seed: 99 -> 0\)"):
         run(config)
-
-
-def test_an_error_of_a_run_is_one_line_with_what_there_is_and_exit_code_1(outputs: Path) -> None:
-    asked = ["compose=proportion", "compose.positive_share=0.9", "compose.n_examples=60"]
-    command = [sys.executable, "-m", "topr_exp", *overrides(outputs, *asked)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.returncode == 1
-    said = r"error: compose.positive_share=0.9 .* needs 54 correct completions; \d+ are available"
-    assert re.match(said, done.stderr.splitlines()[-1])
-    assert "Traceback" not in done.stderr
 
 
 def test_a_process_that_was_taken_for_dead_writes_nothing_more(tmp_path: Path) -> None:
@@ -231,8 +173,10 @@ ROUNDS = ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]
 
 @pytest.mark.parametrize(
     "more",
-    [["optim.epochs=6", *slow("Slow")], [*ROUNDS, *slow("SlowRLOO")]],
-    ids=["topr", "rloo"],
+    [
+        pytest.param(["optim.epochs=6", *slow("Slow")], id="topr"),
+        pytest.param([*ROUNDS, *slow("SlowRLOO")], id="rloo", marks=pytest.mark.extended),
+    ],
 )
 def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, more: list[str]) -> None:
     arguments = [*more, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]

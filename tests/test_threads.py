@@ -15,35 +15,6 @@ from tests.conftest import ROOT, config_of
 from topr_exp import pipeline
 from topr_exp.sweeps import processes
 
-# Parallel sums with pauses between them, in which threads that spin go on working; prints the seconds of processor.
-PAUSES = """
-import time, {first}
-import torch
-torch.set_num_threads(2)
-values = torch.ones(1_000_000)
-values.sum()
-time.sleep(0.1)
-before = time.process_time()
-for _ in range(100):
-    values.sum()
-    time.sleep(0.003)
-print(time.process_time() - before)
-"""
-
-
-def seconds(first: str, **environment: str) -> float:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    code = PAUSES.format(first=first)
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, env=kept | environment
-    )
-    return float(done.stdout)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the OpenMP of torch's Linux builds")
-def test_threads_that_wait_sleep() -> None:
-    assert seconds("topr_exp") < 0.5 * seconds("sys", OMP_WAIT_POLICY="ACTIVE")
-
 
 @pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
 def test_the_package_says_so_before_torch_is_loaded_unless_the_user_did(given: dict[str, str]) -> None:

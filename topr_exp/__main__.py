@@ -75,6 +75,8 @@ def show(args: Namespace) -> int:
     from topr_exp.config.compose_overrides import Composer
     from topr_exp.config.load import CONF
 
+    if args.shell_completion:
+        args.overrides = []  # install=bash and the like are words for Hydra
     composer = Composer(args)
     if args.help:
         print(composer.help())

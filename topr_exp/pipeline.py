@@ -224,6 +224,8 @@ class Experiment:
 
         curve = EvaluatingJournal(self.folder, self.config.evaluation.every, evaluate_now, self.stop)
         curve.reach(trainer.step, trainer.samples)
+        if self.stop.share():  # after one more update this point of the curve would never be measured
+            self.stop.check()
         return curve
 
     def train_iteration(self, iteration: int) -> None:

@@ -1,11 +1,8 @@
 """A two-token language under a softmax policy without a network, small enough to enumerate, and batches of it.
 
 Vocabulary {0, 1, 2}, 2 ends a response; at most two tokens: [2], [0, ·], [1, ·], 7 responses in all. A policy is a
-vector of 9 logits: 3 for the first token, 3 after a 0, 3 after a 1. Scores ∇logπ are written down here from the
-softmax, not taken from autograd, so that tests can state a gradient in closed form.
+vector of 9 logits: 3 for the first token, 3 after a 0, 3 after a 1.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import os
@@ -16,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from omegaconf import OmegaConf
+from torch.autograd.functional import jacobian
 
 from topr_exp.config.load import build_section
 from topr_exp.types import Batch, PairBatch
@@ -71,45 +69,6 @@ def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    table = logits.reshape(3, 3)
-    return table - np.log(np.exp(table).sum(1, keepdims=True))
-
-
-def token_logp(logits: np.ndarray) -> np.ndarray:
-    """logπ(y_t|y_<t) of all 7 responses, [7, 2], 0 at padding."""
-    return log_softmax(logits)[STATES, TOKENS] * MASK
-
-
-def probability(logits: np.ndarray) -> np.ndarray:
-    """π(y) of all 7 responses; they sum to 1."""
-    return np.exp(token_logp(logits).sum(1))
-
-
-def token_score(logits: np.ndarray) -> np.ndarray:
-    """∇logπ(y_t|y_<t) of all 7 responses, [7, 2, 9]: for a softmax the one-hot of the token minus the probabilities."""
-    p = np.exp(log_softmax(logits))
-    score = np.zeros((7, 2, 3, 3))
-    for y in range(7):
-        for t in range(LENGTH[y]):
-            state = STATES[y, t]
-            score[y, t, state] = np.eye(3)[TOKENS[y, t]] - p[state]
-    return score.reshape(7, 2, LOGITS)
-
-
-def token_kl(logits: np.ndarray, ref: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """KL(π(·|y_<t) ‖ π_ref(·|y_<t)) at each step of the 7 responses, [7, 2], and its gradient, [7, 2, 9]."""
-    log_p, log_q = log_softmax(logits), log_softmax(ref)
-    p, d = np.exp(log_p), log_p - log_q
-    kl = (p * d).sum(1)
-    grad = np.zeros((7, 2, 3, 3))
-    for y in range(7):
-        for t in range(LENGTH[y]):
-            state = STATES[y, t]
-            grad[y, t, state] = p[state] * (d[state] - kl[state])
-    return kl[STATES] * MASK, grad.reshape(7, 2, LOGITS)
-
-
 def torch_token_logp(logits: torch.Tensor) -> torch.Tensor:
     table = logits.reshape(3, 3).log_softmax(1)
     return table[STATES, TOKENS] * torch.tensor(MASK)
@@ -118,6 +77,26 @@ def torch_token_logp(logits: torch.Tensor) -> torch.Tensor:
 def torch_token_kl(logits: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     log_p, log_q = logits.reshape(3, 3).log_softmax(1), ref.reshape(3, 3).log_softmax(1)
     return (log_p.exp() * (log_p - log_q)).sum(1)[STATES] * torch.tensor(MASK)
+
+
+def token_logp(logits: np.ndarray) -> np.ndarray:
+    """logπ(y_t|y_<t) of all 7 responses, [7, 2], 0 at padding."""
+    return torch_token_logp(torch.tensor(logits)).numpy()
+
+
+def probability(logits: np.ndarray) -> np.ndarray:
+    """π(y) of all 7 responses; they sum to 1."""
+    return np.exp(token_logp(logits).sum(1))
+
+
+def token_score(logits: np.ndarray) -> np.ndarray:
+    """∇logπ(y_t|y_<t) of all 7 responses, [7, 2, 9]."""
+    return jacobian(torch_token_logp, torch.tensor(logits)).numpy()
+
+
+def token_kl_gradient(logits: np.ndarray, ref: np.ndarray) -> np.ndarray:
+    """∇KL(π(·|y_<t) ‖ π_ref(·|y_<t)) at each step of the 7 responses, [7, 2, 9]."""
+    return jacobian(lambda theta: torch_token_kl(theta, torch.tensor(ref)), torch.tensor(logits)).numpy()
 
 
 @dataclass
@@ -214,9 +193,7 @@ class Case:
         return grad.numpy()
 
 
-def random_case(
-    seed: int, *, groups: int = 3, n: int = 5, baseline: float = 0.0, low: float = -1.0, on_policy: bool = False
-) -> Case:
+def random_case(seed, *, groups=3, n=5, baseline=0.0, low=-1.0, on_policy=False):
     """Groups of n random responses under random policies; rewards are 1 and `low`, both signs in most groups."""
     r = rng(seed)
     logits, mu, ref = r.normal(size=(3, LOGITS))
@@ -237,9 +214,7 @@ def random_case(
     )
 
 
-def all_groups(
-    logits: np.ndarray, ref: np.ndarray, n: int, reward: np.ndarray, mu: np.ndarray | None = None
-) -> tuple[Case, np.ndarray]:
+def all_groups(logits, ref, n, reward, mu=None):
     """Every possible group of n responses as one case, and the probability of each row's group under μ (None: π).
 
     reward: [7], the reward of each response. The expectation over μ of (1/n) Σ_i loss_i is Σ_rows P · loss / n.

@@ -1,7 +1,5 @@
 """docs/extending.md, its first part: the loss printed there is added in a folder of its own, built and called."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -43,16 +41,6 @@ def command(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=500,
     )
-
-
-def test_gradient_of_the_printed_loss(project):
-    loss = build_section("algo", OmegaConf.to_container(OmegaConf.load(project / "conf/algo/soft_topr.yaml")))
-    assert isinstance(loss, Loss)
-    case = random_case(0, baseline=0.2)
-    r = np.exp(case.delta)
-    w = np.where(case.positive, 1.0, 2 * r / (1 + r))
-    expected = -((w * case.R / case.length)[:, None] * case.score).mean(0)
-    np.testing.assert_allclose(case.gradient(loss), expected, atol=1e-10)
 
 
 def test_the_commands_find_it(project):
@@ -110,10 +98,14 @@ def of_tokens(project):
     return project
 
 
-def test_gradient_of_the_printed_loss_of_tokens(of_tokens):
-    loss = build_section("algo", OmegaConf.to_container(OmegaConf.load(of_tokens / "conf/algo/soft_topr.yaml")))
+@pytest.mark.parametrize("of_tokens", [False, True])
+def test_gradient_of_the_printed_losses(project, of_tokens, request):
+    if of_tokens:
+        request.getfixturevalue("of_tokens")
+    loss = build_section("algo", OmegaConf.to_container(OmegaConf.load(project / "conf/algo/soft_topr.yaml")))
+    assert isinstance(loss, Loss)
     case = random_case(0, baseline=0.2)
-    r = np.exp(case.delta_t)
+    r = np.exp(case.delta_t if of_tokens else case.delta[:, None])
     w = np.where(case.positive[:, None], 1.0, 2 * r / (1 + r))
     expected = -((case.R / case.length)[:, None] * (w[:, :, None] * case.score_t).sum(1)).mean(0)
     np.testing.assert_allclose(case.gradient(loss), expected, atol=1e-10)

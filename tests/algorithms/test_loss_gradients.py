@@ -4,8 +4,6 @@ The formulas (`tests/reference/formulas.py`) are written for one response at a t
 by autograd through a softmax.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

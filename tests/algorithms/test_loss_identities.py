@@ -1,7 +1,5 @@
 """Losses that must coincide: one family under other limits, PPO without clipping, AGRO and RLOO on-policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """TOPR's analysis (Section 3.1): Equation 11 and its gradient, the taper, Propositions 3.1 and 3.2."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,14 +1,13 @@
 """DPO, GRPO and RLOO, GSPO, CISPO, SAPO, VESPO and A*-PO against TRL's own code on the same log-probabilities.
 
 TRL's loss (and, for the group losses, its scoring, where it forms advantages) is called unbound with a stand-in for
-the trainer: a SimpleNamespace that holds the settings and answers with our log-probabilities where TRL would run a
-model. Whatever TRL reads beyond that raises, so a change of TRL cannot pass unseen.
+the trainer that holds the settings and answers with our log-probabilities where TRL would run a model. Whatever else
+TRL reads is None there: an option that is off.
 """
-
-from __future__ import annotations
 
 from collections import defaultdict
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,19 +29,35 @@ def assert_same(case: Case, ours: torch.Tensor, theirs: torch.Tensor, *, values:
         torch.testing.assert_close(ours, theirs, **TOLERANCE)
 
 
-def accelerator() -> SimpleNamespace:
-    def same(value: torch.Tensor, reduction: str = "sum") -> torch.Tensor:
-        return value
+class Stand(SimpleNamespace):
+    """A trainer, or its settings."""
 
-    return SimpleNamespace(
-        device=torch.device("cpu"), process_index=0, num_processes=1, gather=same, gather_for_metrics=same, reduce=same
-    )
+    def __getattr__(self, name: str) -> None:
+        return None
 
 
 class NoModel(torch.nn.Module):
     """Where TRL expects a model; it is never run."""
 
     is_gradient_checkpointing = False
+
+
+def trainer_of(case: Case, **settings: Any) -> Stand:
+    """What all trainers read of themselves."""
+    same = lambda value, reduction="sum": value
+    gather = {"gather": same, "gather_for_metrics": same, "reduce": same}
+    sizes = {"per_device_train_batch_size": len(case.y), "steps_per_generation": 1, "gradient_accumulation_steps": 1}
+    defaults = {
+        "accelerator": SimpleNamespace(device=torch.device("cpu"), process_index=0, num_processes=1, **gather),
+        "model": NoModel(),
+        "args": Stand(**sizes, **TRL_DEFAULTS),
+        "_metrics": {"train": defaultdict(list)},
+    }
+    return Stand(**{**defaults, **settings})
+
+
+def logp_of(case: Case, logits: Any) -> torch.Tensor:
+    return torch_token_logp(torch.as_tensor(logits))[torch.tensor(case.y)]
 
 
 # --- DPO ------------------------------------------------------------------------------------------------------------
@@ -54,36 +69,17 @@ def trl_dpo(case: Case, beta: float) -> torch.Tensor:
 
     mask = torch.tensor(MASK)[torch.tensor(case.y)].long()
     completion_mask = torch.cat([torch.zeros_like(mask[:, :1]), mask], 1)
-    logp = torch_token_logp(case.theta)[torch.tensor(case.y)]
-    ref = torch_token_logp(torch.tensor(case.mu))[torch.tensor(case.y)].sum(1)
+    logp, (chosen, rejected) = logp_of(case, case.theta), logp_of(case, case.mu).sum(1).chunk(2)
     zeros = torch.zeros_like(logp).detach()
+    sigmoid = {"f_divergence_type": "reverse_kl", "loss_types": ["sigmoid"], "loss_weights": [1.0], "beta": beta}
+    trainer = trainer_of(case, precompute_ref_logps=True, _total_train_tokens=0, _tp_size=1, **sigmoid)
     outputs = SimpleNamespace(log_probs=logp, entropy=zeros, mean_logits=zeros, is_top1=zeros.bool())
-    model = NoModel()
-    model.forward = lambda **_: outputs
-    trainer = SimpleNamespace(
-        model=model,
-        accelerator=accelerator(),
-        aux_loss_enabled=False,
-        ld_alpha=None,
-        precompute_ref_logps=True,
-        f_divergence_type="reverse_kl",
-        loss_types=["sigmoid"],
-        loss_weights=[1.0],
-        beta=beta,
-        use_weighting=False,
-        _metrics={"train": defaultdict(list)},
-        _total_train_tokens=0,
-        _tp_size=1,
-    )
-    half = len(ref) // 2
+    trainer.model.forward = lambda **_: outputs
     inputs = {
-        "input_ids": torch.zeros_like(completion_mask),
-        "attention_mask": torch.ones_like(completion_mask),
-        "completion_mask": completion_mask,
-        "ref_chosen_logps": ref[:half],
-        "ref_rejected_logps": ref[half:],
-    }
-    return DPOTrainer._compute_loss(trainer, model, inputs, return_outputs=False)
+        "input_ids": torch.zeros_like(completion_mask), "attention_mask": torch.ones_like(completion_mask),
+        "completion_mask": completion_mask, "ref_chosen_logps": chosen, "ref_rejected_logps": rejected,
+    }  # fmt: skip
+    return DPOTrainer._compute_loss(trainer, trainer.model, inputs, return_outputs=False)
 
 
 @seeds
@@ -96,111 +92,68 @@ def test_dpo(seed, beta):
 # --- GRPO and RLOO --------------------------------------------------------------------------------------------------
 
 
-def group_trainer(case: Case, **settings: object) -> SimpleNamespace:
-    """What both group trainers read of themselves."""
-    y = torch.tensor(case.y)
-    model, ref_model = NoModel(), NoModel()
+def of_group(trl_class: Any, case: Case, generated: Any, changed: Any = None, **settings: Any) -> torch.Tensor:
+    """A group trainer's loss on what it scored itself; `changed`: what is put into that."""
 
-    def score(which: NoModel, *_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor, None]:
-        logits = case.theta if which is model else torch.tensor(case.ref)
-        logp = torch_token_logp(logits)[y]
+    def score(which: NoModel, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor, None]:
+        logp = logp_of(case, case.theta if which is trainer.model else case.ref)
         return logp, torch.zeros_like(logp).detach(), None
 
     rewards = torch.tensor(case.reward)[:, None]
-    defaults = {
-        "model": model,
-        "ref_model": ref_model,
-        "accelerator": accelerator(),
-        "num_generations": case.n,
-        "reward_weights": torch.ones(1, dtype=torch.float64),
-        "reward_func_names": ["reward"],
-        "epsilon_low": 0.2,
-        "epsilon_high": 0.2,
-        "beta": 0.0,
-        "aux_loss_enabled": False,
-        "mask_truncated_completions": False,
-        "pad_to_multiple_of": None,
-        "_tokenizer": SimpleNamespace(pad_token_id=0),
-        "_get_per_token_logps_and_entropies": score,
-        "_calculate_rewards": lambda *_: rewards,
-        "_metrics": {"train": defaultdict(list)},
-        "_logs": defaultdict(list) | {"rewards": defaultdict(list)},
-        "_pending_extra_logs": {},
-        "_pending_metrics": {},
-    }
-    return SimpleNamespace(**{**defaults, **settings})
+    trainer = trainer_of(
+        case,
+        ref_model=NoModel(),
+        num_generations=case.n,
+        reward_weights=torch.ones(1, dtype=torch.float64),
+        reward_func_names=["reward"],
+        _tokenizer=SimpleNamespace(pad_token_id=0),
+        _get_per_token_logps_and_entropies=score,
+        _calculate_rewards=lambda *_: rewards,
+        _generate=lambda _: generated,
+        _logs=defaultdict(list) | {"rewards": defaultdict(list)},
+        _pending_extra_logs={},
+        _pending_metrics={},
+        **{"epsilon_low": 0.2, "epsilon_high": 0.2, "beta": 0.0, **settings},
+    )
+    inputs = trl_class._generate_and_score_completions(trainer, [{"prompt": "?"} for _ in case.y])
+    return trl_class._compute_loss(trainer, trainer.model, {**inputs, **(changed or {})})
 
 
-def completions(case: Case) -> list[list[int]]:
-    """One id a token; their values are never looked at."""
-    return [[1] * int(n) for n in case.length]
+def texts(case: Case) -> tuple[list[list[int]], list[list[int]], list[str]]:
+    """Prompts and completions, one id a token, and their texts; nothing looks at the values."""
+    return [[1]] * len(case.y), [[1] * int(n) for n in case.length], [""] * len(case.y)
 
 
-def trl_grpo(
-    case: Case, loss_type: str, scale_rewards: str, old_logp: torch.Tensor | None, **settings: object
-) -> torch.Tensor:
+def trl_grpo(case: Case, loss_type: str, scale_rewards: str, old_logp: Any, **settings: Any) -> torch.Tensor:
     from trl import GRPOTrainer
 
-    args = SimpleNamespace(
-        per_device_train_batch_size=len(case.y),
-        gradient_checkpointing_kwargs=None,
-        steps_per_generation=1,
-        gradient_accumulation_steps=1,
-        delta=None,
-        **TRL_DEFAULTS,
-    )
-    n_rows = len(case.y)
-    defaults = {"importance_sampling_level": "token", "off_policy_mask_threshold": None}
-    trainer = group_trainer(
+    prompts, completions, text = texts(case)
+    changed = {} if old_logp is None else {"old_per_token_logps": old_logp}
+    return of_group(
+        GRPOTrainer,
         case,
-        args=args,
+        (prompts, completions, None, text, None, {}, None, None),
+        {**changed, "num_items_in_batch": torch.tensor(case.length.sum())},
         get_gamma_weights=GRPOTrainer.get_gamma_weights,
         get_off_policy_mask=GRPOTrainer.get_off_policy_mask,
-        _generate=lambda _: ([[1]] * n_rows, completions(case), None, [""] * n_rows, None, {}, None, None),
-        environment_factories=None,
-        environments=None,
-        tools=None,
-        use_vllm=False,
         num_iterations=1,
         multi_objective_aggregation="sum_then_normalize",
         scale_rewards=scale_rewards,
         loss_type=loss_type,
         max_completion_length=1,  # dr_grpo divides by it: 1 leaves the sum over tokens
         top_entropy_quantile=1.0,
-        _entropy_bonus_enabled=False,
         current_gradient_accumulation_steps=1,
-        **{**defaults, **settings},
+        **{"importance_sampling_level": "token", **settings},
     )
-    inputs = GRPOTrainer._generate_and_score_completions(trainer, [{"prompt": "?"} for _ in range(n_rows)])
-    if old_logp is not None:
-        inputs["old_per_token_logps"] = old_logp
-    inputs["num_items_in_batch"] = torch.tensor(case.length.sum())
-    return GRPOTrainer._compute_loss(trainer, trainer.model, inputs)
-
-
-GRPO_SETTINGS = [  # (TRL's loss type and scaling, ours)
-    ("grpo", "group", {"length_normalize": True, "normalize_std": True}),
-    ("grpo", "none", {"length_normalize": True, "normalize_std": False}),
-    ("dr_grpo", "group", {"length_normalize": False, "normalize_std": True}),
-    ("dr_grpo", "none", {"length_normalize": False, "normalize_std": False}),
-]
-
-
-@seeds
-@pytest.mark.parametrize(("loss_type", "scale_rewards", "ours"), GRPO_SETTINGS)
-@pytest.mark.parametrize("on_policy", [True, False])
-def test_grpo(seed, loss_type, scale_rewards, ours, on_policy):
-    """The gradient at ratio 1 as asked for, and away from it, where the clipping acts, also the loss."""
-    case = random_case(seed, on_policy=on_policy)
-    batch = case.batch()
-    mine = load("grpo", **ours)(batch).loss.mean()
-    theirs = trl_grpo(case, loss_type, scale_rewards, None if on_policy else batch.mu_logp)
-    assert_same(case, mine, theirs, values=not on_policy)
 
 
 SEQUENCE = {"importance_sampling_level": "sequence"}
 NARROW = {"epsilon_low": 3e-4, "epsilon_high": 4e-4}
-RIVALS = {  # our loss and its settings; TRL's loss type, scaling and settings
+GROUP_LOSSES = {  # our loss and its settings; TRL's loss type, scaling and settings
+    "grpo": ("grpo", {"length_normalize": True}, "grpo", "group", {}),
+    "grpo, without std": ("grpo", {"length_normalize": True, "normalize_std": False}, "grpo", "none", {}),
+    "dr_grpo, with std": ("grpo", {}, "dr_grpo", "group", {}),
+    "dr_grpo": ("grpo", {"normalize_std": False}, "dr_grpo", "none", {}),
     "gspo": ("gspo", {}, "grpo", "group", {**SEQUENCE, **NARROW}),
     "gspo, wide": ("gspo", {"eps_low": 0.2, "eps_high": 0.2}, "grpo", "group", SEQUENCE),
     "gspo, masked": ("gspo", {"off_policy_mask": 0.5}, "grpo", "group",
@@ -220,34 +173,32 @@ TRL_DEFAULTS = {
 
 
 @seeds
-@pytest.mark.parametrize("which", RIVALS)
-def test_rivals(seed, which):
-    """Loss and gradient away from ratio 1; where TRL divides by the tokens of the batch, so does the trainer."""
-    name, changes, loss_type, scaling, settings = RIVALS[which]
-    case = random_case(seed)
+@pytest.mark.parametrize(
+    ("which", "on_policy"), [*((name, False) for name in GROUP_LOSSES), ("grpo", True), ("dr_grpo", True)]
+)
+def test_group_losses(seed, which, on_policy):
+    """Loss and gradient away from ratio 1, where clipping acts; where TRL divides by the tokens of the batch, so does
+    the trainer. At ratio 1 the gradient alone."""
+    name, changes, loss_type, scaling, settings = GROUP_LOSSES[which]
+    case = random_case(seed, on_policy=on_policy)
     batch = case.batch()
     total = load(name, **changes)(batch).loss
     mine = total.sum() / case.length.sum() if loss_type in ("cispo", "dapo", "vespo") else total.mean()
-    assert_same(case, mine, trl_grpo(case, loss_type, scaling, batch.mu_logp, **settings))
+    theirs = trl_grpo(case, loss_type, scaling, None if on_policy else batch.mu_logp, **settings)
+    assert_same(case, mine, theirs, values=not on_policy)
 
 
 def trl_a2po(case: Case, beta: float, beta_value: float) -> torch.Tensor:
     """TRL's loss, with V* as it computes it from the rewards of a prompt's responses."""
     from trl.experimental.a2po import A2POTrainer
 
-    y = torch.tensor(case.y)
-    trainer = SimpleNamespace(
-        model=NoModel(),
-        args=SimpleNamespace(beta2=beta),
-        accelerator=accelerator(),
-        _metrics={"train": defaultdict(list)},
-        _get_sequence_logps=lambda *_: torch_token_logp(case.theta)[y].sum(1),
-    )
+    settings = {"args": Stand(beta2=beta), "_get_sequence_logps": lambda *_: logp_of(case, case.theta).sum(1)}
+    trainer = trainer_of(case, **settings)
     rewards = torch.tensor(case.reward)
     values = [torch.logsumexp(rewards[torch.tensor(case.group == g)] / beta_value, 0) for g in case.group]
     inputs = {
         "input_ids": None, "attention_mask": None, "logits_to_keep": None, "rewards": rewards,
-        "ref_logps": torch_token_logp(torch.tensor(case.ref))[y].sum(1),
+        "ref_logps": logp_of(case, case.ref).sum(1),
         "v_star": beta_value * (torch.stack(values) - np.log(case.n)),
     }  # fmt: skip
     return A2POTrainer.compute_loss(trainer, trainer.model, inputs)
@@ -264,17 +215,7 @@ def test_a_star_po(seed, beta, beta_value):
 def trl_rloo(case: Case, beta: float) -> torch.Tensor:
     from trl import RLOOTrainer
 
-    n_rows = len(case.y)
-    trainer = group_trainer(
-        case,
-        args=SimpleNamespace(per_device_train_batch_size=n_rows, gradient_checkpointing_kwargs=None),
-        _generate=lambda _: ([[1]] * n_rows, completions(case), [""] * n_rows),
-        beta=beta,
-        reward_clip_range=None,
-        normalize_advantages=False,
-    )
-    inputs = RLOOTrainer._generate_and_score_completions(trainer, [{"prompt": "?"} for _ in range(n_rows)])
-    return RLOOTrainer._compute_loss(trainer, trainer.model, inputs)
+    return of_group(RLOOTrainer, case, texts(case), beta=beta)
 
 
 @seeds

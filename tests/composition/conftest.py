@@ -1,7 +1,5 @@
 """Settings of a composition without YAMLs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from topr_exp.config.groups import ComposeConfig, ComposeName, Duplicates

@@ -1,7 +1,5 @@
 """Sampled and imported completions as one: rows in their order, one group a prompt."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import statistics
 import tracemalloc
@@ -88,10 +86,6 @@ def test_largest_set_is_the_largest(right, wrong, share):
     assert largest_set_size(right, wrong, share) == max(n for n in range(right + wrong + 1) if fits(n))
 
 
-def test_largest_set_where_rounding_admits_many():
-    assert largest_set_size(60, 0, 0.99) == 50  # 49.5 rounds to 50
-
-
 @SIZES
 def test_anna_karenina_exhaustively(n):
     for positive in PATTERNS:
@@ -104,13 +98,6 @@ def test_anna_karenina_exhaustively(n):
         assert kept == firsts if n is None or n >= len(firsts) else kept < firsts
         told = not kept or (n is not None and (n > len(rows) or n <= len(firsts)))
         assert (found.description.note is not None) == told
-
-
-def test_anna_karenina_takes_the_first_in_sample_order_of_unsorted_problems():
-    problem = np.array([5, 3, 5, 3, 5])
-    positive = np.array([False, True, True, True, True])
-    found = select_examples(Candidates(problem, positive), compose("anna_karenina"), 0, 0)
-    assert found.rows.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -234,14 +221,6 @@ def test_no_problem_of_that_pass_rate():
             select(SOLVED, compose(pass_rate=[0.3, 0.7]), 0, 0)
 
 
-def test_duplicates_are_dropped_but_for_the_first():
-    found = select_examples(SOLVED, compose(duplicates="drop"), 0, 0)
-    assert found.rows.tolist() == np.flatnonzero(~SOLVED.duplicate).tolist()
-    assert found.description.note == "4 of 16 completions are repetitions"
-    found = select_examples(SOLVED, compose(duplicates="drop", drop_truncated=True), 0, 0)
-    assert found.rows.tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
-
-
 def test_what_repeats_is_the_same_tokens_for_the_same_problem():
     tokens = [np.array(one, np.int32) for one in ([1, 2], [1, 2], [1], [1, 2], [1, 2], [2, 1], [], [])]
     problem = np.array([0, 0, 0, 1, 1, 1, 2, 0])
@@ -264,12 +243,6 @@ def test_a_mix_has_exactly_its_share_of_imported_completions(share, n, expected)
     assert found.description.note.startswith(f"compose.mix={share:g}: {expected[0]} imported and {expected[1]} sampled")
     others = {tuple(select_examples(MIXED, compose(mix=share, n_examples=n), seed, 0).rows) for seed in range(9)}
     assert len(others) > 1, "which ones is drawn by the seed"
-
-
-def test_a_mix_of_positives_alone():
-    found = select_examples(MIXED, compose("positives", mix=0.5), 0, 0)
-    assert MIXED.positive[found.rows].all()
-    assert (found.description.n_train, int(MIXED.imported[found.rows].sum())) == (8, 4)
 
 
 def test_a_mix_of_more_than_there_is():
@@ -340,27 +313,6 @@ def test_distinct_integers_below_each_size(sizes, most):
         assert all(0 <= value < size for value in mine)
 
 
-def test_pairs_are_a_function_of_seed_and_iteration():
-    rng = np.random.default_rng(2)
-    candidates = Candidates(np.repeat(np.arange(50), 8), rng.random(400) < 0.5)
-
-    def draw(seed, iteration):
-        return select_pairs(candidates, compose(n_examples=100, pairs_per_problem=4), seed, iteration).rows.tolist()
-
-    assert draw(0, 0) == draw(0, 0)
-    assert draw(0, 0) != draw(1, 0) != draw(1, 1)
-
-
-def test_truncated_completions_make_no_pairs_when_they_are_dropped():
-    candidates = Candidates(
-        np.array([0, 0, 0, 1, 1]),
-        np.array([True, False, False, True, False]),
-        truncated=np.array([False, True, False, False, True]),
-    )
-    found = select_pairs(candidates, compose(drop_truncated=True), 0, 0)
-    assert found.examples.tolist() == [[0, 2]]
-
-
 # ---- what is said of a set
 
 
@@ -380,11 +332,6 @@ def test_a_composed_set_in_numbers():
     assert (found.lengths.mean, found.lengths.median, found.lengths.longest) == (38, 40, 60)
     assert sum(found.lengths.counts) == 5
     assert json.loads(json.dumps(found.as_dict()))["lengths"]["longest"] == 60
-
-
-def test_columns_that_were_not_given_are_left_open():
-    found = select_examples(Candidates(np.array([0]), np.array([True])), compose(), 0, 0).description
-    assert (found.n_truncated, found.levels, found.lengths) == (None, {"none": 1}, None)
 
 
 @settings(deadline=None)

@@ -47,3 +47,10 @@ def test_the_version_of_the_verdicts() -> None:
     listed = re.findall(r"grader=\S+ rollouts=\S+ version=(\d+)", (ROOT / "docs" / "store.md").read_text())
     assert listed
     assert {*listed} == {GRADER_VERSION}
+
+
+def test_the_code_that_is_named_is_there() -> None:
+    pattern = re.compile(r"(?<![\w./-])(?:topr_exp|tests|scripts|reproduce|benchmarks)/[\w/]+\.py\b")
+    named = {name for path in DOCS for name in pattern.findall(path.read_text(encoding="utf-8"))}
+    assert named
+    assert not [name for name in named if not (ROOT / name).exists()]

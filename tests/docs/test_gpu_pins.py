@@ -1,14 +1,16 @@
-"""The versions for a GPU: within pyproject's ranges, and named wherever a document installs vLLM."""
+"""The versions for a GPU, wherever a document installs vLLM, and what docs/skypilot.yaml would start."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, config_of
 
 PINS = "constraints-gpu.txt"
 
@@ -41,3 +43,15 @@ def test_documents_that_install_vllm_name_the_pins() -> None:
     ]
     assert {name for name, _ in installs} == {"gpu.md", "vllm.md", "skypilot.yaml"}
     assert [line for _, line in installs if PINS not in line] == []
+
+
+def test_skypilot_starts_the_readmes_command() -> None:
+    """Nobody rents a GPU here, so only what it would start is checked."""
+    text = (ROOT / "docs" / "skypilot.yaml").read_text()
+    task = yaml.safe_load(text)
+    arguments = task["envs"]["ARGUMENTS"]
+    assert f"python -m topr_exp {arguments}\n" in (ROOT / "README.md").read_text()
+    assert task["run"].splitlines()[-1] == "python -m topr_exp $ARGUMENTS cluster.device=cuda"
+    assert config_of(*shlex.split(arguments), "cluster.device=cuda").cluster.device.name == "cuda"
+    assert "NOT RUN" in text
+    assert (ROOT / "constraints.txt").exists()

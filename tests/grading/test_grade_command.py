@@ -72,9 +72,7 @@ def test_malformed_lines_are_reported_and_the_rest_is_graded() -> None:
 
 
 @pytest.mark.parametrize("umask", [0o027, 0o077])
-def test_a_file_appears_whole_with_the_rights_that_the_umask_leaves_and_the_umask_stays(
-    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_appears_whole_with_the_rights_that_the_umask_leaves_and_the_umask_stays(umask, tmp_path, monkeypatch):
     """Other threads make files meanwhile."""
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_text(lines(FIVE))

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.grading import hostile_inputs
+from tests.conftest import ROOT
+from tests.grading.cases import GOLD, HOSTILE
 from topr_exp.grading import Grader
 from topr_exp.grading.equivalence import compare_quickly
 
-ROOT = Path(__file__).resolve().parents[2]
 SLACK = 2.0  # seconds beyond the deadlines within which every answer has to be there; an idle machine needs 0.02
-SYMBOLIC = [(rf"\boxed{{{i}+\frac{{\sqrt{{2}}}}{{2}}}}", rf"{i}+\frac{{1}}{{\sqrt{{2}}}}") for i in range(60)]
-GOLDS = [hostile_inputs.GOLD, hostile_inputs.GOLD_NUMBER, r"\frac{\sqrt{3}}{x+1}"]
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +38,10 @@ def assert_answered_in_time(grader: Grader, completion: str, gold: str, tries: i
     raise AssertionError(f"{best:.1f} s")
 
 
-@pytest.mark.parametrize(("name", "completion"), hostile_inputs.completions(), ids=lambda v: v if len(v) < 40 else "")
-def test_answered_in_time(
-    name: str, completion: str, hasty: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", HOSTILE)
+def test_answered_in_time(name: str, hasty: Grader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_answered_in_time(hasty, completion, hostile_inputs.GOLD)
+    assert_answered_in_time(hasty, HOSTILE[name], GOLD)
     assert not any(tmp_path.iterdir())
     for pid in hasty.worker_pids()[1:]:
         limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
@@ -54,59 +50,26 @@ def test_answered_in_time(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gold", GOLDS)
+@pytest.mark.parametrize("gold", [GOLD, "1", r"\frac{\sqrt{3}}{x+1}"])
 def test_answered_in_time_at_the_default_deadline(gold: str) -> None:
     with Grader("math", workers=2) as grader:
         grader.start()
-        for _, completion in hostile_inputs.completions():
+        for completion in HOSTILE.values():
             assert_answered_in_time(grader, completion, gold)
-
-
-@pytest.mark.parametrize("format", ["gsm8k", "final"])
-def test_phrases_in_time(format: str) -> None:
-    with Grader(format, workers=1, deadline=0.4) as grader:
-        grader.start()
-        for answer in hostile_inputs.IN_A_BOX.values():
-            if len(answer) > 3000:
-                completion = f"The final answer is {answer}. The answer is {answer}."
-                assert_answered_in_time(grader, completion, hostile_inputs.GOLD)
-
-
-def test_the_pool_is_as_fast_right_after() -> None:
-    """New workers come from the same warm server; a lost or a cold one would take seconds."""
-    with Grader("math", workers=2, deadline=3.0) as grader:
-        list(grader.grade(SYMBOLIC))
-        server, *workers = grader.worker_pids()
-        before = min(seconds(grader, salt) for salt in (1, 2, 3))
-        hostile = [rf"\boxed{{{answer}}}" for answer in hostile_inputs.IN_A_BOX.values()][:4]
-        list(grader.grade((completion, hostile_inputs.GOLD) for completion in hostile))
-        assert grader.counters["timeout"] + grader.counters["died"] > 0
-        assert min(seconds(grader, salt) for salt in (4, 5, 6)) < 10 * before + 1.0
-        same, *others = grader.worker_pids()
-        assert same == server
-        assert len(others) == 2
-        assert not set(others) & set(workers)
-
-
-def seconds(grader: Grader, salt: int) -> float:
-    """Time of sixty symbolic answers that are not known yet."""
-    pairs = [(completion, gold + " " * salt) for completion, gold in SYMBOLIC]
-    start = time.perf_counter()
-    assert {outcome.verdict for outcome in grader.grade(pairs)} == {"correct"}
-    return time.perf_counter() - start
 
 
 def test_the_callers_memory_stays_small() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _, completion in hostile_inputs.completions():
-        compare_quickly(hostile_inputs.GOLD, completion)
+    for completion in HOSTILE.values():
+        compare_quickly(GOLD, completion)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
 EXECUTES_NOTHING = r"""
 from topr_exp.grading import symbolic
 from topr_exp.grading.equivalence import compare_quickly
-from tests.grading import hostile_inputs
+from tests.conftest import ROOT
+from tests.grading.cases import GOLD, HOSTILE, IN_A_BOX
 symbolic.prepare()
 seen = []
 watched = ("compile", "os.", "subprocess.", "socket.", "ctypes.", "shutil.")
@@ -117,7 +80,7 @@ for gold, answer in pairs:
     assert compare_quickly(gold, answer)[0] is None and symbolic.equal(gold, answer), (gold, answer)
 for name in ("import", "import in letters", "lambda", "open", "variable", "operator name", "write18",
              "symbol with code in a sum"):
-    answer = hostile_inputs.IN_A_BOX[name]
+    answer = IN_A_BOX[name]
     for gold in (r"\pi", "x", "1", answer + "+x"):
         assert compare_quickly(gold, answer)[0] is not True and not symbolic.equal(gold, answer), name
 assert not [event for event in seen if event[0] != "os.listdir"], seen

@@ -1,7 +1,5 @@
 """docs/extending.md, the third part: its graded reward, as printed there, from the first command to the report."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re
@@ -80,12 +78,3 @@ def test_a_run_with_it_its_report_and_an_evaluation(project: Path, capsys: pytes
     assert "data.grader=closeness:grade of the run that wrote the model" in capsys.readouterr().err
     assert evaluate([*words, GRADED[0]]) == 0
     assert f"mean reward {summary['final']['mean_reward']:.3g} [" in capsys.readouterr().out
-
-
-def test_in_rounds(project: Path) -> None:
-    small = ["algo=rloo", "algo.beta=0", "schedule.prompts=2", "schedule.rounds=2", "optim.batch_size=8", "data.n=4"]
-    config = config_of(*SMALL, *GRADED, *small)
-    summary = run(config)
-    lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
-    assert all(line["sampled_reward"] == pytest.approx(line["mean_reward"], abs=1e-6) for line in lines)
-    assert summary["mean_reward"] == pytest.approx(np.mean([line["mean_reward"] for line in lines]))

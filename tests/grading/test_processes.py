@@ -1,23 +1,22 @@
 """Threads, fork, spawn, signals, odd paths, a killed parent: grading works and nothing is left behind."""
 
 import multiprocessing
-import multiprocessing.connection
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT
 from topr_exp.grading import Grader, pool
 from topr_exp.types import TOPRError
 
-ROOT = Path(__file__).resolve().parents[2]
 PAIR = (r"\boxed{\frac{\sqrt{2}}{2}}", r"\frac{1}{\sqrt{2}}")
 ENDLESS = (r"\boxed{9^{9^{9^{9}}}}", r"\pi")
 
@@ -28,32 +27,17 @@ def verdicts(grader: Grader, salt: int = 0, count: int = 10) -> set[str]:
     return {outcome.verdict for outcome in grader.grade(pairs)}
 
 
-@contextmanager
-def threads(*works: Callable[[], object]) -> Iterator[None]:
-    """Run these in threads until the block's end."""
-    started = [threading.Thread(target=work) for work in works]
-    for thread in started:
-        thread.start()
-    try:
-        yield
-    finally:
-        for thread in started:
-            thread.join(300)
-
-
 def test_threads_share_a_grader_and_may_end() -> None:
     """The workers belong to the process, not to the thread that happened to need them first."""
-    found: list[set[str]] = []
     with Grader("math", workers=2, deadline=20.0) as grader:
-        with threads(*(lambda salt=salt: found.append(verdicts(grader, salt)) for salt in range(2, 8))):
-            pass
+        with ThreadPoolExecutor(6) as threads:
+            assert list(threads.map(lambda salt: verdicts(grader, salt), range(2, 8))) == [{"correct"}] * 6
         pids = grader.worker_pids()
         assert verdicts(grader, 9) == {"correct"}
         assert grader.worker_pids() == pids
-    assert found == [{"correct"}] * 6
 
 
-def _child(grader: Grader, connection: multiprocessing.connection.Connection) -> None:
+def _child(grader: Grader, connection: Any) -> None:
     connection.send((verdicts(grader, 5), grader.worker_pids()))
     grader.close()
 
@@ -84,38 +68,32 @@ class Interrupt(BaseException):
     pass
 
 
-@contextmanager
-def on_alarm(seconds: float, act: Callable[[], object]) -> Iterator[None]:
-    def handle(*_: object) -> None:
-        act()
-
-    previous = signal.signal(signal.SIGALRM, handle)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, previous)
-
-
 def test_a_signal_while_grading() -> None:
     """A caller's own SIGALRM comes in time and disturbs nothing; its exception leaves the grader usable."""
     at_work: list[bool] = []
 
-    def interrupt() -> None:
-        raise Interrupt
+    def on_alarm(*_: object) -> None:
+        at_work.append(alive(grader.worker_pids()[1]))
+        if len(at_work) > 1:
+            raise Interrupt
 
-    with Grader("math", workers=1, deadline=4.0) as grader:
-        verdicts(grader, 2, 1)
-        server, worker = grader.worker_pids()
-        with on_alarm(0.3, lambda: at_work.append(alive(worker))):
+    previous = signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        with Grader("math", workers=1, deadline=4.0) as grader:
+            verdicts(grader, 2, 1)
+            server, worker = grader.worker_pids()
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
             assert [outcome.path for outcome in grader.grade([ENDLESS])] == ["timeout"]
-        assert at_work == [True]  # while the worker computed: it is killed at the deadline
-        gone([worker])
-        assert verdicts(grader, 3) == {"correct"}
-        with on_alarm(0.3, interrupt), pytest.raises(Interrupt):
-            list(grader.grade([(ENDLESS[0], r"\pi+1")]))
-        gone([server])
-        assert verdicts(grader, 4) == {"correct"}
+            assert at_work == [True]  # while the worker computed: it is killed at the deadline
+            gone([worker])
+            assert verdicts(grader, 3) == {"correct"}
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            with pytest.raises(Interrupt):
+                list(grader.grade([(ENDLESS[0], r"\pi+1")]))
+            gone([server])
+            assert verdicts(grader, 4) == {"correct"}
+    finally:
+        signal.signal(signal.SIGALRM, previous)
 
 
 def gone(pids: list[int], seconds: float = 60.0) -> None:
@@ -154,7 +132,6 @@ def test_no_worker_outlives_its_parent(state: str, tmp_path: Path) -> None:
     """Killed with -9 while workers compute or wait, or while a child holds its sockets; or ending without a close."""
     command = [sys.executable, "-c", PARENT, *state.split()]
     parent = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True, text=True)
-    assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(pids) == 3
     if state != "exit":
@@ -170,7 +147,7 @@ def test_no_worker_outlives_its_parent(state: str, tmp_path: Path) -> None:
             os.killpg(parent.pid, signal.SIGKILL)
 
 
-def test_a_worker_that_ends_while_it_is_idle_costs_nobody_a_verdict() -> None:
+def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict() -> None:
     """The kernel may kill one for the machine's memory; the next completion is not to blame."""
     with Grader("math", workers=1, deadline=20.0) as grader:
         verdicts(grader, 2, 1)
@@ -178,16 +155,19 @@ def test_a_worker_that_ends_while_it_is_idle_costs_nobody_a_verdict() -> None:
         os.kill(worker, signal.SIGKILL)
         gone([worker])
         assert verdicts(grader, 3) == {"correct"}
-        assert grader.counters["died"] == 0
         same, other = grader.worker_pids()
         assert same == server
         assert other != worker
+        os.kill(server, signal.SIGKILL)
+        gone([server, other])
+        with pytest.raises(TOPRError, match="the grading processes ended unexpectedly"):
+            verdicts(grader, 4)
+        assert grader.counters["died"] == 0
+        assert verdicts(grader, 4) == {"correct"}
 
 
 @pytest.mark.parametrize(("what", "deadline"), [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 4.0)])
-def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdict(
-    what: signal.Signals, deadline: float
-) -> None:
+def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdict(what, deadline):
     with Grader("own_graders:dying_without_file", workers=1, deadline=deadline) as grader:
         grader.start()
         _, worker = grader.worker_pids()
@@ -198,9 +178,7 @@ def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdi
         timer.join()
 
 
-def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way(tmp_path, monkeypatch):
     replace = pool.WorkerPool._replace
 
     def replace_and_mend(own: pool.WorkerPool, place: int) -> None:
@@ -215,35 +193,6 @@ def test_a_task_that_was_cut_off_is_tried_once_more_while_no_other_is_under_way(
     times = [tuple(map(float, str(one.answer).split())) for one in found]
     begin, end = times.pop(1)
     assert all(before <= begin or after >= end for after, before in times)
-
-
-def test_workers_that_die_one_after_the_other_beside_busy_threads() -> None:
-    """Each death is told apart and none stops the rest, however late the caller gets to run."""
-    stop = threading.Event()
-
-    def work() -> None:
-        while not stop.is_set():
-            sum(range(1000))
-
-    with threads(work, work, work):
-        try:
-            with Grader("own_graders:obedient", workers=2, deadline=60.0) as grader:
-                found = [outcome.path for outcome in grader.grade((text, "") for text in ["die", "die", "1"] * 8)]
-        finally:
-            stop.set()
-    assert found == ["died", "died", "user"] * 8
-
-
-def test_workers_die_with_the_server_and_the_caller_learns_of_it() -> None:
-    with Grader("math", workers=2, deadline=60.0) as grader:
-        verdicts(grader, 2)
-        pids = grader.worker_pids()
-        os.kill(pids[0], signal.SIGKILL)
-        gone(pids)
-        with pytest.raises(TOPRError, match="the grading processes ended unexpectedly"):
-            verdicts(grader, 3)
-        assert grader.counters["died"] == 0  # nor does a completion pay for it
-        assert verdicts(grader, 3) == {"correct"}
 
 
 def test_odd_surroundings(tmp_path: Path) -> None:

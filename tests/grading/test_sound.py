@@ -18,16 +18,8 @@ def random_expression(draw: random.Random, depth: int = 3) -> sympy.Expr:
         atoms = [sympy.Integer(draw.randint(1, 9)), sympy.Rational(draw.randint(1, 9), draw.randint(2, 9)), X, Y]
         return draw.choice([*atoms, sympy.sqrt(draw.randint(2, 12)), sympy.pi])
     one, other = random_expression(draw, depth - 1), random_expression(draw, depth - 1)
-    kind = draw.randrange(7)
-    if kind < 2:
-        return one + other
-    if kind == 2:
-        return one - other
-    if kind == 3:
-        return one * other
-    if kind == 4:
-        return one / other if other != 0 else one
-    return one ** draw.randint(2, 3) if kind == 5 else sympy.sqrt(one**2 + 1)
+    made = (one + other, one + other, one - other, one * other, one / other if other != 0 else one)
+    return draw.choice([*made, one ** draw.randint(2, 3), sympy.sqrt(one**2 + 1)])
 
 
 def pairs(count: int, seed: int) -> Iterator[tuple[sympy.Expr, sympy.Expr]]:

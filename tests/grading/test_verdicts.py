@@ -1,7 +1,5 @@
 """Verdicts in the store: what decides them is in their key, each completion has those of its own problem; regrading."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil
@@ -159,9 +157,7 @@ def in_store(store: Store, imported: bool, folder: Path) -> Rollouts:
 
 
 @pytest.mark.parametrize("imported", [False, True])
-def test_what_was_cut_off_is_graded_again_and_the_rest_stays(
-    imported: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_cut_off_is_graded_again_and_the_rest_stays(imported, tmp_path, capsys):
     store, command = Store(tmp_path / "store"), ["--root", str(tmp_path / "store"), "regrade"]
     made = in_store(store, imported, tmp_path)
     found = grade_rollouts(made, PROBLEMS[:3], Grading("gsm8k"), store)
@@ -181,9 +177,7 @@ def test_what_was_cut_off_is_graded_again_and_the_rest_stays(
     assert f"{table.name}: 0 completions were cut off" in capsys.readouterr().out
 
 
-def test_code_and_completions_that_are_not_there_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_code_and_completions_that_are_not_there_are_one_line(tmp_path, capsys):
     store, own, here = Store(tmp_path), "own_graders:with_answer", Path(__file__).parent
     command = ["--root", str(tmp_path), "regrade"]
     table = store.open(tmp_path / grade_rollouts(in_store(store, False, tmp_path), PROBLEMS, Grading(own), store).name)
@@ -199,9 +193,7 @@ def test_code_and_completions_that_are_not_there_are_one_line(
     assert "not graded: cannot read" in capsys.readouterr().out
 
 
-def test_a_run_says_what_was_cut_off_and_does_not_after_a_regrade(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_says_what_was_cut_off_and_does_not_after_a_regrade(tmp_path, capsys, caplog):
     first = run(config_of(*overrides(tmp_path)))
     assert (first["cut_off"], first["base"]["cut_off"], first["final"]["cut_off"]) == (0, 0, 0)
     config = config_of(*overrides(tmp_path, "name=second"))

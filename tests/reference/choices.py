@@ -1,9 +1,5 @@
 """Which completions the plain script of a run takes: shares, draws and pairs."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 
 from tests.reference.formulas import Completion
@@ -31,9 +27,7 @@ def some(rng: np.random.Generator, rows: list[int], n: int | None) -> list[int]:
     return [rows[i] for i in rng.choice(len(rows), size=n, replace=False, shuffle=False)]
 
 
-def pairs(
-    candidates: list[Completion], right: list[int], wrong: list[int], compose: Any, rng: np.random.Generator
-) -> list[tuple[int, ...]]:
+def pairs(candidates, right, wrong, compose, rng):
     """(correct, incorrect) of one problem: at most so many different ones each, by Floyd's algorithm, then N of all."""
     problems = sorted({one.problem for one in candidates})
     there = [

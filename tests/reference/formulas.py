@@ -1,11 +1,9 @@
-"""Every loss of conf/algo and both optimizers as their formulas stand in the papers, for one completion at a time.
+"""Every loss of conf/algo as its formula stands in the paper, for one completion at a time.
 
 A formula takes the settings of `algo`, a completion, log π of its tokens, R = R0 − c and what else is known: of the
 problem's group (`advantage` and so on, constants) and of the tokens (`kl`, with a gradient as log π has). It returns
 the loss, not yet divided by length, and what the loss reports.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
@@ -103,9 +101,7 @@ def gspo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record)
     return masked(algo, one, logp, advantage, -value, metrics)
 
 
-def masked(
-    algo: Any, one: Completion, logp: Tensor, advantage: float, loss: Tensor, metrics: Record
-) -> tuple[Tensor, Record]:
+def masked(algo, one, logp, advantage, loss, metrics):
     """Without a completion of negative A that π has left far behind, where the settings ask for that."""
     if algo["off_policy_mask"] is None:
         return loss, metrics
@@ -278,9 +274,6 @@ def without(values: list[float], place: int) -> list[float]:
     return values[:place] + values[place + 1 :]
 
 
-# ---- optimizers: a step from gradients
-
-
 def rate(peak: float, step: int, updates: int, optim: Any) -> float:
     """The learning rate of the update `step`, from 1."""
     warmup = optim["warmup_steps"]
@@ -288,46 +281,3 @@ def rate(peak: float, step: int, updates: int, optim: Any) -> float:
         return peak * step / (warmup + 1)
     gone = (step - 1 - warmup) / (updates - warmup)
     return peak * {"constant": 1.0, "linear": 1 - gone, "cosine": math.cos(math.pi * gone / 2) ** 2}[optim["schedule"]]
-
-
-class AdamW:
-    def __init__(self, weights: list[Tensor], optim: Any) -> None:
-        self.weights, self.optim, self.t = weights, optim, 0
-        self.first = [torch.zeros_like(weight) for weight in weights]
-        self.second = [torch.zeros_like(weight) for weight in weights]
-
-    def step(self, gradients: list[Tensor]) -> None:
-        self.t += 1
-        (one, two), lr = self.optim["betas"], self.optim["lr"]
-        for weight, gradient, m, v in zip(self.weights, gradients, self.first, self.second, strict=True):
-            m.copy_(one * m + (1 - one) * gradient)
-            v.copy_(two * v + (1 - two) * gradient**2)
-            direction = m / (1 - one**self.t) / ((v / (1 - two**self.t)).sqrt() + 1e-8)
-            weight.copy_(weight * (1 - lr * self.optim["weight_decay"]) - lr * direction)
-
-
-class Adafactor:
-    """With a fixed step size, without scaling by the weights and without momentum."""
-
-    def __init__(self, weights: list[Tensor], optim: Any) -> None:
-        self.weights, self.optim, self.t = weights, optim, 0
-        self.rows: list[Any] = [0.0] * len(weights)
-        self.columns: list[Any] = [0.0] * len(weights)
-
-    def step(self, gradients: list[Tensor]) -> None:
-        self.t += 1
-        keep, lr = 1 - self.t**-0.8, self.optim["lr"]
-        for i, (weight, gradient) in enumerate(zip(self.weights, gradients, strict=True)):
-            square = gradient**2 + 1e-30
-            if weight.ndim == 2:
-                self.rows[i] = keep * self.rows[i] + (1 - keep) * square.mean(1)
-                self.columns[i] = keep * self.columns[i] + (1 - keep) * square.mean(0)
-                mean_square = torch.outer(self.rows[i], self.columns[i]) / self.rows[i].mean()
-            else:
-                mean_square = self.rows[i] = keep * self.rows[i] + (1 - keep) * square
-            direction = gradient / mean_square.sqrt()
-            direction = direction / max(1.0, float(direction.square().mean().sqrt()))
-            weight.copy_(weight * (1 - lr * self.optim["weight_decay"]) - lr * direction)
-
-
-OPTIMIZERS = {"adamw": AdamW, "adafactor": Adafactor}

@@ -1,7 +1,5 @@
 """What the plain script of a run takes from models and from files."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

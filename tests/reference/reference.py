@@ -9,8 +9,6 @@ Of the package only `generator` is used. Which numbers are drawn from it, and in
 to be the same here; the rest is mathematics.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -23,9 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoTokenizer
+from transformers.optimization import Adafactor
 
 from tests.reference.choices import grouped, in_proportion, pairs, share_solved, some
-from tests.reference.formulas import OPTIMIZERS, Completion, Record, losses_of, rate
+from tests.reference.formulas import Completion, Record, losses_of, rate
 from tests.reference.model import at, completion_logits, load, table_of, token_logp, weights_of
 from topr_exp.composition.candidates import random_generator
 
@@ -82,7 +81,7 @@ class Reference:
         for iteration in range(1, self.settings["iterations"] + 1):
             if iteration > 1:
                 self.policy = load(str(self.folder / f"iteration-{iteration - 1}" / "model"))
-            self.optimizer = OPTIMIZERS[self.optim["name"]](list(self.policy.parameters()), self.optim)
+            self.optimizer = self.make_optimizer(list(self.policy.parameters()))
             step = samples = 0
             for batch, baseline, seen in self.batches(iteration, out.sets):
                 step, samples = step + 1, samples + len(batch)
@@ -93,6 +92,14 @@ class Reference:
                     break
         out.after = weights_of(self.policy)
         return out
+
+    def make_optimizer(self, weights: list[Tensor]) -> torch.optim.Optimizer:
+        """AdamW as torch has it, Adafactor as transformers has it, with a fixed step size."""
+        decay = self.optim["weight_decay"]
+        if self.optim["name"] == "adamw":
+            return torch.optim.AdamW(weights, betas=self.optim["betas"], weight_decay=decay)
+        fixed = {"scale_parameter": False, "relative_step": False, "warmup_init": False}
+        return Adafactor(weights, lr=self.peak, weight_decay=decay, **fixed)
 
     def updates(self, chosen: TrainingSet | None) -> int:
         """Of an iteration, which trains on a set or in rounds."""
@@ -325,18 +332,17 @@ class Reference:
         losses, reported = zip(*losses_of(self.algo, sides, scores, baseline), strict=True)
         tokens = sum(len(one.tokens) for one in sides)
         loss = torch.stack(losses).sum() / (tokens if self.optim["reduction"] == "tokens" else len(losses))
-        gradients = torch.autograd.grad(loss, self.optimizer.weights)
-        norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in gradients))
-        with torch.no_grad():
-            self.optimizer.step(
-                [gradient * min(1.0, self.optim["grad_clip"] / (norm + 1e-6)) for gradient in gradients]
-            )
+        self.optimizer.zero_grad()
+        loss.backward()
+        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.optim["grad_clip"]))
+        self.optimizer.param_groups[0]["lr"] = self.optim["lr"]
+        self.optimizer.step()
 
         def log_ratio(to: str) -> np.ndarray:
             return np.array([float((p.detach() - getattr(one, to)).sum()) for p, one in zip(logps, sides, strict=True)])
 
         delta, correct = log_ratio("mu"), np.array([one.correct for one in sides])
-        record: Record = {"loss": float(loss), "grad_norm": norm, "lr": self.optim["lr"], "skipped": 0}
+        record: Record = {"loss": float(loss.detach()), "grad_norm": norm, "lr": self.optim["lr"], "skipped": 0}
         record["positive_share"] = float(correct.mean())
         record["tokens"] = tokens
         if self.settings["data"]["reward"] == "graded":

@@ -4,8 +4,6 @@ Tests of single parts can't see what is handed from one to the next: a baseline 
 turned round, μ in the place of π_ref, an order that ignores the seed. Here whole runs are compared, number by number.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -25,7 +22,6 @@ from tests.reference.reference import Draw, Reference, Replay
 from topr_exp.models.loading import load_model
 from topr_exp.pipeline import run
 from topr_exp.sampling.sampler import HFSampler
-from topr_exp.store import Store
 from topr_exp.types import TOPRError
 
 # Both compute in float64, so that no processor's kernels show: most cases agree to 1e-14. What a run keeps in float32
@@ -63,13 +59,10 @@ OFFLINE = {
     "topr, graded": ["algo=topr", *GRADED, "baseline=1.2", "compose=proportion", "compose.positive_share=0.4"],
     "grpo, graded": ["algo=grpo", *GRADED, "compose.n_examples=25", "optim.epochs=2"],
     "oapl, graded": ["algo=oapl", "algo.beta=0.1", *GRADED, "compose.pass_rate=[0.1,0.9]"],
-    "agro, graded": ["algo=agro", ANOTHER, *GRADED],
-    "dpo, graded": ["algo=dpo", *GRADED, "compose.n_examples=20"],
     "topr, mixed": ["algo=topr", IMPORTED, "compose.mix=0.3", "baseline=0.1"],
     "grpo, mixed": ["algo=grpo", IMPORTED, "compose.mix=0.5", "compose.n_examples=22", "optim.epochs=2"],
     "sft, mixed without log mu": ["algo=sft", BARE, "compose=positives", "compose.mix=0.4", "data.n=4"],
     "topr, mu of the sampler": ["algo=topr", "mu=sampler", "sampler.top_k=4", "sampler.temperature=0.8"],
-    "topr, imported": ["algo=topr", "algo.length_normalize=false", IMPORTED, "baseline=0.3"],
     "topr, group": ["algo=topr", "algo.advantage=group", "compose.n_examples=25", "algo.a_neg=0.8", "optim.epochs=2"],
     "topr, per token": ["algo=topr", "optim.reduction=tokens", "algo.ratio=token", "algo.length_normalize=false"],
     "is, leave_one_out": ["algo=is", "algo.advantage=leave_one_out", "compose=positives", IMPORTED],
@@ -89,11 +82,9 @@ OFFLINE = {
     "sft": ["algo=sft", "compose=positives"],
     "adafactor": ["algo=sft", "optim.name=adafactor", "optim.betas=null", "optim.weight_decay=1", "optim.grad_clip=.2"],
     "ppo": ["algo=ppo", "baseline=0.1", "optim.epochs=2"],
-    "ppo, token": ["algo=ppo", "algo.ratio=token", "algo.eps_high=0.05", "compose=proportion", "compose.n_examples=20"],
     "dpo": ["algo=dpo", "compose.pairs_per_problem=4", "compose.n_examples=20", "optim.epochs=2", "optim.batch_size=6"],
     "dpo, all pairs": ["algo=dpo", "compose.drop_truncated=true"],
     "grpo, zero_one": ["algo=grpo", "data.reward=zero_one", "algo.length_normalize=true", DISTINCT],
-    "grpo, without std": ["algo=grpo", "algo.normalize_std=false", IMPORTED],
     "opmd": ["algo=opmd", "optim.epochs=2"],
     "asymre": ["algo=asymre", "compose=positives", "compose.n_examples=15", "data.reward=zero_one"],
     "rec": ["algo=rec", "optim.epochs=2"],
@@ -130,13 +121,10 @@ ROUNDS = {
     "red_drop": ["algo=red_drop", *TWO_UPDATES],
     "topr, some problems": ["algo=topr", "optim.batch_size=12", "schedule.prompts=2", "compose.pass_rate=[0.1,0.4]"],
     "grpo, few draws": ["algo=grpo", *SEVERAL_UPDATES, *FEW_DRAWS],
-    "rloo, some problems": ["algo=rloo", ANOTHER, "compose.pass_rate=[0.01,0.99]"],
     "rloo, graded": ["algo=rloo", ANOTHER, *GRADED],
 }
-EXTENDED = {  # what another case shows nearly as well
-    "topr, another seed", "agro, graded", "dpo, graded", "topr, imported", "is, leave_one_out", "tis", "is", "naive",
-    "ppo, token", "dpo, all pairs", "grpo, without std", "rec", "agro, twice", "exact_one_step", "rloo, some problems",
-}  # fmt: skip
+EXTENDED = {"topr, another seed", "is, leave_one_out", "tis", "is", "naive", "dpo, all pairs", "rec", "agro, twice",
+ "exact_one_step"}  # fmt: skip
 
 
 def cases(settings: dict[str, list[str]]) -> list[Any]:
@@ -270,6 +258,9 @@ def compare(folder: Path, replay: Replay) -> None:
             (folder / f"iteration-{replay.records[-1]['iteration']}" / "training_set.json").read_text()
         )
         assert summary["n_train"] == replay.records[-1]["samples"]
+        rounds = {record["round"]: record for record in replay.records}.values()
+        for name in [name for name in ("problems_drawn", "problems_kept") if name in replay.records[0]]:
+            assert summary[name] == sum(record[name] for record in rounds)
     lines = lines_of(folder / "metrics.jsonl")
     assert [(line["iteration"], line["step"]) for line in lines] == [
         (record["iteration"], record["step"]) for record in replay.records
@@ -291,27 +282,8 @@ def compare(folder: Path, replay: Replay) -> None:
     assert math.sqrt(apart / moved) < 0.01  # where the gradient is all but 0 AdamW makes much of rounding
 
 
-def test_a_stored_mu_that_is_not_the_models_is_refused(outputs: Path, tmp_path: Path) -> None:
-    arguments = [*settings(outputs), f"output_dir={tmp_path}"]
-    run(config_of(*arguments))
-    store = Store(tmp_path / "store")
-    (folder,) = (store.root / "logprobs").iterdir()
-    table = store.open(folder)
-    moved = []
-    for shard in range(table.shards):
-        rows = table.shard(shard)["logp"].to_pylist()
-        moved.append(pa.table({"logp": pa.array([[row[0] - 0.01, *row[1:]] for row in rows], pa.list_(pa.float32()))}))
-    for path in folder.glob("shard-*"):
-        path.unlink()
-    assert table.fill(moved.__getitem__) == len(moved)
-    with pytest.raises(TOPRError, match="before the first update"):
-        run(config_of(*arguments, "seed=5"))
-
-
 @pytest.mark.parametrize(("more", "after"), [(SAMPLED_ANEW, 0), (SAMPLED_ANEW, 1), (["iterations=2"], 3)])
-def test_a_mu_that_is_scored_otherwise_is_refused(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], after: int
-) -> None:
+def test_a_mu_that_is_scored_otherwise_is_refused(outputs, monkeypatch, more, after):
     """From some call of the sampler on the model computes otherwise without gradients, as with dropout in scoring."""
     sample, calls, hooked = HFSampler.sample, [], set()
 

@@ -14,7 +14,6 @@ from reproduce.jobs import arguments, jobs_of
 from reproduce.tables import FIGURES
 from tests.conftest import ROOT, config_of
 from tests.reproduce.worlds import named, request_for
-from tests.sweep_tools import command
 from topr_exp.types import ConfigError
 
 EXPERIMENTS = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
@@ -110,29 +109,36 @@ def test_which_figures_are_asked_for(given: str, there: str, not_there: str) -> 
     assert not names & {*not_there.split()}
 
 
-def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path: Path) -> None:
+def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The real thing at the smallest size: one run for two figures; a second time nothing is run; a check."""
     out = tmp_path / "results"
-    given = ["fig1", "fig9", *SMOKE, f"output_dir={tmp_path}", "--out", out]
-    first = command("reproduce", *given)
-    assert first.returncode == 0, first.stderr
-    assert "1 different runs to do" in first.stdout
+    given = ["fig1", "fig9", *SMOKE, f"output_dir={tmp_path}", "--out", str(out)]
+
+    def reproduce(*more: str) -> tuple[int, str]:
+        code = main([*given, *more])
+        return code, capsys.readouterr().out
+
+    code, printed = reproduce()
+    assert code == 0
+    assert "1 different runs to do" in printed
     assert {path.name for path in out.iterdir()} == {"README.md", "fig1.json", "fig1.png", "fig9.json", "fig9.png"}
     assert "tiny: the numbers (1 run, seeds 0)" in (out / "README.md").read_text()
     assert len(list((tmp_path / "paper").glob("topr_*"))) == 1
 
-    again = command("reproduce", *given, "--check")
+    code, printed = reproduce("--check")
     computed = [path.stat().st_mtime_ns for path in (tmp_path / "check" / "paper").glob("topr_*/DONE")]
     assert len(computed) == 1
     agreed = [f"{name}: the same to the digit in 1 of 1 run" for name in ("fig1", "fig9")]
-    assert (again.returncode, again.stdout.splitlines()[-2:]) == (0, agreed)
+    assert (code, printed.splitlines()[-2:]) == (0, agreed)
     stored = json.loads((out / "fig1.json").read_text())
     stored["runs"][0]["final"]["pass@1"] += 0.25
     (out / "fig1.json").write_text(json.dumps(stored))
-    changed = command("reproduce", *given, "--check")
-    assert changed.returncode == 1
-    assert "final.pass@1: " in changed.stdout
+    code, printed = reproduce("--check")
+    assert code == 1
+    assert "final.pass@1: " in printed
     assert [path.stat().st_mtime_ns for path in (tmp_path / "check" / "paper").glob("topr_*/DONE")] > computed
-    recorded = command("reproduce", *given[:-1], out, f"output_dir={tmp_path / 'empty'}", "--recorded", "--list")
-    assert "0 different runs to do" in recorded.stdout
+    code, printed = reproduce(f"output_dir={tmp_path / 'empty'}", "--recorded", "--list")
+    assert "0 different runs to do" in printed
     assert records.read(out / "fig9.json")["extra"].keys() == {"tiny 0"}

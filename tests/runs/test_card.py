@@ -14,7 +14,7 @@ from tests.conftest import config_of, overrides
 from topr_exp.data.problems import load_problems
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
-from topr_exp.runs import card
+from topr_exp.runs import card, provenance
 from topr_exp.runs.task_set import TrainedOn
 
 TRAIN, TEST = "EleutherAI/hendrycks_math", "HuggingFaceH4/MATH-500"
@@ -119,3 +119,10 @@ def test_header_summary_and_card_name_the_problems_that_imported_completions_ans
     assert summary["problems"] == {"train": count + 2, "test": 8}
     assert f"data        gsm8k from embedded, trained on: {named}; 8 test problems" in capsys.readouterr().out
     assert f"| Trained on | {named} |" in (config.folder / "model" / card.FILE).read_text()
+
+
+def test_a_run_names_its_part_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["topr", "-m", "seed=0,1"])
+    assert provenance.overrides(tmp_path / "a") == ["seed=0,1"]
+    (tmp_path / "launch.json").write_text('{"overrides": ["seed=1"]}')
+    assert provenance.overrides(tmp_path) == ["seed=1"]

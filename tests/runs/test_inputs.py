@@ -62,8 +62,7 @@ def change(model: Path) -> None:
     path.write_text(path.read_text().replace("{", "{ ", 1).replace("\n}", "}", 1))
 
 
-@pytest.mark.parametrize("key", ["model.path", "model.reference"])
-@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(("key", "finished"), [("model.path", True), ("model.reference", False)])
 def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Path, key: str, finished: bool) -> None:
     algo = "algo=agro" if key == "model.reference" else "algo=topr"
     config = config_of(*overrides(tmp_path), algo, f"{key}={own_model}")

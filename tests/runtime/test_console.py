@@ -24,7 +24,7 @@ from topr_exp.types import TOPRError
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.parametrize("ignored", [False, True], ids=["", "nohup"])
+@pytest.mark.parametrize("ignored", [False, pytest.param(True, marks=pytest.mark.extended)], ids=["", "nohup"])
 def test_a_closed_terminal_stops_a_run_with_a_checkpoint_or_does_nothing(tmp_path: Path, ignored: bool) -> None:
     settings = overrides(tmp_path, "optim.epochs=3", *SLOW)
     folder = config_of(*settings).folder

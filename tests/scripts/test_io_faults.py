@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 
 # A run that replaces files in place: half of one stays where the process is killed.
@@ -27,11 +29,11 @@ print(found)
 """
 
 
-def test_a_run_that_goes_on_after_a_failed_call_has_the_files_of_a_whole_one() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.io_faults", "--points", "30"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert "\n30 points, 0 with other files or errors" in done.stdout, done.stdout + done.stderr
+@pytest.mark.parametrize("points", ["8", pytest.param("30", marks=pytest.mark.extended)])
+def test_a_run_that_goes_on_after_a_failed_call_has_the_files_of_a_whole_one(points: str) -> None:
+    command = [sys.executable, "-m", "scripts.io_faults", "--points", points]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert f"\n{points} points, 0 with other files or errors" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
 
 

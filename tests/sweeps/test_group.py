@@ -79,7 +79,9 @@ def assert_close(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "parallel"), [([], "ddp"), (ON_POLICY, "fsdp")], ids=["offline ddp", "rounds fsdp"]
+    ("arguments", "parallel"),
+    [pytest.param([], "ddp", marks=pytest.mark.extended), (ON_POLICY, "fsdp")],
+    ids=["offline ddp", "rounds fsdp"],
 )
 def test_two_processes_make_the_run_that_one_makes(tmp_path: Path, arguments: list[str], parallel: str) -> None:
     alone = config_of(*overrides(tmp_path / "one", *arguments))

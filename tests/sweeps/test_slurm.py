@@ -209,19 +209,6 @@ def test_a_killed_launcher_leaves_its_jobs_to_the_next(
 
 
 @extended
-def test_many_jobs_share_one_empty_store(tmp_path: Path) -> None:
-    done = launch(tmp_path, *SLURM, "seed=range(0,8)", "sampler.prompts_per_shard=2")
-    assert done.returncode == 0, done.stderr
-    alone = launch(tmp_path / "alone", "seed=0", "sampler.prompts_per_shard=2")
-    assert alone.returncode == 0, alone.stderr
-    many, one = ([json.loads(path.read_text())["tokens"] for path in (output / "runs").glob("*/summary.json")]
-                 for output in (tmp_path, tmp_path / "alone"))  # fmt: skip
-    assert len(many) == 8
-    for count in ("tokens_sampled", "tokens_scored"):
-        assert sum(each[count] for each in many) == one[0][count]
-
-
-@extended
 def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     sweep, job, folder = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.array_parallelism=1")
     reach(folder, 1)

@@ -306,6 +306,22 @@ def test_status_without_a_folder_lists_the_sweeps_that_may_be_read(
     assert printed.err == "warning: cannot read outputs/hidden: no permission; a sweep in it is left out\n"
 
 
+def test_runs_of_another_user_that_may_not_be_read_are_named(
+    ordinary_user: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_sweep_of_two(ordinary_user / "sweep")
+    paths = [run.folder / "launch.json" for run in read_runs(ordinary_user / "sweep")]
+    for path in paths:
+        path.chmod(0)
+    become_ordinary(ordinary_user)
+    assert main(["status", str(ordinary_user / "sweep")]) == 1
+    *warnings, error = capsys.readouterr().err.splitlines()
+    assert sorted(warnings) == sorted(
+        f"warning: {path} can't be read (Permission denied); the run is left out" for path in paths
+    )
+    assert "(no run has a launch.json that can be read)" in error
+
+
 @pytest.mark.parametrize("owner", [0, 4711])
 def test_resuming_another_users_sweep_says_whose_settings_run(
     owner: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,7 +1,5 @@
 """Runs that break off and are given again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A training set that teaches a loss nothing is refused; one without positives that still trains is told."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Scoring: equal to the plain computation, whatever the padding, the chunks and the company in the batch."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 import torch
 
 from tests.conftest import make_model
-from tests.training.test_packing import CASES, assert_same, draws, one_by_one, outcome
+from tests.training.test_packing import CASES, assert_same, draws, one_by_one, outcome, use
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
@@ -29,9 +27,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, small_model: Any
         assert_same(outcome(small_model, CASES["both"], entropy=True), expected, 3e-6)
 
 
-def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(
-    monkeypatch: pytest.MonkeyPatch, small_model: Any
-) -> None:
+def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(monkeypatch, small_model):
     """Each chunk's part is added in float32: with one cast of the layer for all chunks it would be 5e-3."""
     # One token throughout, so that the parts do not cancel.
     data = [(prompt, np.full_like(completion, 3)) for prompt, completion in draws([[3, 4], [5]], 32)]
@@ -67,21 +63,21 @@ def test_an_output_layer_in_float32_does_not_round_log_probabilities() -> None:
     assert off[False] > 0.02  # a token, so 0.3 and more in log π − log μ of 200
 
 
-def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch: pytest.MonkeyPatch, small_model: Any) -> None:
-    reference = make_model(11, seed=1)
-    prompt, completion = CASES["both"][0]
-    ids = torch.tensor(np.concatenate([prompt, completion])).long()[None]
-    where = slice(len(prompt) - 1, -1)
-    p, q = (model(ids).logits[0, where].log_softmax(-1) for model in (small_model, reference))
-    for chunk in (1 << 24, 22):
-        monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
-        scores = score_tokens(small_model, collate([(prompt, completion)], CPU), entropy=True, reference=reference)
-        assert scores.entropy is not None
-        assert scores.vocab_kl is not None
-        torch.testing.assert_close(scores.entropy[0], -(p.exp() * p).sum(-1), atol=1e-5, rtol=0)
-        torch.testing.assert_close(scores.vocab_kl[0], (p.exp() * (p - q)).sum(-1), atol=1e-5, rtol=0)
-        assert scores.vocab_kl.requires_grad
-        assert not scores.entropy.requires_grad
+@pytest.mark.parametrize("layout", ["padded", "both"])
+@pytest.mark.parametrize("chunk", [1 << 24, 22])
+def test_entropy_and_vocabulary_kl_equal_their_definitions(monkeypatch, layout, chunk):
+    model, reference = make_model(11, initializer_range=0.2), make_model(11, seed=1, initializer_range=0.2)
+    monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
+    use(monkeypatch, layout)
+    scores = score_tokens(model, collate(CASES["both"], CPU), entropy=True, reference=reference)
+    assert scores.vocab_kl.requires_grad
+    assert not scores.entropy.requires_grad
+    for i, (prompt, completion) in enumerate(CASES["both"]):
+        ids, where = torch.tensor(np.concatenate([prompt, completion])).long()[None], slice(len(prompt) - 1, -1)
+        p, q = (each(ids).logits[0, where].log_softmax(-1) for each in (model, reference))
+        by_hand = {"entropy": -(p.exp() * p).sum(-1), "vocab_kl": (p.exp() * (p - q)).sum(-1)}
+        for name, expected in by_hand.items():
+            torch.testing.assert_close(getattr(scores, name)[i, : len(completion)], expected, atol=1e-5, rtol=0)
 
 
 def test_a_model_that_changes_its_logits_is_refused(small_model: Any) -> None:

@@ -1,7 +1,5 @@
 """What is recorded of an update, by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

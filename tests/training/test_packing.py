@@ -1,7 +1,5 @@
 """Packed trees: the same log-probabilities and gradients as padded rows and as sequences one by one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,20 +7,17 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.conftest import ROOT, make_model
-from topr_exp.models.policy import Policy
-from topr_exp.training import logprobs, tree_attention
+from tests.conftest import make_model
+from topr_exp.training import logprobs
 from topr_exp.training.logprobs import collate, score_tokens
 from topr_exp.training.packing import (
     Size,
     build_tree,
-    cheapest_cost,
     cheapest_tree,
-    common_prefix,
     padded_cost,
     tree_cost,
 )
-from topr_exp.training.tree_attention import MODEL_TYPES, NAME, attend, use_tree_attention, why_not_exact
+from topr_exp.training.tree_attention import MODEL_TYPES, NAME, use_tree_attention, why_not_exact
 
 CPU = torch.device("cpu")
 LAYOUTS = {
@@ -126,17 +121,6 @@ def test_gradient_checkpointing_changes_nothing(monkeypatch: pytest.MonkeyPatch)
         assert not any(module.training for module in model.modules())
 
 
-def test_entropy_and_vocabulary_kl_do_not_depend_on_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, reference = make_model(11, initializer_range=0.2), make_model(11, seed=1, initializer_range=0.2)
-    inputs = collate(CASES["both"], CPU)
-    scores = []
-    for layout in ("padded", "both"):
-        use(monkeypatch, layout)
-        scores.append(score_tokens(model, inputs, entropy=True, reference=reference))
-    for name in ("logp", "entropy", "vocab_kl"):
-        torch.testing.assert_close(getattr(scores[0], name), getattr(scores[1], name), atol=2e-6, rtol=0)
-
-
 def test_in_bfloat16_the_tree_is_as_far_from_float32_as_padded_rows_are(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(11, initializer_range=0.2)
     exact = torch.cat(one_by_one(model, CASES["both"])[0])
@@ -172,14 +156,6 @@ def test_the_layout_is_chosen_by_cost() -> None:
         assert tree_cost(cheapest_tree(data, size), size) < 0.5 * padded_cost(data, size)
 
 
-def test_common_prefix() -> None:
-    rows = [np.array(row) for row in ([1, 2, 3, 4], [1, 2, 4], [1, 2, 3])]
-    assert common_prefix(rows) == 2
-    assert common_prefix(rows[:1]) == 4
-    assert common_prefix([np.array([1, 2]), np.array([1, 2, 3])]) == 2
-    assert common_prefix([np.array([2]), np.array([1])]) == 0
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -188,9 +164,7 @@ def test_common_prefix() -> None:
         ({"layer_types": ["full_attention", "sliding_attention"]}, "does not reach back"),
     ],
 )
-def test_a_model_for_which_trees_are_not_exact_is_padded_and_says_so_once(
-    changes: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_for_which_trees_are_not_exact_is_padded_and_says_so_once(changes, said, caplog):
     model = make_model(11)
     for name, value in changes.items():
         setattr(model.config, name, value)
@@ -214,34 +188,3 @@ def test_generating_with_the_same_model_still_works() -> None:
     before = model.generate(prompt, **options)
     assert use_tree_attention(model)
     assert torch.equal(before, model.generate(prompt, **options))
-
-
-@pytest.mark.parametrize(
-    ("question", "completion", "gains"), [(100, 200, [1.58, 2.22, 2.79]), (60, 120, [1.45, 1.87, 2.19])]
-)
-def test_the_gain_of_several_gpus_is_as_the_docs_say(question: int, completion: int, gains: list[float]) -> None:
-    """Llama 3 8B, a batch of 8 after 900 shared tokens (docs/parallel.md)."""
-    llama = Size(32, 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336, 4096)
-    rng = np.random.default_rng(0)
-    shared, rest = rng.integers(3, 99, 900), lambda length: rng.integers(3, 99, length)
-    batch = [(np.concatenate([shared, rest(question)]), rest(completion)) for _ in range(8)]
-    costs = [cheapest_cost(batch[: 8 // gpus], llama) for gpus in (1, 2, 4, 8)]
-    assert [round(costs[0] / cost, 2) for cost in costs[1:]] == gains
-    said = f"| {question}, {completion} | " + " | ".join(str(gain) for gain in gains)
-    assert said in (ROOT / "docs" / "parallel.md").read_text(encoding="utf-8")
-
-
-def test_in_bfloat16_query_and_key_are_rounded_before_they_are_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rotation gives them in float32, and torch's attention would round them last, with the same numbers."""
-    policy, seen = Policy(make_model(11), None, "test", torch.bfloat16), []
-
-    def spy(*states: Any) -> torch.Tensor:
-        seen.append([state.dtype for state in states[:3]])
-        return attend(*states)
-
-    monkeypatch.setattr(tree_attention, "attend", spy)
-    use(monkeypatch, "both")
-    with policy.autocast():
-        score_tokens(policy.model, collate(CASES["both"], CPU))
-    assert len(seen) == 2 * 3  # layers, levels
-    assert all(dtypes == [torch.bfloat16] * 3 for dtypes in seen)

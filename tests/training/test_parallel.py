@@ -1,10 +1,6 @@
 """Several processes compute what one computes, in float32 and in bfloat16: weights, metrics, checkpoints."""
 
-from __future__ import annotations
-
 import os
-import re
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,20 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaForCausalLM
 
-from tests.conftest import ROOT, make_model
+from tests.conftest import make_model
 from tests.processes import together
 from tests.training.test_trainer import AGRO_LOSS, DPO_LOSS, PER_TOKEN, TOPR, make_examples, optim, reduction_of
-from topr_exp.config.arguments import parse
 from topr_exp.config.groups import Optimizer
 from topr_exp.models.policy import Policy, save_model
-from topr_exp.runs.plan import plan
 from topr_exp.runtime import distributed
-from topr_exp.training.checkpoint import place_of
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.trainer import Trainer
@@ -48,9 +40,7 @@ def policy() -> Policy:
     return Policy(make_model(11), None, "test", torch.float32)
 
 
-def train(
-    folder: Path, loss: str, optimizer: Optimizer, parallel: str, micro: int = 2, steps: int = 3
-) -> tuple[Trainer, list[dict[str, float]]]:
+def train(folder, loss, optimizer, parallel, micro=2, steps=3):
     """Some updates, from the newest checkpoint below `folder` on."""
     recompute = loss == "dpo"  # one of them with gradient checkpointing
     changes = {"gradient_checkpointing": recompute, "reduction": reduction_of(LOSSES[loss])}
@@ -114,9 +104,7 @@ EXTENDED = pytest.mark.extended
     ("size", "parallel"),
     [(2, "ddp"), (4, "fsdp"), pytest.param(4, "ddp", marks=EXTENDED), pytest.param(2, "fsdp", marks=EXTENDED)],
 )
-def test_several_processes_compute_what_one_computes(
-    tmp_path: Path, alone: dict[tuple[str, Optimizer], tuple[Any, Any]], size: int, parallel: str
-) -> None:
+def test_several_processes_compute_what_one_computes(tmp_path, alone, size, parallel):
     leader, *others = together(size, cases, tmp_path, parallel)
     for key, (expected, records) in alone.items():
         got, metrics = leader[key]
@@ -148,9 +136,7 @@ def resumed(folder: Path, optimizer: Optimizer, parallel: str) -> dict[str, torc
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
-def test_a_checkpoint_loads_on_any_number_of_processes(
-    tmp_path: Path, alone: dict[tuple[str, Optimizer], tuple[Any, Any]], optimizer: Optimizer
-) -> None:
+def test_a_checkpoint_loads_on_any_number_of_processes(tmp_path, alone, optimizer):
     expected, _ = alone["topr", optimizer]
     sharded, whole = tmp_path / "sharded", tmp_path / "whole"
     together(4, saved, sharded, optimizer, "fsdp")
@@ -169,9 +155,7 @@ def two_machines(work: Any, *arguments: Any) -> Any:
     return work(*arguments)
 
 
-def test_parts_within_a_machine_compute_and_save_what_one_process_does(
-    tmp_path: Path, alone: dict[tuple[str, Optimizer], tuple[Any, Any]]
-) -> None:
+def test_parts_within_a_machine_compute_and_save_what_one_process_does(tmp_path, alone):
     key = ("agro", Optimizer.adafactor)
     for final, _ in together(4, two_machines, case, tmp_path / key[0], *key, "hsdp"):
         assert_same(final, alone[key][0])
@@ -215,9 +199,7 @@ def used_in_between(folder: Path, parallel: str) -> tuple[dict[str, torch.Tensor
 
 
 @pytest.mark.parametrize("parallel", [pytest.param("ddp", marks=EXTENDED), "fsdp"])
-def test_each_process_may_use_the_whole_model_between_updates(
-    tmp_path: Path, alone: dict[tuple[str, Optimizer], tuple[Any, Any]], parallel: str
-) -> None:
+def test_each_process_may_use_the_whole_model_between_updates(tmp_path, alone, parallel):
     results = together(2, used_in_between, tmp_path, parallel)
     _, expected = used_in_between(tmp_path / "one", parallel)
     for rank, (final, seen) in enumerate(results):
@@ -227,79 +209,7 @@ def test_each_process_may_use_the_whole_model_between_updates(
         assert_same(dict(stored_model.named_parameters()), final)
 
 
-def test_the_example_of_a_run_a_gpu_is_a_sweep_of_runs_of_one_gpu_that_share_what_the_base_sampled() -> None:
-    blocks = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "parallel.md").read_text(encoding="utf-8"), re.DOTALL)
-    (command,) = (block for block in blocks if "cluster=slurm_8b" in block)
-    sweep = plan(parse(shlex.split(command)[3:]))  # after python -m topr_exp
-    configs = [job.config for job in sweep.jobs]
-    assert len({config.folder for config in configs}) == 9
-    assert {(config.algo.name, config.seed) for config in configs} == {
-        (name, seed) for name in ("topr", "tis", "is") for seed in (0, 1, 2)
-    }
-    assert {config.cluster.gpus_per_node for config in configs} == {1}
-    for seed in (0, 1, 2):  # what a seed's runs train on
-        assert len({str((config.data, config.sampler)) for config in configs if config.seed == seed}) == 1
-
-
 # ---- in bfloat16
-
-
-LAYOUTS = {"fsdp": 8, "hsdp": 4}  # with the processes among which they divide a weight
-UPDATES = 3
-
-
-class Rounded(nn.Module):
-    """A weight as FSDP gathers it."""
-
-    def forward(self, weight: Tensor) -> Tensor:
-        return weight.bfloat16()
-
-
-def updates(folder: Path, parallel: str) -> tuple[dict[str, Tensor], list[dict[str, float]], int]:
-    """How far updates of 8 examples, each computed alone, move the weights; their records; a weight's parts."""
-    ours = policy()
-    ours.compute = torch.bfloat16
-    if parallel == "ddp":  # matrices are rounded by autocast, the blocks' norms by FSDP alone
-        for name, module in list(ours.model.model.layers.named_modules()):
-            if name.endswith("layernorm"):
-                nn.utils.parametrize.register_parametrization(module, "weight", Rounded(), unsafe=True)
-    config = optim(name=Optimizer.adafactor, micro_batch_size=1, lr=1e-3)
-    trainer = Trainer(ours, TOPR, None, config, folder, parallelize(ours, parallel))
-    before, examples = weights(trainer), make_examples(policy(), TOPR)
-    batches = np.resize(examples.training_set.order(0, 1, 0), (UPDATES, 8))
-    records = [trainer.update(examples, batch, UPDATES, expect_unit_ratio=False) for batch in batches]
-    moved = {name.replace("parametrizations.weight.original", "weight"): weight - before[name]
-             for name, weight in weights(trainer).items()}  # fmt: skip
-    parts = 1 if parallel == "ddp" else place_of(next(ours.model.parameters()))[1]
-    return moved, records, parts
-
-
-def on_two_machines(folder: Path) -> dict[str, Any]:
-    """What one of 8 processes computes, 4 on each of two machines."""
-    os.environ["LOCAL_WORLD_SIZE"] = "4"
-    return {parallel: updates(folder / parallel, parallel) for parallel in LAYOUTS}
-
-
-@pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return together(8, on_two_machines, tmp_path_factory.mktemp("eight"))
-
-
-@EXTENDED
-@pytest.mark.parametrize("parallel", LAYOUTS)
-def test_eight_processes_compute_in_bfloat16_what_one_computes(
-    tmp_path: Path, eight: list[dict[str, Any]], parallel: str
-) -> None:
-    expected, theirs, _ = updates(tmp_path, "ddp")
-    for one in eight:
-        moved, records, parts = one[parallel]
-        assert parts == LAYOUTS[parallel]
-        assert set(moved) == set(expected)
-        for name, step in expected.items():
-            assert float((moved[name] - step).norm() / step.norm()) < 1e-4, name
-        for record, other in zip(records, theirs, strict=True):
-            for key in ("loss", "grad_norm", "kl_mu", "entropy", "weight_neg", "tokens"):
-                assert record[key] == pytest.approx(other[key], rel=1e-4), key
 
 
 def step_in_bfloat16(folder: Path, parallel: str, lr: float) -> tuple[Any, Any, dict[str, int]]:

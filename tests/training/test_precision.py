@@ -1,7 +1,5 @@
 """How far an update moves float32 weights whose steps are computed in bfloat16."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any
@@ -87,9 +85,7 @@ def head_by_hand(policy: Policy, sequences: Any, dtype: torch.dtype) -> list[lis
 
 
 @pytest.mark.parametrize("float32_head", [True, False])
-def test_scores_and_updates_take_it_in_the_precision_that_is_set(
-    tmp_path: Path, make_policy: Any, monkeypatch: pytest.MonkeyPatch, float32_head: bool
-) -> None:
+def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_policy, monkeypatch, float32_head):
     policy, asked = make_policy(make_model(11)), []
     policy.compute, policy.float32_head = torch.bfloat16, float32_head
     examples = make_examples(policy, AGRO_LOSS)

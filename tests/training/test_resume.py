@@ -1,7 +1,5 @@
 """Runs that break off and are given again: the same records, weights and counts; and learning rates in the meantime."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,12 +1,9 @@
 """The loop: what a batch is split into, how often it is interrupted and how it is padded change nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import resource
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,40 +120,27 @@ def test_gradient_accumulation_changes_nothing(made: Any, loss: Any, micro: int)
             assert other[key] == pytest.approx(value, rel=1e-4, abs=1e-5), key
 
 
-@dataclasses.dataclass(frozen=True)
 class Recording:
-    """REINFORCE that keeps what it was called with; `whole_groups` and `mean` are two needs that don't go together."""
+    """REINFORCE with the mean reward of the global batch as baseline that keeps what it was called with."""
 
-    name: str
-    whole_groups: bool
-    mean: bool  # the baseline is the mean reward of the global batch
-    called: list[Batch] = dataclasses.field(default_factory=list)
-    asked: list[Batch] = dataclasses.field(default_factory=list)
+    name, needs, uses_baseline = "mean", frozenset[str](), False
 
-    uses_baseline = False
+    def __init__(self) -> None:
+        self.called, self.asked = list[Batch](), list[Batch]()
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"groups"} if self.whole_groups else ())
-
-    @property
-    def signals(self) -> Callable[[Batch], dict[str, Tensor]] | None:
-        return self._signals if self.mean else None
-
-    def _signals(self, batch: Batch) -> dict[str, Tensor]:
+    def signals(self, batch: Batch) -> dict[str, Tensor]:
         self.asked.append(batch)
         assert not (2 * batch.logp).requires_grad
         return {"mean": batch.reward.mean().expand(len(batch.reward)), "logp": log_prob(batch)}
 
     def __call__(self, batch: Batch) -> LossOutput:
         self.called.append(batch)
-        baseline = signal(batch, "mean") if self.mean else 0.0
-        return LossOutput((baseline - batch.reward) * log_prob(batch))
+        return LossOutput((signal(batch, "mean") - batch.reward) * log_prob(batch))
 
 
 @pytest.mark.parametrize("micro", [8, 3])
 def test_signals_are_computed_over_the_global_batch_whatever_the_loss_needs(made: Any, micro: int) -> None:
-    loss = Recording("mean", whole_groups=False, mean=True)
+    loss = Recording()
     train(*made(loss, micro_batch_size=micro), 1)
     (asked,) = loss.asked
     assert len(asked.reward) == 8
@@ -167,21 +151,10 @@ def test_signals_are_computed_over_the_global_batch_whatever_the_loss_needs(made
         torch.testing.assert_close(batch.signals["logp"], log_prob(batch).detach(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("micro", [8, 3])
-def test_whole_groups_come_without_signals_to_a_loss_that_has_none(made: Any, micro: int) -> None:
-    loss = Recording("whole", whole_groups=True, mean=False)
-    train(*made(loss, micro_batch_size=micro), 1)
-    groups = Counter(group for batch in loss.called for group in batch.group.tolist())
-    assert set(groups.values()) == {N}
-    assert all(batch.signals == {} for batch in loss.called)
-
-
 @pytest.mark.parametrize(
     ("completion", "whole"), [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
 )
-def test_completions_of_a_problem_stay_together_where_that_costs_less(
-    make_policy: Any, completion: tuple[int, int], whole: bool
-) -> None:
+def test_completions_of_a_problem_stay_together_where_that_costs_less(make_policy, completion, whole):
     rng = np.random.default_rng(0)
     rows = 8 * N
     prompts = [rng.integers(3, 11, 30).astype(np.int32) for _ in range(8)]
@@ -202,26 +175,6 @@ def test_completions_of_a_problem_stay_together_where_that_costs_less(
     assert (max(map(len, problems)) == 1) == whole
     lengths = [[examples.length(example) for example in chosen[part.positions]] for part in parts]
     assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
-
-
-def test_the_last_batch_is_divided_by_its_own_size(made: Any) -> None:
-    trainer, examples = made(lr=1e-12)
-    chosen = examples.training_set.order(0, 1, 0)[:3]
-    whole = trainer.update(examples, chosen, 4, expect_unit_ratio=True)["loss"]
-    single = [trainer.update(examples, chosen[i : i + 1], 4, expect_unit_ratio=False)["loss"] for i in range(3)]
-    assert whole == pytest.approx(np.mean(single), rel=1e-5)
-
-
-def test_tokens_as_divisor_are_those_of_the_global_batch(made: Any) -> None:
-    found = {}
-    for loss, folder in ((PER_TOKEN, "a"), (dataclasses.replace(PER_TOKEN), "b")):  # by tokens, by sequences
-        trainer, examples = made(loss, folder, lr=1e-12, grad_clip=float("inf"), micro_batch_size=3)
-        chosen = examples.training_set.order(0, 1, 0)[:7]
-        found[trainer.config.reduction] = trainer.update(examples, chosen, 1, expect_unit_ratio=True)
-    tokens = found[Reduction.tokens]["tokens"]
-    assert tokens > 7
-    for name in ("loss", "grad_norm"):
-        assert found[Reduction.tokens][name] * tokens == pytest.approx(found[Reduction.sequences][name] * 7, rel=1e-4)
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
@@ -255,9 +208,7 @@ def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(made: Any) ->
         (LIST, lambda text: re.sub(rb'\n  "part.*', b"", text), f"{LIST} is no whole list"),
     ],
 )
-def test_a_damaged_checkpoint_is_skipped_with_a_warning(
-    made: Any, caplog: pytest.LogCaptureFixture, name: str, damage: Any, said: str
-) -> None:
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(made, caplog, name, damage, said):
     trainer, examples = made()
     train(trainer, examples, 2)
     trainer.save({})
@@ -371,9 +322,7 @@ LINE = (
         (1, True, "train on more or larger devices"),
     ],
 )
-def test_running_out_of_memory_is_one_line_that_names_the_settings(
-    made: Any, micro: int, recompute: bool, advice: str
-) -> None:
+def test_running_out_of_memory_is_one_line_that_names_the_settings(made, micro, recompute, advice):
     trainer, examples = made(micro_batch_size=micro, gradient_checkpointing=recompute)
     # Asks the system for more than there is: torch's own error, not one of ours.
     layer = trainer.policy.model.base_model.layers[0]
@@ -386,9 +335,7 @@ def test_running_out_of_memory_is_one_line_that_names_the_settings(
     trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
 
 
-def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_it_open(
-    made: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_it_open(made, caplog):
     def train_on_gpu(setting: bool | None) -> Trainer:
         """As on one GPU that has no room for what layers keep."""
         trainer, examples = made(folder=str(setting), gradient_checkpointing=setting)
@@ -424,21 +371,3 @@ def test_one_gpu_tries_to_keep_what_layers_compute(
     monkeypatch.setattr(type(policy), "device", torch.device(kind))
     monkeypatch.setattr("topr_exp.training.trainer.distributed.world_size", lambda: processes)
     assert new_trainer(policy, TOPR, optim(gradient_checkpointing=setting), tmp_path).recompute is recompute
-
-
-def test_gradient_checkpointing_changes_no_update(made: Any) -> None:
-    (plain, examples), (again, same) = made(), made(folder="b", gradient_checkpointing=True)
-    assert [r["loss"] for r in train(plain, examples, 2)] == [r["loss"] for r in train(again, same, 2)]
-    assert torch.equal(weights(plain), weights(again))
-
-
-def test_metrics_of_an_update(made: Any) -> None:
-    first, second = train(*made(), 2)
-    assert first["kl_mu"] == pytest.approx(0, abs=1e-6)
-    assert first["ess"] == pytest.approx(1, abs=1e-5)
-    assert first["ess_pos"] == pytest.approx(1, abs=1e-5)
-    assert first["spent_share_neg"] == 0
-    assert 0 < second["ess"] < 1
-    assert second["log_ratio_q05_neg"] <= second["log_ratio_q50_neg"] <= second["log_ratio_q95_neg"]
-    assert {"loss", "grad_norm", "lr", "entropy", "weight_neg", "clipped_high_neg", "samples", "tokens"} <= set(second)
-    assert 0 < second["entropy"] < np.log(11)

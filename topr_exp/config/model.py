@@ -62,7 +62,7 @@ class ModelConfig(Section):
 
     name: Annotated[str, Range("a text", bool)]  # a label: nothing follows from it
     size: Size  # for ${size:...}
-    learning_rates: str | None = None  # the entry of conf/learning_rates.json for `experiment=...`; None: there is none
+    learning_rates: str | None = None  # the entry of conf/learning_rates.yaml for `experiment=...`; None: there is none
     path: Annotated[str, MODEL]
     revision: str | None = None  # of a model on the hub: a branch, tag or commit; None takes the newest
     dtype: Precision

@@ -76,7 +76,8 @@ def read_runs(sweep: Path) -> list[Run]:
         if all(isinstance(stored.get(key), kind) for key, kind in FIELDS.items()):
             runs.append(Run(folder, **{key: stored[key] for key in FIELDS}))
         elif fault != MISSING:
-            warn(f"{folder / FILE} {fault or 'is damaged'}; the same launch writes it again")
+            hint = "the run is left out" if fault.startswith("can't") else "the same launch writes it again"
+            warn(f"{folder / FILE} {fault or 'is damaged'}; {hint}")
     return sorted(runs, key=lambda run: run.number)
 
 
@@ -85,7 +86,8 @@ def open_sweep(sweep: Path) -> list[Run]:
     if runs := read_runs(sweep):
         return runs
     raise TOPRError(
-        f"no sweep in {sweep} (no run has a {FILE}); give output_dir/name of a sweep (a run without -m is none)"
+        f"no sweep in {sweep} (no run has a {FILE} that can be read); give output_dir/name of a sweep (a run without "
+        "-m is none)"
     )
 
 

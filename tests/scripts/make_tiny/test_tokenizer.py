@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,12 +44,3 @@ def test_special_tokens_are_distinct_and_begin_once(tokenizer: Any) -> None:
     assert ids[0] == tokenizer.bos_token_id
     assert ids.count(tokenizer.bos_token_id) == 1
     assert tokenizer.eos_token_id not in ids
-
-
-def test_it_loads_from_its_folder(tokenizer: Any, tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer.save_pretrained(tmp_path)
-    again = AutoTokenizer.from_pretrained(tmp_path)
-    assert again.get_vocab() == tokenizer.get_vocab()
-    assert again(TEXTS).input_ids == tokenizer(TEXTS).input_ids
