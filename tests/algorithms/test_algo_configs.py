@@ -48,7 +48,7 @@ def test_yaml_fills_its_dataclass(name):
     assert "arXiv " in first, "and where it comes from"
 
 
-@pytest.mark.parametrize("name", [*PAPERS, *OTHERS])
+@pytest.mark.parametrize("name", sorted({*PAPERS, *OTHERS}))
 def test_settings_of_the_papers(name):
     loss = load(name)
     found = {field: getattr(loss, field) for field in PAPERS.get(name, ())}
