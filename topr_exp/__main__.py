@@ -51,7 +51,7 @@ def start(args: Namespace) -> int:
     planned = plan(args)
     check_machine(job.config for job in planned.jobs)
     if planned.jobs[0].config.dry_run:
-        from topr_exp.runs.task_set import preview_prompt
+        from topr_exp.runs.prompt import preview_prompt
         from topr_exp.sweeps.launch import preview
 
         rows = preview(planned)  # first, since it refuses

@@ -41,7 +41,8 @@ from topr_exp.runs.preflight import (
     refuse_changed_inputs,
     refuse_damaged_model,
 )
-from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on, write_prompt
+from topr_exp.runs.prompt import write_prompt
+from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, show_log, warn
 from topr_exp.runtime.files import CHECKSUMS

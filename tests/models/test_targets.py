@@ -41,7 +41,7 @@ def test_names_and_ends_of_names_are_taken(targets: str | list[str]) -> None:
         ("{rank: 0, alpha: 8, targets: q_proj}", "model.lora.rank must be 1 or more; got 0"),
         ("{rank: 4, alpha: 0, targets: q_proj}", "model.lora.alpha must be above 0; got 0.0"),
         ("{rank: 4, alpha: 8, targets: []}", "model.lora.targets must be all-linear or names of linear layers; got no"),
-        ("{rank: 4, alpha: 8, target: q_proj}", "nothing reads model.lora.target; did you mean model.lora.targets?"),
+        ("{rank: 4, alpha: 8, target: q_proj}", "nothing reads model.lora.target here; allowed: rank, alpha, targets"),
         ("16", "model.lora=16: expected {rank: ..., alpha: ..., targets: ...} or null"),
     ],
 )

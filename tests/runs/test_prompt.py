@@ -15,7 +15,7 @@ from topr_exp.config.data import AnswerFormat
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models import loading
 from topr_exp.pipeline import run
-from topr_exp.runs.task_set import preview_prompt
+from topr_exp.runs.prompt import preview_prompt
 from topr_exp.types import TOPRError
 
 HEADING = "prompt of the first training problem (27 tokens; the completion begins at ◀):"

@@ -183,9 +183,12 @@ def test_as_many_shards_are_in_an_engine_as_the_setting_says(
     made.prepare(policy, 20)
     assert made.lanes == lanes
     monkeypatch.setattr(vllm_module, "check_weights", lambda *given: None)
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda i: made.sample(policy, [[100, i]], 1, (i,), []), range(4)))
-    assert [groups[0][0].tokens for groups in found] == [[0], [1], [2], [3]]
+    for _ in range(20):  # on a busy machine two threads may never ask at once
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda i: made.sample(policy, [[100, i]], 1, (i,), []), range(4)))
+        assert [groups[0][0].tokens for groups in found] == [[0], [1], [2], [3]]
+        if max(one.get("step", 0) for one in read(notes)) == most:
+            break
     assert max(one.get("step", 0) for one in read(notes)) == most
     assert len([one for one in read(notes) if "start" in one]) == 1
 
