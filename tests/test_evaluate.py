@@ -248,7 +248,8 @@ def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(
     with pytest.raises(TOPRError, match="no sampler"):
         run(config)
     assert main(["model=tiny", f"output_dir={tmp_path}", *SMALL, *words]) == 1
-    kinds = ["AutoTokenizer", "AutoModelForCausalLM", "AutoTokenizer", "sampler", "sampler"]
+    alone = ["AutoTokenizer"] if trust else []  # untrusted: by a class that reads tokenizer.json and no code
+    kinds = ["AutoTokenizer", "AutoModelForCausalLM", *alone, "sampler", "sampler"]
     assert seen == [(kind, trust) for kind in kinds]
 
 
