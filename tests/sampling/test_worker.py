@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,14 @@ from tests.conftest import config_of, make_model
 from tests.store.store_workers import wait_for
 from topr_exp.models.policy import Policy
 from topr_exp.sampling import vllm as vllm_module
-from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.engine import END_SECONDS, Engine
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.vllm import VLLM
 from topr_exp.types import TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.
 VLLM_MODULE = """
-import json, os, time
+import json, os, sys, time
 from types import SimpleNamespace as N
 
 __version__ = "stand-in"
@@ -57,6 +58,8 @@ class LLM:
                 raise ValueError("no such prompt\\nand more lines")
             if what == 8:
                 time.sleep(600)
+            if what == 6:
+                sys.exit("some lines\\nRuntimeError: no memory left\\nand more")
             if what != 7:
                 answers.append(N(outputs=[N(token_ids=[token], logprobs=[{token: N(logprob=-1.0)}],
                                             finish_reason="stop", stop_reason=None)] * one.n))
@@ -115,19 +118,41 @@ def engine(
 
 
 def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(engine: Engine, notes: Path) -> None:
-    found = engine.ask("generate", prompts=[[0, 5], [0, 6]], seeds=[0, 0], **PLAIN)["completions"]
-    assert found == [[[[5], [-1.0], "stop"]] * 2, [[[6], [-1.0], "stop"]] * 2]
-    for prompt, message in (([9, 5], "ValueError: no such prompt; its log is"), ([7, 5], "vLLM lost requests;")):
+    assert generate(engine, (0, 5), (0, 6)) == [[[[5], [-1.0], "stop"]] * 2, [[[6], [-1.0], "stop"]] * 2]
+    for what, message in ((9, "ValueError: no such prompt; its log is"), (7, "vLLM lost requests;")):
         with pytest.raises(TOPRError, match=f"vLLM could not generate: {message}"):
-            engine.ask("generate", prompts=[[0, 4], prompt], seeds=[0, 0], **PLAIN)
+            generate(engine, (0, 4), (what, 5))
     assert len(noted(notes, "reset")) == len(noted(notes, "generate")) == 3
+
+
+def generate(engine: Engine, *prompts: tuple[int, int]) -> Any:
+    return engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN)["completions"]
+
+
+def test_who_asks_is_told_that_an_engine_broke_and_so_is_who_asks_afterwards(engine: Engine) -> None:
+    for what in (6, 0):
+        with pytest.raises(TOPRError, match="the vLLM engine ended: RuntimeError: no memory left"):
+            generate(engine, (what, 5))
+
+
+def test_an_engine_ends_when_it_is_closed_one_at_work_at_once(engine: Engine) -> None:
+    idle = Engine(sys.executable, engine.log.with_name("idle.log"), threads=1, gpu=None, minutes=5)
+    idle.close()
+    assert idle.process.returncode == 0
+    engine.minutes = 0.01
+    with pytest.raises(TOPRError, match=r"no answer to generate within 0.01 minutes \(sampler.timeout_min\); look"):
+        generate(engine, (8, 5))
+    began = time.monotonic()  # as by a stop signal that comes while a shard is sampled
+    engine.close()
+    assert time.monotonic() - began < END_SECONDS  # it is killed, not waited for
+    assert not Path(f"/proc/{engine.process.pid}").exists()
 
 
 def test_an_engine_at_work_ends_with_the_process_that_asks(notes: Path, tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.engine import END_SECONDS, Engine
 engine = Engine(sys.executable, Path({str(tmp_path)!r}) / "engine.log", 1, None, 5)
 engine.ask("start", **{START!r})
 print(engine.process.pid, flush=True)
