@@ -45,12 +45,14 @@ def measured(evaluation: Record, name: str) -> Interval:
     """A figure as its run measured it, with its interval over problems, else 1.96 standard errors."""
     name = "pass@1" if name == "correct" else name
     value, (curve, _, k) = float(evaluation[name]), name.partition("@")
-    ends: list[float | None] = [None]
+    low = high = None
     with contextlib.suppress(*DAMAGE):
-        ends = [number(evaluation[f"{curve}@k"][k][end]) for end in ("low", "high")]
-    if None in ends and (error := number(evaluation.get(f"{name}_se"))) is not None:
-        ends = [value - 1.96 * error, value + 1.96 * error]
-    return Interval(value, *[end for end in ends if end is not None and None not in ends])
+        low, high = (number(evaluation[f"{curve}@k"][k][end]) for end in ("low", "high"))
+    if low is None or high is None:
+        if (error := number(evaluation.get(f"{name}_se"))) is None:
+            return Interval(value)
+        low, high = value - 1.96 * error, value + 1.96 * error
+    return Interval(value, low, high)
 
 
 def headlines(runs: Sequence[Run]) -> list[str]:
@@ -111,13 +113,13 @@ def ranking(groups: Groups) -> tuple[str, list[dict[str, str]]]:
     ended = f"{printed(runs, 'pass@1')} % pass@1 ({plural(len(runs), 'run')})"
     if len(done) == 1:
         return f"{best} went from {printed(runs, 'pass@1', 'base')} to {ended}{gained(runs)}.", []
-    found = {label: minus(done[label], runs, "pass@1") for label in done if label != best}
-    known = {label: each for label, each in found.items() if isinstance(each, Interval)}
+    compared = {label: minus(done[label], runs, "pass@1") for label in done if label != best}
+    known = {label: each for label, each in compared.items() if isinstance(each, Interval)}
     below = [label for label, each in known.items() if each.high < 0]
     kinds = {
         "Below it, each beyond its own 95 % interval": below,
         "Not told apart from it": [label for label in known if label not in below],
-        "Not compared": [label for label in found if label not in known],
+        "Not compared": [label for label in compared if label not in known],
     }
     said = [f"{best} has the highest mean, {ended}."]
     for words, labels in kinds.items():
