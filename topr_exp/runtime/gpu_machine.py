@@ -37,7 +37,8 @@ def old_driver(cuda: str | None) -> str | None:
     found, least = driver_version(), OLDEST_DRIVER.get(int((cuda or "0").partition(".")[0]), 0)
     if found is None or found >= least:
         return None
-    return f"NVIDIA's driver is {found}, CUDA {cuda} needs {least} or newer: update it, install a torch for its CUDA, or set cluster.device=cpu"
+    remedy = "update it, install a torch for its CUDA, or set cluster.device=cpu"
+    return f"NVIDIA's driver is {found}, CUDA {cuda} needs {least} or newer: {remedy}"
 
 
 def examine(python: str) -> tuple[dict[str, str], list[str]]:
