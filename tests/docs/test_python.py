@@ -18,6 +18,7 @@ from tests.conftest import ROOT
 from topr_exp.training.logprobs import collate, score_tokens
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL | re.MULTILINE)
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +27,12 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("python"))
-        before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)], logging.root.handlers[:]
-        threads = torch.get_num_threads()
+        patch.setattr(logging.root, "handlers", [])  # as in a notebook that set up none
+        before, threads = [signal.getsignal(number) for number in STOPS], torch.get_num_threads()
         for block in BLOCKS[:-1]:
             exec(compile(block, "docs/python.md", "exec"), found)
-        assert (
-            [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)],
-            logging.root.handlers,
-        ) == before
+        assert [signal.getsignal(number) for number in STOPS] == before
+        assert logging.root.handlers == []
         assert torch.get_num_threads() == threads
         again = topr_exp.run(found["config"])
         assert again == found["summary"]
