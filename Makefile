@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 VLLM := .venv-vllm
 
-.PHONY: demo vllm test test-extended test-all test-slow check-ordering faults io-faults gpu-check check-gpu-pins paper paper-full lint clean
+.PHONY: demo vllm test test-extended test-all test-slow check-ordering faults io-faults gpu-check check-gpu-pins paper paper-full docs lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -55,6 +55,10 @@ check-gpu-pins:
 	uv pip compile --universal --python-version 3.11 --extra vllm --extra dev --constraint constraints-gpu.txt \
 		--no-annotate --no-header --quiet pyproject.toml | diff - <(grep -v '^\#' constraints-gpu.txt)
 
+# Seconds: the site, into site/; a link that leads nowhere is an error.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -68,7 +72,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
 	touch $@
 
 # Minutes, 2.4 GB: vLLM's CPU build in an environment of its own, for the tests marked vllm alone (docs/vllm.md).
