@@ -20,7 +20,8 @@ from topr_exp.models.policy import Policy
 from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import Engine
 from topr_exp.sampling.rollouts import open_sampler
-from topr_exp.sampling.vllm import VLLM
+from topr_exp.sampling.sampler import Sample
+from topr_exp.sampling.vllm import VLLM, completions_of
 from topr_exp.types import TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.
@@ -44,10 +45,11 @@ def note(**values):
 class LLM:
     def __init__(self, **options):
         self.weights = {}
-        note(start=options["model"], trust=options["trust_remote_code"])
+        note(start=options["model"], trust=options["trust_remote_code"], head=options.get("hf_overrides"))
 
     def reset_prefix_cache(self):
-        note(reset=True)
+        note(reset=True, environment=dict(os.environ))
+        return "keep" not in os.environ.get("VLLM_REFUSES", "")
 
     def generate(self, prompts, params, use_tqdm):
         note(generate=len(prompts))
@@ -78,6 +80,8 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(VLLM_MODULE)
     (package / "platforms.py").write_text("class current_platform:\n    device_type = 'cpu'\n")
+    (package / "v1" / "engine").mkdir(parents=True)
+    (package / "v1" / "engine" / "logprobs.py").write_text("class LogprobsProcessor:\n    from_new_request = dict\n")
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setenv("VLLM_NOTES", str(tmp_path / "notes"))
     monkeypatch.setattr(vllm_module, "check_python", lambda python: sys.executable)
@@ -98,7 +102,14 @@ def policy(tmp_path: Path) -> Policy:
     return Policy(make_model(11), Tokenizer(), "first", torch.float32, folder=tmp_path / "model")
 
 
-OPTIONS = {"sleep": False, "dtype": "float32", "trust_remote_code": False, "length": 8, "eager": True}
+OPTIONS = {
+    "sleep": False,
+    "dtype": "float32",
+    "trust_remote_code": False,
+    "length": 8,
+    "eager": True,
+    "float32_head": False,
+}
 START = OPTIONS | {"model": "m", "cpu_cache_gib": 1.0}
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "stop": [], "eos": [1], "n": 2}
 
@@ -115,8 +126,8 @@ def engine(
 
 
 def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(engine: Engine, notes: Path) -> None:
-    found = engine.ask("generate", prompts=[[0, 5], [0, 6]], seeds=[0, 0], **PLAIN)["completions"]
-    assert found == [[[[5], [-1.0], "stop"]] * 2, [[[6], [-1.0], "stop"]] * 2]
+    found = completions_of(engine.ask("generate", prompts=[[0, 5], [0, 6]], seeds=[0, 0], **PLAIN), 2)
+    assert found == [[Sample([5], [-1.0], "stop")] * 2, [Sample([6], [-1.0], "stop")] * 2]
     for prompt, message in (([9, 5], "ValueError: no such prompt; its log is"), ([7, 5], "vLLM lost requests;")):
         with pytest.raises(TOPRError, match=f"vLLM could not generate: {message}"):
             engine.ask("generate", prompts=[[0, 4], prompt], seeds=[0, 0], **PLAIN)
@@ -149,6 +160,28 @@ def test_trust_in_a_folder_s_code_reaches_an_engine_as_it_was_set(
         made.prepare(policy, 20)
         made.sample(policy, [[0, 5]], 1, (0,), [])
     assert noted(notes, "trust") == [trust]
+
+
+def test_floats_are_not_rounded_and_seeds_not_drawn_by_another_sampler(engine: Engine, notes: Path) -> None:
+    engine.ask("generate", prompts=[[0, 5]], seeds=[0], **PLAIN)
+    (environment,) = noted(notes, "environment")
+    assert environment["TRITON_F32_DEFAULT"] == "ieee"
+    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+
+
+@pytest.mark.parametrize("engine", ["keep"], indirect=True)
+def test_a_cache_that_is_not_emptied_ends_the_run(engine: Engine) -> None:
+    with pytest.raises(TOPRError, match="vLLM could not generate: vLLM did not empty its prefix cache"):
+        engine.ask("generate", prompts=[[0, 5]], seeds=[0], **PLAIN)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_output_layer_is_training_s(notes: Path, policy: Policy, tmp_path: Path, exact: bool) -> None:
+    policy = dataclasses.replace(policy, compute=torch.bfloat16, float32_head=exact)
+    with open_sampler(config_of("sampler=vllm").sampler, tmp_path / "sampler", False) as made:
+        made.prepare(policy, 20)
+        made.sample(policy, [[0, 5]], 1, (0,), [])
+    assert noted(notes, "head") == [{"head_dtype": "float32"} if exact else None]
 
 
 # ---- weights
@@ -213,7 +246,7 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
             asked.append(do)
             if do == "wake" and full:
                 raise TOPRError("vLLM could not wake: out of memory")
-            return {"completions": []}
+            return {"lengths": [], "finishes": [], "arrays": [b"", b""]}
 
         def close(self) -> None:
             asked.append("close")
