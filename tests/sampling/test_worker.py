@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import torch
 
 from tests.conftest import config_of, make_model
 from tests.store.store_workers import wait_for
-from topr_exp.models.policy import Policy
+from topr_exp.models.policy import Policy, stored
 from topr_exp.sampling import vllm as vllm_module
-from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.engine import END_SECONDS, Engine
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM, completions_of
@@ -26,7 +27,7 @@ from topr_exp.types import TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.
 VLLM_MODULE = """
-import json, os, time
+import json, os, sys, time
 from types import SimpleNamespace as N
 
 __version__ = "stand-in"
@@ -59,6 +60,8 @@ class LLM:
                 raise ValueError("no such prompt\\nand more lines")
             if what == 8:
                 time.sleep(600)
+            if what == 6:
+                sys.exit("some lines\\nRuntimeError: no memory left\\nand more")
             if what != 7:
                 answers.append(N(outputs=[N(token_ids=[token], logprobs=[{token: N(logprob=-1.0)}],
                                             finish_reason="stop", stop_reason=None)] * one.n))
@@ -102,15 +105,8 @@ def policy(tmp_path: Path) -> Policy:
     return Policy(make_model(11), Tokenizer(), "first", torch.float32, folder=tmp_path / "model")
 
 
-OPTIONS = {
-    "sleep": False,
-    "dtype": "float32",
-    "trust_remote_code": False,
-    "length": 8,
-    "eager": True,
-    "float32_head": False,
-}
-START = OPTIONS | {"model": "m", "cpu_cache_gib": 1.0}
+OFF = {"sleep": False, "trust_remote_code": False, "float32_head": False}
+START = OFF | {"model": "m", "dtype": "float32", "length": 8, "eager": True, "cpu_cache_gib": 1.0}
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "stop": [], "eos": [1], "n": 2}
 
 
@@ -126,19 +122,41 @@ def engine(
 
 
 def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(engine: Engine, notes: Path) -> None:
-    found = completions_of(engine.ask("generate", prompts=[[0, 5], [0, 6]], seeds=[0, 0], **PLAIN), 2)
-    assert found == [[Sample([5], [-1.0], "stop")] * 2, [Sample([6], [-1.0], "stop")] * 2]
-    for prompt, message in (([9, 5], "ValueError: no such prompt; its log is"), ([7, 5], "vLLM lost requests;")):
+    assert generate(engine, (0, 5), (0, 6)) == [[Sample([5], [-1.0], "stop")] * 2, [Sample([6], [-1.0], "stop")] * 2]
+    for what, message in ((9, "ValueError: no such prompt; its log is"), (7, "vLLM lost requests;")):
         with pytest.raises(TOPRError, match=f"vLLM could not generate: {message}"):
-            engine.ask("generate", prompts=[[0, 4], prompt], seeds=[0, 0], **PLAIN)
+            generate(engine, (0, 4), (what, 5))
     assert len(noted(notes, "reset")) == len(noted(notes, "generate")) == 3
+
+
+def generate(engine: Engine, *prompts: tuple[int, int]) -> Any:
+    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN), 2)
+
+
+def test_who_asks_is_told_that_an_engine_broke_and_so_is_who_asks_afterwards(engine: Engine) -> None:
+    for what in (6, 0):
+        with pytest.raises(TOPRError, match="the vLLM engine ended: RuntimeError: no memory left"):
+            generate(engine, (what, 5))
+
+
+def test_an_engine_ends_when_it_is_closed_one_at_work_at_once(engine: Engine) -> None:
+    idle = Engine(sys.executable, engine.log.with_name("idle.log"), threads=1, gpu=None, minutes=5)
+    idle.close()
+    assert idle.process.returncode == 0
+    engine.minutes = 0.01
+    with pytest.raises(TOPRError, match=r"no answer to generate within 0.01 minutes \(sampler.timeout_min\); look"):
+        generate(engine, (8, 5))
+    began = time.monotonic()  # as by a stop signal that comes while a shard is sampled
+    engine.close()
+    assert time.monotonic() - began < END_SECONDS  # it is killed, not waited for
+    assert not Path(f"/proc/{engine.process.pid}").exists()
 
 
 def test_an_engine_at_work_ends_with_the_process_that_asks(notes: Path, tmp_path: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
-from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.engine import END_SECONDS, Engine
 engine = Engine(sys.executable, Path({str(tmp_path)!r}) / "engine.log", 1, None, 5)
 engine.ask("start", **{START!r})
 print(engine.process.pid, flush=True)
@@ -163,7 +181,7 @@ def test_trust_in_a_folder_s_code_reaches_an_engine_as_it_was_set(
 
 
 def test_floats_are_not_rounded_and_seeds_not_drawn_by_another_sampler(engine: Engine, notes: Path) -> None:
-    engine.ask("generate", prompts=[[0, 5]], seeds=[0], **PLAIN)
+    generate(engine, (0, 5))
     (environment,) = noted(notes, "environment")
     assert environment["TRITON_F32_DEFAULT"] == "ieee"
     assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
@@ -172,7 +190,7 @@ def test_floats_are_not_rounded_and_seeds_not_drawn_by_another_sampler(engine: E
 @pytest.mark.parametrize("engine", ["keep"], indirect=True)
 def test_a_cache_that_is_not_emptied_ends_the_run(engine: Engine) -> None:
     with pytest.raises(TOPRError, match="vLLM could not generate: vLLM did not empty its prefix cache"):
-        engine.ask("generate", prompts=[[0, 5]], seeds=[0], **PLAIN)
+        generate(engine, (0, 5))
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -242,7 +260,7 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
         def __init__(self, *given: Any) -> None:
             pass
 
-        def ask(self, do: str, **values: Any) -> dict[str, Any]:
+        def ask(self, do: str, *content: Any, **values: Any) -> dict[str, Any]:
             asked.append(do)
             if do == "wake" and full:
                 raise TOPRError("vLLM could not wake: out of memory")
@@ -257,6 +275,8 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
     config: Any = config_of("sampler=vllm", "sampler.sleep=true").sampler
     sampler = VLLM(config, tmp_path, False, beside_training=True)
 
+    weights = len(list(stored(policy.model)))
+
     def sample() -> list[str]:
         asked.clear()
         sampler.prepare(policy, 20)
@@ -266,7 +286,7 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
     assert sample() == ["start", "generate"]
     assert sample() == ["generate"]
     sampler.rest()
-    assert sample() == ["wake", "generate"]
+    assert sample() == ["wake", "reload", *["take"] * weights, "done", "generate"]  # it kept none
     sampler.rest()
     full.append(True)  # AdamW's state came meanwhile
     assert sample() == ["wake", "close", "start", "generate"]

@@ -130,7 +130,7 @@ class VLLM(Sampler):
     def rest(self) -> None:
         if self.config.sleep and self.engine is not None and not self.asleep:
             self.engine.ask("sleep")
-            self.asleep = True
+            self.asleep, self.loaded = True, ""
 
     def end(self) -> None:
         if self.engine is not None:

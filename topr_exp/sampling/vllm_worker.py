@@ -164,8 +164,8 @@ class Worker:
         return tensor
 
     def sleep(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Move the weights off the GPU and drop the cache."""
-        self.llm.sleep(level=1)
+        """Drop the weights and the cache; new weights come before the next request."""
+        self.llm.sleep(level=2)
         return {}
 
     def wake(self, asked: dict[str, Any]) -> dict[str, Any]:
