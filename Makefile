@@ -50,10 +50,14 @@ paper: $(VENV)/.installed
 paper-full: $(VENV)/.installed
 	$(BIN)/python -m reproduce --full
 
-# Half a minute: does uv (on PATH) still resolve pyproject's ranges to the versions of constraints-gpu.txt?
-check-gpu-pins:
+# A minute: does uv (on PATH) still resolve pyproject's ranges to the versions of constraints-gpu.txt, and has the vLLM
+# that it pins (340 MB, downloaded, not installed) every name that this package takes from it?
+check-gpu-pins: $(VENV)/.installed
 	uv pip compile --universal --python-version 3.11 --extra vllm --extra dev --constraint constraints-gpu.txt \
 		--no-annotate --no-header --quiet pyproject.toml | diff - <(grep -v '^\#' constraints-gpu.txt)
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --dest $(VENV)/wheels \
+		"$$(grep '^vllm==' constraints-gpu.txt | cut -d' ' -f1)"
+	$(BIN)/python -m scripts.vllm_names $(VENV)/wheels/vllm-*.whl
 
 # Seconds: the site, into site/; a link that leads nowhere is an error.
 docs: $(VENV)/.installed-dev
