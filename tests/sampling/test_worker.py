@@ -88,7 +88,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setenv("VLLM_NOTES", str(tmp_path / "notes"))
     monkeypatch.setattr(vllm_module, "check_python", lambda python: sys.executable)
-    monkeypatch.setattr(vllm_module, "check_log_probabilities", lambda *given, **named: None)
+    monkeypatch.setattr(vllm_module, "check_log_probabilities", lambda *given: None)
     return tmp_path / "notes"
 
 
@@ -271,7 +271,7 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
 
     for name, value in {"check_python": lambda python: "", "Engine": Fake}.items():
         monkeypatch.setattr(vllm_module, name, value)
-    monkeypatch.setattr(vllm_module, "check_log_probabilities", lambda *given, **named: None)
+    monkeypatch.setattr(vllm_module, "check_log_probabilities", lambda *given: None)
     config: Any = config_of("sampler=vllm", "sampler.sleep=true").sampler
     sampler = VLLM(config, tmp_path, False, beside_training=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -132,19 +131,3 @@ def test_a_disk_that_refuses_any_call(tmp_path: Path, monkeypatch: pytest.Monkey
     assert calls == (["write", "fsync", "replace", "fsync"] * 2)[:number]
     assert table.fill(shard) > 0
     assert not table.missing()
-
-
-def test_a_signal_leaves_a_table_that_goes_on(tmp_path: Path) -> None:
-    """Ctrl-C in the middle of a shard: the claim is given back at once."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start without it
-    table = open_table(tmp_path)
-
-    def interrupted(index: int) -> Any:
-        if index == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        return shard(index)
-
-    with pytest.raises(KeyboardInterrupt):
-        table.fill(interrupted)
-    assert not list(table.folder.glob("*.claim"))
-    assert table.missing() == list(range(2, SHARDS))

@@ -90,7 +90,7 @@ class VLLM(Sampler):
             self.loaded = ""  # until it is known to be right
             if holds != policy.fingerprint:
                 send_weights(engine, policy)
-            check_log_probabilities(engine, policy, prompts[:2], reloaded=holds != policy.fingerprint)
+            check_log_probabilities(engine, policy, prompts[:2])
             self.loaded = policy.fingerprint
         return engine
 
@@ -190,7 +190,7 @@ def send_weight(engine: Engine, name: str, weight: torch.Tensor, dtype: torch.dt
 
 
 @torch.inference_mode()
-def check_log_probabilities(engine: Any, policy: Policy, prompts: Sequence[Sequence[int]], reloaded: bool) -> None:
+def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Sequence[int]]) -> None:
     """Raise TOPRError unless an engine's log-probabilities are transformers' but for rounding."""
     plain: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16, "stop": []}
     ids = [list(map(int, prompt)) for prompt in prompts]
@@ -206,11 +206,9 @@ def check_log_probabilities(engine: Any, policy: Policy, prompts: Sequence[Seque
     gap, most = float(torch.cat(gaps).mean()), TOLERANCE[policy.precision]
     if gap <= most:
         return
-    tied = reloaded and getattr(policy.model.config, "tie_word_embeddings", False)
-    why = "vLLM on the CPU keeps the old output layer of a model with tied embeddings when weights are reloaded; "
     raise TOPRError(
         f"vLLM's log-probabilities differ from transformers' by {gap:.2g} a token after weights were loaded (at most "
-        f"{most:g} is rounding): it samples from another model; {why * tied}take sampler=hf"
+        f"{most:g} is rounding): it samples from another model (docs/vllm.md); take sampler=hf"
     )
 
 
