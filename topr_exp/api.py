@@ -104,7 +104,7 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     parts = []
     for kind in ("", "imported_"):
         if f"{kind}rollouts" in sources:
-            tables = [store.open(store.place(sources[f"{kind}{what}"])).read() for what in ("rollouts", "verdicts")]
+            tables = [store.open(store.root / sources[f"{kind}{what}"]).read() for what in ("rollouts", "verdicts")]
             parts.append(pd.concat([table.to_pandas() for table in tables], axis=1))
     frame = pd.concat(parts, ignore_index=True)
     rows, counts = np.unique(np.load(folder / "examples.npy"), return_counts=True)

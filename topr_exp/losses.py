@@ -71,6 +71,8 @@ def weights(loss: Any, right: bool, tokens: int, deltas: Sequence[float]) -> lis
 
 def pulls(loss: Any, right: bool, tokens: int, deltas: Sequence[float]) -> list[float]:
     """−∂loss/∂log π of an answer, summed over its tokens, at each Δ."""
+    import torch
+
     from topr_exp.types import PairBatch
 
     found = []
@@ -81,8 +83,8 @@ def pulls(loss: Any, right: bool, tokens: int, deltas: Sequence[float]) -> list[
             total = loss(PairBatch(*both)).loss.sum()
         else:
             total = loss(batch).loss.sum()
-        total.backward()
-        found.append(-float(logp.grad[0].sum()))
+        (gradient,) = torch.autograd.grad(total, logp)
+        found.append(-float(gradient[0].sum()))
     return found
 
 
@@ -117,8 +119,11 @@ def rows(batch: Batch, chosen: list[int]) -> Batch:
 
     from torch import Tensor
 
-    values = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    return dataclasses.replace(batch, **{k: v[chosen] for k, v in values.items() if isinstance(v, Tensor)})
+    from topr_exp.types import Batch
+
+    values: dict[str, Any] = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    picked: dict[str, Any] = {k: v[chosen] if isinstance(v, Tensor) else v for k, v in values.items()}
+    return Batch(**picked)
 
 
 def draw(losses: dict[str, Any], path: Path) -> None:
