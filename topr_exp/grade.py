@@ -1,46 +1,47 @@
 """`python -m topr_exp.grade`: grades completions on their own, JSON lines in, the same lines with verdicts out.
 
-Each input line is an object with the strings `completion` and `gold`; it comes back, in order and without waiting for
-further input, with `verdict`, `answer` and `path` (docs/grading.md), and `reward` where your own grader gives a number.
-A malformed line comes back as {"line", "error"}, the rest is graded, and the exit status is 1. Exit status 2: a wrong
-option, or a file that cannot be read.
+Each line of standard input is an object with the strings `completion` and `gold`; it comes back, in order and without
+waiting for further input, with `verdict`, `answer` and `path` (docs/grading.md), and `reward` where your own grader
+gives a number. A malformed line comes back as {"line", "error"}, the rest is graded, and the exit status is 1. Exit
+status 2: a wrong option.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any
 
 from topr_exp.grading import Grader
 from topr_exp.grading.extraction import FORMATS
 from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.files import whole_file
-from topr_exp.types import VERDICTS, ConfigError, TOPRError
+from topr_exp.types import VERDICTS, TOPRError
 
-READ_BYTES = 1 << 16
+READ_BYTES = 1 << 20
+PATHS = ("string", "rational", "numeric", "symbolic", "timeout", "died", "raised", "user")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    return exit_status(partial(_grade, _options(arguments)))
+    parser = argparse.ArgumentParser(prog="python -m topr_exp.grade", description=__doc__.split("\n\n")[0])
+    own = "package.module:function for a grader of your own"
+    parser.add_argument("--format", required=True, help=f"{', '.join(FORMATS)}, or {own}")
+    parser.add_argument("--workers", type=int, help="processes for symbolic comparisons (default: one for each CPU)")
+    deadline = "seconds for one comparison (default: 1; for a call of your own grader 10)"
+    parser.add_argument("--deadline", type=float, help=deadline)
+    threshold = "a number of your own grader is correct from here on (default: 1)"
+    parser.add_argument("--threshold", type=float, default=1.0, help=threshold)
+    return exit_status(partial(_grade, parser.parse_args(arguments)))
 
 
 def _grade(options: argparse.Namespace) -> int:
     started, number, malformed = time.monotonic(), 0, 0
-    with (
-        Grader(options.format, options.workers, options.deadline, threshold=options.threshold) as grader,
-        _source(options.input) as source,
-        _sink(options.output) as sink,
-    ):
-        for lines in _lines(source):
+    with Grader(options.format, options.workers, options.deadline, threshold=options.threshold) as grader:
+        for lines in _lines():
             rows = [_row(line, place) for place, line in enumerate(lines, number + 1) if line.strip()]
             number += len(lines)
             outcomes = grader.grade((row["completion"], row["gold"]) for row in rows if "completion" in row)
@@ -51,97 +52,47 @@ def _grade(options: argparse.Namespace) -> int:
                     outcome = next(outcomes)
                     row |= {"verdict": outcome.verdict, "answer": outcome.answer, "path": outcome.path}
                     row |= {} if outcome.reward is None else {"reward": outcome.reward}
-                sink.write(json.dumps(row) + "\n")
-            sink.flush()
-    print(_summary(grader.counters, malformed, time.monotonic() - started), file=sys.stderr)
+                print(json.dumps(row))
+            sys.stdout.flush()
+    counts, seconds = grader.counters, time.monotonic() - started
+    verdicts = ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
+    paths = ", ".join(f"{counts[name]} {name}" for name in PATHS if counts[name])
+    total = sum(counts[verdict] for verdict in VERDICTS)
+    print(
+        f"{total} graded: {verdicts}; decided by: {paths or 'nothing'}; {malformed} malformed; "
+        f"{seconds:.1f} s, {total / max(seconds, 1e-9):,.0f} a second",
+        file=sys.stderr,
+    )
     return 1 if malformed else 0
 
 
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m topr_exp.grade", description=__doc__.split("\n\n")[0])
-    parser.add_argument(
-        "--format", required=True, help=f"{', '.join(FORMATS)}, or package.module:function for a grader of your own"
-    )
-    parser.add_argument("--in", dest="input", metavar="FILE", help="default: standard input")
-    parser.add_argument("--out", dest="output", metavar="FILE", help="default: standard output")
-    parser.add_argument("--workers", type=int, help="processes for symbolic comparisons (default: one for each CPU)")
-    parser.add_argument(
-        "--deadline", type=float, help="seconds for one comparison (default: 1; for a call of your own grader 10)"
-    )
-    parser.add_argument(
-        "--threshold", type=float, default=1.0, help="a number of your own grader is correct from here on (default: 1)"
-    )
-    return parser.parse_args(arguments)
-
-
-@contextlib.contextmanager
-def _source(name: str | None) -> Iterator[BinaryIO]:
+def _lines() -> Iterator[list[bytes]]:
+    """The lines of standard input that have come, without waiting for more; of the last one, what there is."""
+    rest = b""
     try:
-        stream = open(sys.stdin.fileno() if name is None else name, "rb", closefd=name is not None)  # noqa: SIM115
-    except OSError as error:
-        raise ConfigError(f"--in {name}: {error.strerror}") from error
-    with stream:
-        yield stream
-
-
-@contextlib.contextmanager
-def _sink(name: str | None) -> Iterator[TextIO]:
-    """Standard output, or a file that appears (and replaces an older one) only when all of it is written."""
-    if name is None:
-        yield sys.stdout
-        return
-    with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(whole_file(Path(name)))
-        except OSError as error:
-            raise ConfigError(f"--out {name}: {error.strerror}") from error
-        text = io.TextIOWrapper(file, "ascii")
-        yield text
-        text.detach()
-
-
-def _lines(source: BinaryIO) -> Iterator[list[bytes]]:
-    """The lines that have come, without waiting for more; of the last one, what there is at the end."""
-    begun: list[bytes] = []
-    try:
-        while data := source.read1(READ_BYTES):  # type: ignore[attr-defined]
-            *lines, rest = data.split(b"\n")
-            if lines:
-                yield [b"".join([*begun, lines[0]]), *lines[1:]]
-                begun = []
-            begun.append(rest)
+        while data := sys.stdin.buffer.read1(READ_BYTES):  # type: ignore[union-attr]
+            *lines, rest = (rest + data).split(b"\n")
+            yield lines
     except OSError as error:
         raise TOPRError(f"the input can't be read: {error.strerror}") from error
-    yield [b"".join(begun)]
+    yield [rest]
 
 
 def _row(line: bytes, number: int) -> dict[str, Any]:
     """The parsed line, or its number and what is wrong with it."""
+    error = ""
     try:
         row = json.loads(line)
     except UnicodeDecodeError:
-        return {"line": number, "error": "not UTF-8"}
-    except (ValueError, RecursionError) as error:
-        return {"line": number, "error": f"not JSON: {error}"}
-    if not isinstance(row, dict):
-        return {"line": number, "error": f"not an object but {type(row).__name__}"}
-    for name in ("completion", "gold"):
-        if not isinstance(row.get(name), str):
-            wrong = f"{name} is not a string but {type(row[name]).__name__}" if name in row else f"no {name}"
-            return {"line": number, "error": wrong}
-    return row
-
-
-def _summary(counts: Mapping[str, int], malformed: int, seconds: float) -> str:
-    """One line for standard error: verdicts, paths, malformed lines, speed."""
-    total = sum(counts[verdict] for verdict in VERDICTS)
-    verdicts = ", ".join(f"{counts[name]} {name}" for name in VERDICTS)
-    paths = ("string", "rational", "numeric", "symbolic", "timeout", "died", "raised", "user")
-    by_path = ", ".join(f"{counts[name]} {name}" for name in paths if counts[name])
-    return (
-        f"{total} graded: {verdicts}; decided by: {by_path or 'nothing'}; {malformed} malformed; "
-        f"{seconds:.1f} s, {total / max(seconds, 1e-9):,.0f} a second"
-    )
+        error = "not UTF-8"
+    except (ValueError, RecursionError) as reason:
+        error = f"not JSON: {reason}"
+    else:
+        if not isinstance(row, dict):
+            error = f"not an object but {type(row).__name__}"
+        elif wrong := [name for name in ("completion", "gold") if not isinstance(row.get(name), str)]:
+            error = f"{wrong[0]} is no string" if wrong[0] in row else f"no {wrong[0]}"
+    return {"line": number, "error": error} if error else dict(row)
 
 
 if __name__ == "__main__":

@@ -9,16 +9,14 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from scripts.make_tiny import tasks
 from tests.conftest import ROOT, config_of, needs_gym
-from topr_exp.data import reasoning_gym
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
+from topr_exp.data.reasoning_gym import EXCLUDED, TASKS, seed_of
 from topr_exp.grading import Grader
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
@@ -29,12 +27,9 @@ GRADER = "topr_exp.grading.gym:grade"
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    caches = (preflight.read_problems, reasoning_gym.draw)
-    for cache in caches:
-        cache.cache_clear()
+    preflight.read_problems.cache_clear()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    preflight.read_problems.cache_clear()
 
 
 def settings(*more: str) -> list[str]:
@@ -48,14 +43,10 @@ def sets(*more: str) -> ProblemSets:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["task=chainsum"], f"data.task must be one of {len(TASKS)} tasks of reasoning-gym (docs/using.md); got "
-                            "chainsum; did you mean chain_sum?"),
+        (["task=chainsum"], f"data.task must be one of {len(TASKS)} tasks of reasoning-gym (docs/using.md); got"),
         (["task=7"], "(docs/using.md); got 7"),
         (["task=n_queens"], "data.task must be one that can be graded; n_queens can't: its scorer evaluates text"),
         (["size=0"], "data.size must be 1 or more; got 0"),
-        (["options={seed: 3}"], "data.options must be settings of the task other than seed and size, as in "
-                                "{max_terms: 3}; got {'seed': 3}"),
-        (["options=3"], "data.options must be settings of the task"),
     ],
 )  # fmt: skip
 def test_what_is_refused(words: list[str], message: str) -> None:
@@ -85,8 +76,7 @@ def test_the_document_lists_the_tasks_and_none_is_both_offered_and_left_out() ->
 
 
 def test_neighbouring_seeds_share_no_problems() -> None:
-    seeds = [reasoning_gym.seed_of("gcd", seed, split) for seed in range(50) for split in ("train", "test")]
-    seeds.sort()
+    seeds = sorted(seed_of("gcd", seed, split) for seed in range(50) for split in ("train", "test"))
     assert min(after - before for before, after in pairwise(seeds)) > 1000
 
 
@@ -95,7 +85,9 @@ def test_some_tasks_do_what_the_list_says() -> None:
     """One that is offered, one with a scorer of our own, and one for each reason to be left out."""
     first = {reason: task for task, reason in reversed(EXCLUDED.items())}
     sample = ["chain_sum", "countdown", *(task if task != "codeio" else "word_ladder" for task in first.values())]
-    subprocess.run([sys.executable, "-m", "scripts.try_gym_tasks", *sample], cwd=ROOT, check=True, timeout=600)
+    command = [sys.executable, "-m", "scripts.try_gym_tasks", *sample]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout
 
 
 @needs_gym
@@ -126,7 +118,7 @@ def test_a_task_with_fewer_problems_gives_what_there_are() -> None:
 
 
 @needs_gym
-@pytest.mark.parametrize("options", ["{max_term: 3}", "{max_terms: 0}", "{max_terms: three}"])
+@pytest.mark.parametrize("options", ["{max_term: 3}", "{max_terms: 0}", "{max_terms: three}", "{seed: 3}", "3"])
 def test_options_that_the_task_refuses(options: str) -> None:
     with pytest.raises(ConfigError, match=r"^data\.options=.*: chain_sum does not take these: ") as caught:
         config_of(*settings(f"data.options={options}"))
@@ -155,18 +147,6 @@ def test_an_answer_stands_between_tags_and_scores_1_or_nothing() -> None:
 
 
 @needs_gym
-def test_the_workers_are_sealed_with_the_library_in_them() -> None:
-    """n_queens evaluates lists: left out, but the seal would stop it too."""
-    entry: dict[str, Any] = {"task": "n_queens", "options": {}, "answer": "", "metadata": {"valid_answers": [""]}}
-    gold = json.dumps(entry)
-    attack = "[print, __import__('os').mkdir('made-by-an-answer')]"
-    with Grader(GRADER, workers=1, deadline=60) as grader:
-        (outcome,) = grader.grade([(f"<answer>{attack}</answer>", gold)])
-    assert outcome.verdict == "incorrect"
-    assert not Path("made-by-an-answer").exists()
-
-
-@needs_gym
 @pytest.mark.extended
 @pytest.mark.parametrize("task", tasks.TASKS)
 def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
@@ -181,10 +161,6 @@ def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
     assert {"data.task (RECORD)", "data.grader (gym.py)"} <= noted.keys()
     assert summary["base"]["pass@1"] >= 0.1
     assert summary["final"]["pass@1"] > summary["base"]["pass@1"]
-    keys = [json.loads(path.read_text())["key"] for path in config.store.glob("problems/*/key.json")]
-    assert len(keys) == 2
-    assert {key["split"] for key in keys} == {"train", "test"}
-    assert {(key["package"], key["version"]) for key in keys} == {("reasoning-gym", "0.1.25")}
 
 
 @needs_gym

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from topr_exp.grade import main
-
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "topr_exp.grade"]
 PLACE: dict[str, Any] = {
@@ -62,30 +60,12 @@ def test_malformed_lines_are_reported_and_the_rest_is_graded() -> None:
     text += b'{"completion": "\xff", "gold": "1"}\n' + lines("[" * 100_000, {**FIVE, "more": "x" * 300_000}).encode()
     done = run("--format", "gsm8k", text=text + json.dumps(FIVE).encode())  # the last line has no end
     out = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row.get("verdict") or row["line"] for row in out] == ["correct", 2, 4, 5, 6, "correct", 8, 9] + [
-        "correct"
-    ] * 2
+    right = ["correct"] * 2
+    assert [row.get("verdict") or row["line"] for row in out] == ["correct", 2, 4, 5, 6, "correct", 8, 9, *right]
     errors = [row["error"] for row in out if "error" in row]
-    assert errors[1:5] == ["not an object but list", "no completion", "gold is not a string but int", "not UTF-8"]
+    assert errors[1:5] == ["not an object but list", "no completion", "gold is no string", "not UTF-8"]
     assert done.returncode == 1
     assert b"6 malformed" in done.stderr
-
-
-@pytest.mark.parametrize("umask", [0o027, 0o077])
-def test_a_file_appears_whole_with_the_rights_that_the_umask_leaves_and_the_umask_stays(umask, tmp_path, monkeypatch):
-    """Other threads make files meanwhile."""
-    source, target = tmp_path / "in", tmp_path / "out"
-    source.write_text(lines(FIVE))
-    target.write_text("older")
-    before, change = os.umask(umask), os.umask
-    try:
-        monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the process's umask was changed"))
-        assert main(["--format", "gsm8k", "--in", str(source), "--out", str(target)]) == 0
-    finally:
-        change(before)
-    assert target.stat().st_mode & 0o777 == 0o666 & ~umask
-    assert json.loads(target.read_text())["verdict"] == "correct"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
 
 
 def test_a_result_does_not_wait_for_further_input_nor_ctrl_c() -> None:
@@ -133,8 +113,6 @@ FORMATS = "gsm8k, math, final, verdict or package.module:function"
     ("options", "message"),
     [
         (["--format", "mmlu"], f"error: grader must be one of {FORMATS}; got mmlu"),
-        (["--format", "math", "--in", "/absent"], "error: --in /absent: No such file or directory"),
-        (["--format", "math", "--out", "/absent/x"], "error: --out /absent/x: No such file or directory"),
         (["--format", "math", "--workers", "0"], "error: workers must be at least 1; got 0"),
         (["--format", "math", "--deadline", "-1"], "error: deadline must be a positive number of seconds; got -1.0"),
         ([], "python -m topr_exp.grade: error: the following arguments are required: --format"),
@@ -145,12 +123,3 @@ def test_wrong_options(options: list[str], message: str) -> None:
     assert done.returncode == 2
     assert done.stderr.decode().splitlines()[-1] == message
     assert b"Traceback" not in done.stderr
-
-
-def test_a_reader_that_leaves_early() -> None:
-    row = lines({**FIVE, "more": " " * 200})
-    command = f"{sys.executable} -m topr_exp.grade --format math | head -n 2"
-    done = subprocess.run(command, shell=True, input=(row * 5000).encode(), capture_output=True, timeout=300, **PLACE)
-    assert done.stdout.count(b"\n") == 2
-    assert b"Traceback" not in done.stderr
-    assert b"Exception" not in done.stderr
