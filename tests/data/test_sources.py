@@ -72,7 +72,7 @@ def test_training_problems_that_are_in_test_are_left_out_and_counted(gsm8k: Path
     assert [len(sets.train), len(sets.test)] == [40, 20]
     assert (sets.train[0].question, sets.train[0].answer) == ("What is 2000 + 1?", "2001")
     assert len({problem.id for problem in sets.train + sets.test}) == 60
-    assert (sets.train_report.read, sets.train_report.overlapping, sets.train_report.used) == (41, 1, 40)
+    assert sets.train_report.overlapping == 1
 
 
 def test_a_part_is_drawn_by_the_seed_and_keeps_order(gsm8k: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_part_is_drawn_by_the_seed_and_keeps_order(gsm8k: Path) -> None:
     assert part == again != other
     assert [problem.id for problem in part] == sorted(problem.id for problem in part)
     assert len(part) == 10
-    assert benchmark("gsm8k", gsm8k, "data.train_problems=1000").train_report.used == 40
+    assert len(benchmark("gsm8k", gsm8k, "data.train_problems=1000").train) == 40
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "math"])
@@ -103,8 +103,8 @@ def test_validation_problems_are_neither_trained_on_nor_tested_on(name: str, gsm
 def test_a_few_problems_without_answer_are_skipped_and_many_are_an_error(gsm8k: Path) -> None:
     bad = {"question": "Why?", "answer": "no number here"}
     write(gsm8k / "train.jsonl", [bad, *gsm8k_rows(39, 2000)])
-    report = benchmark("gsm8k", gsm8k).train_report
-    assert (report.unparsable, report.used) == (1, 39)
+    sets = benchmark("gsm8k", gsm8k)
+    assert (sets.train_report.unparsable, len(sets.train)) == (1, 39)
     write(gsm8k / "train.jsonl", [*gsm8k_rows(38, 2000), bad, bad, bad])
     with pytest.raises(TOPRError, match=r"train.jsonl: 3 of 41 problems have no gsm8k answer .*train.jsonl:39$"):
         benchmark("gsm8k", gsm8k)

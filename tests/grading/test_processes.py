@@ -161,7 +161,6 @@ def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict() -> None:
         gone([server, other])
         with pytest.raises(TOPRError, match="the grading processes ended unexpectedly"):
             verdicts(grader, 4)
-        assert grader.counters["died"] == 0
         assert verdicts(grader, 4) == {"correct"}
 
 
@@ -207,9 +206,3 @@ def test_odd_surroundings(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.stdout == "['correct']\n", done.stderr
-
-
-def test_processes_that_start_too_late_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "START_SECONDS", 1e-4)
-    with pytest.raises(TOPRError, match="did not answer"), Grader("math", workers=1) as grader:
-        verdicts(grader)

@@ -21,13 +21,11 @@ LARGEST_UNPARSABLE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class SplitReport:
-    """Counts of one split's problems: loaded, left out, and why."""
+    """How many of one split's problems were left out, and why."""
 
     origin: str  # where they were read
-    read: int
-    unparsable: int  # left out: no gold answer could be read
-    overlapping: int  # left out of training: the same question is in test
-    used: int
+    unparsable: int  # no gold answer could be read
+    overlapping: int = 0  # of the training problems: the same question is in test
 
 
 @dataclass(frozen=True)
@@ -59,16 +57,15 @@ def load_problems(source: DataConfig) -> ProblemSets:
     used_train = _part(disjoint, source.train_problems, source)
     if source.test_split is Split.validation:
         test = _without(disjoint, used_train)
-        test_report = SplitReport(f"{train_report.origin}, what is not trained on", len(test), 0, 0, 0)
+        test_report = SplitReport(f"{train_report.origin}, what is not trained on", 0)
         assert source.test_problems is not None
         if len(test) < source.test_problems:  # or a choice would be made by a handful of problems
             raise TOPRError(
                 f"data.test_split=validation: {len(test)} training problems are not trained on, data.test_problems="
                 f"{source.test_problems} were asked for; lower one of data.train_problems and data.test_problems"
             )
-    used_test = _part(test, source.test_problems, source)
-    train_report = replace(train_report, overlapping=len(train) - len(disjoint), used=len(used_train))
-    return ProblemSets(used_train, used_test, train_report, replace(test_report, used=len(used_test)))
+    train_report = replace(train_report, overlapping=len(train) - len(disjoint))
+    return ProblemSets(used_train, _part(test, source.test_problems, source), train_report, test_report)
 
 
 def _without(problems: list[Problem], others: list[Problem]) -> list[Problem]:
@@ -105,7 +102,7 @@ def _read(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
             f"{origin}: {len(unparsable)} of {len(found)} problems have no {unparsable[0].what} that can be read "
             f"(at most 5 % may be left out); the first is {unparsable[0].where}"
         )
-    return problems, SplitReport(origin, len(found), len(unparsable), 0, len(problems))
+    return problems, SplitReport(origin, len(unparsable))
 
 
 def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:

@@ -77,9 +77,8 @@ class ReasoningGym(DataConfig):
             seed = seed_of(self.task, self.seed, split)
             return library.create_dataset(self.task, seed=seed, size=size, **(self.options or {}))
         except (AssertionError, TypeError, ValueError) as error:
-            raise TOPRError(
-                f"data.options={json.dumps(self.options)}: {self.task} does not take these: {error}"
-            ) from None
+            given, why = json.dumps(self.options), " ".join(str(error).split())
+            raise TOPRError(f"data.options={given}: {self.task} does not take these: {why}") from None
 
     def solution(self, problem: Problem) -> str:
         return f"<answer>{json.loads(problem.answer)['answer']}</answer>"

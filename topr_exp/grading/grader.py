@@ -86,11 +86,8 @@ class Grader:
         self.name, self.graded, self.threshold = name, graded, threshold
         self.workers = cores() if workers is None else workers
         self.deadline = deadline if deadline is not None else OWN_DEADLINE if self._own else DEADLINE
-        if self.workers < 1:
-            raise ConfigError(f"workers must be at least 1; got {workers}")
-        if not self.deadline > 0:
-            raise ConfigError(f"deadline must be a positive number of seconds; got {deadline}")
-        self.counters: Counter[str] = Counter()
+        assert self.workers >= 1, workers
+        assert self.deadline > 0, deadline
         self._pool: WorkerPool | None = None
         self._lock = threading.Lock()
 
@@ -124,10 +121,7 @@ class Grader:
         """
         pairs, number = iter(pairs), 0
         while chunk := list(islice(pairs, CHUNK * self.workers)):
-            for outcome in self._grade_own(chunk, number) if self._own else self._grade_answers(chunk):
-                with self._lock:
-                    self.counters.update((outcome.path, outcome.verdict))
-                yield outcome
+            yield from self._grade_own(chunk, number) if self._own else self._grade_answers(chunk)
             number += len(chunk)
 
     def classes(self, answers: Sequence[str | None]) -> list[int]:

@@ -22,9 +22,6 @@ from typing import Any, NamedTuple
 
 from topr_exp.types import TOPRError
 
-START_SECONDS = 600.0  # of patience with a slow disk or a crowded machine; it takes 1 to 2 seconds
-LATE = f"the grading processes did not answer within {START_SECONDS:g} s; give the command again on a freer machine"
-
 CUT_OFF = ("timeout", "died")
 Answer = tuple[str, Any]  # ("ok", value), ("error", message), ("timeout", None), ("died", None)
 Arguments = tuple[str, ...]
@@ -139,14 +136,9 @@ class WorkerPool:
             with theirs:
                 self._control.send_bytes(json.dumps(replaced).encode())
                 send_handle(self._control, theirs.fileno(), self._server.pid)
-            if not ours.poll(START_SECONDS):
-                raise TOPRError(LATE)
-            pid, error = json.loads(ours.recv_bytes())
+            return _Worker(json.loads(ours.recv_bytes()), ours)
         except (EOFError, OSError) as error:
             raise TOPRError("the grading processes ended unexpectedly (see standard error for a message)") from error
-        if error is not None:
-            raise TOPRError(error)
-        return _Worker(pid, ours)
 
 
 def _receive_answer(channel: Connection) -> Answer:

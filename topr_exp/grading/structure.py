@@ -329,9 +329,5 @@ def _is_unit(before: Tokens, token: str) -> bool:
 
 
 def _unit_name(token: str, power: str) -> str | None:
-    word = re.sub(r"[^a-z]", "", token.lower())
-    square = re.match(r"(?:square|sq|cubic)", word)
-    known = _UNITS.get(word[square.end() :] if square else word)
-    if known is None:
-        return None
-    return known + (power or ({"c": "3"}.get(word[0], "2") if square else ""))
+    known = _UNITS.get(re.sub(r"[^a-z]", "", token.lower()))
+    return None if known is None else known + power

@@ -42,7 +42,7 @@ def serve(descriptor: int, caller: int, target: str) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = Connection(descriptor)
-    task, error = _load(target)
+    task = _load(target)
     gc.collect()
     gc.freeze()  # what is shared with the workers stays shared
     with contextlib.suppress(EOFError, ConnectionError):  # the caller closed the socket, or is gone
@@ -57,34 +57,32 @@ def serve(descriptor: int, caller: int, target: str) -> None:
             server = os.getpid()
             if os.fork() == 0:
                 control.close()
-                _work(Connection(channel), server, task, error)
+                _work(Connection(channel), server, task)
             os.close(channel)
 
 
-def _load(target: str) -> tuple[Task, str | None]:
-    """The function that a worker runs, and why there is none; the package's come with warm caches (`prepare`)."""
+def _load(target: str) -> Task:
+    """The function that a worker runs; the package's come with warm caches (`prepare`)."""
     name, _, function = target.partition(":")
-    try:
-        module = importlib.import_module(name)
-        if target.startswith(PACKAGE):
-            module.prepare()
-        return getattr(module, function), None
-    except Exception as error:
-        return str, f"grader {target} cannot be loaded: {type(error).__name__}: {error}"
+    module = importlib.import_module(name)
+    if target.startswith(PACKAGE):
+        module.prepare()
+    task: Task = getattr(module, function)
+    return task
 
 
 # ---- a worker
 
 
-def _work(channel: Connection, server: int, task: Task, error: str | None) -> NoReturn:
-    """Say that this worker is ready, or why there can be none; then answer one task after the other."""
+def _work(channel: Connection, server: int, task: Task) -> NoReturn:
+    """Say that this worker is ready; then answer one task after the other."""
     try:
         # The kernel kills this process when the server ends, whatever ends it.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == server:  # else it ended before the call
             _limit()
             _seal()
-            channel.send_bytes(json.dumps([os.getpid(), error]).encode())
+            channel.send_bytes(json.dumps(os.getpid()).encode())
             while True:
                 _answer(channel, task)
     except EOFError:
