@@ -24,18 +24,6 @@ def test_solutions_of_which_none_was_verified_say_nothing():
     assert found["weighted_sc"]["value"] == pytest.approx(1 / 4)  # both answers tie at 0
 
 
-@pytest.mark.parametrize("says", [True, False])
-def test_a_verifier_that_always_says_the_same_has_a_balanced_accuracy_of_one_half(says):
-    rng = np.random.default_rng(0)
-    solved = np.where(rng.random((40, 8)) < 0.25, C, W)
-    verdicts = np.where((solved == C) == says, C, W)[:, :, None].repeat(4, axis=2)
-    found = summarise(tally(solved, solved, verdicts, np.ones_like(solved, dtype=bool)))
-    assert found["balanced_accuracy"]["value"] == pytest.approx(0.5)
-    assert found["weighted_sc"]["value"] == (
-        pytest.approx(found["maj"]["value"]) if says else pytest.approx(0.5, abs=0.1)
-    )
-
-
 def test_the_accuracy_of_an_evaluation_has_the_same_interval_when_its_problems_have_sources():
     rng = np.random.default_rng(2)
     easy = rng.random((50, 1)) < 0.5

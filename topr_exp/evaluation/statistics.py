@@ -71,9 +71,9 @@ def summarise(
     verdicts: NDArray[np.integer],
     classes: NDArray[np.integer],
     *,
-    levels: Sequence[int | None] | None = None,
-    subjects: Sequence[str | None] | None = None,
-    sources: Sequence[str | None] | None = None,
+    levels: Sequence[int | None] = (),
+    subjects: Sequence[str | None] = (),
+    sources: Sequence[str | None] = (),
     seed: int = 0,
     trials: int = TRIALS,
     resamples: int = RESAMPLES,
@@ -131,15 +131,15 @@ def mean_lengths(verdicts: NDArray[np.integer], tokens: NDArray[np.integer]) -> 
     return found | {f"length_{name}": float(some.mean()) if some.size else None for name, some in by_verdict.items()}
 
 
-def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] | None = None) -> dict[str, float | None]:
+def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] = ()) -> dict[str, float | None]:
     """The mean reward [P, n] and its standard error over problems; sources: as for `summarise`."""
     each = rewards.mean(axis=1)
     return {"mean_reward": float(each.mean()), "mean_reward_se": standard_error(each, number(sources))}
 
 
-def number(sources: Sequence[str | None] | None) -> NDArray[np.int64] | None:
+def number(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
     """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
-    if sources is None or all(source is None for source in sources):
+    if all(source is None for source in sources):
         return None
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(source or f"#{i}", len(seen)) for i, source in enumerate(sources)])
@@ -164,13 +164,10 @@ def headline(
 def breakdown(
     verdicts: NDArray[np.integer],
     measures: Measures,
-    names: Sequence[int | None] | Sequence[str | None] | None,
+    names: Sequence[int | None] | Sequence[str | None],
     clusters: NDArray[np.int64] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
-    if names is None:
-        return {}
-    assert len(names) == len(verdicts), (len(names), len(verdicts))
     present: list[Any] = sorted({name for name in names if name is not None})
     return {
         str(name): headline(verdicts, measures, np.array([other == name for other in names]), clusters)

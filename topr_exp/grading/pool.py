@@ -115,7 +115,10 @@ class WorkerPool:
             for place, (number, due) in [*busy.items()]:
                 channel = self._workers[place].channel
                 if channel in ready:
-                    answers[number] = _receive_answer(channel)
+                    try:
+                        answers[number] = tuple(json.loads(channel.recv_bytes()))
+                    except (EOFError, OSError):
+                        answers[number] = ("died", None)
                 elif time.monotonic() >= due:
                     answers[number] = ("timeout", None)
                 else:
@@ -139,14 +142,6 @@ class WorkerPool:
             return _Worker(json.loads(ours.recv_bytes()), ours)
         except (EOFError, OSError) as error:
             raise TOPRError("the grading processes ended unexpectedly (see standard error for a message)") from error
-
-
-def _receive_answer(channel: Connection) -> Answer:
-    try:
-        status, value = json.loads(channel.recv_bytes())
-        return status, value
-    except (EOFError, OSError):
-        return "died", None
 
 
 def _start_server(target: str) -> tuple[subprocess.Popen[bytes], Connection]:

@@ -117,12 +117,9 @@ def _answer(channel: Connection, task: Task) -> None:
         os._exit(2)  # its heap or caches are in an unknown state: died
     except Exception as error:
         status, value = "error", f"{type(error).__name__}: {error}"[:500]
-    channel.send_bytes(json.dumps([status, value], default=_as_json).encode())
-
-
-def _as_json(value: Any) -> Any:
-    """A number of a library's as a plain one; anything else in words, for a message."""
-    return float(value) if isinstance(value, Real) else repr(value)
+    channel.send_bytes(
+        json.dumps([status, value], default=lambda each: float(each) if isinstance(each, Real) else repr(each)).encode()
+    )
 
 
 # ---- the seal
