@@ -11,7 +11,7 @@ from tests.conftest import make_model
 from topr_exp.training import tree_attention
 from topr_exp.training.logprobs import Inputs, score_tokens
 from topr_exp.training.packing import Size, build_tree, cheapest_layout, padded_cost
-from topr_exp.training.tree_attention import MODEL_TYPES, NAME, use_tree_attention, why_not_exact
+from topr_exp.training.tree_attention import MODEL_TYPES, NAME, tree_rows, use_tree_attention, why_not_exact
 
 CPU = torch.device("cpu")
 LAYOUTS = {
@@ -79,12 +79,36 @@ def assert_same(found: Any, expected: Any, tolerance: float = 1e-6) -> None:
             assert float((a - b).abs().max()) <= tolerance * max(largest, 1.0)
 
 
+@pytest.mark.parametrize("step", [1, 5])  # rows as long as they are, and in multiples as on a GPU
 @pytest.mark.parametrize("layout", ["padded", *LAYOUTS])
 @pytest.mark.parametrize("case", CASES)
-def test_every_layout_equals_the_sequences_one_by_one(monkeypatch: pytest.MonkeyPatch, case: str, layout: str) -> None:
+def test_every_layout_equals_the_sequences_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, case: str, layout: str, step: int
+) -> None:
     model = make_model(11, initializer_range=0.2)
+    monkeypatch.setitem(tree_attention.WIDTHS, "cpu", step)
     use(monkeypatch, layout)
     assert_same(outcome(model, CASES[case]), one_by_one(model, CASES[case]))
+
+
+def test_a_gpu_sees_few_shapes_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scoring batches of 32 with lengths like GSM8K's: 8 worked examples, questions, answers."""
+    rng = np.random.default_rng(0)
+    shots = np.zeros(900, dtype=np.int32)
+
+    def shapes(step: int) -> int:
+        monkeypatch.setitem(tree_attention.WIDTHS, "cpu", step)
+        seen = set()
+        for _ in range(200):
+            prompts = [np.append(shots, np.full(rng.integers(40, 250), i, dtype=np.int32)) for i in range(2)]
+            data = [(prompt, np.full(int(np.clip(rng.lognormal(4.8, 0.5), 10, 512)), 3, dtype=np.int32))
+                    for prompt in prompts for _ in range(16)]  # fmt: skip
+            rows = tree_rows(build_tree(data, share_prefix=True, share_prompts=True), CPU, torch.float32)
+            seen |= {(level.shape, None if level.mask is None else level.mask.shape[-1]) for level in rows}
+        return len(seen)
+
+    assert shapes(1) > 300
+    assert shapes(64) < 50
 
 
 @pytest.mark.parametrize("kind", MODEL_TYPES)

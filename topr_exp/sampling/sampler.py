@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from topr_exp.config.model import SamplerConfig
@@ -67,6 +68,10 @@ class Sampler(ABC):
         """End all processes and free their memory; after the next `prepare`, `sample` starts them again."""
 
 
+# Attention without cuDNN, which would plan each length that a completion goes through anew.
+UNPLANNED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
 class HFSampler(Sampler):
     """transformers, on the device of the policy."""
 
@@ -81,7 +86,11 @@ class HFSampler(Sampler):
         generator = torch.Generator(device=policy.device).manual_seed(seed_of(*seed))
         stopped = policy.stopper(stop) if stop else None
         work = f"sampling {len(prompts) * n} completions at a time"
-        with policy.autocast(keep=True), memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"):
+        with (
+            policy.autocast(keep=True),
+            sdpa_kernel(UNPLANNED),
+            memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"),
+        ):
             return sample_completions(policy.model, prompts, n, self.config, policy.eos_ids, generator, stopped)
 
     def made_by(self) -> dict[str, str]:

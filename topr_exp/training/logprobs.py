@@ -26,7 +26,7 @@ from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store
 from topr_exp.training.packing import Sequences, Tree
 from topr_exp.training.split_products import SplitLinear, split
-from topr_exp.training.tree_attention import layout_for, tree_rows, use_tree_attention
+from topr_exp.training.tree_attention import layout_for, row_width, tree_rows, use_tree_attention
 from topr_exp.types import TOPRError
 
 VERSION = 2  # of what is stored; part of the key
@@ -207,7 +207,8 @@ def padded_inputs(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64],
 
     Causal attention never looks back from a sequence to the padding behind it, so no mask is needed.
     """
-    ids = np.zeros((len(inputs.sequences), max(len(p) + len(c) for p, c in inputs.sequences)), dtype=np.int64)
+    width = row_width(max(len(p) + len(c) for p, c in inputs.sequences), inputs.device)
+    ids = np.zeros((len(inputs.sequences), width), dtype=np.int64)
     for row, (prompt, completion) in zip(ids, inputs.sequences, strict=True):
         row[: len(prompt)] = prompt
         row[len(prompt) : len(prompt) + len(completion)] = completion

@@ -25,6 +25,9 @@ NAME = "sdpa_or_tree"
 # Rotary positions from position_ids, full causal attention through the interface: each is tested.
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
+# Rows are padded to multiples of this. On a GPU cuDNN plans each new shape for 23 to 70 ms and keeps the plan for good.
+WIDTHS = {"cuda": 64}
+
 log = logging.getLogger(__name__)
 
 
@@ -59,6 +62,7 @@ def tree_rows(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[Rows
         return torch.from_numpy(array).to(device, non_blocking=True)
 
     rows: list[Rows] = []
+    widths: list[int] = []
     end = 0
     lines: list[NDArray[np.int64]] = []  # of each level above, the rows that the present level's segments hang below
     for depth, level in enumerate(tree.levels):
@@ -66,18 +70,30 @@ def tree_rows(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[Rows
             parents = np.array([segment.parent for segment in level], dtype=np.int64)
             lines = [line[parents] for line in lines] + [parents]
         lengths = lengths_of(level)
-        start, end, width = end, end + int(lengths.sum()), int(lengths.max())
+        start, end, width = end, end + int(lengths.sum()), row_width(int(lengths.max()), device)
         real = np.arange(width) < lengths[:, None]
         places = None if real.all() else tensor(np.flatnonzero(real))
-        mask = tensor(additive_mask(tree.levels[:depth], lines, width)).to(dtype) if depth else None
+        mask = tensor(additive_mask(tree.levels[:depth], widths, lines, width)).to(dtype) if depth else None
+        widths.append(width)
         rows.append(Rows(start, end, (len(level), width), places, [tensor(line) for line in lines], mask))
     return rows
 
 
-def additive_mask(above: list[list[Segment]], lines: list[NDArray[np.int64]], width: int) -> NDArray[np.float32]:
-    """A level's attention mask: all of the segments above, and of its own `width` tokens those that are not later."""
+def row_width(longest: int, device: torch.device) -> int:
+    """Tokens of a row that holds `longest`, padding included."""
+    step = WIDTHS.get(device.type, 1)
+    return -(-longest // step) * step
+
+
+def additive_mask(
+    above: list[list[Segment]], widths: list[int], lines: list[NDArray[np.int64]], width: int
+) -> NDArray[np.float32]:
+    """A level's attention mask: all of the segments above, and of its own `width` tokens those that are not later.
+
+    widths: of the rows of each level above.
+    """
     columns = [lengths_of(level)[line][:, None] for level, line in zip(above, lines, strict=True)]
-    seen = np.concatenate([np.arange(lengths_of(a).max()) < c for a, c in zip(above, columns, strict=True)], axis=1)
+    seen = np.concatenate([np.arange(wide) < column for wide, column in zip(widths, columns, strict=True)], axis=1)
     if seen.all():
         seen = seen[:1]
     keys = np.broadcast_to(seen[:, None], (len(seen), width, seen.shape[1]))
@@ -118,8 +134,8 @@ def attention(
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """torch's attention, plainly causal without a mask; all are [R, heads, tokens, size]."""
     grouped = query.shape[1] != key.shape[1]
-    # On a GPU no kernel but the slow one takes grouped heads with a mask, or in float32.
-    if grouped and query.is_cuda and (mask is not None or not torch.is_autocast_enabled("cuda")):
+    # On a GPU cuDNN and the memory-efficient kernel take grouped heads with a mask, but none does in float32.
+    if grouped and query.is_cuda and query.dtype is torch.float32:
         times = query.shape[1] // key.shape[1]
         key, value, grouped = key.repeat_interleave(times, 1), value.repeat_interleave(times, 1), False
     return torch.nn.functional.scaled_dot_product_attention(
