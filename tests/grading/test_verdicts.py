@@ -124,7 +124,7 @@ def test_errors_of_the_comparison_and_comparisons_that_were_cut_off_are_told(cap
     assert not caplog.records
 
 
-def test_a_run_says_what_was_cut_off_and_a_later_one_grades_again_what_was_pruned(tmp_path, capsys, caplog):
+def test_a_run_says_what_was_cut_off_and_a_later_one_grades_it_after_a_regrade(tmp_path, capsys, caplog):
     first = run(config_of(*overrides(tmp_path)))
     assert (first["cut_off"], first["base"]["cut_off"], first["final"]["cut_off"]) == (0, 0, 0)
     config = config_of(*overrides(tmp_path, "name=second"))
@@ -138,7 +138,7 @@ def test_a_run_says_what_was_cut_off_and_a_later_one_grades_again_what_was_prune
     second = run(config)
     assert (second["cut_off"], second["base"]["cut_off"], second["final"]["cut_off"]) == (1, 3, 0)
     assert "note: the grader was cut off twice on 4 completions, which count as incorrect" in capsys.readouterr().out
-    commands = re.findall(r"python -m topr_exp\.store (--root \S+ prune --key verdicts/\w+ --yes)", caplog.text)
+    commands = re.findall(r"python -m topr_exp\.store (--root \S+ regrade verdicts/\w+)", caplog.text)
     assert len(commands) == 2
     assert [main(command.split()) for command in commands] == [0, 0]
     third = run(config_of(*overrides(tmp_path, "name=third")))

@@ -63,7 +63,7 @@ def test_a_damaged_shard_is_named_and_made_again(
     again = open_table(path.parents[2])
     with pytest.raises(TOPRError, match=r"shard-00004.arrow is damaged \(its checksum is wrong\); the next run makes"):
         again.read()
-    assert (again.missing(), command("list", table.name)[0]) == ([4], 0)
+    assert (again.missing(), command("describe", table.name)[0]) == ([4], 0)
     made: list[int] = []
     caplog.clear()
     assert again.fill(lambda index: made.append(index) or shard(index)) == 1

@@ -16,7 +16,7 @@ from typing import Any
 
 from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math
-from topr_exp.data.problems import level_of, text_of
+from topr_exp.data.problems import level_of, refuse_no_number, text_of
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import Problem, TOPRError
 
@@ -163,6 +163,7 @@ def read_math(name: str, where: str, row: dict[str, Any]) -> Problem | None:
     gold = text_of(where, row, "answer") if answered else math_gold(text_of(where, row, "solution"))
     if not gold:
         return None
+    refuse_no_number(where, gold)
     subject = row.get("subject") or row.get("type")
     return Problem(name, question, gold, level_of(row.get("level")), subject if isinstance(subject, str) else None)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.config.schema import within
-from topr_exp.data.problems import as_text, level_of, text_of
+from topr_exp.data.problems import as_text, level_of, refuse_no_number, text_of
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import Problem, TOPRError
 
@@ -90,7 +90,7 @@ class JsonLines(DataConfig):
         question = text("question")
         if not str(row.get(self.answer)).strip():
             return NoAnswer(where)
-        answer = text("answer")
+        refuse_no_number(where, answer := text("answer"))
         if self.id is not None:
             name = text("id")
         level, subject = (row.get(field) if field is not None else None for field in (self.level, self.subject))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
+import re
 import traceback
 from collections import Counter
 from collections.abc import Iterator
@@ -128,6 +130,14 @@ def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
         ) from error
 
 
+def refuse_no_number(where: str, gold: str) -> None:
+    """Raise TOPRError for a gold that no answer can equal: NaN, or beyond all numbers of a computer (1e999)."""
+    for part in re.split(r"[\[\](){},;\s]+", gold):
+        with contextlib.suppress(ValueError):
+            if not math.isfinite(float(part)):
+                raise TOPRError(f"{where}: the gold answer {gold} is no finite number")
+
+
 def level_of(value: object) -> int | None:
     """1 to 5 of what MATH writes as "Level 3"; None for anything else."""
     digits = str(value).removeprefix("Level ")
@@ -138,8 +148,6 @@ def text_of(where: str, row: dict[str, Any], field: str, hint: str = "") -> str:
     """A field as text, which must not be empty; `hint` follows where there is no such field."""
     if row.get(field) is None:
         raise TOPRError(f"{where}: there is no {field}, it has {', '.join(row) or 'nothing'}{hint}")
-    if isinstance(row[field], float) and not math.isfinite(row[field]):
-        raise TOPRError(f"{where}: the field {field} is no finite number")
     if not (text := as_text(row[field]).strip()):
         raise TOPRError(f"{where}: the field {field} is empty")
     return text

@@ -101,7 +101,7 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
             table.fill(make, report, on_wait=progress.message)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():
-        command = f"python -m topr_exp.store --root {table.folder.parents[1]} prune --key {table.name} --yes"
+        command = f"python -m topr_exp.store --root {table.folder.parents[1]} regrade {table.name}"
         warn_of_failures(verdicts, grading.grader, f"; to have the next run try again: {command}")
     return verdicts
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, show_log
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
-from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MISSING, SHARD, Store, Table
+from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
 from topr_exp.types import TOPRError
 
 log = logging.getLogger(__name__)
@@ -48,10 +48,12 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run, refuse=command.error)
         return command
 
-    command = add("list", list_tables, "one line a table; of one table its whole key too")
-    command.add_argument("key", metavar="KEY", nargs="?", help=table)
+    add("list", list_tables, "one line a table")
+    add("describe", describe, "a table's line, columns and whole key").add_argument("key", metavar="KEY", help=table)
     command = add("verify", verify, "compute every checksum; exit status 1 when something is damaged")
     command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{table}; or a run's folder, or any above some")
+    command = add("regrade", regrade, "have the next run grade again what was cut off, in verdicts that it needs")
+    command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all verdicts")
     command = add("prune", prune, PRUNE)
     command.add_argument("--kind", help="imported ones go by this or by --key alone: no run makes them again")
     command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
@@ -166,16 +168,25 @@ def makers(*tables: Table) -> str:
 
 
 def list_tables(store: Store, options: argparse.Namespace) -> None:
-    found = matching(find_tables(store), options.key)
+    print_tables(found := find_tables(store))
+    print(f"{total(map(size_of, found))} in {store.root}" if found else f"{store.root} holds no tables")
+
+
+def print_tables(found: list[Table]) -> None:
     lines = [("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY"), *map(line_of, found)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for name, *numbers, told in lines if found else []:
         cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True)]
         print("  ".join([name.ljust(widths[0]), *cells, told]).rstrip())
-    if options.key:
-        print(json.dumps(found[0].key, indent=2, ensure_ascii=False))
-    else:
-        print(f"{total(map(size_of, found))} in {store.root}" if found else f"{store.root} holds no tables")
+
+
+def describe(store: Store, options: argparse.Namespace) -> None:
+    table = find_table(store, options.key)
+    print_tables([table])
+    made = next((index for index in range(table.shards) if table.shard_file(index).exists()), None)
+    columns = [] if made is None else [f"{column.name} {column.type}" for column in table.shard(made).schema]
+    print(f"columns: {', '.join(columns) or 'none yet'}")
+    print(json.dumps(table.key, indent=2, ensure_ascii=False))
 
 
 def line_of(table: Table) -> tuple[str, ...]:
@@ -230,13 +241,34 @@ def verify_folder(folder: Path) -> int:
     return int(bad > 0)
 
 
-# ---- prune, export, import
+# ---- regrade, prune, export, import
+
+
+def regrade(store: Store, options: argparse.Namespace) -> None:
+    """Remove the shards of verdicts in which a grader was cut off: the next run that needs them grades them anew."""
+    from topr_exp.grading.verdicts import Verdicts
+
+    found = matching(find_tables(store), options.key)
+    verdicts = [table for table in found if table.kind == "verdicts" and not table.error]
+    if options.key and not verdicts:
+        raise TOPRError(f"{found[0].name} holds no verdicts that can be read")
+    for table in verdicts:
+        if at_work := makers(table):
+            print(f"kept     {table.name}: {at_work} is at work on it")
+            continue
+        there = [index for index in range(table.shards) if table.fault(index) is None]
+        cut_off = {index: Verdicts("", table.shard(index)).cut_off for index in there}
+        for index in (index for index, count in cut_off.items() if count):
+            with disk_errors(f"remove {table.shard_file(index)}"):
+                table.shard_file(index).unlink()
+        print(f"{table.name}: {sum(cut_off.values())} completions were cut off; the next run grades them again")
 
 
 def prune(store: Store, options: argparse.Namespace) -> None:
     if options.kind is None and options.older_than is None and options.key is None:
         options.refuse("say what to remove: --kind, --older-than or --key")
     known = find_tables(store)
+    refuse_no_store(store.root)
     gone: dict[str, int] = {}  # name -> bytes
     for table in [table for table in matching(known, options.key) if fits(table, options)]:
         part = [one for one in [table, *made_from(table.name, known)] if one.name not in gone]
@@ -251,6 +283,17 @@ def prune(store: Store, options: argparse.Namespace) -> None:
             print(f"{verb} {one.name}  {megabytes(gone[one.name])}  {note}".rstrip())
     told = total(gone.values())
     print(f"removed {told}" if options.yes else f"{told} would be removed; add --yes to do it")
+
+
+def refuse_no_store(root: Path) -> None:
+    """TOPRError for a folder that no run has used as a store, or that holds more: nothing is removed from it."""
+    if not (root / MARKER).exists():
+        raise TOPRError(
+            f"{root} has no file {MARKER}, which marks a store; the next run that uses the store writes it, or "
+            f"`touch {root / MARKER}`; nothing is removed before"
+        )
+    if others := foreign_entries(root):
+        raise TOPRError(f"{root} holds {', '.join(others[:3])}, which a store does not; nothing is removed")
 
 
 def fits(table: Table, options: argparse.Namespace) -> bool:

@@ -33,6 +33,8 @@ KINDS, HASHES = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[0-9a-f]{16}")  # n
 HASH_BYTES = 8  # 64 bits
 KEY_FILE = "key.json"
 SHARD = "shard-"  # begins the names of a shard's files
+MARKER = "STORE"  # marks a folder as a store
+MARK = "Tables that runs of topr_exp share: `python -m topr_exp.store` lists, verifies and prunes them.\n"
 MISSING = "missing"  # the one fault of a shard that is no damage
 PAUSE_SECONDS = 0.1  # before a lock of somebody else is asked for again
 
@@ -205,6 +207,7 @@ class Table:
         """A complete table: note its use (for pruning by age) and remove what killed processes left."""
         with suppress(OSError):  # a store that others own, or read-only: reading it is enough
             os.utime(self.folder / KEY_FILE)
+            mark(self.folder.parent.parent)
             for path in self.folder.glob(f"*{TEMPORARY}"):
                 path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it
             for path in self.folder.glob(f"*{locks.SUFFIX}"):
@@ -243,3 +246,23 @@ def read_key(folder: Path) -> tuple[dict[str, Any], int]:
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, TOPRError) as error:
         raise TOPRError(f"{path} is damaged ({error})") from error
     return key, shards
+
+
+def mark(root: Path) -> None:
+    """Mark a folder that holds only tables as a store: `prune` removes nothing from any other."""
+    if not (root / MARKER).exists() and not foreign_entries(root):
+        write_whole(root / MARKER, MARK.encode())
+
+
+def foreign_entries(root: Path) -> list[str]:
+    """List what is in a store's folder and no part of one; hidden entries, and ones that may not be read, aside."""
+
+    def is_kind(path: Path) -> bool:
+        if not KINDS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
+            return False
+        with suppress(PermissionError):
+            return all(HASHES.fullmatch(each.name) or each.name.startswith(".") for each in path.iterdir())
+        return True
+
+    found = [path for path in sorted(root.iterdir()) if path.name != MARKER and path.suffix != TEMPORARY]
+    return [path.name for path in found if not path.name.startswith(".") and not is_kind(path)]
