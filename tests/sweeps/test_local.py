@@ -74,7 +74,7 @@ def test_the_same_sweep_again_starts_only_what_failed(sweep: Path) -> None:
 
 def test_status_and_logs(sweep: Path) -> None:
     lines = command("topr_exp.sweeps", "status", sweep).stdout.splitlines()
-    assert lines[0].split() == ["run", "state", "stage", "left", "pass@1", "folder"]
+    assert lines[0].split() == ["run", "state", "stage", "left", "pass@1", "slurm", "folder"]
     assert [line.split()[:2] for line in lines[1:5]] == [["1", "done"], ["2", "done"], ["3", "failed"], ["4", "failed"]]
     assert lines[5] == "4 runs: 2 done, 2 failed"
     logs = command("topr_exp.sweeps", "logs", sweep, "3")
