@@ -28,7 +28,6 @@ from topr_exp.config.settings import Config, Mu
 from topr_exp.evaluation.evaluation import EvaluatingJournal, first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
-from topr_exp.models.adapter import check_layers
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.console import header, results, write_card
@@ -52,14 +51,14 @@ from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
-from topr_exp.training.examples import Examples, refuse_nothing_to_learn
+from topr_exp.training.examples import Examples
 from topr_exp.training.logprobs import score_rollouts
 from topr_exp.training.on_policy import Rounds, train_offline
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
-OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train", "mean_reward")  # in the summary
+OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train")  # in the summary
 INCORRECT_REWARD = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
 
 
@@ -122,7 +121,7 @@ class Experiment:
     def load_problems(self) -> None:
         """Load the problems; a verifier's are solutions to them, which its solver samples here."""
         with self.folder.stage("problems"):
-            self.tasks = TaskSet(self.config, self.shared)
+            self.tasks = TaskSet(self.config)
         if self.config.task.verifies:
             with self.folder.stage("sampling"):
                 sampled = self.tasks.generate_solutions(self.sampler, self.shared)
@@ -133,8 +132,6 @@ class Experiment:
         """Load the base model."""
         with self.folder.stage("problems"):
             self.policy = load_policy(self.config.model, self.config.cluster.device.name)
-            if self.config.model.lora is not None:
-                check_layers(self.policy.model, self.config.model.lora)
             note_model_of_the_hub(self.folder, self.config, self.policy.fingerprint)
 
     def tokenize_problems(self) -> None:
@@ -256,7 +253,6 @@ class Experiment:
         with self.folder.stage("composition"):
             pool = merge_sources(parts, verdicts)
             training_set = self.training_set_of(pool, iteration)
-            refuse_nothing_to_learn(self.config.algo, training_set)
             if training_set.description.note:
                 warn(training_set.description.note)
         with self.folder.stage("scoring"):
@@ -386,10 +382,9 @@ class Experiment:
     def summary(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """The run in numbers; shares lie between 0 and 1, seconds are this run's own work."""
         config, name = self.config, f"iteration-{self.config.iterations}/training_set.json"
-        last = self.folder.read(name)
+        last = self.folder.read(name, *OF_TRAINING_SET)
         if last is None:
             raise TOPRError(f"{self.folder.path / name} is missing or damaged; remove model/ to train it again")
-        lost = self.folder.metrics.missing(config.iterations)
         return {
             "algo": config.algo.name,
             "data": config.data.name,
@@ -398,12 +393,12 @@ class Experiment:
             "task": config.task.name.name,
             "seed": config.seed,
             "sampler_seed": config.sampler.seed,
-            **{key: last[key] for key in OF_TRAINING_SET if key in last},
+            **{key: last[key] for key in (*OF_TRAINING_SET, "mean_reward") if key in last},
             "problems": {"train": self.trained_on.count, "test": len(self.test.problems)},
             "trained_on": self.trained_on.text,
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
             "cut_off": last.get("cut_off", 0),
-            "note": "; ".join(filter(None, [last.get("note"), lost and f"metrics.jsonl lacks {lost}"])) or None,
+            "note": "; ".join(filter(None, [last.get("note"), *self.folder.lost()])) or None,
             "sampler_mismatch": last.get("sampler_mismatch"),
             "iterations": self.folder.evaluations.on_all_problems(),
             "base": base,

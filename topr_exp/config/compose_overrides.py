@@ -22,9 +22,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from topr_exp.config.load import CONF, SECTIONS, text_keys, unknown_key
-from topr_exp.config.schema import first_line, hints_of, show
-from topr_exp.config.settings import Config
+from topr_exp.config.load import CONF, KEYS, SECTIONS, text_keys, unknown_key
+from topr_exp.config.schema import first_line, show
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class Composer:
                 raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
             if not override.is_sweep_override() and (key, override.value()) != ("experiment", None):
                 self.check_choice(key, override.value())
-        elif key not in hints_of(Config) if key == section else section not in {*SECTIONS, "learning_rates"}:
+        elif key not in KEYS if key == section else section not in {*SECTIONS, "learning_rates"}:
             raise unknown_key(key)
         return override
 

@@ -30,6 +30,7 @@ CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "co
 # Groups whose choices have different settings, by the choice's name; `_target_` names the class of a loss or a source.
 CHOICES: dict[str, dict[str, Any]] = {"cluster": cluster.SCHEMAS, "sampler": model.SAMPLERS}
 TARGETS = ("algo", "data")
+KEYS = frozenset(hints_of(Config))  # that stand at the top
 SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
 
 

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import json
 import math
 import random
-import re
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from topr_exp.config.data import DataConfig, NoAnswer, Split
-from topr_exp.store.table import Store
 from topr_exp.types import Problem, TOPRError, has_half_pair
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LARGEST_UNPARSABLE_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class SplitReport:
-    """Counts of one split's problems: loaded, left out, and why."""
+    """How many of one split's problems were left out, and why."""
 
     origin: str  # where they were read
-    read: int
-    unparsable: int  # left out: no gold answer could be read
-    overlapping: int  # left out of training: the same question is in test
-    used: int
+    unparsable: int  # no gold answer could be read
+    overlapping: int = 0  # of the training problems: the same question is in test
 
 
 @dataclass(frozen=True)
@@ -47,8 +38,8 @@ class ProblemSets:
     test_report: SplitReport
 
 
-def load_problems(source: DataConfig, store: Store | None = None) -> ProblemSets:
-    """The problems that the settings name, the same for the same settings; drawn ones are kept in `store`.
+def load_problems(source: DataConfig) -> ProblemSets:
+    """The problems that the settings name, the same for the same settings.
 
     Where a set is larger than asked, `source.seed` draws the part, in the set's own order; where it is smaller, all
     of it is used, as the report says. Raises TOPRError for what can't be read, for a split without problems, two
@@ -57,8 +48,8 @@ def load_problems(source: DataConfig, store: Store | None = None) -> ProblemSets
     `source.test_split` validation puts problems of the training set that are not trained on in the place of the test
     set, which nothing is then measured on; TOPRError where too few are left.
     """
-    test, test_report = _read(source, "test", store)
-    train, train_report = _read(source, "train", store)
+    test, test_report = _read(source, "test")
+    train, train_report = _read(source, "train")
     name, count = Counter(problem.id for problem in (*train, *test)).most_common(1)[0]
     if count > 1:
         raise TOPRError(f"data={source.name}: {count} problems have the id {name}; each needs its own")
@@ -66,16 +57,15 @@ def load_problems(source: DataConfig, store: Store | None = None) -> ProblemSets
     used_train = _part(disjoint, source.train_problems, source)
     if source.test_split is Split.validation:
         test = _without(disjoint, used_train)
-        test_report = SplitReport(f"{train_report.origin}, what is not trained on", len(test), 0, 0, 0)
+        test_report = SplitReport(f"{train_report.origin}, what is not trained on", 0)
         assert source.test_problems is not None
         if len(test) < source.test_problems:  # or a choice would be made by a handful of problems
             raise TOPRError(
                 f"data.test_split=validation: {len(test)} training problems are not trained on, data.test_problems="
                 f"{source.test_problems} were asked for; lower one of data.train_problems and data.test_problems"
             )
-    used_test = _part(test, source.test_problems, source)
-    train_report = replace(train_report, overlapping=len(train) - len(disjoint), used=len(used_train))
-    return ProblemSets(used_train, used_test, train_report, replace(test_report, used=len(used_test)))
+    train_report = replace(train_report, overlapping=len(train) - len(disjoint))
+    return ProblemSets(used_train, _part(test, source.test_problems, source), train_report, test_report)
 
 
 def _without(problems: list[Problem], others: list[Problem]) -> list[Problem]:
@@ -98,11 +88,11 @@ def _part(problems: list[Problem], count: int | None, source: DataConfig) -> lis
     return [problems[index] for index in sorted(chosen)]
 
 
-def _read(source: DataConfig, split: str, store: Store | None) -> tuple[list[Problem], SplitReport]:
+def _read(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
     """The problems of a split, and what became of it."""
     origin = source.origin(split)
     limit = source.wanted(split) if source.generated else None
-    found = list(islice(_checked(source, split, store), limit))
+    found = list(islice(_checked(source, split), limit))
     problems = [one for one in found if isinstance(one, Problem)]
     unparsable = [one for one in found if isinstance(one, NoAnswer)]
     if not found:
@@ -112,14 +102,14 @@ def _read(source: DataConfig, split: str, store: Store | None) -> tuple[list[Pro
             f"{origin}: {len(unparsable)} of {len(found)} problems have no {unparsable[0].what} that can be read "
             f"(at most 5 % may be left out); the first is {unparsable[0].where}"
         )
-    return problems, SplitReport(origin, len(found), len(unparsable), 0, len(problems))
+    return problems, SplitReport(origin, len(unparsable))
 
 
-def _checked(source: DataConfig, split: str, store: Store | None) -> Iterator[Problem | NoAnswer]:
+def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
     """Check what a source yields; TOPRError, with one line, where its code fails or yields something else."""
     where = f"data._target_={type(source).__module__}.{type(source).__qualname__}: problems({split!r})"
     try:
-        for one in problems_of(source, split, store):
+        for one in source.problems(split):
             if not isinstance(one, Problem | NoAnswer):
                 raise TOPRError(f"{where} yields {type(one).__name__}, not Problem")
             texts = (one.id, one.question, one.answer) if isinstance(one, Problem) else ()
@@ -138,35 +128,23 @@ def _checked(source: DataConfig, split: str, store: Store | None) -> Iterator[Pr
         ) from error
 
 
-def problems_of(source: DataConfig, split: str, store: Store | None) -> Iterable[Problem | NoAnswer]:
-    """A split's problems; drawn ones from the store under all that decides them, where they are put if need be."""
-    key = source.drawn_by(split)
-    if key is None or store is None:
-        return source.problems(split)
-    table = store.table("problems", {**key, "split": split}, shards=1)
-    table.fill(lambda shard: as_table(source.problems(split)))
-    rows = map(json.loads, table.read(["problem"])["problem"].to_pylist())
-    return [NoAnswer(**row) if "where" in row else Problem(**row) for row in rows]
-
-
-def as_table(problems: Iterable[Problem | NoAnswer]) -> pa.Table:
-    import pyarrow as pa
-
-    rows = [dataclasses.asdict(one) if isinstance(one, Problem) else one._asdict() for one in problems]
-    columns = {"id": [row.get("id") for row in rows], "problem": [json.dumps(row, ensure_ascii=False) for row in rows]}
-    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
-
-
-def refuse_no_number(where: str, gold: str) -> None:
-    """Raise TOPRError for a gold that no answer can equal: NaN, or beyond all numbers of a computer (1e999)."""
-    for part in re.split(r"[\[\](){},;\s]+", gold):
-        with contextlib.suppress(ValueError):
-            if math.isfinite(float(part)):
-                continue
-            raise TOPRError(f"{where}: the gold answer {gold} is no finite number")
-
-
 def level_of(value: object) -> int | None:
     """1 to 5 of what MATH writes as "Level 3"; None for anything else."""
     digits = str(value).removeprefix("Level ")
     return int(digits) if digits in ("1", "2", "3", "4", "5") else None
+
+
+def text_of(where: str, row: dict[str, Any], field: str, hint: str = "") -> str:
+    """A field as text, which must not be empty; `hint` follows where there is no such field."""
+    if row.get(field) is None:
+        raise TOPRError(f"{where}: there is no {field}, it has {', '.join(row) or 'nothing'}{hint}")
+    if isinstance(row[field], float) and not math.isfinite(row[field]):
+        raise TOPRError(f"{where}: the field {field} is no finite number")
+    if not (text := as_text(row[field]).strip()):
+        raise TOPRError(f"{where}: the field {field} is empty")
+    return text
+
+
+def as_text(value: object) -> str:
+    """A text as it is, anything else as JSON: numbers as they are written, lists and objects for a grader."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -17,7 +17,7 @@ from topr_exp.runs import attempt
 from topr_exp.runs.records import Evaluations, Metrics
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.runtime.files import disk_errors, guarded, read_object, write_json, write_text, write_whole
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.types import TOPRError
@@ -125,11 +125,11 @@ class RunFolder:
 
     # ---- what it says, and what it ends with
 
-    def read(self, name: str, key: str = "") -> dict[str, Any] | None:
-        """A JSON object of the folder; None where it is absent or, with a warning, damaged. key: one that it has."""
+    def read(self, name: str, *keys: str) -> dict[str, Any] | None:
+        """A JSON object of the folder; None where it is absent or, with a warning, damaged. keys: some that it has."""
         path = self.path / name
         found = read_object(path)[0] or None
-        if found is not None and key and key not in found:
+        if found is not None and not found.keys() >= set(keys):
             found = None
         if found is None and path.exists() and name not in self._damaged:
             self._damaged.add(name)
@@ -145,11 +145,19 @@ class RunFolder:
 
     def finished(self) -> dict[str, Any]:
         """The summary of a run that finished before; warns of what its files lost."""
-        if lost := self.metrics.missing(self._config.iterations):
-            warn(f"{self.metrics.path} lacks {lost}")
-        if damaged := self.evaluations.damaged():
-            warn(f"{self.evaluations.path}: {damaged} damaged")
+        for lost in self.lost():
+            warn(f"{self.path}: {lost}")
         return self.read("summary.json") or {}
+
+    def lost(self) -> Iterator[str]:
+        """Name what damage took from the records, in words."""
+        iterations, every = self._config.iterations, self._config.evaluation.every
+        if updates := self.metrics.missing(iterations):
+            yield f"metrics.jsonl lacks {updates}"
+        if points := self.evaluations.missing(self.metrics.updates(), every, iterations):
+            yield f"eval.jsonl lacks {plural(points, 'evaluation')}"
+        if damaged := self.evaluations.damaged():
+            yield f"eval.jsonl has {plural(damaged, 'damaged line')}"
 
     @property
     def done(self) -> bool:
@@ -258,7 +266,7 @@ class RunFolder:
         """Summarize the training data of an iteration of rounds, from its metrics."""
         import numpy as np
 
-        from topr_exp.composition.description import no_positives
+        from topr_exp.composition.selection import no_positives
 
         records = self.metrics.of_iteration(iteration)
         means = {name: float(np.mean([record[name] for record in records]))
