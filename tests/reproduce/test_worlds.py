@@ -1,6 +1,6 @@
 """Claims in worlds where a reader knows what is true: what the code computes must come out as the sentence says.
 
-Rows of figures.yaml are decided by one mechanism, so that each kind of rule has worlds, and each function of claims.py.
+Rows of figures.yaml are decided by one mechanism (test_rules.py); each function that decides a claim has its worlds.
 """
 
 from __future__ import annotations
@@ -54,16 +54,6 @@ def fig6(**data: tuple[Mapping[float, Level], Mapping[float, Level]]) -> list[Gr
             for one in sweep(algo, levels, data__name=name)]  # fmt: skip
 
 
-def fig7(default: Sequence[tuple[float, float, float]], loose: tuple[float, float]) -> list[Group]:
-    """Of IS and TOPR: pass@1 and the gradient's norm first and last; the narrower clips are the other way round."""
-    groups = [group(algo, level, metrics={"grad_norm": [first] * 4 + [9.0] * 12 + [last] * 4})
-              for algo, (level, first, last) in zip(("is", "topr"), default, strict=True)]  # fmt: skip
-    for clip, levels in ((0.1, loose[::-1]), (1.0, loose[::-1]), (100.0, loose)):
-        more = {"compose__name": "proportion", "compose__positive_share": 0.4, "optim__grad_clip": clip}
-        groups += [group(algo, level, **more) for algo, level in zip(("is", "topr"), levels, strict=True)]
-    return groups
-
-
 def fig8(**after: tuple[Level, Level, Level, Level]) -> list[Group]:
     """pass@1 after iterations 1 to 3, and the vote at the end; from a base of 30."""
     return [group("topr", last, between=(first, second), maj=maj, n=16, compose__name=compose)
@@ -105,18 +95,6 @@ def beta_sweep(algo: str, *cells: tuple[Level, float]) -> list[Group]:
     more = {"schedule__prompts": 2} if algo in ("agro_on_policy", "rloo") else {}
     return [group(algo, level, algo__beta=beta, noted=lambda seed, kl=kl: kl * (1 + 0.02 * seed), **more)
             for beta, (level, kl) in zip((0.05, 0.2, 1.0), cells, strict=True)]  # fmt: skip
-
-
-def replay(*cells: tuple[float, Level, float]) -> list[Group]:
-    return [group("agro", level, algo__beta=0.2, schedule__prompts=2, schedule__replay=q, noted=kl)
-            for q, level, kl in cells]  # fmt: skip
-
-
-def mu(**levels: tuple[Level, Level, Level, Level]) -> list[Group]:
-    """pass@1 without top-k, log μ recomputed and the sampler's, then with top-k 2."""
-    keys = (("scored", 0), ("sampler", 0), ("scored", 2), ("sampler", 2))
-    return [group(algo, level, mu=source, sampler__top_k=k)
-            for algo, four in levels.items() for (source, k), level in zip(keys, four, strict=True)]  # fmt: skip
 
 
 def tokens(algo: str, divided: tuple[Level, Level, Level], without: tuple[Level, Level, Level]) -> list[Group]:
@@ -233,9 +211,6 @@ WORLDS = [
         gsm8k=({0.02: 40, 0.1: 50, 0.2: 60, 0.5: 72, 1.0: 70}, {0.02: 5, 0.1: 20, 0.2: 77, 0.5: 73.5, 1.0: 71}),
             math=(LOW, HIGH)), YES, {"MATH": NO}),
     World("fig6", "seeds apart", fig6(gsm8k=({0.1: APART, 0.5: APART}, {0.1: 40, 0.5: 50})), OPEN),
-    World("fig7", "IS 1.5 below and its norm grows more", fig7([(68.5, 1, 1.5), (70, 4, 4.4)], (10, 60)), YES),
-    World("fig7", "IS 5 below; its norm, the larger, shrinks", fig7([(65, 9, 8), (70, 1, 1.2)], (60, 10)), NO,
-          effects={"at most 3": -5, "IS ends": 30}),
     World("fig8", "Anna Karenina before uniform before positives", fig8(uniform=(50, 70, 60, 65), positives=(45, 70,
           50, 80), anna_karenina=(64, 64, 70, 75)),
           YES, effects={"positives only": 10, "uniform, pass@1": 10, "maj@n": 10, "uniform: goes": 10,
@@ -273,27 +248,9 @@ WORLDS = [
           [*beta_sweep("agro", (45, 0.5), (40, 1), (60, 4)), *beta_sweep("kl_pg", (50, 1), (45, 1), (70, 1)),
            *beta_sweep("agro_on_policy", (35, 0.2), (55, 9.0), (50, 9)), *beta_sweep("rloo", (65, 1), (20, 1), (50,
                1))], NO),
-    World("agro_replay", "with half: 90 % of the gain a nat; with 0.9: 5 points below, 70 %", replay((0.0, 70, 1.0),
-          (0.5, 68.5, 1.07), (0.9, 65, 1.25)), YES,
-          {"0.9: at most": NO, "0.9: as KL": NO}),
-    World("agro_replay", "nobody ran it without", replay((0.5, APART, 1.0)), OPEN),
-    World("related", "TOPR between", [group("topr", 60), group("grpo", 50), group("opmd", 70)], YES, {"OPMD": NO},
-          effects={"GRPO": 10}),
     *(World("learning_rates", "conf has the best", grid(model), YES) for model in ("tiny", "tiny_noise")),
     World("learning_rates", "TOPR is best elsewhere", grid("tiny", topr=1e-5), YES, {"use the best": NO}),
     World("learning_rates", "a run is missing", grid("tiny")[1:], NO, {"every rate": YES}),
-    World("mu", "TOPR alike, then 10 above; TIS 3 below, then 10 below", mu(topr=(60, 60.3, 70, 60), tis=(60, 63, 60,
-          70)), YES, {"TIS": NO},
-          effects={"TOPR, no": -0.3, "TOPR, top-k 2": 10, "TIS, no": -3, "TIS, top": -10}),
-    World("mu", "seeds apart", mu(topr=(60, (50.0, 60.0, 70.0), APART, 55)), OPEN),
-    World("ratio", "each at its best rate: 70, 60, 58", [group("topr", level, algo__ratio=ratio,
-          optim__lr=rate) for ratio, both in (
-        ("sequence", (50, 70)), ("token", (60, 5)), ("geometric", (40, 58))) for rate, level in zip((1e-4, 3e-4), both,
-            strict=True)], YES, effects={"token": 10}),
-    World("staleness", "fresh ones are worth 10 to TOPR and cost PPO 10", [group(algo, level,
-          schedule__updates=updates, schedule__rounds=128 // updates)
-          for algo, levels in (("topr", (60, 20, 50)), ("ppo", (50, 80, 60))) for updates, level in zip((1, 16, 128),
-              levels, strict=True)], YES, {"PPO": NO}),
     World("length", "more no longer push; CISPO is above, then below", spent((0.2, 0.21, 0.19), (0.65, 0.64, 0.66)),
           YES, {"22 turns: CISPO": NO}, effects={"push": 45}),
     World("length", "fewer do", spent((0.65, 0.64, 0.66), (0.2, 0.21, 0.19)), NO, {"^2 turns": YES}),
