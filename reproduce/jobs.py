@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reproduce import records
 from reproduce.figure import Figure
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs.plan import Job, Plan, check_sweep, plan
 
 
@@ -51,7 +51,7 @@ def jobs_of(figure: Figure, request: Request) -> dict[str, Job]:
     found: dict[str, Job] = {}
     for experiment in figure.experiments:
         if asked_of(experiment, request) != []:
-            for job in plan(parse(arguments(experiment, figure, request))).jobs:
+            for job in plan(parse_arguments(arguments(experiment, figure, request))).jobs:
                 found.setdefault(records.identity_of(job.config), job)
     return found
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.identity import NOT_IDENTITY
 from topr_exp.runtime.exit_status import exit_status
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     if {"-h", "--help"} & set(words):
         print(__doc__)
         return 0
-    return exit_status(partial(work, parse(words, "python -m topr_exp.evaluate")), resumes=True)
+    return exit_status(partial(work, parse_arguments(words, "python -m topr_exp.evaluate")), resumes=True)
 
 
 def work(args: Namespace) -> int:
@@ -77,7 +77,6 @@ def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
     from topr_exp.config.compose_overrides import Composer
     from topr_exp.config.load import load
-    from topr_exp.runs.plan import disk_errors_of
     from topr_exp.runs.preflight import check_files
 
     given = given_settings(args)
@@ -105,9 +104,8 @@ def settings(args: Namespace) -> Config:
         composed.model.path = literal(str(folder.resolve()))
         if not run and "model.name" not in given:
             composed.model.name = literal(folder.resolve().name)
-    with disk_errors_of(composed):
-        config = load(composed)
-        check_files(config, trains=False)
+    config = load(composed)
+    check_files(config, trains=False)
     return config
 
 
@@ -278,7 +276,6 @@ def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures for a terminal, in percent."""
-    from topr_exp.runs.console import mean_reward
     from topr_exp.verifier.table import cell
 
     lines = ["%       value [95 % interval over problems]"]
@@ -287,7 +284,8 @@ def table(figures: dict[str, Any]) -> str:
     ]
     lines.append(", ".join(f"{name} {100 * figures[name]:.1f} %" for name in VERDICTS))
     if "mean_reward" in figures:
-        lines.append(f"mean reward {mean_reward(figures)}")
+        error = figures["mean_reward_se"]
+        lines.append(f"mean reward {figures['mean_reward']:.3g}" + (f" ± {2 * error:.2g}" if error is not None else ""))
     histogram = " ".join(str(count) for count in figures["correct_histogram"])
     lines.append(f"problems with 0 to {figures['samples']} correct completions: {histogram}")
     for title, key in (("level", "levels"), ("subject", "subjects")):

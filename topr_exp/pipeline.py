@@ -33,14 +33,7 @@ from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.console import header, results, write_card
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.preflight import (
-    inputs_of,
-    keep_threads,
-    note_inputs,
-    note_model_of_the_hub,
-    refuse_changed_inputs,
-    refuse_damaged_model,
-)
+from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
 from topr_exp.runs.prompt import write_prompt
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
@@ -75,7 +68,7 @@ def run(config: Config) -> dict[str, Any]:
         RunFolder(config, stop) as folder,
         Tracker(config.tracking, folder),
     ):
-        refuse_changed_inputs(folder, config)
+        compare_inputs(folder, inputs_of(config), note=not folder.done)
         if folder.done:
             refuse_damaged_model(folder.path / "model")
             folder.remove_leftovers(config.iterations)
@@ -83,7 +76,6 @@ def run(config: Config) -> dict[str, Any]:
             say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
             return summary
         keep_threads(folder, config)
-        note_inputs(folder, inputs_of(config))
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
         with open_sampler(config.sampler, scratch, trust, beside_training=in_rounds(config)) as sampler:
             return Experiment(config, folder, sampler, stop).run()
@@ -157,8 +149,8 @@ class Experiment:
         """Count the problems to train on, and print the header."""
         answered = self.imported.questions.problems if self.imported is not None else None
         found = trained_on(self.config, self.train.problems, answered)
-        named = found.text if answered is not None else ""
-        say(header(self.config, self.policy, self.tasks.sets, self.train, self.test, named) + "\n")
+        self.header = header(self.config, self.policy, self.tasks.sets, self.train, self.test, found)
+        say(self.header + "\n")
         return found
 
     def unfinished_iterations(self) -> range:
@@ -170,8 +162,8 @@ class Experiment:
     def finish(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """Write the model's card and the summary, then the mark that the run is finished."""
         summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
-        model, environment = self.folder.model_of(self.config.iterations), self.folder.read("environment.json") or {}
-        write_card(model, self.config, summary, environment, self.trained_on)
+        model, environment = self.folder.model_of(self.config.iterations), self.folder.read("environment.json")
+        write_card(model, self.config, summary, environment, self.trained_on, self.header)
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
@@ -387,9 +379,8 @@ class Experiment:
         """The run in numbers; shares lie between 0 and 1, seconds are this run's own work."""
         config, name = self.config, f"iteration-{self.config.iterations}/training_set.json"
         last = self.folder.read(name)
-        if last is None:
+        if not last:
             raise TOPRError(f"{self.folder.path / name} is missing or damaged; remove model/ to train it again")
-        lost = self.folder.metrics.missing(config.iterations)
         return {
             "algo": config.algo.name,
             "data": config.data.name,
@@ -403,7 +394,7 @@ class Experiment:
             "trained_on": self.trained_on.text,
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
             "cut_off": last.get("cut_off", 0),
-            "note": "; ".join(filter(None, [last.get("note"), lost and f"metrics.jsonl lacks {lost}"])) or None,
+            "note": "; ".join(filter(None, [last.get("note"), self.folder.metrics.missing()])) or None,
             "sampler_mismatch": last.get("sampler_mismatch"),
             "iterations": self.folder.evaluations.on_all_problems(),
             "base": base,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs.plan import plan
 
 SUBMITTED = re.compile(r"model=llama3_8b.*cluster=slurm\w*")
@@ -35,6 +35,6 @@ def test_table_2_of_an_8b_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     (line,) = [line for place, line in submitted() if place == "verifier.md"]
     words = shlex.split(line.replace("FOLDER", "tiny"), comments=True)
-    jobs = plan(parse(words[words.index("topr_exp") + 1 :])).jobs
+    jobs = plan(parse_arguments(words[words.index("topr_exp") + 1 :])).jobs
     assert [job.config.cluster.gpus_per_node for job in jobs] == [1, 1, 1]
     assert {job.config.sampler.name for job in jobs} == {"vllm"}

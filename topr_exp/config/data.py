@@ -21,14 +21,8 @@ SOURCES = {
     "reasoning_gym": "topr_exp.data.reasoning_gym.ReasoningGym",
 }
 
-
-# A backslash and an n where a line break was meant: a shell's plain quotes and YAML's single ones keep the two. LaTeX
-# has commands that begin so.
-LATEX = (
-    "abla|atural|cong|e|earrow|eg|eq|ewline|exists|geq|gtr|i|leq|less|mid|obreak|oindent|ot|otin|parallel|prec|sim|"
-    "subseteq|succ|supseteq|u|warrow"
-)
-MEANT = re.compile(rf"\\n(?!(?:{LATEX})(?![a-zA-Z]))")
+# A backslash and an n where a line break was meant, which a shell and YAML keep in plain quotes; not LaTeX.
+MEANT = re.compile(r"\\n(?![a-z])")
 
 
 class AnswerFormat(Enum):

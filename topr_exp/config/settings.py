@@ -52,11 +52,6 @@ TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
 NAME = Range(
     "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit, and neither store nor check", is_name
 )
-LONGEST = 255  # bytes of a folder's name: what Linux and its file systems take
-PATH = Range(
-    f"a path of folders whose names have at most {LONGEST} bytes",
-    lambda given: all(len(part.encode()) <= LONGEST for part in given.split("/")),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +65,7 @@ class Config(Section):
     iterations: Count = 1
     mu: Mu = Mu.scored
     dry_run: bool
-    output_dir: Annotated[str, PATH]
+    output_dir: str
     task: TaskConfig = SOLVE
     algo: Any  # a loss of topr_exp.algorithms, or a user's
     data: DataConfig
@@ -233,29 +228,10 @@ def rounds(config: Config) -> Iterator[Rule]:
 
 
 def on_policy(config: Config) -> Iterator[Rule]:
-    """Losses that are right on-policy only are trained so; warm-up ends before an iteration does."""
+    """Losses that are right on-policy only are trained so."""
     why = f"for algo={config.algo.name}, which is right on-policy only (schedule=on_policy)"
     if "on_policy" in config.algo.needs:
         yield from ((key, attrgetter(key)(config) == value, f"{value} {why}") for key, value in ON_POLICY.items())
-    most = most_updates(config)
-    fewer = most is None or config.optim.warmup_steps < most
-    yield "optim.warmup_steps", fewer, f"below {most}, the most updates of an iteration"
-
-
-def most_updates(config: Config) -> int | None:
-    """The most updates that an iteration can have; None where the data decide, which training checks again."""
-    schedule, optim, data = config.schedule, config.optim, config.data
-    if schedule.prompts is not None:
-        assert schedule.rounds is not None
-        assert schedule.updates is not None
-        return schedule.rounds * schedule.updates
-    from_data = data.train_problems is None or data.completions is not None or config.task.verifies
-    if from_data or unit_of(config.algo.needs) == "pairs":
-        return None
-    assert data.train_problems is not None
-    sampled = data.train_problems * data.n
-    examples = min(sampled, config.compose.n_examples or sampled)
-    return -(-examples // optim.batch_size) * optim.epochs
 
 
 def unread(config: Config) -> list[str]:

@@ -35,7 +35,7 @@ def trained_on(config: Config, train: Sequence[Problem], imported: Sequence[Prob
     sampled = known if imported is None or config.compose.mix is not None else set[str]()
     answered = {problem.question for problem in imported or ()}
     ours, brought = (sampled | answered) & known, answered - known
-    parts = [f"{len(ours)} {config.data.described}"] if ours else []
+    parts = [f"{len(ours)} {'solutions to ' * config.task.verifies}{config.data.described}"] if ours else []
     parts += [f"{len(brought)} problems that {config.data.completions} brought"] if brought else []
     return TrainedOn(len(ours) + len(brought), len(ours), ", ".join(parts))
 
