@@ -50,7 +50,7 @@ def test_skypilot_starts_the_readmes_command() -> None:
     text = (ROOT / "docs" / "skypilot.yaml").read_text()
     task = yaml.safe_load(text)
     arguments = task["envs"]["ARGUMENTS"]
-    assert f"python -m topr_exp {arguments}\n" in (ROOT / "README.md").read_text()
+    assert f"python -m topr_exp {arguments} " in (ROOT / "README.md").read_text()
     assert task["run"].splitlines()[-1] == "python -m topr_exp $ARGUMENTS cluster.device=cuda"
     assert config_of(*shlex.split(arguments), "cluster.device=cuda").cluster.device.name == "cuda"
     assert "NOT RUN" in text
