@@ -28,7 +28,6 @@ from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs.attempt import CLAIM
 from topr_exp.runs.folder import STAGES
-from topr_exp.types import TOPRError
 
 
 @pytest.fixture(scope="module")
@@ -138,15 +137,6 @@ def test_a_model_is_gone_before_the_next_one_is_loaded(
     monkeypatch.setattr(pipeline, "load_policy", load)
     run(config)
     assert len(loaded) == 1 + config.iterations
-
-
-def test_a_folder_that_holds_another_experiment_is_refused(outputs: Path) -> None:
-    config = config_of(*overrides(outputs, "name=other"))
-    config.folder.mkdir(parents=True)
-    stored = config.identity | {"seed": 99}
-    (config.folder / "config.json").write_text(json.dumps({"identity": stored}))
-    with pytest.raises(TOPRError, match=r"holds another experiment \(seed: 99 -> 0\)"):
-        run(config)
 
 
 def test_a_process_that_was_taken_for_dead_writes_nothing_more(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from topr_exp import leave_out_current_folder
+from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import exit_status, print_error
 from topr_exp.types import ConfigError
 
@@ -43,7 +44,7 @@ def start(args: Namespace) -> int:
     check_machine(job.config for job in planned.jobs)
     config = planned.jobs[0].config
     if config.dry_run:
-        from topr_exp.runs.prompt import preview_prompt
+        from topr_exp.runs.console import preview_prompt
         from topr_exp.sweeps.launch import preview
 
         rows = preview(planned)  # first, since it refuses
@@ -52,6 +53,10 @@ def start(args: Namespace) -> int:
         from topr_exp.sweeps.launch import launch
 
         return launch(planned, sys.argv[1:])
+    elif config.cluster.world_size == distributed.launched_processes() == 1:
+        from topr_exp.pipeline import run
+
+        run(config)
     else:
         from topr_exp.sweeps.processes import run_processes
 

@@ -31,14 +31,12 @@ from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.adapter import check_layers
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.runs.console import header, results, write_card
+from topr_exp.runs.console import header, results, write_card, write_prompt
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
-from topr_exp.runs.prompt import write_prompt
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, show_log, warn
-from topr_exp.runtime.files import CHECKSUMS
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.imported import load_imported
 from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_rollouts, mismatch, open_sampler
@@ -98,7 +96,6 @@ class Experiment:
         """All of it; returns the summary."""
         self.load_problems()
         self.load_policy()
-        self.tokenize_problems()
         self.imported = self.load_imported()
         self.trained_on = self.describe_training_problems()
         base = final = self.evaluate_iteration(0)
@@ -122,19 +119,14 @@ class Experiment:
                 self.sampler.close()  # an engine would have what the policy needs
 
     def load_policy(self) -> None:
-        """Load the base model."""
+        """Load the base model, and tokenize the prompts, one of which is written down for people to read."""
         with self.folder.stage("problems"):
             self.policy = load_policy(self.config.model, self.config.cluster.device.name)
             if self.config.model.lora is not None:
                 check_layers(self.policy.model, self.config.model.lora)
             note_model_of_the_hub(self.folder, self.config, self.policy.fingerprint)
-
-    def tokenize_problems(self) -> None:
-        """Tokenize the prompts, and write one down as the model gets it, for people to read."""
-        with self.folder.stage("problems"):
             sets = self.tasks.sets
-            self.train = self.tasks.tokenize(sets.train, self.policy)
-            self.test = self.tasks.tokenize(sets.test, self.policy)
+            self.train, self.test = (self.tasks.tokenize(part, self.policy) for part in (sets.train, sets.test))
             write_prompt(self.folder.path, self.train, self.policy.tokenizer)
 
     def load_imported(self) -> Completions | None:
@@ -147,8 +139,7 @@ class Experiment:
 
     def describe_training_problems(self) -> TrainedOn:
         """Count the problems to train on, and print the header."""
-        answered = self.imported.questions.problems if self.imported is not None else None
-        found = trained_on(self.config, self.train.problems, answered)
+        found = trained_on(self.config, self.train.problems, self.imported)
         self.header = header(self.config, self.policy, self.tasks.sets, self.train, self.test, found)
         say(self.header + "\n")
         return found
@@ -172,8 +163,6 @@ class Experiment:
 
     def reload(self, folder: Path | None = None) -> None:
         """The policy with the weights of a folder of this run, or (None) with the base's."""
-        if folder is not None and not (folder / CHECKSUMS).exists():
-            raise TOPRError(f"{folder} is damaged: {CHECKSUMS} is gone; remove it, and the same command makes it again")
         del self.policy  # with its gradients: there may be no memory for two
         self.policy = load_policy(self.config.model, self.config.cluster.device.name, folder)
 

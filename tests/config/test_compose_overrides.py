@@ -41,8 +41,9 @@ def test_a_sweep_is_every_combination_in_the_order_of_hydras_sweeper(words: list
 def test_runs_that_share_a_composition_are_what_hydra_composes() -> None:
     words = ["model=tiny,llama3_8b", "algo=topr,is,dpo", "data.n=2,8", "optim.lr=1e-3,1e-5", "seed=3"]
     words += ["++model.lora={rank: 4, alpha: 8, targets: all-linear}", "model.lora.rank=8"]
-    _, jobs = composed("-m", *words)
+    composer, jobs = composed("-m", *words)
     assert len(jobs) == 24
+    assert len(composer.compositions) == 1 + 6, "YAMLs are read once for each choice of groups: it takes 0.1 s"
     with initialize_config_dir(str(CONF), version_base="1.3"):
         assert all(job == compose("config", overrides) for overrides, job in jobs)
 

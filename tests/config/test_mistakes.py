@@ -26,8 +26,7 @@ SHORT = {
 N = r"\n"
 ODD = [
     ([f'data.template="Q: {{question}}{N}A:"'], "data.template holds a backslash and an n, which make no line break"),
-    ([f'data.template="{{question}}{N}"'], f"""write one as in $'data.template="Q: {{question}}{N}A:"', in"""),
-    ([f'data.stop=["Q:", "{N}"]'], f"""one as in $'data.stop=["{N}Q:"]', in a YAML file in double quotes; got {N}"""),
+    ([f'data.stop=["Q:", "{N}"]'], f"""write one as in $'KEY="one{N}two"', in a YAML file in double quotes; got {N}"""),
     (["task=verifier", "task.solver=tiny", f'task.template="{{question}}{N}{{solution}}"'],
      "task.template holds a backslash and an n"),
     ([f"name='{34 * '語'}'"], "name must be 1 to 100 letters, digits"),

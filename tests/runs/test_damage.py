@@ -51,8 +51,8 @@ def cut(path: Path) -> None:
         (lambda model: flip(model / "model.safetensors"), "model is damaged: model.safetensors has another checksum; "),
         (lambda model: cut(model / "model.safetensors"), "model is damaged: model.safetensors has another checksum; "),
         (lambda model: (model / "generation_config.json").unlink(), "model is damaged: generation_config.json: No"),
-        (lambda model: (model / "model.safetensors").unlink(), "model: the folder has no weights .*; restore it, or "),
-        (shutil.rmtree, "model: the folder has no config.json; restore it, or remove it and DONE beside it, and the "),
+        (lambda model: (model / "model.safetensors").unlink(), "model: the folder has no weights"),
+        (shutil.rmtree, "model: the folder has no config.json"),
     ],
 )
 def test_a_damaged_model_of_a_finished_run_is_told(

@@ -90,13 +90,14 @@ def schema_of(group: str, values: Any) -> Any:
     if group not in TARGETS:
         return hints_of(Config).get(group)
     schema = class_of(group, target := given.get("_target_"))
-    is_class = isinstance(schema, type)
-    if group == "data" and not (is_class and issubclass(schema, DataConfig) and not inspect.isabstract(schema)):
-        what = "not a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
-        raise ConfigError(f"data._target_={target}: {what}")
-    declares = all(hasattr(schema, name) for name in ("needs", "uses_baseline"))
-    if group == "algo" and not (dataclasses.is_dataclass(schema) and declares):
-        raise ConfigError(f"algo._target_={target}: not a loss (a dataclass with `needs` and `uses_baseline`)")
+    if group == "algo":
+        what = "a loss (a dataclass with `needs` and `uses_baseline`)"
+        right = dataclasses.is_dataclass(schema) and all(hasattr(schema, name) for name in ("needs", "uses_baseline"))
+    else:
+        what = "a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
+        right = isinstance(schema, type) and issubclass(schema, DataConfig) and not inspect.isabstract(schema)
+    if not right:
+        raise ConfigError(f"{group}._target_={target}: not {what}")
     return schema
 
 

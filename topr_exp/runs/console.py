@@ -1,8 +1,10 @@
-"""A run for people to read: its settings at the start, a table of results at the end, the card of its model."""
+"""A run for people to read: its first prompt, its settings, a table of results at the end, the card of its model."""
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,20 +12,23 @@ from topr_exp.config.data import Reward, Split
 from topr_exp.config.identity import identity
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config, Mu
+from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
+from topr_exp.models.loading import with_bos
 from topr_exp.runs.attempt import command_of
-from topr_exp.runs.preflight import model_folders
+from topr_exp.runs.preflight import model_folders, problems
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.files import write_text
-from topr_exp.types import VERDICTS
+from topr_exp.types import VERDICTS, TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.data.problems import ProblemSets, SplitReport
-    from topr_exp.data.prompts import TokenizedProblems
     from topr_exp.models.policy import Policy
     from topr_exp.runs.task_set import TrainedOn
 
 
 REWARDS = {Reward.pm1: "1 and -1", Reward.zero_one: "1 and 0", Reward.graded: "as graded"}
+PROMPT = "prompt.txt"
+END = "◀"  # where the completion begins: a space before it would be the prompt's
 CARD_FILE = "README.md"
 CARD = """---
 # license: fill in that of the base model, which holds for these weights too
@@ -169,6 +174,56 @@ def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
         cells[0] += f" ± {200 * error:.1f}" if error is not None else ""
         lines.append(f"{name:<9}" + "".join(f"{cell:>13}" for cell in cells))
     return lines
+
+
+# ---- the first prompt, by `dry_run=true` and in a run's folder
+
+
+def preview_prompt(config: Config) -> str:
+    """The prompt of the first training problem as the model gets it, with the tokenizer alone loaded."""
+    from transformers import PreTrainedTokenizerFast  # unlike AutoTokenizer it imports no torch
+
+    sets, model = problems(config.data), config.model
+    # Problems that are elsewhere, as on the hub, are not fetched for this.
+    question = sets.train[0].question if sets is not None else "{question}"
+    fields = sets.train[0].fields if sets is not None else {}
+    prompter = build_prompter(config.data)
+    if config.task.verifies:  # the solution is sampled
+        assert config.task.template is not None
+        question = config.task.template.replace("{question}", question)
+        prompter = Prompter("{question}", (), bool(config.task.chat), ())
+    folder = model_folders(config).get("model.path")
+    options: dict[str, Any] = {"trust_remote_code": model.trust_remote_code}
+    if folder is None:
+        options |= {"revision": model.revision or "main", "local_files_only": True}
+    loader: Any = PreTrainedTokenizerFast
+    if folder is None or model.trust_remote_code or not (folder / "tokenizer.json").exists():
+        from transformers import AutoTokenizer
+
+        loader = AutoTokenizer
+    try:
+        tokenizer = loader.from_pretrained(folder or model.path, **options)
+    except Exception as error:  # transformers raises many types for tokenizers that it can't read
+        if folder is not None:
+            reason = " ".join(str(error).split())
+            raise TOPRError(f"model folder {folder}: its tokenizer can't be loaded: {reason}") from error
+        return f"prompt: made with the tokenizer of {model.path}, which is not on this machine yet"
+    ids = tokenizer(prompter.render(question, tokenizer, fields), add_special_tokens=False)["input_ids"]
+    return shown_tokens(with_bos(ids, tokenizer.bos_token_id), tokenizer, prompter.stop)
+
+
+@main_process_only
+def write_prompt(folder: Path, questions: TokenizedProblems, tokenizer: Any) -> None:
+    """Write the first prompt of a run into its folder."""
+    write_text(folder / PROMPT, shown_tokens(questions.prompts[0].tolist(), tokenizer, questions.stop) + "\n")
+
+
+def shown_tokens(ids: Sequence[int], tokenizer: Any, stop: Sequence[str]) -> str:
+    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    ends = f" and ends before {' or '.join(json.dumps(each, ensure_ascii=False) for each in stop)}" if stop else ""
+    return (
+        f"prompt of the first training problem ({len(ids)} tokens; the completion begins at {END}{ends}):\n{text}{END}"
+    )
 
 
 # ---- the card of a trained model, for those who get the folder and nothing else

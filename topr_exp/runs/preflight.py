@@ -215,18 +215,17 @@ def note_model_of_the_hub(run: RunFolder, config: Config, fingerprint: str) -> N
 
 def inputs_of(config: Config) -> dict[str, dict[str, str]]:
     """Hashes of the files and of the models on this machine that settings name."""
-    models = {key: weights_fingerprint(path) for key, path in model_folders(config).items()}
-    return {"files": fingerprints(config), "models": models}
+    files = {}
+    for key, path in named_files(config):
+        with disk_errors(f"read {path}"):
+            files[f"{key} ({path.name})"] = known_digest(path)
+    return {"files": files, "models": {key: weights_fingerprint(path) for key, path in model_folders(config).items()}}
 
 
 @main_process_only
 def refuse_damaged_model(folder: Path) -> None:
     """Raise TOPRError when the model of a finished run is not what it was."""
-    try:
-        check_folder(folder, str(folder))
-    except TOPRError as error:
-        remedy = "restore it, or remove it and DONE beside it, and the same command trains it again"
-        raise TOPRError(f"{error}; {remedy}") from None
+    check_folder(folder, str(folder))
     for part in (folder, folder / ADAPTER):
         refuse_damage(part)
 
@@ -253,15 +252,6 @@ def model_folders(config: Config) -> dict[str, Path]:
     }
     found = {key: find_folder(name, key) for key, name in names.items() if name is not None}
     return {key: path for key, path in found.items() if path is not None}
-
-
-def fingerprints(config: Config) -> dict[str, str]:
-    """A hash of each file that a setting names, by setting and name; models are known by their weights instead."""
-    found = {}
-    for key, path in named_files(config):
-        with disk_errors(f"read {path}"):
-            found[f"{key} ({path.name})"] = known_digest(path)
-    return found
 
 
 def named_files(config: Config) -> Iterator[tuple[str, Path]]:
