@@ -13,7 +13,7 @@ import yaml
 from reproduce.groups import Split, name_of
 from reproduce.selection import Level, Runs, over_seeds
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.selection import contrast, difference, gain
+from topr_exp.report.results import contrast, difference, gain
 from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from topr_exp.evaluation.intervals import Interval, t_interval
-from topr_exp.report import selection
+from topr_exp.report import results
 
 
-class Runs(selection.Runs):
+class Runs(results.Runs):
     """Records, by seed, that are chosen and split by their settings."""
 
     def where(self, **settings: Any) -> Runs:

@@ -18,13 +18,11 @@ import pytest
 from tests import by_hand
 from tests.conftest import config_of, overrides
 from tests.run_folders import write_lines
-from topr_exp.compare import main, references, table
+from topr_exp.compare import main, references
 from topr_exp.pipeline import run
 from topr_exp.report.groups import group_runs
-from topr_exp.report.results import packed
 from topr_exp.report.runs import find_runs
-from topr_exp.report.selection import Runs
-from topr_exp.report.tables import groups_csv
+from topr_exp.report.tables import as_csv, groups_frame
 from topr_exp.store import Store
 from topr_exp.types import ConfigError
 
@@ -42,7 +40,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def groups_of(*folders: Path) -> list[dict[str, str]]:
     """The rows of the report's table of groups."""
-    return list(csv.DictReader(groups_csv(group_runs(find_runs(folders))).splitlines()))
+    return list(csv.DictReader(as_csv(groups_frame(group_runs(find_runs(folders)))).splitlines()))
 
 
 def test_the_report_says_the_same(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,37 +84,34 @@ def test_what_else_differs_and_what_is_counted_once_is_said(tmp_path: Path, caps
     assert err == "warning: tis_again has the settings and seeds of tis: counted once\n"
 
 
-def made_up(level: float, *seeds: int) -> Runs:
-    """Runs of these seeds whose pass@1 on ten problems is about `level` / 8."""
-    rng = np.random.default_rng(0)
-    counts = {seed: np.clip(level + seed + rng.integers(0, 2, 10), 0, 8) for seed in seeds}
-    return Runs([{"settings": {"seed": seed}, "final": {"n": 8, "of_problems": {"correct": packed(each)}}}
-                 for seed, each in counts.items()])  # fmt: skip
-
-
-def test_a_line_says_what_it_rests_on() -> None:
-    groups = {"a": made_up(1, 0, 1, 2), "b": made_up(3, 1, 2, 3), "c": made_up(4, 1), "d": made_up(4, 9)}
-    known = {(name,): runs for name, runs in groups.items()}
-    lines = table(known, dict.fromkeys(known, 1), None, "pass@1").splitlines()
-    assert "  3 seeds, problems" in lines[1]
+def test_a_line_says_what_it_rests_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seeds = {"a": (0, 1, 2), "b": (1, 2, 3), "c": (1,), "d": (9,)}
+    for place, (name, each) in enumerate(seeds.items()):
+        for seed in each:
+            made_run(tmp_path, f"{name}{seed}", counts_of(seed, 0.2 + 0.1 * place), algo={"name": name}, seed=seed)
+    assert main([str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].endswith("  3 seeds, problems")
     assert lines[2].count("seeds, problems") == 2
     assert lines[2].endswith("  2 seeds, problems"), "those that both have"
     assert lines[3].count("  problems") == 2
-    assert "seeds," not in lines[3]
     assert lines[4].endswith("no seed in common")
-    assert lines[5] == "[ ]: 95 %, 10 test problems; differences are paired by seed and problem"
+    shutil.rmtree(tmp_path / "a0" / "store")
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.count("a0: the verdicts of its evaluation are gone") == 3
 
 
 def test_each_group_is_compared_at_its_own_level_of_the_other_setting() -> None:
     """As after a sweep over algorithm and p̃, with --against topr."""
-    groups = [(algo, p) for p in ("p~=0.1", "p~=0.5") for algo in ("tis", "topr")] + [("sft", "p~=–")]
+    pairs = [(algo, p) for p in ("p~=0.1", "p~=0.5") for algo in ("tis", "topr")] + [("sft", "p~=–")]
+    groups = {", ".join(pair): pair for pair in pairs}
     assert references(groups, "topr") == {
-        ("tis", "p~=0.1"): ("topr", "p~=0.1"), ("topr", "p~=0.1"): ("topr", "p~=0.1"),
-        ("tis", "p~=0.5"): ("topr", "p~=0.5"), ("topr", "p~=0.5"): ("topr", "p~=0.5"), ("sft", "p~=–"): None,
+        "tis, p~=0.1": "topr, p~=0.1", "topr, p~=0.1": "topr, p~=0.1",
+        "tis, p~=0.5": "topr, p~=0.5", "topr, p~=0.5": "topr, p~=0.5", "sft, p~=–": None,
     }  # fmt: skip
-    assert set(references(groups, "p~=0.1").values()) == {("tis", "p~=0.1"), ("topr", "p~=0.1"), None}
-    assert set(references(groups, "tis, p~=0.5").values()) == {("tis", "p~=0.5")}
-    assert set(references(groups, None).values()) == {("tis", "p~=0.1")}
+    assert {*references(groups, "p~=0.1").values()} == {"tis, p~=0.1", "topr, p~=0.1", None}
+    assert {*references(groups, "tis, p~=0.5").values()} == {"tis, p~=0.5"}
+    assert {*references(groups, None).values()} == {"tis, p~=0.1"}
     with pytest.raises(ConfigError, match=r"--against ppo: no such group; allowed: tis, p~=0\.1; .*; topr; "):
         references(groups, "ppo")
 
@@ -129,17 +124,15 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == "error: --against ppo: no such group; allowed: naive; topr\n"
     assert main([str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
-    shutil.rmtree(folder / "naive")
-    path = folder / "topr" / "eval.jsonl"  # as an own grader that gives no answers leaves it
-    records = [json.loads(line) | {"maj@k": {}} for line in path.read_text().splitlines()]
-    write_lines(path, records)
-    assert main([str(folder), "--figure", "maj"]) == 1
-    assert "has no maj@K: its grader does not say what incorrect completions answer" in capsys.readouterr().err
+    path = folder / "topr" / "summary.json"  # as an own grader that gives no answers leaves it
+    assert main([str(folder / "topr"), "--figure", "maj"]) == 0
+    path.write_text(json.dumps({part: {"pass@1": 0.5} for part in ("base", "final")}))
+    assert main([str(folder / "topr"), "--figure", "maj"]) == 1
+    assert "error: no finished run there has maj (1 run)\n" in capsys.readouterr().err
     (folder / "topr" / "DONE").unlink()
-    assert main([str(folder)]) == 1
-    assert capsys.readouterr().err == (
-        "warning: 1 unfinished run is left out\nerror: none of the 1 runs there is finished and can be read\n"
-    )
+    assert main([str(folder / "topr")]) == 1
+    error = "warning: 1 unfinished run left out\nerror: no finished run there has pass@1 (1 run)\n"
+    assert capsys.readouterr().err == error
 
 
 # ---- made-up runs, against plain arithmetic
@@ -153,7 +146,7 @@ def made_run(folder: Path, name: str, counts: Counts, first_gold: int = 0, **set
     all but one agree on an answer."""
     place = folder / name
     store, evaluations = Store(place / "store"), []
-    shares = {"pass@1": 0.5, "correct": 0.5, "incorrect": 0.3, "invalid": 0.2, "maj@k": {"8": {"value": 0.5}}}
+    shares = {"pass@1": 0.5, "maj@8": 0.5, "correct": 0.5, "incorrect": 0.3, "invalid": 0.2}
     golds = [str(first_gold + i) for i in range(len(counts))]
     for step, each in enumerate(([(1, 0)] * len(counts), counts)):
         said = [

@@ -154,6 +154,15 @@ def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.Ca
     assert error.count("\n") == 1
 
 
+def test_a_run_whose_settings_can_t_be_read_is_not_asked_something_else(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "config.json").write_text("{")
+    assert main([f"model={tmp_path / 'run' / 'model'}", f"output_dir={tmp_path}"]) == 2
+    assert "run/config.json holds no JSON object" in capsys.readouterr().err
+
+
 def marking(path: Path, marker: Path, end: str = "") -> Path:
     """A file of code that says when it is run."""
     path.write_text(f"from pathlib import Path\nPath({str(marker)!r}).touch()\n{end}")

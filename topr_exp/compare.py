@@ -4,24 +4,19 @@ Runs are grouped by what differs between their settings, seeds apart, as in the 
 its 95 % interval, and its difference to a reference, paired by seed and by test problem, with the interval of that.
 Each line says whether its interval is over seeds and problems, as samples of more, or over problems alone. With
 several settings that differ, --against topr compares each group with the one that differs from it in being topr's.
-Groups that were tested on other problems are named and not compared.
+What can't be compared says why: other test problems, no seed in common, verdicts that are gone.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime.exit_status import exit_status, warn
+from topr_exp.runtime.exit_status import exit_status, plural, warn
 from topr_exp.types import ConfigError, TOPRError
-
-if TYPE_CHECKING:
-    from topr_exp.report.runs import Run
-    from topr_exp.report.selection import Runs
 
 FIGURES = ("pass@1", "maj", "invalid")
 
@@ -39,96 +34,48 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_comparison(options: argparse.Namespace) -> int:
-    from topr_exp.report.groups import TEST, group_runs, tell
-    from topr_exp.report.results import record
-    from topr_exp.report.selection import Runs
+    from topr_exp.report.estimates import headlines, versus
+    from topr_exp.report.groups import group_runs, tell
+    from topr_exp.report.runs import find_runs
+    from topr_exp.sweeps.status import aligned
 
-    comparison, groups, tests = group_runs(finished_runs(options.folders, options.figure)), {}, {}
+    everything = find_runs(options.folders)
+    runs = [run for run in everything if run.status == "done"]
+    if left := len(everything) - len(runs):
+        warn(f"{plural(left, 'unfinished run')} left out")
+    name = options.figure if options.figure != "maj" else headlines(runs)[-1]
+    if not name.startswith(options.figure) or all(run.figure("final", name) is None for run in runs):
+        raise TOPRError(f"no finished run there has {options.figure} ({plural(len(everything), 'run')})")
+    comparison = group_runs(runs)
     for one, other in comparison.repeats.items():
         warn(f"{one} has the settings and seeds of {other}: counted once")
-    for label, members in comparison.groups.items():
-        name = tuple(tell(key, members[0]) for key in comparison.keys) or (label,)
-        groups[name] = Runs([record(run, figure=options.figure) for run in members])
-        tests[name] = members[0].settings.get(TEST)
-    print(table(groups, tests, options.against, options.figure))
+    keys = {
+        label: tuple(tell(key, members[0]) for key in comparison.keys) for label, members in comparison.groups.items()
+    }
+    head = options.against or next(iter(keys))
+    rows = versus(comparison.groups, references(keys, options.against), head, name)
+    print("\n".join(aligned([[*rows[0]], *([*row.values()] for row in rows)])))
+    print("[ ]: 95 %; differences are paired by seed and test problem")
     if comparison.confounded:
         print(f"also differs: {comparison.confounded}")
     return 0
 
 
-def finished_runs(folders: Sequence[Path], figure: str) -> list[Run]:
-    """The finished runs below some folders; ones that can't be read are left out, with a line.
-
-    TOPRError where there are none, or where one does not have the figure.
-    """
-    from topr_exp.report.results import record
-    from topr_exp.report.runs import find_runs
-
-    everything, readable = find_runs(folders), []
-    runs = [run for run in everything if run.status == "done"]
-    if left := len(everything) - len(runs):
-        warn(f"{left} unfinished run{'s are' if left > 1 else ' is'} left out")
-    for run in runs:
-        try:
-            record(run)
-        except TOPRError as error:
-            warn(f"left out: {error}" + (f" ({'; '.join(run.notes)})" if run.notes else ""))
-        else:
-            readable.append(run)
-    if not readable:
-        raise TOPRError(f"none of the {len(everything)} runs there is finished and can be read")
-    if figure == "maj" and (without := [run.name for run in readable if not run.evaluations[-1].get("maj@k")]):
-        raise TOPRError(f"{without[0]} has no maj@K: its grader does not say what incorrect completions answer")
-    return readable
-
-
-def references(groups: Sequence[tuple[str, ...]], against: str | None) -> dict[tuple[str, ...], tuple[str, ...] | None]:
+def references(groups: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:
     """Map each group to its reference: one group, or where `against` is a value of a setting, its own at that value.
 
-    None where there is no such group. ConfigError where `against` is neither.
+    groups: the values of the settings that tell them apart, by name. None where there is no such group. ConfigError
+    where `against` is neither.
     """
-    if against is None or against in map(name_of, groups):
-        one = next(group for group in groups if against in (None, name_of(group)))
-        return dict.fromkeys(groups, one)
-    places = {i for group in groups for i, value in enumerate(group) if value == against}
+    if against is None or against in groups:
+        return dict.fromkeys(groups, against or next(iter(groups)))
+    places = {i for group in groups.values() for i, value in enumerate(group) if value == against}
     if len(places) != 1:
-        values = dict.fromkeys(value for group in groups if len(group) > 1 for value in group)
-        raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join([*map(name_of, groups), *values])}")
+        values = dict.fromkeys(value for group in groups.values() if len(group) > 1 for value in group)
+        raise ConfigError(f"--against {against}: no such group; allowed: {'; '.join([*groups, *values])}")
     (i,) = places
-    wanted = {group: (*group[:i], against, *group[i + 1 :]) for group in groups}
-    return {group: other if other in groups else None for group, other in wanted.items()}
-
-
-def name_of(group: tuple[str, ...]) -> str:
-    return ", ".join(group)
-
-
-def table(
-    groups: dict[tuple[str, ...], Runs], tests: dict[tuple[str, ...], Any], against: str | None, figure: str
-) -> str:
-    """A line for each group; tests: a number for the problems that each was tested on."""
-    from topr_exp.report.selection import difference
-
-    compared = references([*groups], against)
-    title = f"{figure}, %"
-    width = max(map(len, [title, *map(name_of, groups)]))
-    head = against or name_of(next(iter(groups)))
-    lines = [f"{title:<{width}}  runs  {'mean':<20}  {'over':<20}  minus {head}"]
-    for group, runs in groups.items():
-        found, other, told = runs.interval(figure), compared[group], ""
-        if other is None:
-            told = "nothing to compare with"
-        elif tests[group] != tests[other]:
-            told = "other test problems"
-        elif other != group:
-            minus = difference(groups[other], runs, figure)
-            told = "no seed in common" if minus is None else f"{minus.percent(sign=True):<22}  {minus.over}"
-        lines.append(
-            f"{name_of(group):<{width}}  {len(runs):>4}  {found.percent():<20}  {found.over:<20}  {told}".rstrip()
-        )
-    problems = dict.fromkeys(str(runs.values(figure).shape[1]) for runs in groups.values())
-    lines.append(f"[ ]: 95 %, {' and '.join(problems)} test problems; differences are paired by seed and problem")
-    return "\n".join(lines)
+    names = {group: name for name, group in groups.items()}
+    return {name: names.get((*group[:i], against, *group[i + 1 :])) for name, group in groups.items()}
 
 
 if __name__ == "__main__":

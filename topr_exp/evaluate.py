@@ -140,7 +140,10 @@ def find_weights(choice: str, models: list[str]) -> Path:
 def folder_of_run(weights: Path) -> Path | None:
     """The folder of the run that wrote a folder of weights; None for another folder."""
     above = list(weights.resolve().parents)[:2]  # <run>/model, <run>/iteration-1/model
-    return next((folder for folder in above if "resolved" in read_object(folder / "config.json")[0]), None)
+    for folder in above:
+        if (folder / "state.json").exists() or "resolved" in read_object(folder / "config.json")[0]:
+            return folder
+    return None
 
 
 def settings_beside(weights: Path) -> dict[str, Any]:
@@ -152,9 +155,10 @@ def settings_beside(weights: Path) -> dict[str, Any]:
     if folder is None:
         say(f"settings of model={OTHER_FOLDERS}: no run wrote {weights}")
         return {}
-    run = read_object(folder / "config.json")[0]["resolved"]
+    stored, fault = read_object(folder / "config.json")
+    run = stored.get("resolved")
     if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in TAKEN):
-        raise ConfigError(f"{folder / 'config.json'}: no settings of a run")
+        raise ConfigError(f"{folder / 'config.json'} {fault or 'holds no settings of a run'}")
     keys = [key.split(".") for key in NEVER_TAKEN]
     left = [f"{group}.{key}={show(run[group][key])}" for group, key in keys if run[group].get(key)]
     say(

@@ -50,7 +50,7 @@ from topr_exp.training.parallel import parallelize
 from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
-OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train", "mean_reward")  # in the summary
+OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train")  # in the summary
 INCORRECT_REWARD = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
 
 
@@ -367,7 +367,7 @@ class Experiment:
     def summary(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """The run in numbers; shares lie between 0 and 1, seconds are this run's own work."""
         config, name = self.config, f"iteration-{self.config.iterations}/training_set.json"
-        last = self.folder.read(name)
+        last = self.folder.read(name, *OF_TRAINING_SET)
         if not last:
             raise TOPRError(f"{self.folder.path / name} is missing or damaged; remove model/ to train it again")
         return {
@@ -378,12 +378,12 @@ class Experiment:
             "task": config.task.name.name,
             "seed": config.seed,
             "sampler_seed": config.sampler.seed,
-            **{key: last[key] for key in OF_TRAINING_SET if key in last},
+            **{key: last[key] for key in (*OF_TRAINING_SET, "mean_reward") if key in last},
             "problems": {"train": self.trained_on.count, "test": len(self.test.problems)},
             "trained_on": self.trained_on.text,
             "too_long": {"train": self.train.too_long, "test": self.test.too_long},
             "cut_off": last.get("cut_off", 0),
-            "note": "; ".join(filter(None, [last.get("note"), self.folder.metrics.missing()])) or None,
+            "note": "; ".join(filter(None, [last.get("note"), *self.folder.lost()])) or None,
             "sampler_mismatch": last.get("sampler_mismatch"),
             "iterations": self.folder.evaluations.on_all_problems(),
             "base": base,

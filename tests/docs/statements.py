@@ -24,7 +24,7 @@ from pathlib import Path
 from reproduce import records
 from reproduce.selection import Runs
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.selection import difference
+from topr_exp.report.results import difference
 
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 VERDICTS = ("above", "below", "undecided")
@@ -155,7 +155,7 @@ def value_of(runs: Runs, expression: str) -> Interval:
     if len(names) == 1:
         return group(runs, names[0]).interval(share, "base" if names[0].startswith("base") else "final")
     if names[1].startswith("base"):
-        from topr_exp.report.selection import gain
+        from topr_exp.report.results import gain
 
         found = gain(group(runs, names[0]), share)
     else:

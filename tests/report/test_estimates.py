@@ -12,11 +12,10 @@ from tests.report.made_up import evaluation, made_run
 from tests.reproduce.worlds import group
 from topr_exp.evaluation.intervals import Interval, crossed_interval
 from topr_exp.report import estimates as module
-from topr_exp.report.estimates import Row, best_first, estimate, headlines, listed, printed, ranking
+from topr_exp.report.estimates import best_first, estimate, headlines, printed, ranking
 from topr_exp.report.groups import group_runs
-from topr_exp.report.results import packed
+from topr_exp.report.results import Runs, difference, of_problems, packed
 from topr_exp.report.runs import Run
-from topr_exp.report.selection import Runs, difference, of_problems
 from topr_exp.types import TOPRError
 
 BASE = evaluation(30, 40, 20, ends=(25, 36))
@@ -41,11 +40,12 @@ def test_a_single_run_has_the_interval_over_problems_that_was_measured() -> None
     assert estimate([made_run("x", BASE, {})], "pass@1") is None
 
 
-def test_a_run_that_is_not_finished_is_not_averaged_with_those_that_are() -> None:
+def test_a_run_that_is_not_finished_has_no_final_figure() -> None:
     made = runs_of((60, 70, 9), (50, 66, 7), (10, 20, 7))
     made[2].status = "running"
     assert ends(estimate(made, "pass@1"))[0] == pytest.approx(0.55)
-    assert ends(estimate(made[2:], "pass@1"))[0] == pytest.approx(0.1)
+    assert estimate(made[2:], "pass@1") is None
+    assert ends(estimate(made[2:], "pass@1", "base"))[0] == 0.3
 
 
 def test_a_mean_reward_is_no_share() -> None:
@@ -104,21 +104,22 @@ def counts(algo: str, seed: int, part: str) -> np.ndarray:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     """Three algorithms on three seeds, whose verdicts are made up."""
-    made = [made_run(f"{algo}{seed}", *({"pass@1": float(counts(algo, seed, part).mean() / N)}
+
+    def of_run(run: Run, part: str) -> dict[str, Any]:
+        values = packed(counts(run.config["algo"]["name"], run.config["seed"], part))
+        return {"n": N, "of_problems": {"correct": values, "invalid": values, "maj": values}}
+
+    def records(runs: list[Run], *parts: str) -> Runs:
+        return Runs([{"settings": {"seed": run.draw}, **{part: of_run(run, part) for part in parts}} for run in runs])
+
+    monkeypatch.setattr(module, "gold_answers", lambda run: "all of one test")
+    monkeypatch.setattr(module, "records", records)
+    return [made_run(f"{algo}{seed}", *({"pass@1": float(counts(algo, seed, part).mean() / N)}
                      for part in ("base", "final")), algo__name=algo, seed=seed)
             for algo in LEVELS for seed in range(3)]  # fmt: skip
 
-    def record(run: Run, part: str = "final", figure: str = "pass@1") -> Any:
-        values = packed(counts(run.config["algo"]["name"], run.config["seed"], part))
-        found = {"n": N, "of_problems": {"correct": values, "invalid": values, "maj": values}}
-        return {"settings": {"seed": run.draw}, part: found}
 
-    monkeypatch.setattr(module, "gold_answers", lambda run: "all of one test")
-    monkeypatch.setattr(module, "record", record)
-    return made
-
-
-def ranked(runs: list[Run]) -> tuple[str, list[Row]]:
+def ranked(runs: list[Run]) -> tuple[str, list[dict[str, str]]]:
     return ranking(best_first(group_runs(runs).groups))
 
 
@@ -127,49 +128,34 @@ def paired(first: str, second: str) -> str:
     return crossed_interval(values[0] - values[1]).percent(sign=True)
 
 
-def test_the_best_is_named_with_what_is_not_told_apart_from_it(runs: list[Run]) -> None:
+def test_the_best_is_named_with_what_is_not_told_apart_from_it(
+    runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sentence, rows = ranked(runs)
-    assert [(row["group"], row["runs"]) for row in rows] == [("topr", 3), ("tis", 3), ("sft", 3)]
-    assert [row.get("minus topr") for row in rows] == [None, paired("tis", "topr"), paired("sft", "topr")]
-    assert [row.get("over") for row in rows] == [None, "3 seeds, problems", "3 seeds, problems"]
-    assert sentence == (
-        f"topr ended best: {rows[0]['pass@1 %']} % pass@1 (3 runs). Not told apart from it: tis. "
-        "The others ended below it, each beyond its own 95 % interval."
-    )
-    sentence, rows = ranked([run for run in runs if run.config["seed"] == 0])
-    assert [row.get("over") for row in rows] == [None, "problems", "problems"]
-    assert sentence.endswith("Where one seed is compared, nothing is said of other seeds.")
-    assert listed([*"abcdefg"]) == "a; b; c; d; e; 2 more"
+    assert [(row["pass@1, %"], row["runs"]) for row in rows] == [("topr", "3"), ("tis", "3"), ("sft", "3")]
+    assert [row["minus topr"] for row in rows] == ["", paired("tis", "topr"), paired("sft", "topr")]
+    assert [row[" "] for row in rows] == ["", "3 seeds, problems", "3 seeds, problems"]
+    best = f"topr has the highest mean, {rows[0]['mean']} % pass@1 (3 runs). "
+    told = "Below it, each beyond its own 95 % interval: sft. Not told apart from it: tis."
+    assert sentence == best + told
+    assert [row[" "] for row in ranked([run for run in runs if run.config["seed"] == 0])[1]] == ["", *["problems"] * 2]
 
-
-def test_without_verdicts_nothing_is_compared(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(run: Run) -> Any:
         raise TOPRError("gone")
 
-    for golds in (gone, lambda run: run.config["algo"]["name"]):  # and where each was tested on other problems
+    for golds, why in ((gone, "gone"), (lambda run: run.config["algo"]["name"], "other test problems")):
         monkeypatch.setattr(module, "gold_answers", golds)
         sentence, rows = ranked(runs)
-        mean = rows[0]["pass@1 %"]
-        assert sentence == (
-            f"topr has the highest number, {mean} % pass@1 (3 runs), "
-            "but no other shares a seed, the test and its verdicts with it."
-        )
-        assert not any("minus topr" in row for row in rows)
-    monkeypatch.setattr(module, "gold_answers", lambda run: str(run.config["algo"]["name"] == "tis"))
-    assert ranked(runs)[0].startswith(
-        f"topr ended best: {mean} % pass@1 (3 runs). Not compared, for want of a common seed, test or verdicts: tis."
-    )
+        assert sentence == f"{best}Not compared: tis; sft."
+        assert [row["minus topr"] for row in rows] == ["", why, why]
 
 
-def test_a_single_group_begins_with_base_against_trained_and_unfinished_runs_are_left_out(runs: list[Run]) -> None:
-    sentence, rows = ranked([run for run in runs if run.config["algo"]["name"] == "topr"])
+def test_a_single_group_is_compared_with_its_base_and_unfinished_runs_are_left_out(runs: list[Run]) -> None:
+    mine = [run for run in runs if run.config["algo"]["name"] == "topr"]
     gained = np.stack([counts("topr", seed, "final") - counts("topr", seed, "base") for seed in range(3)]) / N
-    assert [row["model"] for row in rows] == ["base", "trained"]
-    assert rows[1]["minus base"] == crossed_interval(gained).percent(sign=True)
-    assert sentence.startswith("pass@1 went from ")
-    assert sentence.endswith(f"(3 runs), by {rows[1]['minus base']} points.")
+    told = f"(3 runs), by {crossed_interval(gained).percent(sign=True)} points."
+    assert ranked(mine) == (f"topr went from {printed(mine, 'pass@1', 'base')} to {printed(mine, 'pass@1')} % "
+                            f"pass@1 {told}", [])  # fmt: skip
     for run in runs:
         run.status = "running"
     assert ranked(runs) == ("No run has finished yet.", [])
-    runs[0].status = "done"
-    assert [row["model"] for row in ranked(runs)[1]] == ["base", "trained"]

@@ -119,11 +119,11 @@ def test_a_line_of_a_sweep_is_of_one_setting_each() -> None:
 
 
 def test_what_follows_from_the_drawn_set_is_averaged_over_seeds() -> None:
-    runs = group("topr", 60, 70, 5, n=1) + group("topr", 60, 70, 5, n=2)
+    runs = [run for n in (1, 2, 3) for run in group("topr", 60, 70, 5, n=n)]
     for i, run in enumerate(runs):
         run.summary["effective_positive"] = 0.2 * run.config["n"] + 0.01 * i
     lines = plotted(runs)["sweep_effective_positive"].values()
-    assert sorted(float(line.index[0]) for line in lines) == pytest.approx([0.21, 0.44])
+    assert sorted(float(line.index[0]) for line in lines) == pytest.approx([0.21, 0.44, 0.67])
 
 
 def test_figures_never_pool_groups_and_show_the_best() -> None:

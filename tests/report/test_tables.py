@@ -16,7 +16,7 @@ from tests.run_folders import make_sweep
 from topr_exp.report import read_curves, read_runs
 from topr_exp.report.groups import Comparison, group_runs
 from topr_exp.report.page import render_page
-from topr_exp.report.tables import groups_csv, groups_tex, runs_csv
+from topr_exp.report.tables import as_csv, groups_frame, groups_tex, runs_frame
 
 LEVELS = {"topr": [(60, 70, 5), (63, 66, 9), (55, 71, 7)], "is": [(45, 50, 11), (44, 56, 12), (49, 51, 16)]}
 NAMES = ("pass@1", "maj@8", "invalid")
@@ -41,7 +41,7 @@ def numbers(cell: str) -> list[float]:
 
 
 def test_each_run_has_its_own_row(made: Comparison) -> None:
-    found = rows(runs_csv(made), "run")
+    found = rows(as_csv(runs_frame(made.runs)), "run")
     for algo, each in LEVELS.items():
         for seed, (correct, maj, invalid) in enumerate(each):
             row = found[f"{algo}_{seed}"]
@@ -54,10 +54,10 @@ def test_each_run_has_its_own_row(made: Comparison) -> None:
 
 
 def test_each_group_has_the_mean_of_its_runs_in_csv_latex_and_page(made: Comparison) -> None:
-    table = rows(groups_csv(made), "group")
+    table = rows(as_csv(groups_frame(made)), "group")
     lines = groups_tex(made).splitlines()
     heads = next(line for line in lines if "base pass@1" in line).removesuffix(r" \\").split(" & ")
-    page = render_page("x", made, made.groups, [], [], {})
+    page = render_page("x", made, made.groups, {})
     shown = {cells[0]: cells for row in re.findall("<tr>(.*?)</tr>", page, re.DOTALL)
              if (cells := re.findall("<td>(.*?)</td>", row))}  # fmt: skip
     for algo, each in LEVELS.items():
@@ -85,7 +85,7 @@ def test_latex_and_spreadsheets_get_text_as_text() -> None:
         made_run(name, {}, {}, lr=lr) for name, lr in (("=HYPERLINK(1)", r"a_b & 5% {<x>} \input{y} #$"), ("b", "=1+1"))
     ]
     comparison = group_runs(runs)
-    assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(runs_csv(comparison))) for cell in row)
+    assert not any(cell.startswith("=") for row in csv.reader(io.StringIO(as_csv(runs_frame(runs)))) for cell in row)
     shown = r"a\_b \& 5\% \{\textless{}x\textgreater{}\} \textbackslash input\{y\} \#\$"
     assert shown in groups_tex(comparison)
 

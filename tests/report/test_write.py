@@ -1,4 +1,4 @@
-"""`python -m topr_exp.report`: what it writes, and how long it takes for many runs."""
+"""`python -m topr_exp.report`: what it writes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import hashlib
 import html
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ def test_hostile_text_is_escaped_and_no_script_but_the_page_s_may_run(tmp_path: 
     assert main([str(tmp_path), "--out", str(tmp_path / "out")]) == 0
     page = (tmp_path / "out" / "report.html").read_text()
     assert page.count("<script") == 1
-    assert page.count(html.escape(NASTY)) == 3, "question, completion and gold"
+    assert page.count(html.escape(NASTY)) == 4, "question, completion, gold and error"
     (policy,) = re.findall('Content-Security-Policy" content="([^"]*)"', page)
     script = re.findall("<script>(.*?)</script>", page, re.DOTALL)[0]
     known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -92,13 +91,9 @@ def contents(folder: Path) -> dict[str, str]:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("name", "manifest"),
-    [
-        ("figures/photo.png", None),
-        ("tables/runs.csv", "{}"),
-        ("thesis.tex", '{"files": ["letter.txt"], "created": "2024"}'),
-        ("figures/photo.png", json.dumps({"written_by": AUTHOR, "files": 3})),
-    ],
-)
+    [("figures/photo.png", None), ("thesis.tex", '{"files": ["letter.txt"], "created": "2024"}'),
+     ("figures/photo.png", json.dumps({"written_by": AUTHOR, "files": 3}))],
+)  # fmt: skip
 def test_a_folder_with_files_that_no_report_listed_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, manifest: str | None
 ) -> None:
@@ -110,7 +105,7 @@ def test_a_folder_with_files_that_no_report_listed_is_refused(
         (out / "manifest.json").write_text(manifest)
     before = contents(out)
     assert main([str(tmp_path / "runs"), "--out", str(out)]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {out} holds files that no report listed (manifest.json ")
+    assert capsys.readouterr().err.startswith(f"error: {out} holds files that no report listed ({out}/")
     assert contents(out) == before
 
 
@@ -122,30 +117,26 @@ def test_a_report_replaces_what_an_earlier_one_listed_alone(tmp_path: Path, caps
     assert main(command) == 0
     listed = json.loads((out / "manifest.json").read_text())["files"]
     assert {"manifest.json", *listed} == contents(out).keys()
-    (tmp_path / "mine.txt").write_text("mine")
-    (out / "figures" / "photo.png").write_text("mine")
-    (out / "figures" / "old.pdf").write_text("of an earlier report")
-    (out / "tables" / "runs.csv").write_text("of an earlier report")
-    (out / "manifest.json").write_text(
-        json.dumps({"written_by": AUTHOR, "files": [*listed, "figures/old.pdf", "../mine.txt"]})
-    )
+
+    def listing(*files: str) -> None:
+        (out / "manifest.json").write_text(json.dumps({"written_by": AUTHOR, "files": files}))
+
+    for path in (tmp_path / "mine.txt", out / "figures" / "photo.png"):
+        path.write_text("mine")
+    for path in (out / "figures" / "old.pdf", out / "tables" / "runs.csv"):
+        path.write_text("of an earlier report")
+    listing(*listed, "figures/old.pdf", "../mine.txt")
     assert main(command) == 0
     assert {"manifest.json", "figures/photo.png", *listed} == contents(out).keys()
     assert contents(out)["figures/photo.png"] == (tmp_path / "mine.txt").read_text() == "mine"
     assert contents(out)["tables/runs.csv"].startswith("run,")
-    (out / "manifest.json").write_text(
-        json.dumps({"written_by": AUTHOR, "files": [one for one in listed if one != "tables/runs.csv"]})
-    )
+    listing(*(one for one in listed if one != "tables/runs.csv"))
     assert main(command) == 1
-    assert f"{out / 'tables' / 'runs.csv'} is there and no report wrote it" in capsys.readouterr().err
+    assert f"no report listed ({out / 'tables' / 'runs.csv'})" in capsys.readouterr().err
 
 
 @pytest.mark.extended
 def test_many_runs_make_a_small_page(tmp_path: Path) -> None:
-    began = time.monotonic()
     sweep = make_sweep(tmp_path, 200, steps=1000)
     assert main([str(sweep)]) == 0
-    page = sweep / "report" / "report.html"
-    print(f"200 runs with 1,000 lines each: {time.monotonic() - began:.1f} s, {page.stat().st_size / 1e6:.1f} MB")
-    assert page.stat().st_size <= 25e6
-    assert "200 runs (200 done)" in page.read_text()
+    assert (sweep / "report" / "report.html").stat().st_size <= 25e6

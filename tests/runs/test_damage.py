@@ -95,6 +95,8 @@ def test_damaged_small_files_are_made_again(
     before = json.loads((config.folder / "summary.json").read_text().replace(str(finished), config.output_dir))
     for name in SMALL:
         (config.folder / name).write_text(content)
+    lines = (config.folder / "eval.jsonl").read_text().splitlines(keepends=True)
+    (config.folder / "eval.jsonl").write_text("".join(line for line in lines if '"iteration": 1' not in line))
     for name in ("eval.jsonl", "completions.jsonl"):
         with (config.folder / name).open("a") as file:
             file.write(content + "\n")
@@ -106,14 +108,19 @@ def test_damaged_small_files_are_made_again(
     assert "eval.jsonl: 1 damaged" in warned
     for name in SMALL[:4]:
         assert f"{name} is damaged" in warned
-    assert after.pop("note") == "metrics.jsonl lacks 1 updates"
+    lost = "metrics.jsonl lacks 1 update", "eval.jsonl lacks 1 evaluation"
+    assert after.pop("note") == "; ".join(lost)
     same = [name for name in after if name not in ("seconds", "tokens", "iterations")]
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
     assert store(["verify", str(config.folder)]) == 0
     assert run(config)["final"] == before["final"]
     told = capsys.readouterr()
     assert "finished before, nothing to do" in told.out
-    assert "metrics.jsonl lacks 1 updates" in told.err
+    assert all(text in told.err for text in lost)
+    (config.folder / "summary.json").unlink()
+    (config.folder / "iteration-2" / "training_set.json").write_text('{"n_train": 3}')
+    with pytest.raises(TOPRError, match=r"training_set.json is missing or damaged; remove model/ to train it again"):
+        run(config)
 
 
 def test_a_finished_run_is_shown_and_nothing_is_written(config: Config) -> None:

@@ -29,17 +29,19 @@ UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
 # How each method is called: a new one that is not here fails the test that nothing but the main process writes.
 CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
     RunFolder: {
-        "read": ("config.json",), "has_summary": (), "finished": (), "refuse_if_taken_over": (),
+        "read": ("config.json",), "has_summary": (), "finished": (), "lost": (), "refuse_if_taken_over": (),
         "stage": ("training",), "nested_stage": ("evaluation",), "add_across_ranks": ("tokens_sampled", 7),
         "model_of": (1,), "remove_leftovers": (1,), "save_state": (), "log": (UPDATE,), "before_checkpoint": (1, 2),
         "save_training_set": (1, np.arange(3), {"n_train": 3}, {"store": "s"}), "save_rounds": (1, 3, 0.0),
         "finish": ({"final": {}},),
     },
     Metrics: {
-        "rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "missing": (), "close": (),
+        "rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "updates": (),
+        "missing": (), "close": (),
     },
     Evaluations: {
         "add": ({"iteration": 0, "pass@1": 0.5},), "on_all_problems": (), "damaged": (), "drop_damaged": (),
+        "missing": ([(1, 1)], 1, 1),
     },
 }  # fmt: skip
 WRITES: dict[str, Callable[[RunFolder, Any], None]] = {
@@ -117,7 +119,7 @@ def test_updates_whose_lines_are_lost_are_counted(tmp_path: Path, capsys: pytest
     metrics.rewind(3, 15)
     metrics.close()
     assert "metrics.jsonl lacks 5 updates" in capsys.readouterr().err
-    assert metrics.missing() == "metrics.jsonl lacks 4 updates", "as the summary notes; the last one may follow"
+    assert metrics.missing() == 4, "as the summary notes; the last one may follow"
 
 
 @pytest.mark.parametrize("write", [*WRITES, "nothing"])

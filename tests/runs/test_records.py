@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from topr_exp.runs.records import on_one_axis
+from topr_exp.runs.records import Evaluations, on_one_axis
 from topr_exp.runtime.files import read_lines
 
 
@@ -14,6 +14,15 @@ def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path: Path) 
     path.write_text('{"step": 1}\nrubbish\n[1]\n{"step": 2')
     assert read_lines(path, growing=True) == ([{"step": 1}], 2)
     assert read_lines(path) == ([{"step": 1}], 3)
+
+
+def test_evaluations_that_are_lost_are_counted(tmp_path: Path) -> None:
+    evaluations, updates = Evaluations(tmp_path), [(1, step) for step in range(1, 6)]
+    assert evaluations.missing(updates, None, 1) == 2
+    for record in ({"iteration": 0}, {"iteration": 1, "step": 2, "subset": True}, {"iteration": 1}):
+        evaluations.add(record)
+    assert evaluations.missing(updates, None, 1) == 0
+    assert evaluations.missing(updates, 2, 1) == 1
 
 
 def test_steps_and_samples_are_counted_through_the_iterations() -> None:

@@ -45,6 +45,11 @@ def test_verify_names_what_it_may_not_read_and_goes_on(ordinary_user: Path, caps
     assert f"NOT READ cannot read {first / 'shard-00000.arrow'}: no permission" in found
     assert f"NOT READ {ordinary_user / 'run'}: no permission" in found
     assert f"sound    problems/{second.name}" in found
+    os.seteuid(os.getuid())
+    first.chmod(0)
+    become_ordinary(ordinary_user)
+    main(["--root", str(ordinary_user / "store"), "list"])
+    assert f"problems/{second.name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.files import MISSING, TEMPORARY, disk_errors, read_object, write_json, write_whole
+from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_json, write_whole
 from topr_exp.types import TOPRError
 
 MANIFEST = "manifest.json"
@@ -54,57 +54,50 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     from topr_exp.report.page import render_page
     from topr_exp.report.runs import find_runs
 
-    runs = find_runs(folders)
+    comparison = group_runs(find_runs(folders))
     target = out if out is not None else folders[0] / "report"
     listed = read_manifest(target)
-    comparison = group_runs(runs)
-    groups, notes = best_first(comparison.groups), list[str]()
-    if len(groups) > figures.MOST_LINES:
-        notes.append(f"figures show the {figures.MOST_LINES} of {len(groups)} groups with the highest final pass@1")
-    plots = figures.plots(comparison, groups)
-    files, drawings = figures.draw_files(plots)
+    groups = best_first(comparison.groups)
+    files, drawings = figures.draw_files(figures.plots(comparison, groups))
     title = " and ".join(folder.resolve().name for folder in folders)
     texts = {
-        "tables/runs.csv": tables.runs_csv(comparison),
-        "tables/groups.csv": tables.groups_csv(comparison),
+        "tables/runs.csv": tables.as_csv(tables.runs_frame(comparison.runs)),
+        "tables/groups.csv": tables.as_csv(tables.groups_frame(comparison)),
         "tables/groups.tex": tables.groups_tex(comparison),
-        "report.html": render_page(title, comparison, groups, notes, plots, drawings),
+        "report.html": render_page(title, comparison, groups, drawings),
     }
-    written = {f"figures/{name}": data for name, data in files.items()}
-    replace_files(target, listed, written | {name: text.encode(errors="replace") for name, text in texts.items()})
+    files = {f"figures/{name}": data for name, data in files.items()}
+    replace_files(target, listed, files | {name: text.encode(errors="replace") for name, text in texts.items()})
     return target / "report.html"
 
 
 def read_manifest(target: Path) -> set[str]:
     """The files of an earlier report in a folder; TOPRError for one that holds others and no manifest."""
-    stored, fault = read_object(target / MANIFEST)
+    stored, _ = read_object(target / MANIFEST)
     if stored.get("written_by") == AUTHOR and isinstance(stored.get("files"), list):
-        return set(map(str, stored["files"]))
-    others = [path for path in target.iterdir() if not path.name.endswith(TEMPORARY)] if target.is_dir() else []
-    if fault == MISSING and not others:
-        return set()
-    reason = fault or "is not of a report"
-    raise TOPRError(
-        f"{target} holds files that no report listed ({MANIFEST} {reason}): give another --out, or move the folder"
-    )
+        return {MANIFEST, *map(str, stored["files"])}
+    refuse_foreign(target, [path for path in target.glob("*") if not path.name.endswith(TEMPORARY)])
+    return set()
 
 
 def replace_files(target: Path, listed: set[str], files: dict[str, bytes]) -> None:
     """Write files in place of those that are listed; the manifest names a file before it is there."""
-    there = {
-        path.relative_to(target).as_posix() for path in target.glob("*/*")
-    }  # what stands elsewhere is never removed
-    for name in (files.keys() & there) - listed:
-        raise TOPRError(f"{target / name} is there and no report wrote it: give another --out, or move it")
+    there = {path.relative_to(target).as_posix(): path for path in target.glob("*/*")}  # none elsewhere is removed
+    refuse_foreign(target, [there[name] for name in (files.keys() & there.keys()) - listed])
     with disk_errors(f"write in {target}"):
         target.mkdir(parents=True, exist_ok=True)
         write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(listed | files.keys())})
         for name, data in files.items():
             (target / name).parent.mkdir(exist_ok=True)
             write_whole(target / name, data)
-        for name in (listed & there) - files.keys():
-            (target / name).unlink()
+        for name in (listed & there.keys()) - files.keys():
+            there[name].unlink()
         write_json(target / MANIFEST, {"written_by": AUTHOR, "files": sorted(files)})
+
+
+def refuse_foreign(target: Path, files: Sequence[Path]) -> None:
+    if files:
+        raise TOPRError(f"{target} holds files that no report listed ({files[0]}): give another --out, or move them")
 
 
 if __name__ == "__main__":

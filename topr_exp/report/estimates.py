@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from topr_exp.evaluation.intervals import Interval, t_interval
-from topr_exp.report.results import gold_answers, measured, record
-from topr_exp.report.runs import Run
-from topr_exp.report.selection import Runs, difference, gain
+from topr_exp.report.results import difference, gain, gold_answers, records
+from topr_exp.report.runs import DAMAGE, Run
+from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import plural
+from topr_exp.runtime.files import number
 from topr_exp.types import TOPRError
 
 REWARD = "mean_reward"  # of an evaluation, where rewards are graded: no share
 MOST = 5  # groups that the sentence names
 Groups = Mapping[str, Sequence[Run]]  # label -> repetitions
-Row = dict[str, str | int]  # by the titles of the columns
 
 
 def estimate(runs: Sequence[Run], name: str, part: str = "final") -> Interval | None:
-    """The mean of a share, or of REWARD, over repetitions with its interval.
+    """The mean of a share, or of REWARD, over repetitions with its interval; final figures are of finished runs.
 
     Over seeds and problems where the verdicts are there, else over seeds; of one run, or where all have the same
-    completions, over problems. Final figures are of finished runs, else of those that got furthest.
+    completions, over problems.
     """
-    furthest = max(map(progress, runs), default=None)
-    known = [
-        run for run in runs if run.figure(part, name) is not None and (part == "base" or progress(run) == furthest)
-    ]
+    known = [run for run in runs if run.figure(part, name) is not None and (part == "base" or run.status == "done")]
     if not known:
         return None
-    values = [float(run.summary[part][name]) for run in known]
+    own = measured(known[0].summary[part], name)
     if len({Path(str(run.summary[part].get("verdicts", run.path))).name for run in known}) == 1:
-        own = measured(known[0].summary[part], name)
-        if own is not None and not math.isnan(own.low):
+        if not math.isnan(own.low):
             return own
         known = known[:1]
-    figure = "maj" if name.startswith("maj@") else name
     if name != REWARD:
-        try:
-            return Runs([record(run, part, figure) for run in known]).interval(figure, part)
-        except TOPRError:  # the verdicts are gone
-            pass
-    if len(set(values)) > 1:
-        return t_interval(values, share=name != REWARD)
-    return measured(known[0].summary[part], name) or Interval(values[0])
+        with contextlib.suppress(TOPRError):  # the verdicts are gone
+            return records(known, part).interval(name, part)
+    values = [run.summary[part][name] for run in known]
+    return t_interval(values, share=name != REWARD) if len(set(values)) > 1 else own
 
 
-def progress(run: Run) -> tuple[bool, int]:
-    """Describe a run's progress: finished, else after how many evaluations."""
-    return (True, 0) if run.status == "done" else (False, len(run.evaluations))
+def measured(evaluation: Record, name: str) -> Interval:
+    """A figure as its run measured it, with its interval over problems, else 1.96 standard errors."""
+    name = "pass@1" if name == "correct" else name
+    value, (curve, _, k) = float(evaluation[name]), name.partition("@")
+    low = high = None
+    with contextlib.suppress(*DAMAGE):
+        low, high = (number(evaluation[f"{curve}@k"][k][end]) for end in ("low", "high"))
+    if low is None or high is None:
+        if (error := number(evaluation.get(f"{name}_se"))) is None:
+            return Interval(value)
+        low, high = value - 1.96 * error, value + 1.96 * error
+    return Interval(value, low, high)
 
 
 def headlines(runs: Sequence[Run]) -> list[str]:
@@ -73,75 +75,62 @@ def best_first(groups: Groups) -> Groups:
     return {label: groups[label] for label in sorted(groups, key=lambda label: -values[label])}
 
 
-# ---- who ended best
+# ---- groups beside one another
 
 
-def ranking(groups: Groups) -> tuple[str, list[Row]]:
-    """Say who ended best and tabulate final pass@1 of finished runs; of a single group base and trained model."""
-    done = {label: [run for run in runs if run.status == "done"] for label, runs in groups.items()}
-    done = {label: runs for label, runs in done.items() if runs}
+def minus(runs: Sequence[Run], reference: Sequence[Run], name: str) -> Interval | str:
+    """The final figure of some runs minus that of others, paired by seed and problem; else why there is none."""
+    try:
+        if len({gold_answers(run) for run in (*reference, *runs)}) > 1:
+            return "other test problems"
+        found = difference(records(reference, "final"), records(runs, "final"), name)
+    except TOPRError as error:
+        return str(error)
+    return found if found is not None else "no seed in common"
+
+
+def versus(groups: Groups, references: Mapping[str, str | None], head: str, name: str) -> list[dict[str, str]]:
+    """A row for each group of finished runs: its figure, and the difference to its reference (None: it has none)."""
+    rows = []
+    for label, runs in groups.items():
+        score, reference = estimate(runs, name), references[label]
+        row = {f"{name}, %": label, "runs": str(len(runs)), "mean": printed(runs, name)}
+        row |= {"over": score.over if score is not None else "", f"minus {head}": "", " ": ""}
+        if reference != label:
+            found = "nothing to compare with" if reference is None else minus(runs, groups[reference], name)
+            told = (found, "") if isinstance(found, str) else (found.percent(sign=True), found.over)
+            row |= zip((f"minus {head}", " "), told, strict=True)
+        rows.append(row)
+    return rows
+
+
+def ranking(groups: Groups) -> tuple[str, list[dict[str, str]]]:
+    """Say who ended best, and of which others that is not sure; rows of `versus`. groups: best first."""
+    done = {label: found for label, runs in groups.items() if (found := [run for run in runs if run.status == "done"])}
     if not done:
         return "No run has finished yet.", []
-    best, *others = done
-    if not others:
-        return before_and_after(done[best])
-    differences = {label: to_best(done[best], done[label]) for label in others}
-    rows = [row("group", label, runs, "final", best, differences.get(label)) for label, runs in done.items()]
-    return verdict(best, done[best], differences), rows
-
-
-def row(title: str, name: str, runs: Sequence[Run], part: str, reference: str, minus: Interval | None) -> Row:
-    found: Row = {title: name, "runs": len(runs), "pass@1 %": printed(runs, "pass@1", part)}
-    if REWARD in headlines(runs):
-        found["mean reward"] = printed(runs, REWARD, part)
-    return found | ({} if minus is None else {f"minus {reference}": minus.percent(sign=True), "over": minus.over})
-
-
-def to_best(best: Sequence[Run], runs: Sequence[Run]) -> Interval | None:
-    """A group's final pass@1 minus the best one's, paired; None without a common seed, test or verdicts."""
-    try:
-        if len({gold_answers(run) for run in (*best, *runs)}) > 1:
-            return None
-        pair = [Runs([record(run) for run in members]) for members in (best, runs)]
-    except TOPRError:
-        return None
-    return difference(pair[0], pair[1])
-
-
-def verdict(best: str, runs: Sequence[Run], differences: Mapping[str, Interval | None]) -> str:
-    """Say who ended best, and of which others that is not sure."""
+    best, runs = next(iter(done.items()))
     ended = f"{printed(runs, 'pass@1')} % pass@1 ({plural(len(runs), 'run')})"
-    known = {label: each for label, each in differences.items() if each is not None and not math.isnan(each.high)}
-    if not known:
-        return f"{best} has the highest number, {ended}, but no other shares a seed, the test and its verdicts with it."
-    said = [f"{best} ended best: {ended}."]
-    close = [label for label, each in known.items() if each.high >= 0]
-    if unknown := [label for label in differences if label not in known]:
-        said.append(f"Not compared, for want of a common seed, test or verdicts: {listed(unknown)}.")
-    if close:
-        said.append(f"Not told apart from it: {listed(close)}.")
-    if len(known) > len(close):
-        said.append("The others ended below it, each beyond its own 95 % interval.")
-    if any(each.seeds < 2 for each in known.values()):
-        said.append("Where one seed is compared, nothing is said of other seeds.")
-    return " ".join(said)
+    if len(done) == 1:
+        return f"{best} went from {printed(runs, 'pass@1', 'base')} to {ended}{gained(runs)}.", []
+    compared = {label: minus(done[label], runs, "pass@1") for label in done if label != best}
+    known = {label: each for label, each in compared.items() if isinstance(each, Interval)}
+    below = [label for label, each in known.items() if each.high < 0]
+    kinds = {
+        "Below it, each beyond its own 95 % interval": below,
+        "Not told apart from it": [label for label in known if label not in below],
+        "Not compared": [label for label in compared if label not in known],
+    }
+    said = [f"{best} has the highest mean, {ended}."]
+    for words, labels in kinds.items():
+        if labels:
+            rest = [f"{len(labels) - MOST} more"] * (len(labels) > MOST)
+            said.append(f"{words}: {'; '.join([*labels[:MOST], *rest])}.")
+    return " ".join(said), versus(done, dict.fromkeys(done, best), best, "pass@1")
 
 
-def listed(labels: Sequence[str]) -> str:
-    """Some groups by name, a long list cut short."""
-    return "; ".join([*labels[:MOST], *[f"{len(labels) - MOST} more"] * (len(labels) > MOST)])
-
-
-def before_and_after(runs: Sequence[Run]) -> tuple[str, list[Row]]:
-    """Compare base and trained model of runs that differ in seeds alone."""
-    try:
-        gained = gain(Runs([record(run) | record(run, "base") for run in runs]))
-    except TOPRError:  # the verdicts are gone
-        gained = None
-    rows = [row("model", "base", runs, "base", "base", None), row("model", "trained", runs, "final", "base", gained)]
-    before, after = (printed(runs, "pass@1", part) for part in ("base", "final"))
-    said = f"pass@1 went from {before} % to {after} % ({plural(len(runs), 'run')})"
-    said += f", by {gained.percent(sign=True)} points." if gained is not None else "."
-    if len(runs) == 1:
-        said += " The intervals are over test problems; one run says nothing of other seeds."
-    return said, rows
+def gained(runs: Sequence[Run]) -> str:
+    with contextlib.suppress(TOPRError):  # the verdicts are gone
+        if (found := gain(records(runs, "base", "final"))) is not None:
+            return f", by {found.percent(sign=True)} points"
+    return ""

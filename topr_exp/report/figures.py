@@ -5,9 +5,10 @@ A line is a group of runs that differ in nothing but their seeds (or, of a sweep
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +17,8 @@ import pandas as pd
 from topr_exp.evaluation.intervals import Interval, t_half_width
 from topr_exp.report.estimates import Groups, estimate, headlines
 from topr_exp.report.groups import Comparison, tell
-from topr_exp.report.runs import Run
+from topr_exp.report.runs import DAMAGE, Run
 from topr_exp.runtime.files import number
-from topr_exp.types import VERDICTS
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ((), (6, 2), (2, 1.5), (7, 2, 2, 2))
+DASHES: Any = ((), (6, 2), (2, 1.5), (7, 2, 2, 2))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")  # one a line; the last is the base's
 BASE = -1  # the style of a base's line
 MOST_LINES = 10  # of a figure
@@ -40,7 +40,7 @@ STYLE: Any = {
     "figure.constrained_layout.use": True, "lines.linewidth": 1.5, "text.usetex": False, "text.parse_math": False,
     "svg.fonttype": "none",
 }  # fmt: skip
-CURVES = {"training": ("loss", "log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")}  # beside those of tests
+METRICS = ("loss", "log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")  # that curves show, beside those of tests
 RESULTS = ("effective_positive", "baseline", "positive_share", "n_train")  # of the summary, as axes of sweep plots
 KINDS = {  # of a problem's completions -> file, title, x axis, y axis
     "pass@k": ("pass_at_k", "pass@K: any of K correct", "K", "pass@K (%)"),
@@ -52,10 +52,9 @@ KINDS = {  # of a problem's completions -> file, title, x axis, y axis
     "levels": ("levels", "pass@1 by difficulty", "difficulty", "pass@1 (%)"),
 }  # fmt: skip
 INTERVALS = (
-    "Intervals are 95 %: over runs that differ in their seeds and over test problems (crossed random effects); of a "
-    "single run over test problems; of mean rewards, and where verdicts are gone, Student's t over runs. Bands: "
-    "Student's t over three or more runs, of two their range, without the choice of test problems. No interval holds "
-    "the sampling of the training completions, which runs share that differ in `seed` alone."
+    "Shares in percent, intervals 95 %: over seeds and test problems (crossed random effects), of one run over test "
+    "problems; of mean rewards, and where verdicts are gone, Student's t over runs. Bands: Student's t over three or "
+    "more runs, of two their range. No interval holds the sampling of completions that runs share."
 )
 
 
@@ -78,7 +77,7 @@ class Plot:
     caption: str
     x_title: str
     y_title: str
-    lines: list[Line] = field(default_factory=list)
+    lines: list[Line]
     share: bool = True
     whiskers: bool = False  # intervals at points, not along lines
     ticks: tuple[str, ...] = ()  # the names of the places 0, 1, ..., which no line joins
@@ -89,15 +88,13 @@ class Plot:
 
 def plots(comparison: Comparison, groups: Groups) -> list[Plot]:
     """Every plot that these runs have numbers for; groups: best first, of which the first MOST_LINES are shown."""
-    groups, runs, found = dict([*groups.items()][:MOST_LINES]), comparison.runs, list[Plot]()
-    for kind, names in {"test": [*headlines(runs), "invalid"], **CURVES}.items():
-        frames = [run.curves[kind] for run in runs]
-        several = kind == "training" or any(len(frame) > 1 for frame in frames)
-        found += [curve_plot(groups, kind, name) for name in names if several and any(name in each for each in frames)]
-    if any(run.figure("final", "pass@1") is not None for run in runs):
-        found.append(final_plot(groups))
-        found += [kind_plot(groups, kind) for kind in KINDS]
-        found += sweep_plots(comparison)
+    runs, groups = comparison.runs, dict([*groups.items()][:MOST_LINES])
+    found = [curve_plot(groups, "test", name) for name in (*headlines(runs), "invalid")]
+    found = [plot for plot in found if any(len(line.points) > 1 for line in plot.lines)]
+    found += [curve_plot(groups, "training", name) for name in METRICS]
+    done = {label: known for label, each in groups.items() if (known := [run for run in each if run.status == "done"])}
+    if done:
+        found += [final_plot(done), *(kind_plot(done, kind) for kind in KINDS), *sweep_plots(comparison)]
     return [plot for plot in found if plot.lines]
 
 
@@ -107,18 +104,15 @@ def is_share(name: str) -> bool:
 
 
 def curve_plot(groups: Groups, kind: str, name: str) -> Plot:
-    """A number against the updates, a line for each group; of tests those on as many problems as its first run's."""
-    lines = []
+    """A number against the updates, a line for each group."""
+    lines, share = [], is_share(name)
     for i, (label, members) in enumerate(groups.items()):
-        having = [run for run in members if name in run.curves[kind]]
-        asked = [run.curve[0].get("problems") if kind == "test" else None for run in having]
-        single = [thin(run.curves[kind][name]) for run, each in zip(having, asked, strict=True) if each == asked[0]]
-        found = band(single, share=is_share(name))
-        if len(found):  # places that all have
+        single = [thin(run.curves[kind][name]) for run in members if name in run.curves[kind]]
+        if len(found := band(single, share=share)):
             lines.append(Line(f"{label} ({len(single)} runs)" if len(single) > 1 else label, i, found, single))
     caption = f"{name} on test problems while training" if kind == "test" else f"{name} (bins of updates)"
-    title, file = f"{name} (%)" if is_share(name) else name, f"{'curve' if kind == 'test' else kind}_{safe(name)}"
-    return Plot(file, "curves", caption, "optimizer steps", title, lines, share=is_share(name))
+    file = f"{'curve' if kind == 'test' else kind}_{safe(name)}"
+    return Plot(file, "curves", caption, "optimizer steps", f"{name} (%)" if share else name, lines, share=share)
 
 
 def thin(curve: pd.Series[float], points: int = POINTS) -> pd.Series[float]:
@@ -150,52 +144,50 @@ def band(curves: Sequence[pd.Series[float]], *, share: bool = False, between: bo
 
 def final_plot(groups: Groups) -> Plot:
     """Final pass@1, maj@K and invalid share of every group, and pass@1 of its base."""
-    names = [name for name in headlines([run for runs in groups.values() for run in runs]) if is_share(name)]
-    shown = [(name, "final", i) for i, name in enumerate([*names, "invalid"])]
+    names = [*filter(is_share, headlines([run for runs in groups.values() for run in runs])), "invalid"]
     lines = []
-    for name, part, style in [*shown, ("pass@1", "base", BASE)]:
-        found = {i: estimate(members, name, part) for i, members in enumerate(groups.values())}
-        points = {float(i): one for i, one in found.items() if one is not None}
-        if points:
-            lines.append(Line(f"base {name}" if part == "base" else name, style, of_intervals(points)))
+    for style, name, part in [*((i, name, "final") for i, name in enumerate(names)), (BASE, "pass@1", "base")]:
+        found = {float(i): estimate(members, name, part) for i, members in enumerate(groups.values())}
+        lines.append(Line(f"base {name}" if part == "base" else name, style, of_intervals(found)))
     ticks = tuple(label if len(label) < LONGEST_TICK else f"{label[: LONGEST_TICK - 1]}…" for label in groups)
+    lines = [line for line in lines if len(line.points)]
     return Plot("final", "result", "before and after training", "", "%", lines, whiskers=True, ticks=ticks)
 
 
-def of_intervals(points: Mapping[float, Interval]) -> pd.DataFrame:
+def of_intervals(points: Mapping[float, Interval | None]) -> pd.DataFrame:
     """Estimates at their places as one line."""
-    return pd.DataFrame({x: {"mean": one.value, "low": one.low, "high": one.high} for x, one in points.items()}).T
+    known = {x: {"mean": one.value, "low": one.low, "high": one.high} for x, one in points.items() if one is not None}
+    return pd.DataFrame(known).T
 
 
 def kind_plot(groups: Groups, kind: str) -> Plot:
     """A statistic of KINDS, of every base and of every group after training."""
-    bases: dict[Any, tuple[str, Sequence[Run]]] = {}  # figures -> the first group that began with them
-    for label, runs in groups.items():
-        if None not in (began := tuple(runs[0].figure("base", name) for name in ("pass@1", *VERDICTS))):
-            bases.setdefault(began, (label, runs))
-    parts = [(f"base of {label}" if len(bases) > 1 else "base", BASE, runs, "base") for label, runs in bases.values()]
-    parts += [(label, i, runs, "final") for i, (label, runs) in enumerate(groups.items())]
-    lines = []
-    for label, style, members, part in parts:
-        known = [found for run in members if len(found := of_problems(run.summary.get(part), kind))]
-        if known:
-            same = all(found["mean"].equals(known[0]["mean"]) for found in known)  # as a base is for all seeds
-            points = known[0] if same else band([found["mean"] for found in known], share=True)
-            lines += [Line(label, style, points)] if len(points) else []
     name, caption, x_title, y_title = KINDS[kind]
-    return Plot(name, "samples", caption, x_title, y_title, lines)
+    bases: dict[Any, Line] = {}  # by their figures: as a rule all groups began with one
+    lines = []
+    for i, (label, runs) in enumerate(groups.items()):
+        base, *known = (of_problems(each, kind) for each in [runs[0].summary.get("base"), *map(final, runs)])
+        bases.setdefault(tuple(base["mean"]), Line(f"base of {label}", BASE, base))
+        same = all(found.equals(known[0]) for found in known)  # completions, or a single run
+        lines.append(Line(label, i, known[0] if same else band([found["mean"] for found in known], share=True)))
+    began = [replace(line, name="base" if len(bases) == 1 else line.name) for line in bases.values()]
+    return Plot(name, "samples", caption, x_title, y_title, [line for line in began + lines if len(line.points)])
+
+
+def final(run: Run) -> Any:
+    return run.summary.get("final")
 
 
 def of_problems(figures: Any, kind: str) -> pd.DataFrame:
     """pass@K, maj@K, the histogram of correct completions or pass@1 by difficulty of an evaluation; may be empty."""
-    found = figures.get(kind) if isinstance(figures, dict) else None
     rows: dict[int, Any] = {}
-    if isinstance(found, list) and all(type(count) is int and count >= 0 for count in found) and sum(found):
-        rows = {x: {"mean": count / sum(found)} for x, count in enumerate(found)}
-    elif isinstance(found, dict):
-        names = {"mean": "pass@1" if kind == "levels" else "value", "low": "low", "high": "high"}
-        known = {int(k): point for k, point in found.items() if k.isdecimal() and isinstance(point, dict)}
-        rows = {x: {end: number(known[x].get(name)) for end, name in names.items()} for x in sorted(known)}
+    with contextlib.suppress(*DAMAGE):
+        if kind == "correct_histogram":
+            rows = {x: {"mean": float(count) / sum(figures[kind])} for x, count in enumerate(figures[kind])}
+        else:
+            names = {"mean": "pass@1" if kind == "levels" else "value", "low": "low", "high": "high"}
+            points = {int(k): point for k, point in figures[kind].items()}
+            rows = {x: {end: number(points[x].get(name)) for end, name in names.items()} for x in sorted(points)}
     table = pd.DataFrame.from_dict(rows, orient="index", dtype=float)
     return table.reindex(columns=["mean", "low", "high"]).dropna(subset="mean")
 
@@ -205,19 +197,17 @@ def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
 
     Groups that differ in it alone are one line.
     """
-    runs = comparison.runs
     for axis in dict.fromkeys([*RESULTS, *comparison.differing]):  # p~ and p first: what the paper sweeps
-        places = {run.name: run.figure(axis) if axis in RESULTS else number(run.settings.get(axis)) for run in runs}
-        if len({place for place in places.values() if place is not None}) < 3:
-            continue
         own = {"effective_positive", "baseline"} if axis in ("effective_positive", "baseline") else {axis}
         rows: dict[str, dict[float, Interval]] = {}
         for members in comparison.groups.values():
-            known = [place for run in members if (place := places[run.name]) is not None]
-            found = estimate(members, "pass@1")
+            places = [run.figure(axis) if axis in RESULTS else number(run.settings.get(axis)) for run in members]
+            known, found = [place for place in places if place is not None], estimate(members, "pass@1")
             if known and found is not None:
                 label = ", ".join(tell(key, members[0]) for key in comparison.keys if key not in own)
                 rows.setdefault(label or "all runs", {})[float(np.mean(known))] = found
+        if len({place for row in rows.values() for place in row}) < 3:
+            continue
         lines = [Line(label, i, of_intervals(points).sort_index()) for i, (label, points) in enumerate(rows.items())]
         lines = sorted(lines, key=lambda line: -len(line.points))[:MOST_LINES]  # those with most points
         title = {"effective_positive": "effective proportion of positives p~"}.get(axis, axis)
@@ -232,25 +222,25 @@ def safe(name: str) -> str:
 # ---- from plots to files
 
 
-def draw_files(found: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, str]]:
-    """Draw plots: the files (PDF and PNG with their captions) by name, and each as SVG by its plot's, for the page."""
+def draw_files(found: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, tuple[Plot, str]]]:
+    """Draw plots: the files (PDF and PNG with their captions) by name, and each plot with its SVG for the page."""
     import matplotlib as mpl
 
-    files, drawings = {}, {}
+    captions = "\n".join([*(f"{plot.name}: {plot.caption}" for plot in found), "", INTERVALS, ""])
+    files, drawings = {"captions.txt": captions.encode()}, {}
     for plot in found:
         with mpl.rc_context({**STYLE, "svg.hashsalt": plot.name}):  # ids that no other figure of the page has
             figure = draw(plot)
             # Without a legend, which the page has. No date inside, so that the same runs give the same files.
             svg = saved(figure, "svg", {"Date": None, "Creator": None}).decode()
-            drawings[plot.name] = svg[svg.index("<svg") :]
+            drawings[plot.name] = plot, svg[svg.index("<svg") :]
             if len(plot.lines) > 1:
                 figure.set_size_inches(7.2, 3.3)
                 figure.set_layout_engine("constrained")
                 figure.legend(loc="outside right upper")
             files[f"{plot.name}.pdf"] = saved(figure, "pdf", {"CreationDate": None})
             files[f"{plot.name}.png"] = saved(figure, "png", {})
-    captions = [f"{plot.name}: {plot.caption}" for plot in found]
-    return files | {"captions.txt": "\n".join([*captions, "", INTERVALS, ""]).encode()}, drawings
+    return files, drawings
 
 
 def saved(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
@@ -280,18 +270,18 @@ def draw(plot: Plot) -> Figure:
     for i, line in enumerate(plot.lines):
         x, (mean, low, high) = line.points.index.to_numpy(float), scale * line.points.to_numpy(float).T
         style = series_style(line.style)
-        marker: Any = {"marker": MARKERS[line.style % len(MARKERS)], "markersize": 4} if len(x) < 25 else {}
+        color = style["color"]
         artists: list[Artist] = []
         if plot.whiskers:
             x = x + (i - (len(plot.lines) - 1) / 2) * width
-            bars = ax.errorbar(x, mean, [mean - low, high - mean], fmt="none", ecolor=style["color"], capsize=2)
+            bars = ax.errorbar(x, mean, [mean - low, high - mean], fmt="none", ecolor=color, capsize=2)
             artists += bars.get_children()
         else:
-            artists.append(ax.fill_between(x, low, high, color=style["color"], alpha=0.15, lw=0))
+            artists.append(ax.fill_between(x, low, high, color=color, alpha=0.15, lw=0))
         for one in line.single if len(line.single) > 1 else ():
-            artists += ax.plot(one.index, scale * one, color=style["color"], lw=0.5, alpha=0.5)
-        joined: Any = {"color": style["color"], "ls": ""} if plot.ticks else style
-        artists += ax.plot(x, mean, label=line.name, **joined, **marker)
+            artists += ax.plot(one.index, scale * one, color=color, lw=0.5, alpha=0.5)
+        marker: Any = {"marker": MARKERS[line.style % len(MARKERS)], "markersize": 4} if len(x) < 25 else {}
+        artists += ax.plot(x, mean, label=line.name, **marker, **({"color": color, "ls": ""} if plot.ticks else style))
         for j, artist in enumerate(artists):
             artist.set_gid(f"{plot.name}.{i}.{j}")
     if plot.x_title == "K":

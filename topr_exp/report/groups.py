@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from topr_exp.config.identity import NOT_IDENTITY
 from topr_exp.report.results import gold_answers
@@ -13,16 +14,13 @@ from topr_exp.report.runs import Run
 from topr_exp.runtime.exit_status import printable
 from topr_exp.types import TOPRError
 
-if TYPE_CHECKING:
-    from pandas import DataFrame, Series
-
-IGNORED = (*NOT_IDENTITY, "evaluation.every", "evaluation.problems")  # no part of a result
+IGNORED = (*NOT_IDENTITY, "evaluation.every")  # no part of a result
 SEEDS = ("seed", "sampler.seed", "data.seed")  # runs that differ in these alone are repetitions
 TEST = "data.test"  # no setting: numbers the test problems, where those of some runs are known to differ
 FIRST = (
     "algo.name", "data.name", "model.name", "compose.name", "compose.positive_share", "effective_positive", "baseline",
 )  # fmt: skip
-SHORT = {"effective_positive": "p~", "baseline": "c", "compose.positive_share": "p", "data.seed": "data.seed"}
+SHORT = {"effective_positive": "p~", "baseline": "c", "compose.positive_share": "p"}
 MISSING = "–"
 
 
@@ -33,7 +31,7 @@ class Comparison:
     groups: dict[str, list[Run]]  # label -> repetitions, in the order of their settings, each identity once
     keys: list[str]  # settings that tell the groups apart
     differing: list[str]  # those with more than one value, seeds and what does not matter left out
-    fixed: dict[str, Any]  # those that all share
+    fixed: list[str]  # those that all share
     repeats: dict[str, str]  # run -> the one in its group with the same settings and seeds, which is counted
     runs: Sequence[Run]
 
@@ -62,15 +60,15 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
     varied = table.columns[table.nunique() > 1]
     names = [key for key in table if not any(key == name or key.startswith(f"{name}.") for name in IGNORED)]
     differing = [key for key in names if key in varied and key not in SEEDS]
-    first = known[0].settings if known else {}
-    fixed = {key: first[key] for key in names if key not in varied and key in first}
-    table[TEST] = number_tests(known)
+    fixed = [key for key in names if key not in varied and key not in SEEDS]
+    golds = pd.Series([golds_of(run) for run in known], dtype=object)
+    table[TEST] = pd.Series(golds.factorize()[0] + 1) * (golds.nunique() > 1)  # 0 for all, and where it is not known
     for run, test in zip(known, table[TEST], strict=True):
         run.settings[TEST] = test or None
-    keys = telling(differing, table)
-    if not follows(TEST, keys, table):
-        by_seed = follows("data.seed", [*keys, TEST], table) and follows(TEST, [*keys, "data.seed"], table)
-        keys.append("data.seed" if by_seed else TEST)
+    keys: list[str] = []  # that tell runs apart; the others follow from them
+    for key in (*differing, TEST):
+        if not (table.groupby(keys or (lambda _: 0))[key].nunique() <= 1).all():
+            keys.append(key)
     draws = [tuple(exact(run.settings.get(key)) for key in SEEDS) for run in runs]
     for run, draw in zip(runs, draws, strict=True):
         run.group, run.draw = label(run, keys), sorted({*draws}).index(draw)
@@ -84,19 +82,10 @@ def group_runs(runs: Sequence[Run]) -> Comparison:
     return Comparison(members, keys, list(dict.fromkeys([*differing, *keys])), fixed, repeats, runs)
 
 
-def number_tests(runs: Sequence[Run]) -> Series[int]:
-    """Number the test problems of runs; 0 for all where there is one test, and for runs whose test is not known."""
-    import pandas as pd
-
-    golds = pd.Series([golds_of(run) for run in runs], dtype=object)
-    return pd.Series(golds.factorize()[0] + 1) * (golds.nunique() > 1)
-
-
 def golds_of(run: Run) -> str | None:
-    try:
+    with contextlib.suppress(TOPRError):
         return gold_answers(run)
-    except TOPRError:
-        return None
+    return None
 
 
 def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -119,20 +108,6 @@ def exact(value: Any) -> str:
     """A value as it is compared; a whole number is the same with and without a point."""
     whole = isinstance(value, float) and value.is_integer()
     return json.dumps(int(value) if whole else value, sort_keys=True, default=str)
-
-
-def telling(names: Iterable[str], table: DataFrame) -> list[str]:
-    """Those of the settings that tell runs apart; the others follow from them."""
-    keys: list[str] = []
-    for key in names:
-        if not follows(key, keys, table):
-            keys.append(key)
-    return keys
-
-
-def follows(key: str, others: list[str], table: DataFrame) -> bool:
-    """Check that the values of `others` decide that of `key` in all runs."""
-    return bool((table.groupby(others or (lambda _: 0))[key].nunique() <= 1).all())
 
 
 def order(value: Any) -> tuple[int, float, str]:

@@ -7,34 +7,33 @@ and every request.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import pandas as pd
 
 from topr_exp.report.estimates import Groups, ranking
-from topr_exp.report.figures import INTERVALS, Plot, series_style
-from topr_exp.report.groups import MISSING, Comparison, text
-from topr_exp.report.runs import Run
+from topr_exp.report.figures import INTERVALS, MOST_LINES, Plot, series_style
+from topr_exp.report.groups import MISSING, Comparison
+from topr_exp.report.runs import DAMAGE, Run
 from topr_exp.report.tables import group_rows, run_rows
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import plural
-from topr_exp.runtime.files import number
 
-HERE = Path(__file__).parent
 MOST_COMPLETIONS, LEAST_COMPLETIONS = 3000, 10  # of all runs together, and of a run
 LONGEST_TEXT = 4000
 SECTIONS = {
     "result": "Result", "curves": "Curves", "overview": "Overview", "runs": "Runs", "sweep": "Sweep",
-    "samples": "K completions, and problems by correct ones", "settings": "Settings that differ",
+    "samples": "K completions, and problems by correct ones", "settings": "Settings",
     "completions": "Completions",
 }  # fmt: skip
-HELD = ("algo.name", "data.name", "data.source", "model.name", "compose.name", "optim.lr")  # named where all share them
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'"
 
 
@@ -42,41 +41,35 @@ def render_page(
     title: str,
     comparison: Comparison,
     groups: Groups,
-    notes: Sequence[str],
-    plots: Sequence[Plot],
-    drawings: Mapping[str, str],
+    drawings: Mapping[str, tuple[Plot, str]],
 ) -> str:
-    """Render the whole page; groups: best first."""
-    style, script = ((HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    """Render the whole page; groups: best first; drawings: plots with their SVG, by name."""
+    page, script = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.html", "page.js"))
     policy = POLICY.format(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
     runs = comparison.runs
+    sentence, rows = ranking(groups)
     parts = {
-        "result": result(groups),
-        "overview": overview(comparison, groups, notes),
+        "result": f"<p><strong>{escape(sentence)}</strong></p>\n" + (table("ranking", rows) if rows else ""),
+        "overview": overview(comparison, groups),
         "runs": filtered("runs", "words, as in topr seed=1") + table("runs", run_rows(comparison)),
         "settings": settings(comparison),
         "completions": completions(runs),
     }
-    for plot in plots:
-        parts[plot.section] = parts.get(plot.section, "") + figure(plot, drawings[plot.name])
+    for plot, drawing in drawings.values():
+        parts[plot.section] = parts.get(plot.section, "") + figure(plot, drawing)
     known = {name: head for name, head in SECTIONS.items() if name in parts}
-    sections = "".join(
-        f'<section id="{name}"><h2>{head}</h2>\n{parts[name]}</section>\n' for name, head in known.items()
-    )
-    states = Counter(run.status for run in runs)
+    states = ", ".join(f"{count} {state}" for state, count in Counter(run.status for run in runs).items())
     differs = f"; they differ in {', '.join(comparison.keys)}" if comparison.keys else ""
-    subtitle = (
-        f"{plural(len(runs), 'run')} ({', '.join(f'{count} {state}' for state, count in states.items())}) in "
-        f"{plural(len(groups), 'group')}{differs}. Made {time.strftime('%Y-%m-%d %H:%M')}."
-    )
-    links = " ".join(f'<a href="#{name}">{head.partition(" ")[0]}</a>' for name, head in known.items())
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        f"<header><h1>{escape(title)}</h1><p>{escape(subtitle)}</p><nav>{links}</nav></header>\n"
-        f"<main>\n{sections}</main>\n<script>{script}</script>\n</body>\n</html>\n"
+    return Template(page).substitute(
+        policy=policy,
+        script=script,
+        title=escape(title),
+        subtitle=escape(f"{plural(len(runs), 'run')} ({states}) in {plural(len(groups), 'group')}{differs}."),
+        made=time.strftime("%Y-%m-%d %H:%M"),
+        links=" ".join(f'<a href="#{name}">{head.partition(" ")[0]}</a>' for name, head in known.items()),
+        sections="".join(
+            f'<section id="{name}"><h2>{head}</h2>\n{parts[name]}</section>\n' for name, head in known.items()
+        ),
     )
 
 
@@ -90,10 +83,6 @@ def table(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
 def filtered(name: str, search: str) -> str:
     box = f'<input type="search" data-in="{name}" placeholder="{search}">'
     return f"<p><label>filter {box}</label> <output></output></p>\n"
-
-
-def paragraph(words: str, title: str = "") -> str:
-    return f"<p>{f'<strong>{escape(title)}: </strong>' if title else ''}{escape(words)}</p>\n"
 
 
 def folded(title: str, content: str, *, is_open: bool = False) -> str:
@@ -110,38 +99,26 @@ def figure(plot: Plot, drawing: str) -> str:
     return folded(plot.caption, f"<figure>{drawing}<figcaption>{boxes}</figcaption></figure>", is_open=True)
 
 
-# ---- sections
-
-
-def result(groups: Groups) -> str:
-    sentence, rows = ranking(groups)
-    return f"<p><strong>{escape(sentence)}</strong></p>\n" + (table("ranking", rows) if rows else "")
-
-
-def overview(comparison: Comparison, groups: Groups, notes: Sequence[str]) -> str:
-    """Notes on damage, what was held fixed, and the figures of each group."""
-    told = [*(f"{run.name}: {note}" for run in comparison.runs for note in run.notes), *notes]
+def overview(comparison: Comparison, groups: Groups) -> str:
+    """Notes on damage, what else is known of the runs, and the figures of each group."""
+    told = [f"{run.name}: {note}" for run in comparison.runs for note in run.notes]
+    if len(groups) > MOST_LINES:
+        told.append(f"figures show the {MOST_LINES} of {len(groups)} groups with the highest final pass@1")
     items = "".join(f"<li>{escape(note)}</li>" for note in told)
     found = folded(f"{plural(len(told), 'note')} about these folders", f"<ul>{items}</ul>", is_open=len(told) < 6)
-    said = "".join(paragraph(words, title) for title, words in facts(comparison).items())
-    return (
-        (found if told else "")
-        + said
-        + table("groups", group_rows(comparison, groups))
-        + paragraph(f"Shares in percent. {INTERVALS}")
-    )
+    said = "".join(f"<p><strong>{title}: </strong>{escape(words)}</p>\n" for title, words in facts(comparison).items())
+    return (found if told else "") + said + table("groups", group_rows(comparison, groups)) + f"<p>{INTERVALS}</p>\n"
 
 
 def facts(comparison: Comparison) -> dict[str, str]:
-    tests, commits = set(), set()
-    for run in comparison.runs:
-        if run.evaluations:
-            asked = run.evaluations[-1]
-            tests.add(f"{asked.get('problems')} problems, {asked.get('samples')} completions each")
-        if commit := run.environment.get("git_commit"):
-            commits.add(f"{commit!s:.10}{' with uncommitted changes' if run.environment.get('git_dirty') else ''}")
+    """What may be why runs end where they do, and where they come from."""
+    asked = [run.evaluations[-1] for run in comparison.runs if run.evaluations]
+    made = [run.environment for run in comparison.runs if run.environment.get("git_commit")]
+    tests = {f"{one.get('problems')} problems, {one.get('samples')} completions each" for one in asked}
+    commits = {
+        f"{one['git_commit']!s:.10}{' with uncommitted changes' if one.get('git_dirty') else ''}" for one in made
+    }
     found = {
-        "held fixed": ", ".join(f"{key} {text(comparison.fixed[key])}" for key in HELD if key in comparison.fixed),
         "also differs": comparison.confounded,
         "counted once": "; ".join(f"{one} and {other}" for one, other in comparison.repeats.items()),
         "tested on": "; ".join(sorted(tests)),
@@ -151,14 +128,12 @@ def facts(comparison: Comparison) -> dict[str, str]:
 
 
 def settings(comparison: Comparison) -> str:
-    counts = {key: Counter(comparison.texts(key)) for key in comparison.differing}
+    counts = {key: Counter(comparison.texts(key)) for key in (*comparison.differing, *comparison.fixed)}
     rows = [
         {"setting": key, "values (runs)": ", ".join(f"{value} ({n})" for value, n in sorted(each.items()))}
         for key, each in counts.items()
     ]
-    fixed = [{"setting": key, "value": text(value)} for key, value in comparison.fixed.items()]
-    differing = table("settings", rows) if rows else paragraph("The runs have the same settings, seeds apart.")
-    return differing + folded("settings that all runs share", table("fixed", fixed))
+    return folded("all settings, first those that differ", table("settings", rows)) if rows else ""
 
 
 # ---- completions
@@ -169,27 +144,24 @@ def completions(runs: Sequence[Run]) -> str:
     room = max(LEAST_COMPLETIONS, MOST_COMPLETIONS // len(runs))
     cards, total = [], sum(len(run.completions) for run in runs)
     for run in [run for run in runs if run.completions]:
-        kinds = pd.DataFrame([(each["set"], each["iteration"], each["verdict"]) for each in run.completions])
-        in_turn = kinds.groupby([0, 1, 2]).cumcount().sort_values(kind="stable").index
-        cards += [card(run, run.completions[i]) for i in in_turn[:room]]
-    if not total:
-        return paragraph("These runs keep no completions.")
-    left = total - len(cards)
-    more = paragraph(f"{left} more completions are in the run folders (completions.jsonl).") if left else ""
-    return more + filtered("completions", "words, as in verdict=correct set=test") + f"<div>{''.join(cards)}</div>"
+        kinds = pd.DataFrame(run.completions).groupby(["set", "iteration", "verdict"])
+        cards += [card(run, run.completions[i]) for i in kinds.cumcount().sort_values(kind="stable").index[:room]]
+    told = f"{len(cards)} of {total} completions; all are in the run folders (completions.jsonl)"
+    return (
+        f"<p>{told}</p>\n{filtered('completions', 'words, as in verdict=correct set=test')}<div>{''.join(cards)}</div>"
+    )
 
 
 def card(run: Run, entry: Record) -> str:
-    known = entry["logp"] if isinstance(entry.get("logp"), dict) else {}
-    places = {int(k): value for k, v in known.items() if k.isdecimal() and (value := number(v)) is not None}
-    logp = [places[place] for place in sorted(places)]
     facts = {
         "verdict": entry["verdict"], "run": run.name, "set": entry["set"], "iteration": entry["iteration"],
         "difficulty": entry.get("level"), "subject": entry.get("subject"), "gold": entry.get("gold"),
-        "answer": entry.get("answer"), "log π": f"{logp[-1]:.2f}" if logp else None,
-        "log-ratio": f"{logp[-1] - logp[0]:.2f}" if len(logp) > 1 else None,
-        "truncated": entry.get("truncated") or None, "trained on": entry.get("trained_on"),
+        "answer": entry.get("answer"), "truncated": entry.get("truncated") or None,
+        "trained on": entry.get("trained_on"),
     }  # fmt: skip
+    with contextlib.suppress(*DAMAGE):
+        known = [value for _, value in sorted(entry["logp"].items(), key=lambda one: int(one[0]))]
+        facts |= {"log π": f"{known[-1]:.2f}", "log-ratio": f"{known[-1] - known[0]:.2f}"}
     said = " · ".join(f"{name}={cut(str(value))}" for name, value in facts.items() if value is not None)
     return folded(said, "".join(f"<pre>{escape(cut(entry[name]))}</pre>" for name in ("question", "completion")))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
-from topr_exp.runtime.exit_status import printable, warn
+from topr_exp.runtime.exit_status import plural, printable, warn
 from topr_exp.runtime.files import MISSING, number, read_lines, read_object
 from topr_exp.types import TOPRError
 
@@ -20,12 +20,13 @@ MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a fold
 # Folders of a run or of an output folder that hold none.
 INSIDE = ("model", "store", "wandb", "tensorboard", "checkpoints", "report")
 DEPTH = 4  # levels below a given folder that are searched
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, OSError)  # of a reader
 NOT_CURVES = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")
 
 
 @dataclass
 class Run:
-    """One run folder; `groups.group_runs` sets the last three fields."""
+    """One run folder; `groups.group_runs` sets settings, group and draw."""
 
     path: Path
     name: str
@@ -41,6 +42,7 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict)  # the config by dotted key
     group: str = ""
     draw: int = 0  # a number for its seeds, the same for runs in which all of them are
+    tested: dict[str, Record] = field(default_factory=dict)  # base and final, problem by problem, once they are read
 
     @cached_property
     def curves(self) -> dict[str, DataFrame]:
@@ -107,7 +109,7 @@ def read_run(path: Path) -> Run:
     stored = load(run, "config.json")
     if isinstance(resolved := stored.get("resolved"), dict):
         run.config = resolved
-    if stored and not run.config:
+    elif stored:
         run.notes.append("config.json has no resolved settings (another version's?)")
     run.environment = load(run, "environment.json", expected=False)
     run.summary = load(run, "summary.json", expected=done)
@@ -115,19 +117,16 @@ def read_run(path: Path) -> Run:
         run.summary[part] = run.summary[part] if isinstance(run.summary[part], dict) else {}
     read_records(run, done)
     if not run.summary and run.evaluations:
-        run.summary = {"base": run.evaluations[0]}  # so far
-        run.summary |= {"final": run.evaluations[-1]} if len(run.evaluations) > 1 else {}
-    ends = ["base", "final"] if done else ["base"]
-    if run.summary and (lacking := [part for part in ends if run.figure(part, "pass@1") is None]):
-        run.notes.append(f"no pass@1 of the {' and '.join(lacking)} in its results (another version's?)")
+        run.summary = dict(zip(("base", "final"), (run.evaluations[0], *run.evaluations[1:][-1:]), strict=False))
+    if run.summary and any(run.figure(part, "pass@1") is None for part in (["base", "final"] if done else ["base"])):
+        run.notes.append("no pass@1 in its results (another version's?)")
     if note := run.summary.get("note"):  # what the run itself warned of
         run.notes.append(str(note))
     if done:
         run.status = "done"
         return run
     if (error := path / "error.txt").is_file():
-        words = error.read_text(encoding="utf-8", errors="replace").splitlines()
-        run.notes.append(f"failed: {words[0][:300] if words else 'no reason given'}")
+        run.notes.append(f"failed: {error.read_text(encoding='utf-8', errors='replace').partition(chr(10))[0][:300]}")
     if isinstance(said := load(run, "state.json", expected=False).get("status"), str):
         run.status = said
     run.notes.append(f"not finished ({len(run.updates)} updates logged)")
@@ -162,7 +161,7 @@ def lines(run: Run, name: str, is_valid: Callable[[Record], bool], done: bool) -
     records, damaged = read_lines(run.path / name, growing=not done)
     valid = [record for record in records if is_valid(record)]
     if count := damaged + len(records) - len(valid):
-        run.notes.append(f"{name}: {count} line{'s' if count > 1 else ''} left out, damaged or another version's")
+        run.notes.append(f"{name}: {plural(count, 'line')} left out, damaged or another version's")
     elif done and not records:
         run.notes.append(f"{name} is missing or holds nothing")
     return valid

@@ -1,4 +1,4 @@
-"""Runs and groups as data frames, and these as CSV and LaTeX."""
+"""Runs and groups as data frames, and these as CSV, LaTeX and rows for people."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         seconds = run.summary.get("seconds")
         spent = [number(one) or 0.0 for one in seconds.values()] if isinstance(seconds, dict) else []
+        told = {f"{key} (setting)" if key in (*OF_SUMMARY, *OF_RUN) else key: run.settings[key] for key in run.settings}
         rows.append(
             {"run": run.name, "folder": str(run.path), "status": run.status, "notes": run.notes, "group": run.group}
-            | {setting_column(key): value for key, value in run.settings.items()}
+            | told
             | {name: run.figure(name) for name in OF_SUMMARY}
             | {"updates": len(run.updates), "seconds": sum(spent) if spent else None}
             | estimates([run], names)
@@ -34,8 +35,13 @@ def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("run")
 
 
-def setting_column(key: str) -> str:
-    return f"{key} (setting)" if key in (*OF_SUMMARY, *OF_RUN) else key
+def groups_frame(comparison: Comparison) -> pd.DataFrame:
+    """A row a group: means over its runs with 95 % intervals, and what the intervals are over."""
+    names, rows = [*headlines(comparison.runs), *VERDICTS], []
+    for label, runs in comparison.groups.items():
+        keys = {key: text(runs[0].settings.get(key)) for key in comparison.keys}
+        rows.append({"group": label, **keys, "runs": len(runs)} | estimates(runs, names))
+    return pd.DataFrame(rows).set_index("group")
 
 
 def estimates(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
@@ -49,28 +55,9 @@ def estimates(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
     return row
 
 
-def runs_csv(comparison: Comparison) -> str:
-    """The settings that differ, what was trained on, and the figures of each run."""
-    runs = comparison.runs
-    frame, keys = runs_frame(runs), dict.fromkeys([*comparison.differing, "seed"])
-    settings = {setting_column(key): [text(run.settings.get(key)) for run in runs] for key in keys}
-    figures = [name for name in frame if name.startswith(("base_", "final_"))]
-    shown = ["folder", "status", "group", *settings, *OF_SUMMARY, *figures]
-    return as_csv(frame.assign(**settings)[shown].reset_index())
-
-
-def groups_csv(comparison: Comparison) -> str:
-    """A row a group: means over its runs with 95 % intervals, and what the intervals are over."""
-    names, rows = [*headlines(comparison.runs), *VERDICTS], []
-    for label, runs in comparison.groups.items():
-        keys = {key: text(runs[0].settings.get(key)) for key in comparison.keys}
-        rows.append({"group": label, **keys, "runs": len(runs)} | estimates(runs, names))
-    return as_csv(pd.DataFrame(rows))
-
-
 def as_csv(frame: pd.DataFrame) -> str:
     """CSV that a spreadsheet shows and does not compute: text that looks like a formula gets an apostrophe."""
-    safe = frame.map(lambda cell: f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULAS) else cell)
+    safe = frame.reset_index().map(lambda cell: f"'{cell}" if str(cell).startswith(FORMULAS) else cell)
     return str(safe.to_csv(index=False, lineterminator="\n"))
 
 
@@ -90,14 +77,12 @@ def group_rows(comparison: Comparison, groups: Groups) -> list[dict[str, Any]]:
 
 
 def run_rows(comparison: Comparison) -> list[dict[str, Any]]:
-    rows = []
-    for run in comparison.runs:
-        keys = {key: text(run.settings.get(key)) for key in [*comparison.keys, "seed"]}
-        found = {name: run.figure(name) for name in OF_SUMMARY if name not in keys}
-        numbers = {name: f"{value:.4g}" for name, value in found.items() if value is not None}
-        status = {"run": run.name, "status": run.status, "updates": len(run.updates)}
-        rows.append(status | keys | scores(comparison, [run]) | numbers)
-    return rows
+    return [
+        {"run": run.name, "status": run.status, "updates": len(run.updates)}
+        | {key: text(run.settings.get(key)) for key in [*comparison.keys, "seed"]}
+        | scores(comparison, [run])
+        for run in comparison.runs
+    ]
 
 
 def scores(comparison: Comparison, runs: Sequence[Run]) -> dict[str, str]:

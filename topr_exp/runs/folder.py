@@ -17,7 +17,7 @@ from topr_exp.runs import attempt
 from topr_exp.runs.records import Evaluations, Metrics
 from topr_exp.runtime import distributed, progress
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.runtime.files import disk_errors, guarded, read_object, write_json, write_text, write_whole
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.types import TOPRError
@@ -120,9 +120,10 @@ class RunFolder:
 
     # ---- what it says, and what it ends with
 
-    def read(self, name: str) -> dict[str, Any]:
-        """A JSON object of the folder; {} where it is absent or, with one warning, damaged."""
+    def read(self, name: str, *keys: str) -> dict[str, Any]:
+        """A JSON object of the folder; {} where it is absent or, with one warning, damaged. keys: some that it has."""
         found = read_object(path := self.path / name)[0]
+        found = found if found.keys() >= {*keys} else {}
         if not found and path.exists() and name not in self._damaged:
             self._damaged.add(name)
             warn(f"{path} is damaged")
@@ -137,11 +138,19 @@ class RunFolder:
 
     def finished(self) -> dict[str, Any]:
         """The summary of a run that finished before; warns of what its files lost."""
-        if lost := self.metrics.missing():
+        for lost in self.lost():
             warn(f"{self.path}: {lost}")
-        if damaged := self.evaluations.damaged():
-            warn(f"{self.evaluations.path}: {damaged} damaged")
         return self.read("summary.json")
+
+    def lost(self) -> Iterator[str]:
+        """Name what damage took from the records, in words."""
+        if updates := self.metrics.missing():
+            yield f"metrics.jsonl lacks {plural(updates, 'update')}"
+        iterations, every = self._config.iterations, self._config.evaluation.every
+        if points := self.evaluations.missing(self.metrics.updates(), every, iterations):
+            yield f"eval.jsonl lacks {plural(points, 'evaluation')}"
+        if damaged := self.evaluations.damaged():
+            yield f"eval.jsonl has {plural(damaged, 'damaged line')}"
 
     @property
     def done(self) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.runtime.files import disk_errors, read_lines, write_text
 
 Record = dict[str, Any]
@@ -36,10 +36,10 @@ class Metrics:
     @main_process_only
     def rewind(self, iteration: int, step: int) -> None:
         """Drop the lines after `step` of `iteration`, to write them again; a warning counts lost ones before."""
-        kept = {place: record for place, record in self._updates().items() if place <= (iteration, step)}
+        kept = {place: record for place, record in self.updates().items() if place <= (iteration, step)}
         write_lines(self.path, kept.values())
         if lost := count_missing(kept, {iteration: step}):
-            warn(f"{self.path} lacks {lost} updates")
+            warn(f"{self.path} lacks {plural(lost, 'update')}")
         self.close()
         with disk_errors(f"write {self.path}"):
             self._file = self.path.open("a", encoding="utf-8")
@@ -69,14 +69,13 @@ class Metrics:
 
     def of_iteration(self, iteration: int) -> list[Record]:
         """The records of an iteration's updates."""
-        return [record for place, record in self._updates().items() if place[0] == iteration]
+        return [record for place, record in self.updates().items() if place[0] == iteration]
 
-    def missing(self) -> str:
-        """The number of updates whose lines are lost, in words; "" for none."""
-        lost = count_missing(self._updates(), {})
-        return f"{self.path.name} lacks {lost} updates" if lost else ""
+    def missing(self) -> int:
+        """Count the updates before the last ones recorded whose lines are lost."""
+        return count_missing(self.updates(), {})
 
-    def _updates(self) -> dict[tuple[int, int], Record]:
+    def updates(self) -> dict[tuple[int, int], Record]:
         """The records by iteration and number of the update."""
         return {(each["iteration"], each["step"]): each for each in filter(is_update, read_lines(self.path)[0])}
 
@@ -108,6 +107,12 @@ class Evaluations:
         write_lines(self.path, records.values())
         if self.listener is not None:
             self.listener(record)
+
+    def missing(self, updates: Iterable[tuple[int, int]], every: int | None, iterations: int) -> int:
+        """Count the evaluations that a run of these updates made and whose lines are lost."""
+        points = [(iteration, step, True) for iteration, step in updates if every is not None and step % every == 0]
+        there = {evaluated(record) for record in read_lines(self.path)[0]}
+        return len({*points, *((iteration, None, False) for iteration in range(iterations + 1))} - there)
 
     def on_all_problems(self) -> list[Record]:
         """The records on the whole test set, one an iteration."""

@@ -77,12 +77,16 @@ def find_tables(store: Store) -> list[Table]:
         raise TOPRError(f"{store.root} is no store: there is no such folder")
     found, unseen = [], False
     with disk_errors(f"read {store.root}"):
-        for kind in (path for path in sorted(store.root.iterdir()) if KINDS.fullmatch(path.name) and path.is_dir()):
-            try:
-                found += [table for folder in sorted(kind.iterdir()) if (table := table_in(store, folder))]
-            except PermissionError as error:
-                log.warning("cannot read %s: no permission; what is in it is left out", error.filename)
-                unseen = True
+        places = [path for path in sorted(store.root.iterdir()) if KINDS.fullmatch(path.name) and path.is_dir()]
+    for place in places:  # kinds, after them their folders
+        try:
+            if place.parent == store.root:
+                places += sorted(place.iterdir())
+            elif table := table_in(store, place):
+                found.append(table)
+        except PermissionError as error:
+            log.warning("cannot read %s: no permission; what is in it is left out", error.filename)
+            unseen = True
     if unseen and not found:
         raise TOPRError(f"this user may read no table of {store.root}")
     return found
