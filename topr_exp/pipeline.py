@@ -37,6 +37,7 @@ from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, not
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, show_log, warn
+from topr_exp.runtime.files import CHECKSUMS
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.imported import load_imported
 from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_rollouts, mismatch, open_sampler
@@ -163,6 +164,8 @@ class Experiment:
 
     def reload(self, folder: Path | None = None) -> None:
         """The policy with the weights of a folder of this run, or (None) with the base's."""
+        if folder is not None and not (folder / CHECKSUMS).exists():
+            raise TOPRError(f"{folder} is damaged: {CHECKSUMS} is gone; remove it, and the same command makes it again")
         del self.policy  # with its gradients: there may be no memory for two
         self.policy = load_policy(self.config.model, self.config.cluster.device.name, folder)
 

@@ -80,7 +80,11 @@ class Config(Section):
     tracking: TrackingConfig
 
     def check(self) -> None:
-        check_rules(self)
+        for rules in (rewards, weighting, units, imported, rounds, on_policy):
+            for key, holds, allowed in rules(self):
+                if not holds:
+                    raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(self)))}")
+        check_parts(self.cluster.processes_are, self.cluster.world_size, self.optim.batch_size)
 
     @property
     def reward(self) -> Reward:
@@ -133,15 +137,6 @@ Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what 
 ON_POLICY = {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0
 }  # fmt: skip
-
-
-def check_rules(config: Config) -> None:
-    """Raise ValueError for the first rule that the settings break: "KEY must be ALLOWED; got VALUE"."""
-    for rules in (rewards, weighting, units, imported, rounds, on_policy):
-        for key, holds, allowed in rules(config):
-            if not holds:
-                raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(config)))}")
-    check_parts(config.cluster.processes_are, config.cluster.world_size, config.optim.batch_size)
 
 
 def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]:

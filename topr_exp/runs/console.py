@@ -233,16 +233,22 @@ def shown_tokens(ids: Sequence[int], tokenizer: Any, stop: Sequence[str]) -> str
 def write_card(
     model: Path, config: Config, summary: dict[str, Any], environment: dict[str, Any], trained_on: TrainedOn, shown: str
 ) -> None:
-    """Write the card into a trained model's folder; no run reads it. shown: the header."""
-    write_text(model / CARD_FILE, card(config, summary, environment, trained_on, shown))
+    """Write the card into a trained model's folder; no run reads it. shown: the header.
 
+    The hub's metadata name no licence, and a data set only where its own problems were trained on.
+    """
+    from huggingface_hub import ModelCardData
 
-def card(
-    config: Config, summary: dict[str, Any], environment: dict[str, Any], trained_on: TrainedOn, shown: str
-) -> str:
-    """Compose the card: the hub's metadata, then a page for people."""
-    return CARD.format(
-        matter=front_matter(config, summary, trained_on),
+    train = config.data.hub_name("train") if trained_on.of_data else None
+    matter = ModelCardData(
+        base_model=None if "model.path" in model_folders(config) else config.model.path,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        tags=["topr_exp", "reinforcement-learning", config.algo.name, *(["lora"] if config.model.lora else [])],
+        datasets=[train] if train else None,
+    )
+    text = CARD.format(
+        matter=matter.to_yaml(),
         name=config.folder.name,
         adapter=ADAPTER if config.model.lora is not None else "",
         header=shown,
@@ -251,27 +257,4 @@ def card(
         commit=environment.get("git_commit"),
         command=shlex.join(command_of(config.folder, environment)),
     )
-
-
-def front_matter(config: Config, summary: dict[str, Any], trained_on: TrainedOn) -> str:
-    """Compose the hub's metadata: no licence, and only data sets whose own problems were trained or tested on."""
-    from huggingface_hub import EvalResult, ModelCardData
-
-    split = "train" if config.data.test_split is Split.validation else "test"
-    test = None if config.task.verifies else config.data.hub_name(split)
-    train = config.data.hub_name("train") if trained_on.of_data else None
-    pass_at_1 = EvalResult(
-        task_type="text-generation", metric_type="pass@1", metric_name="pass@1", dataset_type=str(test),
-        metric_value=round(100 * summary["final"]["pass@1"], 2), dataset_split=split,
-        dataset_name=f"{test} ({summary['problems']['test']} problems)",
-    )  # fmt: skip
-    data = ModelCardData(
-        base_model=None if "model.path" in model_folders(config) else config.model.path,
-        library_name="transformers",
-        pipeline_tag="text-generation",
-        tags=["topr_exp", "reinforcement-learning", config.algo.name, *(["lora"] if config.model.lora else [])],
-        datasets=[train] if train else None,
-        model_name=config.folder.name if test is not None else None,
-        eval_results=[pass_at_1] if test is not None else None,
-    )
-    return str(data.to_yaml())
+    write_text(model / CARD_FILE, text)
