@@ -112,12 +112,9 @@ def rounds(place: Place) -> dict[str, Any]:
         return figures_of(place, experiment(place, "rounds", settings))
     if place.gpus:
         settings.append("sampler.sleep=true")
-    for transfer in ("file", "memory"):
-        name = f"rounds-{transfer}"
-        summary = experiment(place, name, [*settings, f"sampler.transfer={transfer}"])
-        figures[f"{transfer}: s training"] = round(summary["seconds"]["training"], 1)
-        lines = (newest_run(place, name) / "metrics.jsonl").read_text().splitlines()
-        figures[f"{transfer}: largest sampler_gap"] = max(json.loads(line)["sampler_gap"] for line in lines)
+    figures["s training"] = round(experiment(place, "rounds", settings)["seconds"]["training"], 1)
+    lines = (newest_run(place, "rounds") / "metrics.jsonl").read_text().splitlines()
+    figures["largest sampler_gap"] = max(json.loads(line)["sampler_gap"] for line in lines)
     return {"sampler": place.sampler} | figures
 
 

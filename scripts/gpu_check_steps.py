@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import os
 import subprocess
 import sys
 import time
@@ -113,9 +111,7 @@ def head(size: str) -> dict[str, Any]:
 
 
 def sampling(folder: str, *overrides: str) -> dict[str, Any]:
-    """Tokens per second of one engine with one shard at once and with two; the memory before, beside and after it."""
-    # One GPU, so that a shard that is alone has the engine to itself.
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    """Tokens per second of an engine; the memory before, beside and after it."""
     from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.config.model import VLLMConfig
     from topr_exp.data.problems import load_problems
@@ -130,17 +126,14 @@ def sampling(folder: str, *overrides: str) -> dict[str, Any]:
     problems, longest = load_problems(config.data).train, config.sampler.max_new_tokens
     questions = tokenize_prompts(problems, build_prompter(config.data), policy, longest)
     found: dict[str, Any] = {"tokens of a prompt": len(questions.prompts[0])}
-    for at_once in (1, 2):
-        sampler = VLLM(dataclasses.replace(config.sampler, shards_at_once=at_once), Path(folder), False)
-        memory = free_memory()
-        try:
-            measured = rate(sampler, policy, questions, config.data.n, Path(folder))
-            beside = free_memory()
-        finally:
-            sampler.close()
-        found |= {f"{at_once} at once: {name}": value for name, value in measured.items()}
-        if memory is not None:
-            found["GiB free before the engine, beside it, after it"] = f"{memory}, {beside}, {free_memory()}"
+    sampler, memory = VLLM(config.sampler, Path(folder), False), free_memory()
+    try:
+        found |= rate(sampler, policy, questions, config.data.n, Path(folder))
+        beside = free_memory()
+    finally:
+        sampler.close()
+    if memory is not None:
+        found["GiB free before the engine, beside it, after it"] = f"{memory}, {beside}, {free_memory()}"
     return found
 
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from topr_exp.config.settings import Config
-    from topr_exp.store import Store
 
 ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
@@ -229,13 +228,13 @@ def evaluate_model(config: Config) -> None:
         torch.set_num_threads(config.cluster.threads)
     stop = StopFlag()
     with stop.listening(), stop.immediate():
-        tasks = TaskSet(config, Store(config.store, stop), test_only=True)
+        tasks = TaskSet(config, test_only=True)
         weights = weights_fingerprint(model_folder(config.model.path, config.model.revision))
         asked = {name: value for name, value in config.identity.items() if name in DECIDE}
         folder = folder_of(config, asked, weights)
         with disk_errors(f"write in {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-        store = Store(config.store, stop, lender(config))
+        store = Store(config.store, stop)
         with open_sampler(config.sampler, folder / "sampler", config.model.trust_remote_code) as sampler:
             if config.task.verifies:  # before the verifier is loaded: a GPU may have no room for both
                 tasks.generate_solutions(sampler, store)
@@ -255,18 +254,6 @@ def evaluate_model(config: Config) -> None:
         write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
     shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)
     say(f"\n{shown}\nfiles: {folder}/ (eval.json, completions.jsonl); completions: {figures['rollouts']}")
-
-
-def lender(config: Config) -> Store | None:
-    """The store of the run whose model is evaluated: it may have sampled and graded just this.
-
-    None for a folder from elsewhere, whose verdicts anybody may have written.
-    """
-    from topr_exp.store import Store
-
-    found = folder_of_run(Path(config.model.path))
-    own = found is not None and found.resolve().is_relative_to(Path(config.output_dir).resolve())
-    return Store(found / "store") if found is not None and own else None
 
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:

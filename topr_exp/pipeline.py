@@ -112,7 +112,7 @@ class Experiment:
     def load_problems(self) -> None:
         """Load the problems; a verifier's are solutions to them, which its solver samples here."""
         with self.folder.stage("problems"):
-            self.tasks = TaskSet(self.config, self.shared)
+            self.tasks = TaskSet(self.config)
         if self.config.task.verifies:
             with self.folder.stage("sampling"):
                 sampled = self.tasks.generate_solutions(self.sampler, self.shared)

@@ -181,10 +181,6 @@ def test_a_model_that_knows_a_task_learns_it(task: str, tmp_path: Path) -> None:
     assert {"data.task (RECORD)", "data.grader (gym.py)"} <= noted.keys()
     assert summary["base"]["pass@1"] >= 0.1
     assert summary["final"]["pass@1"] > summary["base"]["pass@1"]
-    keys = [json.loads(path.read_text())["key"] for path in config.store.glob("problems/*/key.json")]
-    assert len(keys) == 2
-    assert {key["split"] for key in keys} == {"train", "test"}
-    assert {(key["package"], key["version"]) for key in keys} == {("reasoning-gym", "0.1.25")}
 
 
 @needs_gym

@@ -50,12 +50,12 @@ def on_gpu(policy: Policy) -> Policy:
     return dataclasses.replace(policy, model=copy.deepcopy(policy.model).to(CUDA))
 
 
-@pytest.fixture(scope="module", params=["file", "memory"])
-def vllm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLM]:
-    """A sampler with one engine, as large as the tiny model needs, that gets new weights in one of the two ways."""
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLM]:
+    """A sampler whose engine is as large as the tiny model needs."""
     python = python_of(os.environ.get("TOPR_VLLM"))
     settings = ["sampler=vllm", f"sampler.python={python}", "sampler.gpu_memory_utilization=0.1", "sampler.eager=true"]
-    config = config_of(*settings, f"sampler.transfer={request.param}", "sampler.shards_at_once=1").sampler
+    config = config_of(*settings).sampler
     sampler = VLLM(config, tmp_path_factory.mktemp("sampler"), False)
     yield sampler
     sampler.close()
@@ -93,10 +93,10 @@ def tokens_of(groups: list[list[Sample]]) -> list[list[tuple[int, ...]]]:
 
 def test_an_engine_that_is_up_takes_the_weights_of_a_policy_in_training(vllm: VLLM, tiny: Policy) -> None:
     draw(vllm, on_gpu(tiny), 1, **PLAIN)
-    (engine,) = [slot.engine for slot in vllm.slots if slot.engine is not None]
-    for name, by in (("changed", 0.05), ("changed again", 0.1)):  # from memory the second time, where it is asked
+    engine = vllm.engine
+    for name, by in (("changed", 0.05), ("changed again", 0.1)):
         changed = perturbed(tiny, name, by)
         prompts, groups = draw(vllm, on_gpu(changed), 8, **PLAIN)
         assert gap(changed, prompts, groups) < 1e-3
         assert gap(tiny, prompts, groups) > 1e-2
-    assert [slot.engine for slot in vllm.slots if slot.engine is not None] == [engine]
+    assert vllm.engine is engine is not None

@@ -12,7 +12,6 @@ from tests.conftest import config_of, overrides
 from topr_exp.config.data import Grading
 from topr_exp.runs import task_set
 from topr_exp.runs.task_set import TaskSet
-from topr_exp.store import Store
 
 TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "data.train_problems=4",
         "data.test_problems=3"]  # fmt: skip
@@ -22,7 +21,7 @@ def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch
     asked: list[tuple[Any, ...]] = []
     monkeypatch.setattr(task_set, "evaluate", lambda *given: asked.append(given))
     sampler, policy, questions, store = (SimpleNamespace() for _ in range(4))
-    made = TaskSet(config_of(*overrides(tmp_path, *TOLD)), Store(tmp_path))
+    made = TaskSet(config_of(*overrides(tmp_path, *TOLD)))
     made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
     assert asked == [(sampler, policy, questions, 6, 5, Grading("gsm8k"), store)]
 
@@ -40,7 +39,7 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(
     monkeypatch.setattr("topr_exp.verifier.solutions.Solver.solve", solve)
     monkeypatch.setattr(task_set, "load_policy", lambda *given: SimpleNamespace())
     more = ["task=verifier", "model=tiny_verifier", "task.solutions=2", "task.test_solutions=4"]
-    made = TaskSet(config_of(*overrides(tmp_path, *TOLD, *more)), Store(tmp_path))
+    made = TaskSet(config_of(*overrides(tmp_path, *TOLD, *more)))
     train, test = ([problem.id for problem in part] for part in (made.sets.train, made.sets.test))
     assert made.generate_solutions(SimpleNamespace(), SimpleNamespace()) == len(train) + len(test)  # type: ignore
     assert sorted(asked) == sorted([(train, 2, 3), (test, 4, 5)])

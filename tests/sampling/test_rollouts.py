@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import pytest
 import torch
 
 from tests.conftest import config_of, make_model, overrides
-from tests.sampling.test_engine import Plain
 from topr_exp.config.model import SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
@@ -27,6 +27,13 @@ CONFIG = SamplerConfig(name="hf", seed=0, temperature=1.0, top_p=1.0, top_k=0, m
 QUESTIONS = TokenizedProblems(
     [Problem(f"p{i}", "", "") for i in range(5)], [np.array([0, 3 + i], np.int32) for i in range(5)], (), 0
 )
+
+
+class Plain:
+    eos_token_id = 1
+
+    def decode(self, tokens: Sequence[int], **kwargs: Any) -> str:
+        return " ".join(map(str, tokens))
 
 
 def policy(**changes: Any) -> Policy:

@@ -1,13 +1,14 @@
-"""The engine's process with a stand-in for vLLM: several shards at once, weights through memory, errors."""
+"""The engine's process with a stand-in for vLLM: what it is started with, its weights through memory, errors."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,20 @@ import pytest
 import torch
 
 from tests.conftest import config_of, make_model
-from tests.sampling.test_weights import Tokenizer
-from topr_exp.models.policy import Policy, save_policy
+from tests.store.store_workers import wait_for
+from topr_exp.models.policy import Policy
 from topr_exp.sampling import vllm as vllm_module
-from topr_exp.sampling.engine import Engine
+from topr_exp.sampling.engine import END_SECONDS, Engine
 from topr_exp.sampling.rollouts import open_sampler
-from topr_exp.sampling.vllm import VLLM, bit_sum
+from topr_exp.sampling.vllm import VLLM
 from topr_exp.types import TOPRError
 
-# A vLLM whose engine does a token of every request a step and notes how many requests it had; a completion is as long
-# as the first token of its prompt says, and its tokens are the prompt's second.
+# A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.
 VLLM_MODULE = """
-import json, os
+import json, os, sys, time
 from types import SimpleNamespace as N
 
 __version__ = "stand-in"
-NOTES = os.environ["VLLM_NOTES"]
 
 
 class SamplingParams:
@@ -39,59 +38,39 @@ class SamplingParams:
 
 
 def note(**values):
-    with open(NOTES, "a") as file:
+    with open(os.environ["VLLM_NOTES"], "a") as file:
         file.write(json.dumps(values) + "\\n")
 
 
 class LLM:
     def __init__(self, **options):
-        self.llm_engine, self.requests, self.count, self.model = self, {}, 0, {}
-        note(start=options["model"])
-        note(trust=options["trust_remote_code"])
+        self.weights = {}
+        note(start=options["model"], trust=options["trust_remote_code"])
 
     def reset_prefix_cache(self):
-        note(reset=len(self.requests))
+        note(reset=True)
 
-    def enqueue(self, prompts, params, use_tqdm):
-        names = []
-        for prompt, one in zip(prompts, params):
-            length, token = prompt["prompt_token_ids"]
-            if length < 0:
+    def generate(self, prompts, params, use_tqdm):
+        note(generate=len(prompts))
+        answers = []
+        for (what, token), one in ((prompt["prompt_token_ids"], one) for prompt, one in zip(prompts, params)):
+            if what == 9:
                 raise ValueError("no such prompt\\nand more lines")
-            self.count += 1
-            names.append(f"{self.count}-0af1")
-            if length:
-                self.requests[str(self.count)] = [length, token, one.n]
-        return names
-
-    def has_unfinished_requests(self):
-        return bool(self.requests)
-
-    def step(self):
-        note(step=len(self.requests))
-        done = []
-        for name, request in list(self.requests.items()):
-            request[0] -= 1
-            if request[0] == 0:
-                del self.requests[name]
-                one = N(token_ids=[request[1]], logprobs=[{request[1]: N(logprob=-1.0)}],
-                        finish_reason="stop", stop_reason=None)
-                done.append(N(request_id=name, finished=True, outputs=[one] * request[2]))
-        return done
+            if what == 8:
+                time.sleep(600)
+            if what == 6:
+                sys.exit("some lines\\nRuntimeError: no memory left\\nand more")
+            if what != 7:
+                answers.append(N(outputs=[N(token_ids=[token], logprobs=[{token: N(logprob=-1.0)}],
+                                            finish_reason="stop", stop_reason=None)] * one.n))
+        return answers
 
     def collective_rpc(self, do, kwargs):
-        if "weights_path" in kwargs:
-            return note(path=kwargs["weights_path"])
         for name, weight in kwargs["weights_iterator"]:
-            if "refuse" in os.environ.get("VLLM_REFUSES", "") and len(self.model) == 2:
+            if "refuse" in os.environ.get("VLLM_REFUSES", "") and len(self.weights) == 2:
                 raise RuntimeError("out of room")
-            self.model[name] = weight
-        note(names=sorted(self.model))
-
-    def apply_model(self, function):
-        class Model:
-            named_parameters = self.model.items
-        return [function(Model)]
+            self.weights[name] = [str(weight.dtype), weight.double().sum().item()]
+        note(weights=self.weights)
 """
 
 
@@ -109,32 +88,22 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "notes"
 
 
-def read(notes: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in notes.read_text().splitlines()]
+def noted(notes: Path, what: str) -> list[Any]:
+    lines = [json.loads(line) for line in notes.read_text().splitlines()]
+    return [line[what] for line in lines if what in line]
 
 
 @pytest.fixture
-def policy() -> Policy:
-    return Policy(make_model(11), Tokenizer(), "first", torch.float32)
+def policy(tmp_path: Path) -> Policy:
+    class Tokenizer:
+        eos_token_id = 1
+
+    return Policy(make_model(11), Tokenizer(), "first", torch.float32, folder=tmp_path / "model")
 
 
-@pytest.fixture
-def sampler(notes: Path, tmp_path: Path) -> Iterator[Any]:
-    made: list[VLLM] = []
-
-    def make(*settings: str) -> VLLM:
-        config: Any = config_of("sampler=vllm", *settings).sampler
-        made.append(VLLM(config, tmp_path / "sampler", False))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def generate(engine: Engine, *prompts: tuple[int, int], n: int = 2) -> Any:
-    plain = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "stop": [], "eos": [1]}
-    return engine.submit("generate", prompts=prompts, seeds=[0] * len(prompts), n=n, **plain)
+OPTIONS = {"sleep": False, "dtype": "float32", "trust_remote_code": False, "length": 8, "eager": True}
+START = OPTIONS | {"model": "m", "cpu_cache_gib": 1.0}
+PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "stop": [], "eos": [1], "n": 2}
 
 
 @pytest.fixture
@@ -142,75 +111,72 @@ def engine(
     notes: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Engine]:
     monkeypatch.setenv("VLLM_REFUSES", getattr(request, "param", ""))
-    made = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpus=[], minutes=5)
-    options = {"sleep": False, "model": "m", "dtype": "float32", "trust_remote_code": False, "length": 8}
-    made.ask("start", tensor_parallel=1, eager=True, cpu_cache_gib=1.0, **options)
+    made = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpu=None, minutes=5)
+    made.ask("start", **START)
     yield made
     made.close()
 
 
-def test_two_shards_are_in_the_engine_at_once_and_each_gets_its_own(engine: Engine, notes: Path) -> None:
-    long, short = generate(engine, (9000, 5), (6000, 6)), generate(engine, (3000, 7), n=3)
-    assert engine.answer("generate", short)["completions"] == [[[[7], [-1.0], "stop"]] * 3]
-    assert not long.done()
-    found = engine.answer("generate", long)["completions"]
-    assert found == [[[[5], [-1.0], "stop"]] * 2, [[[6], [-1.0], "stop"]] * 2]
-    assert {"step": 3} in read(notes)
-    # The cache is emptied for a shard that comes to an idle engine, not under one that is at work.
-    assert [one["reset"] for one in read(notes) if "reset" in one] == [0]
-    engine.answer("generate", generate(engine, (1, 5)))
-    assert [one["reset"] for one in read(notes) if "reset" in one] == [0, 0]
+def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(engine: Engine, notes: Path) -> None:
+    assert generate(engine, (0, 5), (0, 6)) == [[[[5], [-1.0], "stop"]] * 2, [[[6], [-1.0], "stop"]] * 2]
+    for what, message in ((9, "ValueError: no such prompt; its log is"), (7, "vLLM lost requests;")):
+        with pytest.raises(TOPRError, match=f"vLLM could not generate: {message}"):
+            generate(engine, (0, 4), (what, 5))
+    assert len(noted(notes, "reset")) == len(noted(notes, "generate")) == 3
 
 
-def test_a_request_that_vllm_refuses_does_not_disturb_the_other(engine: Engine) -> None:
-    good = generate(engine, (9000, 5))
-    with pytest.raises(TOPRError, match="vLLM could not generate: ValueError: no such prompt; its log is"):
-        engine.answer("generate", generate(engine, (-1, 5)))
-    assert engine.answer("generate", good)["completions"] == [[[[5], [-1.0], "stop"]] * 2]
+def generate(engine: Engine, *prompts: tuple[int, int]) -> Any:
+    return engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN)["completions"]
 
 
-@pytest.mark.parametrize(("settings", "lanes", "most"), [((), 1, 1), (("sampler.shards_at_once=2",), 2, 2)])
-def test_as_many_shards_are_in_an_engine_as_the_setting_says(
-    sampler: Any,
-    policy: Policy,
-    notes: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: tuple[str, ...],
-    lanes: int,
-    most: int,
-) -> None:
-    made = sampler(*settings)
-    made.prepare(policy, 20)
-    assert made.lanes == lanes
-    monkeypatch.setattr(vllm_module, "check_weights", lambda *given: None)
-    for _ in range(20):  # on a busy machine two threads may never ask at once
-        with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda i: made.sample(policy, [[100, i]], 1, (i,), []), range(4)))
-        assert [groups[0][0].tokens for groups in found] == [[0], [1], [2], [3]]
-        if max(one.get("step", 0) for one in read(notes)) == most:
-            break
-    assert max(one.get("step", 0) for one in read(notes)) == most
-    assert len([one for one in read(notes) if "start" in one]) == 1
+def test_who_asks_is_told_that_an_engine_broke_and_so_is_who_asks_afterwards(engine: Engine) -> None:
+    for what in (6, 0):
+        with pytest.raises(TOPRError, match="the vLLM engine ended: RuntimeError: no memory left"):
+            generate(engine, (what, 5))
+
+
+def test_an_engine_ends_when_it_is_closed_one_at_work_at_once(engine: Engine) -> None:
+    idle = Engine(sys.executable, engine.log.with_name("idle.log"), threads=1, gpu=None, minutes=5)
+    idle.close()
+    assert idle.process.returncode == 0
+    engine.minutes = 0.01
+    with pytest.raises(TOPRError, match=r"no answer to generate within 0.01 minutes \(sampler.timeout_min\); look"):
+        generate(engine, (8, 5))
+    began = time.monotonic()  # as by a stop signal that comes while a shard is sampled
+    engine.close()
+    assert time.monotonic() - began < END_SECONDS  # it is killed, not waited for
+    assert not Path(f"/proc/{engine.process.pid}").exists()
+
+
+def test_an_engine_at_work_ends_with_the_process_that_asks(notes: Path, tmp_path: Path) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from topr_exp.sampling.engine import END_SECONDS, Engine
+engine = Engine(sys.executable, Path({str(tmp_path)!r}) / "engine.log", 1, None, 5)
+engine.ask("start", **{START!r})
+print(engine.process.pid, flush=True)
+engine.ask("generate", prompts=[[8, 5]], seeds=[0], **{PLAIN!r})
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as asking:
+        assert asking.stdout is not None
+        worker = int(asking.stdout.readline())
+        wait_for(lambda: bool(noted(notes, "generate")))
+        asking.send_signal(signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text())
 
 
 @pytest.mark.parametrize("trust", [False, True])
 def test_trust_in_a_folder_s_code_reaches_an_engine_as_it_was_set(
-    notes: Path, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: bool
+    notes: Path, policy: Policy, tmp_path: Path, trust: bool
 ) -> None:
-    monkeypatch.setattr(vllm_module, "check_weights", lambda *given: None)
     with open_sampler(config_of("sampler=vllm").sampler, tmp_path / "sampler", trust) as made:
         made.prepare(policy, 20)
-        made.sample(policy, [[3, 5]], 1, (0,), [])
-    assert [one["trust"] for one in read(notes) if "trust" in one] == [trust]
+        made.sample(policy, [[0, 5]], 1, (0,), [])
+    assert noted(notes, "trust") == [trust]
 
 
-def test_on_gpus_an_engine_has_two_shards_and_all_engines_come_before_the_second(
-    sampler: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vllm_module, "visible_gpus", lambda: ["3", "5"])
-    made = sampler()
-    assert made.lanes == 4
-    assert [made.idle.get().gpus for _ in range(4)] == [["3"], ["5"], ["3"], ["5"]]
+# ---- weights
 
 
 def later(policy: Policy, name: str) -> Policy:
@@ -219,56 +185,82 @@ def later(policy: Policy, name: str) -> Policy:
     with torch.no_grad():
         for weight in model.parameters():
             weight += 0.01 * len(name)
-    return dataclasses.replace(policy, model=model, fingerprint=name)
+    return dataclasses.replace(policy, model=model, fingerprint=name, folder=None)
 
 
-@pytest.mark.parametrize("transfer", ["memory", "file"])
-def test_weights_reach_an_engine_in_its_precision_through_memory_or_a_file(
-    sampler: Any, policy: Policy, notes: Path, monkeypatch: pytest.MonkeyPatch, transfer: str
+def test_an_engine_starts_from_a_folder_and_takes_later_weights_in_its_precision(
+    notes: Path, policy: Policy, tmp_path: Path
 ) -> None:
-    saved = []
-    monkeypatch.setattr(
-        vllm_module, "save_policy", lambda now, *given: (saved.append(now.fingerprint), save_policy(now, *given))
-    )
     policy = dataclasses.replace(policy, compute=torch.bfloat16)
-    if transfer == "file":  # the stand-in reads none
-        monkeypatch.setattr(vllm_module, "check_weights", lambda *given: None)
-    made = sampler(f"sampler.transfer={transfer}")
-    for name in ("first", "later", "last"):
-        now = policy if name == "first" else later(policy, name)
-        made.prepare(now, 20)
-        made.sample(now, [[3, 5]], 1, (0,), [])  # and compares the weights, bit by bit
-    weights = {name: bit_sum(weight.bfloat16()) for name, weight in now.model.named_parameters()}
-    paths = [one["path"] for one in read(notes) if "path" in one]
-    names = [one["names"] for one in read(notes) if "names" in one]
-    if transfer == "file":
-        assert (saved, paths, names) == (["first", "later", "last"], [str(made.written)] * 2, [])
-        return
-    assert made.slots[0].ask("bit_sums", names=list(weights))["sums"] == weights
-    assert (saved, paths, names) == (["first"], [], [sorted(weights)] * 2)
-    made.close()
-    made.prepare(policy, 20)
-    assert saved == ["first", "first"]  # the folder went with the engine
+    made = VLLM(config_of("sampler=vllm").sampler, tmp_path / "sampler", False)  # type: ignore[arg-type]
+    try:
+        for now in (policy, later(policy, "later"), last := later(policy, "the last")):
+            made.prepare(now, 20)
+            for _ in range(2):
+                made.sample(now, [[0, 5]], 1, (0,), [])
+        assert noted(notes, "start") == [str(policy.folder)]
+        assert len(noted(notes, "weights")) == 2
+        made.close()
+        made.prepare(last, 20)
+        made.sample(last, [[0, 5]], 1, (0,), [])  # of an engine that starts anew, with the first policy's weights
+    finally:
+        made.close()
+    expected = {name: weight.bfloat16().double().sum().item() for name, weight in last.model.named_parameters()}
+    for found in noted(notes, "weights")[1:]:
+        assert found == {name: ["torch.bfloat16", value] for name, value in expected.items()}
+    assert len(noted(notes, "weights")) == 3
 
 
 @pytest.mark.parametrize("engine", ["refuse"], indirect=True)
 def test_weights_that_are_refused_on_their_way_are_one_line_that_says_why(engine: Engine, policy: Policy) -> None:
-    with pytest.raises(TOPRError, match="vLLM could not reload: RuntimeError: out of room; its log is"):
-        vllm_module.send_weights(engine, policy, same_gpu=False)
+    with pytest.raises(TOPRError, match="vLLM could not take: RuntimeError: out of room; its log is"):
+        vllm_module.send_weights(engine, policy)
 
 
-def test_weights_that_can_not_be_received_are_one_line_at_once(engine: Engine, policy: Policy) -> None:
+def test_weights_that_can_not_be_received_are_one_line(engine: Engine, policy: Policy) -> None:
     """As GPU memory that can't be opened over there."""
-    engine.minutes = 0.5
     ask = engine.ask
-    engine.ask = lambda do, content=None, **values: ask(do, content, **{**values, "shape": [-7]})
-    began = time.monotonic()
-    with pytest.raises(TOPRError, match="vLLM could not reload: RuntimeError: "):
-        vllm_module.send_weights(engine, policy, same_gpu=False)
-    assert time.monotonic() - began < 20  # nobody waited for an answer until the time was up
+    engine.ask = lambda do, content=None, **values: ask(do, content, **{**values, "shape": [-7]})  # type: ignore
+    with pytest.raises(TOPRError, match="vLLM could not take: RuntimeError: "):
+        vllm_module.send_weights(engine, policy)
 
 
-def test_an_engine_that_loses_requests_is_told(engine: Engine) -> None:
-    lost = generate(engine, (0, 5))  # done before it began, for the stand-in
-    with pytest.raises(TOPRError, match="vLLM could not generate: vLLM lost requests"):
-        engine.answer("generate", lost)
+def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
+    tmp_path: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, full = list[str](), list[bool]()
+
+    class Fake:
+        def __init__(self, *given: Any) -> None:
+            pass
+
+        def ask(self, do: str, **values: Any) -> dict[str, Any]:
+            asked.append(do)
+            if do == "wake" and full:
+                raise TOPRError("vLLM could not wake: out of memory")
+            return {"completions": []}
+
+        def close(self) -> None:
+            asked.append("close")
+
+    for name, value in {"check_python": lambda python: "", "Engine": Fake}.items():
+        monkeypatch.setattr(vllm_module, name, value)
+    monkeypatch.setattr(vllm_module, "check_log_probabilities", lambda *given: None)
+    config: Any = config_of("sampler=vllm", "sampler.sleep=true").sampler
+    sampler = VLLM(config, tmp_path, False, beside_training=True)
+
+    def sample() -> list[str]:
+        asked.clear()
+        sampler.prepare(policy, 20)
+        sampler.sample(policy, [[0, 3]], 1, (0,), [])
+        return asked[:]
+
+    assert sample() == ["start", "generate"]
+    assert sample() == ["generate"]
+    sampler.rest()
+    assert sample() == ["wake", "generate"]
+    sampler.rest()
+    full.append(True)  # AdamW's state came meanwhile
+    assert sample() == ["wake", "close", "start", "generate"]
+    sampler.length = 2048
+    assert sample() == ["close", "start", "generate"]

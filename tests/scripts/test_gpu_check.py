@@ -283,15 +283,13 @@ def test_the_document_names_every_step_and_what_is_needed() -> None:
 
 @needs_vllm
 @pytest.mark.timeout(1200)
-def test_vllm_is_measured_alone_and_by_each_way_of_its_weights(tmp_path: Path) -> None:
+def test_vllm_is_measured_alone_and_in_rounds(tmp_path: Path) -> None:
     found = passed(tmp_path, "small", ["model", "sampling", "rounds"], "--vllm", str(PYTHON), minutes=18)
-    for at_once in (1, 2):
-        assert found["sampling"][f"{at_once} at once: tokens/s"] > 0
-        assert found["sampling"][f"{at_once} at once: s of the engine's start"] > 0
-    for transfer in ("file", "memory"):
-        assert 0 < found["rounds"][f"{transfer}: largest sampler_gap"] < 1e-2
-        (run,) = (tmp_path / "small" / "runs" / f"rounds-{transfer}").glob("*")
-        assert [line["round"] for line in lines_of(run / "metrics.jsonl")] == [0, 1, 2]
+    assert found["sampling"]["tokens/s"] > 0
+    assert found["sampling"]["s of the engine's start"] > 0
+    assert 0 < found["rounds"]["largest sampler_gap"] < 1e-2
+    (run,) = (tmp_path / "small" / "runs" / "rounds").glob("*")
+    assert [line["round"] for line in lines_of(run / "metrics.jsonl")] == [0, 1, 2]
 
 
 @needs_vllm

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.store.conftest import Command
 from tests.store.store_workers import SHARDS, open_table, shard
 from topr_exp.store import Store, Table
 from topr_exp.store import table as table_module
-from topr_exp.store.shards import find_fault, read_seal, write_shard
+from topr_exp.store.shards import find_fault, read_rows, write_shard
 from topr_exp.types import TOPRError
 
 
@@ -35,14 +34,14 @@ def test_a_flip_of_any_byte_and_any_truncation_is_found(
     table = shard(0).slice(0, rows).replace_schema_metadata({"made_by": "x"})
     write_shard(path, table)
     data = path.read_bytes()
-    assert (find_fault(path), read_seal(path)[0]) == (None, rows)
+    assert (find_fault(path), read_rows(path)) == (None, rows)
     assert pa.ipc.open_file(path).read_all().equals(table, check_metadata=True)  # for other programs a usual Arrow file
     for position in range(len(data)):
         path.write_bytes(data[:position] + bytes([data[position] ^ 1 << position % 8]) + data[position + 1 :])
         assert find_fault(path) == "its checksum is wrong", position
         path.write_bytes(data[:position])
         assert find_fault(path) == "its checksum is wrong", position
-        read_seal(path)
+        read_rows(path)
     path.write_bytes(data + b"x")
     assert find_fault(path) is not None
 
@@ -64,24 +63,15 @@ def test_a_damaged_shard_is_named_and_made_again(
     again = open_table(path.parents[2])
     with pytest.raises(TOPRError, match=r"shard-00004.arrow is damaged \(its checksum is wrong\); the next run makes"):
         again.read()
-    assert (again.missing(), command("list")[0], command("describe", table.name)[0]) == ([4], 0, 0)
+    assert (again.missing(), command("list", table.name)[0]) == ([4], 0)
     made: list[int] = []
     caplog.clear()
     assert again.fill(lambda index: made.append(index) or shard(index)) == 1
     assert (made, path.read_bytes()) == ([4], good)
-    assert [str(path) in message for message in caplog.messages] == [True]
+    (told,) = caplog.messages
+    assert str(path) in told
+    assert f"prune --key {table.name}" in told  # on a GPU it may be another one
     assert not again.missing()
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_a_shard_that_is_not_what_it_was_before_it_was_damaged_is_told(
-    table: Table, caplog: pytest.LogCaptureFixture, same: bool
-) -> None:
-    flip(table.shard_file(4), 600)
-    assert table.fill(lambda index: shard(index if same else index + 1)) == 1
-    told = [one for one in caplog.messages if "is not what it was before it was damaged" in one]
-    assert len(told) == (0 if same else 1)
-    assert all(f"prune --key {table.name} --yes" in one for one in told)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int32())])
@@ -141,19 +131,3 @@ def test_a_disk_that_refuses_any_call(tmp_path: Path, monkeypatch: pytest.Monkey
     assert calls == (["write", "fsync", "replace", "fsync"] * 2)[:number]
     assert table.fill(shard) > 0
     assert not table.missing()
-
-
-def test_a_signal_leaves_a_table_that_goes_on(tmp_path: Path) -> None:
-    """Ctrl-C in the middle of a shard: the claim is given back at once."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start without it
-    table = open_table(tmp_path)
-
-    def interrupted(index: int) -> Any:
-        if index == 2:
-            os.kill(os.getpid(), signal.SIGINT)
-        return shard(index)
-
-    with pytest.raises(KeyboardInterrupt):
-        table.fill(interrupted)
-    assert not list(table.folder.glob("*.claim"))
-    assert table.missing() == list(range(2, SHARDS))

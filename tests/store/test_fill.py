@@ -25,7 +25,6 @@ from tests.store.store_workers import (
     shard,
     wait_for,
 )  # fmt: skip
-from topr_exp.store import Store
 from topr_exp.types import TOPRError
 
 # ---- what fill does
@@ -56,19 +55,6 @@ def test_fill_makes_what_is_missing_and_reads_back(tmp_path: Path) -> None:
     assert again.shard_file(5).read_bytes() == bytes_of_5  # whatever the chunks
     assert sorted(seen) == [(index, index == 5) for index in range(SHARDS)]
     assert again.fill(shard) == 0
-
-
-def test_a_lent_table_is_taken_only_whole(tmp_path: Path) -> None:
-    lender = Store(tmp_path / "lender")
-    whole, half = {"weights": "w"}, {"weights": "half"}
-    lender.table("rollouts", whole, 2).fill(shard)
-    with pytest.raises(ZeroDivisionError):
-        lender.table("rollouts", half, 2).fill(lambda index: shard(index // (1 - index)))
-    store = Store(tmp_path / "store", lender=lender)
-    lent, made = store.table("rollouts", whole, 2), store.table("rollouts", half, 2)
-    assert store.place(lent.name) == lent.folder == lender.root / lent.name
-    assert store.place(made.name) == made.folder == store.root / made.name
-    assert (lent.fill(shard), made.fill(shard)) == (0, 2)
 
 
 def test_a_shard_that_was_made_meanwhile_stays_as_it_is(tmp_path: Path) -> None:

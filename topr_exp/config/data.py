@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from topr_exp.config.schema import FINITE, Count, CountOrAll, Range, Section, Seed, at_least
 from topr_exp.types import Problem
@@ -131,9 +131,6 @@ class DataConfig(Section, ABC):
     def at_hand(self) -> bool:
         """True if the problems can be read, and so checked, before a run starts."""
         return True
-
-    def drawn_by(self, split: str) -> Mapping[str, Any] | None:
-        """All that decides problems which a program outside draws, its version too: a run keeps them in the store."""
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """The files that are read, each with the setting that names it: a run whose files changed is refused."""

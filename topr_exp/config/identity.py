@@ -15,8 +15,8 @@ LONGEST = 80  # characters of a name before the hash
 # Settings of where and how fast a run computes and what it reports; of the model, labels whose effects are settings.
 NOT_IDENTITY = frozenset({
     "name", "dry_run", "output_dir", "cluster", "tracking", "checkpoint", "model.size", "model.learning_rates",
-    "sampler.python", "sampler.tensor_parallel", "sampler.gpu_memory_utilization", "sampler.cpu_cache_gib",
-    "sampler.eager", "sampler.sleep", "sampler.timeout_min", "sampler.shards_at_once", "sampler.transfer",
+    "sampler.python", "sampler.gpu_memory_utilization", "sampler.cpu_cache_gib",
+    "sampler.eager", "sampler.sleep", "sampler.timeout_min",
     "optim.micro_batch_size", "optim.gradient_checkpointing", "optim.score_batch_size",
 })  # fmt: skip
 # Shorter words for a name.

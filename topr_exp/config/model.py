@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 from topr_exp.config.identity import identity
-from topr_exp.config.schema import Count, OptionalCount, Range, Section, Seed, above, at_least, within
+from topr_exp.config.schema import Count, Range, Section, Seed, above, at_least, within
 
 ALL_LINEAR = "all-linear"
 MODEL = Range("a shipped model, a folder or a name on the hub", bool)
@@ -95,31 +95,16 @@ class SamplerConfig(Section):
         return {key: value for key, value in decides.items() if key not in ("seed", "prompts_per_shard")}
 
 
-class Transfer(Enum):
-    """Way of a training policy's weights to engines that are up."""
-
-    file = "file"  # that one process writes and all engines read
-    memory = "memory"  # from their process, on the same GPU without leaving it
-
-
 @dataclass(frozen=True, kw_only=True)
 class VLLMConfig(SamplerConfig):
-    """vLLM engines in processes of their own."""
+    """A vLLM engine in a process of its own."""
 
     python: str | None = None  # of an environment that has vLLM; None: the one that runs this
-    tensor_parallel: Count  # GPUs an engine
     gpu_memory_utilization: OptionalShare = None  # of a GPU that an engine takes, weights included; None: what is free
     cpu_cache_gib: Annotated[float, above(0)]  # keys and values of an engine on the CPU
     eager: bool  # no CUDA graphs: starts sooner, samples more slowly
     sleep: bool  # on-policy: the engine gives its GPU memory back while the policy trains
     timeout_min: Annotated[float, above(0)]  # minutes that an engine may take for a shard, and to start
-
-    shards_at_once: OptionalCount = None  # of an engine; None: 2 on a GPU, else 1
-    transfer: Transfer
-
-    def check(self) -> None:
-        if self.transfer is Transfer.memory and self.tensor_parallel > 1:
-            raise ValueError(f"transfer must be file where tensor_parallel is {self.tensor_parallel}; got memory")
 
 
 SAMPLERS: dict[str, type[SamplerConfig]] = {"hf": SamplerConfig, "vllm": VLLMConfig}

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import math
 import random
 import re
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from topr_exp.config.data import DataConfig, NoAnswer, Split
-from topr_exp.store.table import Store
 from topr_exp.types import Problem, TOPRError, has_half_pair
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LARGEST_UNPARSABLE_SHARE = 0.05
 
@@ -47,8 +40,8 @@ class ProblemSets:
     test_report: SplitReport
 
 
-def load_problems(source: DataConfig, store: Store | None = None) -> ProblemSets:
-    """The problems that the settings name, the same for the same settings; drawn ones are kept in `store`.
+def load_problems(source: DataConfig) -> ProblemSets:
+    """The problems that the settings name, the same for the same settings.
 
     Where a set is larger than asked, `source.seed` draws the part, in the set's own order; where it is smaller, all
     of it is used, as the report says. Raises TOPRError for what can't be read, for a split without problems, two
@@ -57,8 +50,8 @@ def load_problems(source: DataConfig, store: Store | None = None) -> ProblemSets
     `source.test_split` validation puts problems of the training set that are not trained on in the place of the test
     set, which nothing is then measured on; TOPRError where too few are left.
     """
-    test, test_report = _read(source, "test", store)
-    train, train_report = _read(source, "train", store)
+    test, test_report = _read(source, "test")
+    train, train_report = _read(source, "train")
     name, count = Counter(problem.id for problem in (*train, *test)).most_common(1)[0]
     if count > 1:
         raise TOPRError(f"data={source.name}: {count} problems have the id {name}; each needs its own")
@@ -98,11 +91,11 @@ def _part(problems: list[Problem], count: int | None, source: DataConfig) -> lis
     return [problems[index] for index in sorted(chosen)]
 
 
-def _read(source: DataConfig, split: str, store: Store | None) -> tuple[list[Problem], SplitReport]:
+def _read(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
     """The problems of a split, and what became of it."""
     origin = source.origin(split)
     limit = source.wanted(split) if source.generated else None
-    found = list(islice(_checked(source, split, store), limit))
+    found = list(islice(_checked(source, split), limit))
     problems = [one for one in found if isinstance(one, Problem)]
     unparsable = [one for one in found if isinstance(one, NoAnswer)]
     if not found:
@@ -115,11 +108,11 @@ def _read(source: DataConfig, split: str, store: Store | None) -> tuple[list[Pro
     return problems, SplitReport(origin, len(found), len(unparsable), 0, len(problems))
 
 
-def _checked(source: DataConfig, split: str, store: Store | None) -> Iterator[Problem | NoAnswer]:
+def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
     """Check what a source yields; TOPRError, with one line, where its code fails or yields something else."""
     where = f"data._target_={type(source).__module__}.{type(source).__qualname__}: problems({split!r})"
     try:
-        for one in problems_of(source, split, store):
+        for one in source.problems(split):
             if not isinstance(one, Problem | NoAnswer):
                 raise TOPRError(f"{where} yields {type(one).__name__}, not Problem")
             texts = (one.id, one.question, one.answer) if isinstance(one, Problem) else ()
@@ -136,25 +129,6 @@ def _checked(source: DataConfig, split: str, store: Store | None) -> Iterator[Pr
         raise TOPRError(
             f"{where} raised {type(error).__name__}: {text} ({Path(line.filename).name}, line {line.lineno})"
         ) from error
-
-
-def problems_of(source: DataConfig, split: str, store: Store | None) -> Iterable[Problem | NoAnswer]:
-    """A split's problems; drawn ones from the store under all that decides them, where they are put if need be."""
-    key = source.drawn_by(split)
-    if key is None or store is None:
-        return source.problems(split)
-    table = store.table("problems", {**key, "split": split}, shards=1)
-    table.fill(lambda shard: as_table(source.problems(split)))
-    rows = map(json.loads, table.read(["problem"])["problem"].to_pylist())
-    return [NoAnswer(**row) if "where" in row else Problem(**row) for row in rows]
-
-
-def as_table(problems: Iterable[Problem | NoAnswer]) -> pa.Table:
-    import pyarrow as pa
-
-    rows = [dataclasses.asdict(one) if isinstance(one, Problem) else one._asdict() for one in problems]
-    columns = {"id": [row.get("id") for row in rows], "problem": [json.dumps(row, ensure_ascii=False) for row in rows]}
-    return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
 
 
 def refuse_no_number(where: str, gold: str) -> None:

@@ -64,18 +64,6 @@ class ReasoningGym(DataConfig):
         paths = (metadata.files(PACKAGE) or ()) if installed_version() else ()
         yield from (("task", Path(str(path.locate()))) for path in paths if path.name == "RECORD")
 
-    def drawn_by(self, split: str) -> dict[str, Any]:
-        """The settings, and the installed package's version, which may draw others."""
-        return {
-            "package": PACKAGE,
-            "version": installed_version(),
-            "name": self.name,
-            "task": self.task,
-            "options": self.options or {},
-            "seed": self.seed,
-            "size": self.test_size if split == "test" else self.size,
-        }
-
     def problems(self, split: str) -> Iterator[Problem]:
         count = self.test_size if split == "test" else self.size
         for index, (question, gold) in enumerate(

@@ -55,7 +55,7 @@ class Evaluation:
     def places(self) -> dict[str, str]:
         """Locate the completions and their verdicts in the store."""
         names = {"rollouts": self.rollouts.name, "verdicts": self.verdicts.name}
-        return {kind: str(self.store.place(name)) for kind, name in names.items()}
+        return {kind: str(self.store.root / name) for kind, name in names.items()}
 
 
 def evaluate(

@@ -167,7 +167,7 @@ def regrade_table(table: Table, store: Store, own: str | None = None) -> tuple[i
     check_name(name)
     if key["version"] != version(name):
         raise TOPRError(f"its grader {name} is not found as it was then; a run that needs the verdicts makes new ones")
-    completions = store.open(store.place(key["rollouts"].partition(" ")[0])).read()
+    completions = store.open(store.root / key["rollouts"].partition(" ")[0]).read()
     problem, left = _answered(completions, key["rollouts"]), 0
     problems = [Problem(str(index), "", gold) for index, gold in enumerate(key["golds"])]
     with Grader(name, graded=key.get("graded", False), threshold=key.get("threshold", 1.0)) as grader:

@@ -164,34 +164,29 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     return Policy(model, tokenizer, fingerprint, compute, source, config.float32_head)
 
 
-def save_policy(policy: Policy, folder: Path, dtype: torch.dtype | None = None) -> None:
-    """Write model and tokenizer as a folder that transformers and vLLM load; atomic.
+def save_policy(policy: Policy, folder: Path) -> None:
+    """Write model, tokenizer and checksums as a folder that transformers and vLLM load; atomic.
 
-    dtype: of a copy for an engine; None keeps the weights' and adds checksums. Where an adapter is trained, it is in
-    the weights, and once more alone in the folder's `adapter/`.
+    Where an adapter is trained, it is in the weights, and once more alone in the folder's `adapter/`.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with new_folder(folder) as target:
-        save_model(policy.model, target, dtype)
+        save_model(policy.model, target)
         policy.tokenizer.save_pretrained(target)
         if policy.base is not None:
             adapter.save_adapter(policy.model, target / ADAPTER, policy.base[0])
-            if dtype is None and (lost := adapter.lost_by_merging(policy.model)) > MOST_LOST:
+            if (lost := adapter.lost_by_merging(policy.model)) > MOST_LOST:
                 log.warning(
                     "model.lora: rounding to %s takes %.0f %% of what the adapter adds to the weights that are saved "
                     "and that engines sample from (adapter/ has all of it); model.dtype=float32 keeps it",
                     str(policy.compute).removeprefix("torch."), 100 * lost,
                 )  # fmt: skip
-        if dtype is None:
-            write_checksums(target)
+        write_checksums(target)
 
 
-def save_model(model: Any, folder: Path, dtype: torch.dtype | None = None) -> None:
+def save_model(model: Any, folder: Path) -> None:
     model.should_save_on_this_rank = lambda is_main_process: True
-    tensors = dict(stored(model))
-    if dtype is not None:  # in main memory: beside a policy in training there may be no room on the GPU
-        tensors = {name: tensor.to(device="cpu", dtype=dtype) for name, tensor in tensors.items()}
-    model.save_pretrained(folder, state_dict=tensors)
+    model.save_pretrained(folder, state_dict=dict(stored(model)))
 
 
 def stored(model: Any) -> Iterator[tuple[str, torch.Tensor]]:

@@ -46,9 +46,9 @@ def trained_on(config: Config, train: Sequence[Problem], imported: Completions |
 class TaskSet:
     """The problems as a model is asked them: questions to answer, or solutions to verify; test_only: those alone."""
 
-    def __init__(self, config: Config, store: Store, *, test_only: bool = False) -> None:
+    def __init__(self, config: Config, *, test_only: bool = False) -> None:
         self.config = config
-        self.sets, self.prompter = load_problems(config.data, store), build_prompter(config.data)
+        self.sets, self.prompter = load_problems(config.data), build_prompter(config.data)
         if test_only:
             self.sets = dataclasses.replace(self.sets, train=[])
         self.verification: Verification | None = None

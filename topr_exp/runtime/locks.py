@@ -96,9 +96,9 @@ def acquire(path: Path) -> Lock | Owner:
         with ExitStack() as opened:
             opened.callback(os.close, descriptor)
             taken = _try_lock(descriptor, fcntl.LOCK_EX)
-            if taken is False and not _try_lock(descriptor, fcntl.LOCK_SH):
+            if not taken and not _try_lock(descriptor, fcntl.LOCK_SH):
                 return _read_owner(descriptor)
-            if taken is not False and _is_at(path, descriptor):
+            if taken and _is_at(path, descriptor):
                 opened.callback(path.unlink, missing_ok=True)  # where the disk is full
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{socket.gethostname()}:{os.getpid()}".encode())
@@ -118,19 +118,14 @@ def living_owner(path: Path) -> Owner | None:
             return None
         raise
     try:
-        owner, free = _read_owner(descriptor), _try_lock(descriptor, fcntl.LOCK_SH)
+        owner = _read_owner(descriptor)
+        return None if _try_lock(descriptor, fcntl.LOCK_SH) else owner
     finally:
         os.close(descriptor)
-    if free is None:  # where nobody can lock, only this machine's processes are known
-        try:
-            free = not (owner.is_here() and owner.has_open(path))
-        except OSError as error:
-            free = error.errno != errno.EACCES  # another user's process has that number
-    return None if free else owner
 
 
-def _try_lock(descriptor: int, kind: int) -> bool | None:
-    """Lock an open file unless another process has; None, and one warning, where its file system refuses locks."""
+def _try_lock(descriptor: int, kind: int) -> bool:
+    """Lock an open file unless another process has; where its file system refuses locks, warn once and go on."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -141,7 +136,6 @@ def _try_lock(descriptor: int, kind: int) -> bool | None:
         if (device := os.fstat(descriptor).st_dev) not in _warned:
             _warned.add(device)
             log.warning("the file system refuses locks (%s): processes may do the same work twice", error.strerror)
-        return None
     return True
 
 

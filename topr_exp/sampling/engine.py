@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -11,9 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Sequence
-from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -34,8 +30,8 @@ class Engine:
     What vLLM prints goes into `log`.
     """
 
-    def __init__(self, python: str, log: Path, threads: int, gpus: Sequence[str], minutes: float) -> None:
-        """gpus: as in CUDA_VISIBLE_DEVICES; none leaves that as it is. minutes: that an answer may take."""
+    def __init__(self, python: str, log: Path, threads: int, gpu: str | None, minutes: float) -> None:
+        """gpu: as in CUDA_VISIBLE_DEVICES; None leaves that as it is. minutes: that an answer may take."""
         ours, theirs = socket.socketpair()
         environment = {name: value for name, value in os.environ.items() if not name.startswith(DISTRIBUTED)}
         environment |= {
@@ -46,9 +42,9 @@ class Engine:
             "OMP_NUM_THREADS": str(threads),
             "TOKENIZERS_PARALLELISM": "false",
         }
-        if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        self.log, self.minutes = log, minutes
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        self.log, self.minutes, self.busy = log, minutes, False
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, log.open("wb") as output:
             try:
@@ -65,69 +61,31 @@ class Engine:
             except OSError as error:
                 ours.close()
                 raise ConfigError(f"sampler.python={python}: can't be started ({error.strerror})") from None
-        self.socket, self.connection = ours, Connection(os.dup(ours.fileno()))
-        self.numbers, self.lock = itertools.count(), threading.Lock()
-        self.open: dict[int, Future[dict[str, Any]]] = {}  # requests that have no answer yet, by number
-        self.listener = threading.Thread(target=self.listen, daemon=True)
-        self.listener.start()
+        self.connection = Connection(ours.detach())
 
     def ask(self, do: str, content: memoryview | None = None, **values: Any) -> dict[str, Any]:
         """The answer to a request; TOPRError (one line) where vLLM refused it and where an engine ended or hangs.
 
-        content: bytes that go with the request. Several threads may ask at once.
+        content: bytes that go with the request.
         """
-        return self.answer(do, self.submit(do, content, **values))
-
-    def submit(self, do: str, content: memoryview | None = None, **values: Any) -> Future[dict[str, Any]]:
-        """Make a request whose `answer` is asked for later."""
-        found: Future[dict[str, Any]] = Future()
-        with self.lock:
-            number = next(self.numbers)
-            self.open[number] = found
-            try:
-                self.connection.send_bytes(json.dumps({"do": do, "number": number, **values}).encode())
-                if content is not None:
-                    self.connection.send_bytes(content)
-            except OSError as error:
-                found.set_exception(error)
-        return found
-
-    def answer(self, do: str, asked: Future[dict[str, Any]]) -> dict[str, Any]:
-        """Wait for the answer to a request; raises as `ask` does."""
+        self.busy = True  # also after an error: then nobody knows what it is at
         try:
-            answer = asked.result(60 * self.minutes)
-        except TimeoutError:
-            raise TOPRError(
-                f"the vLLM engine gave no answer to {do} within {self.minutes:g} minutes (sampler.timeout_min for each "
-                f"shard that it has at once){self.last_words()}; look at its log {self.log}, then lower "
-                "sampler.prompts_per_shard or raise sampler.timeout_min"
-            ) from None
+            self.connection.send_bytes(json.dumps({"do": do, **values}).encode())
+            if content is not None:
+                self.connection.send_bytes(content)
+            if not self.connection.poll(60 * self.minutes):
+                raise TOPRError(
+                    f"the vLLM engine gave no answer to {do} within {self.minutes:g} minutes (sampler.timeout_min)"
+                    f"{self.last_words()}; look at its log {self.log}, then lower sampler.prompts_per_shard or raise "
+                    "sampler.timeout_min"
+                )
+            answer: dict[str, Any] = json.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
             raise TOPRError(f"the vLLM engine ended{self.last_words()}; its log is {self.log}") from None
+        self.busy = False
         if "error" in answer:
             raise TOPRError(f"vLLM could not {do}: {answer['error']}; its log is {self.log}")
         return answer
-
-    def listen(self) -> None:
-        """Pass answers on to those who asked; when the engine has ended, tell them all."""
-        try:
-            while True:
-                answer = json.loads(self.connection.recv_bytes())
-                with self.lock:
-                    asked = self.open.pop(answer.pop("number"))
-                asked.set_result(answer)
-        except (EOFError, OSError):
-            pass
-        finally:
-            with self.lock:
-                for asked in self.open.values():
-                    if not asked.done():
-                        asked.set_exception(EOFError())
-
-    @property
-    def busy(self) -> bool:
-        """True while an answer is outstanding."""
-        return bool(self.open)
 
     def last_words(self) -> str:
         """The last line of the log that names an error."""
@@ -140,22 +98,13 @@ class Engine:
 
     def close(self) -> None:
         """End the process, at once where it is at work; its memory is free when this returns."""
-        if self.process.returncode is not None:
-            return
-        if not self.busy:
-            with contextlib.suppress(OSError):
-                self.socket.shutdown(socket.SHUT_WR)  # which ends it
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(END_SECONDS)
+        self.connection.close()  # which ends it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(0 if self.busy else END_SECONDS)
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)  # the workers of an engine on several GPUs too
-            self.process.wait()
-        with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)  # which ends the listener, whoever else may hold the other side
-        self.listener.join()
-        self.connection.close()
-        self.socket.close()
+                os.killpg(self.process.pid, signal.SIGKILL)  # what it started, too
+        self.process.wait()
 
 
 def check_python(python: str | None) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +18,6 @@ from numpy.typing import NDArray
 from topr_exp.config.model import SamplerConfig, VLLMConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
-from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import HFSampler, Sampler
 from topr_exp.store import Ragged, Store
@@ -151,31 +148,13 @@ def generate_rollouts(
         note = [] if shard in tokens else ["from the store"]
         progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, tokens.get(shard, 0), *note)
 
-    def wait(message: str) -> None:
-        if f":{os.getpid()}," not in message:  # for another lane
-            progress.message(message)
-
-    with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
-        lanes = min(sampler.lanes, -(-table.shards // distributed.world_size()))  # other processes want some too
-        tell = (report, wait)  # of the shards of all lanes: one of them does
-        with store.stop.leaving_together():
-            run_in_lanes(sampler, lanes, lambda lane: table.fill(make, *(tell if lane == 0 else ())))
+    with (
+        Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress,
+        store.stop.leaving_together(),
+    ):
+        table.fill(make, report, progress.message)
     bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
     return Rollouts(table.name, table.read(), prompts, bounds, sum(tokens.values()))
-
-
-def run_in_lanes(sampler: Sampler, lanes: int, work: Callable[[int], object]) -> None:
-    """Do the work in some of the sampler's lanes, in threads; the first error stops all."""
-    if lanes == 1:
-        work(0)
-        return
-    with ThreadPoolExecutor(lanes) as pool:
-        try:
-            for done in as_completed([pool.submit(work, lane) for lane in range(lanes)]):
-                done.result()
-        except BaseException:
-            sampler.stop()
-            raise
 
 
 def rollouts_key(

@@ -6,6 +6,7 @@ The reference is exact ancestral sampling, batched, finished rows dropped.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,20 +37,16 @@ class Sample:
     finish: str = "length"  # stop (end-of-sequence), stop_string or length
 
 
-class Sampler:
+class Sampler(ABC):
     """Draws completions from policies; `prepare` comes before `sample`, `close` gives back what it holds."""
-
-    lanes = 1  # calls of `sample` that may run at once, in threads
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
 
-    def prepare(self, policy: Policy, length: int) -> None:
-        """From now on sample from this policy, at most `length` tokens of prompt and completion together.
+    def prepare(self, policy: Policy, length: int) -> None:  # noqa: B027
+        """From now on sample from this policy, at most `length` tokens of prompt and completion together."""
 
-        Every process of the run has to call it.
-        """
-
+    @abstractmethod
     def sample(
         self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
     ) -> list[list[Sample]]:
@@ -58,20 +55,16 @@ class Sampler:
         seed: numbers that together name the randomness. stop: texts that end a completion. Raises TOPRError (one
         line) for an engine that could not be started or broke.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def made_by(self) -> dict[str, str]:
         """Program, versions and device that drew the completions. Kept with them; no part of their key."""
-        raise NotImplementedError
 
-    def rest(self) -> None:
+    def rest(self) -> None:  # noqa: B027
         """Free what can be freed at once: the policy trains next, and is sampled from again afterwards."""
 
-    def close(self) -> None:
-        """End all processes and free their memory; a later `sample` starts them again."""
-
-    def stop(self) -> None:
-        """Close for good: calls of `sample` that are under way fail."""
+    def close(self) -> None:  # noqa: B027
+        """End all processes and free their memory; after the next `prepare`, `sample` starts them again."""
 
 
 class HFSampler(Sampler):

@@ -19,7 +19,7 @@ from pathlib import Path
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, show_log
 from topr_exp.runtime.files import CHECKSUMS, disk_errors, find_damage
-from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MARKER, MISSING, SHARD, Store, Table, foreign_entries
+from topr_exp.store.table import HASHES, KEY_FILE, KINDS, MISSING, SHARD, Store, Table
 from topr_exp.types import TOPRError
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ def parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run, refuse=command.error)
         return command
 
-    add("list", list_tables, "one line a table")
-    add("describe", describe, "a table's whole key, columns and shards").add_argument("key", metavar="KEY", help=table)
+    command = add("list", list_tables, "one line a table; of one table its whole key too")
+    command.add_argument("key", metavar="KEY", nargs="?", help=table)
     command = add("verify", verify, "compute every checksum; exit status 1 when something is damaged")
     command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{table}; or a run's folder, or any above some")
     command = add("regrade", regrade, "grade again the completions whose workers were killed or too slow")
@@ -165,17 +165,20 @@ def makers(*tables: Table) -> str:
     return ", ".join(sorted({str(owner) for owner in owners if owner}))
 
 
-# ---- list, describe, verify
+# ---- list, verify
 
 
 def list_tables(store: Store, options: argparse.Namespace) -> None:
-    found = find_tables(store)
+    found = matching(find_tables(store), options.key)
     lines = [("TABLE", "ROWS", "SHARDS", "SIZE", "UNUSED", "KEY"), *map(line_of, found)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for name, *numbers, told in lines if found else []:
         cells = [cell.rjust(width) for cell, width in zip(numbers, widths[1:-1], strict=True)]
         print("  ".join([name.ljust(widths[0]), *cells, told]).rstrip())
-    print(f"{total(map(size_of, found))} in {store.root}" if found else f"{store.root} holds no tables")
+    if options.key:
+        print(json.dumps(found[0].key, indent=2, ensure_ascii=False))
+    else:
+        print(f"{total(map(size_of, found))} in {store.root}" if found else f"{store.root} holds no tables")
 
 
 def line_of(table: Table) -> tuple[str, ...]:
@@ -186,25 +189,6 @@ def line_of(table: Table) -> tuple[str, ...]:
     plain = [f"{name}={cut(str(each), 14)}" for name, each in table.key.items() if not isinstance(each, dict | list)]
     told = FOR_EVER * (table.kind == "imported") + (table.error or cut(" ".join(plain), 100))
     return table.name, rows, shards, megabytes(size_of(table)), f"{days_unused(table):.0f} d", told
-
-
-def describe(store: Store, options: argparse.Namespace) -> None:
-    table = find_table(store, options.key)
-    there = [table.shard_file(index).exists() for index in range(table.shards)]
-    missing = ", ".join(str(index) for index, one in enumerate(there) if not one)
-    columns = [f"{column.name} {column.type}" for column in table.shard(there.index(True)).schema] if any(there) else []
-    _, rows, _, size, unused, _ = line_of(table)
-    lines = {
-        "table": table.name,
-        "folder": table.folder,
-        "rows": f"{rows} in {sum(there)} of {table.shards} shards, {size}",
-        "unused": unused,
-        "columns": ", ".join(columns) or "none yet",
-        "missing": missing and f"shards {missing}",
-        "at work": makers(table),
-    }
-    print("\n".join(f"{name:9}{told}" for name, told in lines.items() if told))
-    print(f"key\n{json.dumps(table.key, indent=2, ensure_ascii=False)}")
 
 
 def verify(store: Store, options: argparse.Namespace) -> int:
@@ -274,7 +258,6 @@ def prune(store: Store, options: argparse.Namespace) -> None:
     if options.kind is None and options.older_than is None and options.key is None:
         options.refuse("say what to remove: --kind, --older-than or --key")
     known = find_tables(store)
-    refuse_no_store(store.root)
     gone: dict[str, int] = {}  # name -> bytes
     for table in [table for table in matching(known, options.key) if fits(table, options)]:
         part = [one for one in [table, *made_from(table.name, known)] if one.name not in gone]
@@ -289,17 +272,6 @@ def prune(store: Store, options: argparse.Namespace) -> None:
             print(f"{verb} {one.name}  {megabytes(gone[one.name])}  {note}".rstrip())
     told = total(gone.values())
     print(f"removed {told}" if options.yes else f"{told} would be removed; add --yes to do it")
-
-
-def refuse_no_store(root: Path) -> None:
-    """TOPRError for a folder that no run has used as a store, or that holds more: nothing is removed from it."""
-    if not (root / MARKER).exists():
-        raise TOPRError(
-            f"{root} has no file {MARKER}, which marks a store; the next run that uses the store writes it, or "
-            f"`touch {root / MARKER}`; nothing is removed before"
-        )
-    if others := foreign_entries(root):
-        raise TOPRError(f"{root} holds {', '.join(others[:3])}, which a store does not; nothing is removed")
 
 
 def fits(table: Table, options: argparse.Namespace) -> bool:

@@ -73,13 +73,13 @@ def find_fault(path: Path) -> str | None:
     return None
 
 
-def read_seal(path: Path) -> tuple[int, bytes]:
-    """Return a shard's number of rows and its digest as its seal has them; 0 and b"" where there is none."""
+def read_rows(path: Path) -> int:
+    """A shard's number of rows as its seal has it; 0 where there is none."""
     with suppress(OSError), path.open("rb") as file:
         if (seal := _find_footer(file) - SEAL) >= 0:
             file.seek(seal)
-            return int.from_bytes(file.read(ROWS_BYTES), "little"), file.read(DIGEST_BYTES)
-    return 0, b""
+            return int.from_bytes(file.read(ROWS_BYTES), "little")
+    return 0
 
 
 def _find_footer(file: Any) -> int:

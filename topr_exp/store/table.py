@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.store.shards import find_fault, read_seal, read_shard, write_shard
+from topr_exp.store.shards import find_fault, read_rows, read_shard, write_shard
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -33,8 +33,6 @@ KINDS, HASHES = re.compile(r"[a-z][a-z0-9_]*"), re.compile(r"[0-9a-f]{16}")  # n
 HASH_BYTES = 8  # 64 bits
 KEY_FILE = "key.json"
 SHARD = "shard-"  # begins the names of a shard's files
-MARKER = "STORE"  # marks a folder as a store
-MARK = "Tables that runs of topr_exp share: `python -m topr_exp.store` lists, verifies and prunes them.\n"
 MISSING = "missing"  # the one fault of a shard that is no damage
 PAUSE_SECONDS = 0.1  # before a lock of somebody else is asked for again
 
@@ -45,21 +43,16 @@ class Store:
     """A folder of tables that runs share.
 
     Every shard's digest is computed once a process, when it is first opened (about 1 s/GB). stop: ends `fill`.
-    lender: a store whose whole tables are taken instead of being made once more.
     """
 
-    def __init__(self, root: Path | str, stop: StopFlag | None = None, lender: Store | None = None) -> None:
-        self.root, self.stop, self.lender = Path(root), stop or StopFlag(), lender
-        self._lent: dict[str, Path] = {}
+    def __init__(self, root: Path | str, stop: StopFlag | None = None) -> None:
+        self.root, self.stop = Path(root), stop or StopFlag()
 
     def table(self, kind: str, key: Mapping[str, Any], shards: int) -> Table:
         """The table of this kind and key, made or not; nothing is written before `fill`.
 
         `shards` must follow from the key. Raises TOPRError when the key is no JSON.
         """
-        if self.lender is not None and not (lent := self.lender.table(kind, key, shards)).missing():
-            self._lent[lent.name] = lent.folder
-            return lent
         assert KINDS.fullmatch(kind), kind
         assert shards >= 1, shards
         key = json.loads(canonical(key))
@@ -68,10 +61,6 @@ class Store:
     def open(self, folder: Path) -> Table:
         """The table in a folder of this store, by its key.json."""
         return Table(folder, *read_key(folder), stop=self.stop)
-
-    def place(self, name: str) -> Path:
-        """The folder of a table that is called kind/hash."""
-        return self._lent.get(name, self.root / name)
 
 
 class Table:
@@ -95,13 +84,10 @@ class Table:
 
     def bounds(self) -> list[int]:
         """The first row of each shard, then the number of rows, of the shards that are there."""
-        return list(accumulate((read_seal(self.shard_file(index))[0] for index in range(self.shards)), initial=0))
+        return list(accumulate((read_rows(self.shard_file(index)) for index in range(self.shards)), initial=0))
 
     def fault(self, index: int, *, always: bool = False) -> str | None:
-        """None for a whole shard, MISSING, or the damage in words.
-
-        The digest is computed where this process has not yet done so for this file; `always`: in any case.
-        """
+        """None for a whole shard, MISSING, or the damage in words; a file's digest is computed once, or `always`."""
         path = self.shard_file(index)
         with disk_errors(f"read {path}"):
             try:
@@ -193,32 +179,25 @@ class Table:
     def _make_shard(self, index: int, make: Callable[[int], pa.Table]) -> bool:
         """Make one shard whose lock this process holds; False when another process finished it."""
         # Taking the lock made NFS forget what it had cached of the folder, so what is seen now is true.
-        path, fault, before = self.shard_file(index), self.fault(index), b""
-        if fault is None:
-            return False
-        if fault != MISSING:
-            log.warning("%s is damaged (%s) and is made again", path, fault)
-            before = read_seal(path)[1]
-        table = make(index)
-        if self.fault(index) is None:
+        fault = self.fault(index)
+        if fault not in (None, MISSING):
+            log.warning(
+                "%s is damaged (%s) and is made again; on a GPU it may become another one, which what was made from it "
+                "doesn't fit: python -m topr_exp.store prune --key %s", self.shard_file(index), fault, self.name,
+            )  # fmt: skip
+        table = make(index) if fault else None
+        if table is None or self.fault(index) is None:
             return False  # made by another process without locks: what is whole stays as it is
         self._write_shard(index, table)
-        if before not in (b"", read_seal(path)[1]):
-            log.warning(
-                "%s is not what it was before it was damaged (by another program, or on a GPU); what was made from the "
-                "old one doesn't fit it: python -m topr_exp.store prune --key %s --yes, then the same command again",
-                path, self.name,
-            )  # fmt: skip
         return True
 
     def _write_shard(self, index: int, table: pa.Table) -> None:
-        path = self.shard_file(index)
-        with disk_errors(f"write {path}", self._kept), suppress(FileNotFoundError):  # swept, without locks, by another
+        path, kept = self.shard_file(index), "; finished shards are kept, and the same command goes on from there"
+        with (
+            disk_errors(f"write {path}", lambda: kept),
+            suppress(FileNotFoundError),
+        ):  # swept, without locks, by another
             write_shard(path, table)
-
-    def _kept(self) -> str:
-        done = self.shards - len(self.missing())
-        return f"; {done} of {self.shards} shards are kept and the same command goes on from there"
 
     def _write_key(self) -> None:
         """Write the key where it is not there, or damaged: the folder's name says which it is."""
@@ -234,7 +213,6 @@ class Table:
         """A complete table: note its use (for pruning by age) and remove what killed processes left."""
         with suppress(OSError):  # a store that others own, or read-only: reading it is enough
             os.utime(self.folder / KEY_FILE)
-            mark(self.folder.parent.parent)
             for path in self.folder.glob(f"*{TEMPORARY}"):
                 path.unlink(missing_ok=True)  # its final file exists, so even a living writer does not need it
             for path in self.folder.glob(f"*{locks.SUFFIX}"):
@@ -273,26 +251,3 @@ def read_key(folder: Path) -> tuple[dict[str, Any], int]:
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, TOPRError) as error:
         raise TOPRError(f"{path} is damaged ({error})") from error
     return key, shards
-
-
-def mark(root: Path) -> None:
-    """Mark a folder that holds only tables as a store: `prune` removes nothing from any other."""
-    if not (root / MARKER).exists() and not foreign_entries(root):
-        write_whole(root / MARKER, MARK.encode())
-
-
-def foreign_entries(root: Path) -> list[str]:
-    """List what is in a store's folder and no part of one; hidden entries, and ones that may not be read, aside."""
-
-    def is_passing(path: Path) -> bool:
-        return path.name.startswith(".") or path.suffix == TEMPORARY
-
-    def is_kind(path: Path) -> bool:
-        if not KINDS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
-            return False
-        with suppress(PermissionError):
-            return all(HASHES.fullmatch(each.name) or is_passing(each) for each in path.iterdir())
-        return True
-
-    found = [path for path in sorted(root.iterdir()) if path.name != MARKER and not is_passing(path)]
-    return [path.name for path in found if not is_kind(path)]
