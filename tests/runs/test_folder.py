@@ -29,7 +29,7 @@ UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
 # How each method is called: a new one that is not here fails the test that nothing but the main process writes.
 CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
     RunFolder: {
-        "read": ("config.json",), "has_summary": (), "finished": (), "lost": (), "refuse_if_taken_over": (),
+        "read": ("config.json",), "finished": (), "lost": (), "refuse_if_taken_over": (),
         "stage": ("training",), "nested_stage": ("evaluation",), "add_across_ranks": ("tokens_sampled", 7),
         "model_of": (1,), "remove_leftovers": (1,), "save_state": (), "log": (UPDATE,), "before_checkpoint": (1, 2),
         "save_training_set": (1, np.arange(3), {"n_train": 3}, {"store": "s"}), "save_rounds": (1, 3, 0.0),

@@ -104,15 +104,12 @@ class Composer:
         elif key in self.groups:
             if key == "experiment" and override.is_sweep_override():
                 raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
-            if not override.is_sweep_override() and (key, override.value()) != ("experiment", None):
-                self.check_choice(key, override.value())
+            choice, allowed = override.value(), self.loader.get_group_options(key)
+            single = not override.is_sweep_override() and (key, choice) != ("experiment", None)
+            if single and choice not in allowed:
+                other = f"; for another one {OTHER_MODEL}" if key == "model" else ""
+                raise ConfigError(f"{key}={show(choice)}: no such choice; allowed: {', '.join(allowed)}{other}")
         return override
-
-    def check_choice(self, group: str, choice: Any) -> None:
-        allowed = self.loader.get_group_options(group)
-        if choice not in allowed:
-            other = f"; for another one {OTHER_MODEL}" if group == "model" else ""
-            raise ConfigError(f"{group}={show(choice)}: no such choice; allowed: {', '.join(allowed)}{other}")
 
     def base(self) -> DictConfig:
         """The config of the overrides that are not swept, with the `hydra` node."""

@@ -57,14 +57,15 @@ class RunFolder:
     def _open(self) -> None:
         with disk_errors(f"write in {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-        if self.done and self.has_summary():
-            return
+        if self.done:
+            if "final" in read_object(self.path / "summary.json")[0]:
+                return
+            warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
         with contextlib.ExitStack() as held:
             held.enter_context(attempt.lock_run_folder(self.path))
             with disk_errors(f"write in {self.path}"):
                 (self.path / "DONE").unlink(missing_ok=True)  # of a run whose summary has to be made again
             self._describe()
-            self._restore()
             attempt.clear(self.path)
             self.save_state()
             held.enter_context(guarded(self.path, self.refuse_if_taken_over))
@@ -73,7 +74,10 @@ class RunFolder:
         progress.listener = self._save_progress
 
     def _describe(self) -> None:
-        """Write down what will run and with what, where that is not there; the config last, as a sign of the rest."""
+        """Write down what will run and with what, where that is not there, and read how far earlier attempts got.
+
+        The config is the last file, as a sign of the rest.
+        """
         from omegaconf import OmegaConf
 
         config = self._config
@@ -82,8 +86,6 @@ class RunFolder:
         if not self.read("config.json"):
             write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
             write_json(self.path / "config.json", {"identity": config.identity, "resolved": plain(config)})
-
-    def _restore(self) -> None:
         state = self.read("state.json")
         self.seconds |= state.get("seconds", {})
         self.counts |= state.get("counts", {})
@@ -128,13 +130,6 @@ class RunFolder:
             self._damaged.add(name)
             warn(f"{path} is damaged")
         return found
-
-    def has_summary(self) -> bool:
-        """Check the summary of a finished run, with a warning where it is made again."""
-        if "final" in read_object(path := self.path / "summary.json")[0]:
-            return True
-        warn(f"{path} is missing or damaged and is made again")
-        return False
 
     def finished(self) -> dict[str, Any]:
         """The summary of a run that finished before; warns of what its files lost."""

@@ -56,8 +56,6 @@ def check_files(config: Config, trains: bool = True) -> None:
         check_name(data.grader)
     try:
         check_problems(config)
-        if data.completions is not None:
-            check_completions(config, data.completions)
     except TOPRError as error:
         raise ConfigError(str(error)) from None
 
@@ -145,25 +143,16 @@ def read_problems(data: DataConfig) -> ProblemSets:
 
 
 def check_problems(config: Config) -> None:
-    sets = problems(config.data)
-    if sets is None:
-        return
-    if not sets.train:
-        origin = sets.train_report.origin
-        raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
-    wanted = config.schedule.prompts
-    if wanted is not None and wanted > len(sets.train):
-        raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
-
-
-# ---- completions made elsewhere
-
-
-def check_completions(config: Config, source: str) -> None:
-    """Refuse (TOPRError) a file of completions with a malformed line, or one that answers no training problem."""
-    sets = problems(config.data)
-    known = None if sets is None else frozenset(problem.id for problem in sets.train)
-    if Path(source).is_file():
+    """Refuse (TOPRError) too few problems, and a file of completions with a malformed line or that answers none."""
+    sets, wanted, source = problems(config.data), config.schedule.prompts, config.data.completions
+    if sets is not None:
+        if not sets.train:
+            origin = sets.train_report.origin
+            raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
+        if wanted is not None and wanted > len(sets.train):
+            raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
+    if source is not None and Path(source).is_file():
+        known = None if sets is None else frozenset(problem.id for problem in sets.train)
         read_completions(stamp(Path(source)), known)
 
 
