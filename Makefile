@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 
 VLLM := .venv-vllm
 
-.PHONY: demo vllm test test-extended test-all test-slow check-ordering faults io-faults gpu-check check-gpu-pins paper paper-full lint clean
+.PHONY: demo vllm test test-extended test-all test-slow check-ordering faults io-faults gpu-check check-gpu-pins paper paper-full docs lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
@@ -50,10 +50,18 @@ paper: $(VENV)/.installed
 paper-full: $(VENV)/.installed
 	$(BIN)/python -m reproduce --full
 
-# Half a minute: does uv (on PATH) still resolve pyproject's ranges to the versions of constraints-gpu.txt?
-check-gpu-pins:
+# A minute: does uv (on PATH) still resolve pyproject's ranges to the versions of constraints-gpu.txt, and has the vLLM
+# that it pins (340 MB, downloaded, not installed) every name that this package takes from it?
+check-gpu-pins: $(VENV)/.installed
 	uv pip compile --universal --python-version 3.11 --extra vllm --extra dev --constraint constraints-gpu.txt \
 		--no-annotate --no-header --quiet pyproject.toml | diff - <(grep -v '^\#' constraints-gpu.txt)
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --dest $(VENV)/wheels \
+		"$$(grep '^vllm==' constraints-gpu.txt | cut -d' ' -f1)"
+	$(BIN)/python -m scripts.vllm_names $(VENV)/wheels/vllm-*.whl
+
+# Seconds: the site, into site/; a link that leads nowhere is an error.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -68,7 +76,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
 	touch $@
 
 # Minutes, 2.4 GB: vLLM's CPU build in an environment of its own, for the tests marked vllm alone (docs/vllm.md).

@@ -4,6 +4,17 @@ import importlib
 import os
 import sys
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from topr_exp.api import compose, grade_answers, loss, read_completions, run
+    from topr_exp.report import read_curves, read_runs
+    from topr_exp.types import Batch, ConfigError, TOPRError
+
+__all__ = [
+    "Batch", "ConfigError", "TOPRError",
+    "compose", "grade_answers", "loss", "read_completions", "read_curves", "read_runs", "run",
+]  # fmt: skip
 
 # torch.cuda.is_available() then counts GPUs without taking one, so that each process of a run can still choose its own.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -14,6 +25,21 @@ if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
     os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000"}
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, loaded when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    places = {
+        "read_curves": "report",
+        "read_runs": "report",
+        "Batch": "types",
+        "ConfigError": "types",
+        "TOPRError": "types",
+    }
+    globals()[name] = getattr(importlib.import_module(f"{__name__}.{places.get(name, 'api')}"), name)
+    return globals()[name]
 
 
 def leave_out_current_folder() -> None:

@@ -17,11 +17,12 @@ import torch
 
 from tests.conftest import config_of, make_model
 from tests.store.store_workers import wait_for
-from topr_exp.models.policy import Policy
+from topr_exp.models.policy import Policy, stored
 from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import END_SECONDS, Engine
 from topr_exp.sampling.rollouts import open_sampler
-from topr_exp.sampling.vllm import VLLM
+from topr_exp.sampling.sampler import Sample
+from topr_exp.sampling.vllm import VLLM, completions_of
 from topr_exp.types import TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.
@@ -45,10 +46,11 @@ def note(**values):
 class LLM:
     def __init__(self, **options):
         self.weights = {}
-        note(start=options["model"], trust=options["trust_remote_code"])
+        note(start=options["model"], trust=options["trust_remote_code"], head=options.get("hf_overrides"))
 
     def reset_prefix_cache(self):
-        note(reset=True)
+        note(reset=True, environment=dict(os.environ))
+        return "keep" not in os.environ.get("VLLM_REFUSES", "")
 
     def generate(self, prompts, params, use_tqdm):
         note(generate=len(prompts))
@@ -81,6 +83,8 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(VLLM_MODULE)
     (package / "platforms.py").write_text("class current_platform:\n    device_type = 'cpu'\n")
+    (package / "v1" / "engine").mkdir(parents=True)
+    (package / "v1" / "engine" / "logprobs.py").write_text("class LogprobsProcessor:\n    from_new_request = dict\n")
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     monkeypatch.setenv("VLLM_NOTES", str(tmp_path / "notes"))
     monkeypatch.setattr(vllm_module, "check_python", lambda python: sys.executable)
@@ -101,8 +105,8 @@ def policy(tmp_path: Path) -> Policy:
     return Policy(make_model(11), Tokenizer(), "first", torch.float32, folder=tmp_path / "model")
 
 
-OPTIONS = {"sleep": False, "dtype": "float32", "trust_remote_code": False, "length": 8, "eager": True}
-START = OPTIONS | {"model": "m", "cpu_cache_gib": 1.0}
+OFF = {"sleep": False, "trust_remote_code": False, "float32_head": False}
+START = OFF | {"model": "m", "dtype": "float32", "length": 8, "eager": True, "cpu_cache_gib": 1.0}
 PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "stop": [], "eos": [1], "n": 2}
 
 
@@ -118,7 +122,7 @@ def engine(
 
 
 def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(engine: Engine, notes: Path) -> None:
-    assert generate(engine, (0, 5), (0, 6)) == [[[[5], [-1.0], "stop"]] * 2, [[[6], [-1.0], "stop"]] * 2]
+    assert generate(engine, (0, 5), (0, 6)) == [[Sample([5], [-1.0], "stop")] * 2, [Sample([6], [-1.0], "stop")] * 2]
     for what, message in ((9, "ValueError: no such prompt; its log is"), (7, "vLLM lost requests;")):
         with pytest.raises(TOPRError, match=f"vLLM could not generate: {message}"):
             generate(engine, (0, 4), (what, 5))
@@ -126,7 +130,7 @@ def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(en
 
 
 def generate(engine: Engine, *prompts: tuple[int, int]) -> Any:
-    return engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN)["completions"]
+    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN), 2)
 
 
 def test_who_asks_is_told_that_an_engine_broke_and_so_is_who_asks_afterwards(engine: Engine) -> None:
@@ -174,6 +178,28 @@ def test_trust_in_a_folder_s_code_reaches_an_engine_as_it_was_set(
         made.prepare(policy, 20)
         made.sample(policy, [[0, 5]], 1, (0,), [])
     assert noted(notes, "trust") == [trust]
+
+
+def test_floats_are_not_rounded_and_seeds_not_drawn_by_another_sampler(engine: Engine, notes: Path) -> None:
+    generate(engine, (0, 5))
+    (environment,) = noted(notes, "environment")
+    assert environment["TRITON_F32_DEFAULT"] == "ieee"
+    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+
+
+@pytest.mark.parametrize("engine", ["keep"], indirect=True)
+def test_a_cache_that_is_not_emptied_ends_the_run(engine: Engine) -> None:
+    with pytest.raises(TOPRError, match="vLLM could not generate: vLLM did not empty its prefix cache"):
+        generate(engine, (0, 5))
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_output_layer_is_training_s(notes: Path, policy: Policy, tmp_path: Path, exact: bool) -> None:
+    policy = dataclasses.replace(policy, compute=torch.bfloat16, float32_head=exact)
+    with open_sampler(config_of("sampler=vllm").sampler, tmp_path / "sampler", False) as made:
+        made.prepare(policy, 20)
+        made.sample(policy, [[0, 5]], 1, (0,), [])
+    assert noted(notes, "head") == [{"head_dtype": "float32"} if exact else None]
 
 
 # ---- weights
@@ -234,11 +260,11 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
         def __init__(self, *given: Any) -> None:
             pass
 
-        def ask(self, do: str, **values: Any) -> dict[str, Any]:
+        def ask(self, do: str, *content: Any, **values: Any) -> dict[str, Any]:
             asked.append(do)
             if do == "wake" and full:
                 raise TOPRError("vLLM could not wake: out of memory")
-            return {"completions": []}
+            return {"lengths": [], "finishes": [], "arrays": [b"", b""]}
 
         def close(self) -> None:
             asked.append("close")
@@ -249,6 +275,8 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
     config: Any = config_of("sampler=vllm", "sampler.sleep=true").sampler
     sampler = VLLM(config, tmp_path, False, beside_training=True)
 
+    weights = len(list(stored(policy.model)))
+
     def sample() -> list[str]:
         asked.clear()
         sampler.prepare(policy, 20)
@@ -258,7 +286,7 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
     assert sample() == ["start", "generate"]
     assert sample() == ["generate"]
     sampler.rest()
-    assert sample() == ["wake", "generate"]
+    assert sample() == ["wake", "reload", *["take"] * weights, "done", "generate"]  # it kept none
     sampler.rest()
     full.append(True)  # AdamW's state came meanwhile
     assert sample() == ["wake", "close", "start", "generate"]

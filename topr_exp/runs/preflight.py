@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topr_exp.config.cluster import SlurmCluster
+from topr_exp.config.cluster import Device, SlurmCluster
 from topr_exp.config.data import DataConfig, Reward
 from topr_exp.config.model import VLLMConfig
 from topr_exp.config.schema import plain
@@ -24,6 +24,7 @@ from topr_exp.models.loading import ADAPTER, check_folder, find_folder, refuse_d
 from topr_exp.runtime.distributed import check_device, main_process_only
 from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import disk_errors, known_digest, read_object, write_json
+from topr_exp.runtime.gpu_machine import check_gpu_machine, driver_version
 from topr_exp.store.completions import read_lines, unknown_problem
 from topr_exp.types import ConfigError, TOPRError
 
@@ -172,10 +173,21 @@ def check_machine(configs: Iterable[Config]) -> None:
     runs = [config for config in configs if not (config.folder / "DONE").exists()]
     for device in {config.cluster.device.name for config in runs if not isinstance(config.cluster, SlurmCluster)}:
         check_device(device)
-    for python in dict.fromkeys(config.sampler.python for config in runs if isinstance(config.sampler, VLLMConfig)):
+    engines = [
+        (config.sampler.python, samples_here(config)) for config in runs if isinstance(config.sampler, VLLMConfig)
+    ]
+    for python, on_gpu in dict.fromkeys(engines):
         from topr_exp.sampling.engine import check_python
 
-        check_python(python)
+        interpreter = check_python(python)
+        if on_gpu:
+            check_gpu_machine(interpreter)
+
+
+def samples_here(config: Config) -> bool:
+    """True where a run samples on a GPU of this machine."""
+    elsewhere = isinstance(config.cluster, SlurmCluster) or config.cluster.device is Device.cpu
+    return not elsewhere and driver_version() is not None
 
 
 # ---- inputs: a run goes on only with those that it was begun with

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from topr_exp.runtime.gpu_machine import driver_version, old_driver
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -55,12 +56,13 @@ def process_group(device: str) -> Iterator[None]:
 
 
 def check_device(device: str) -> None:
-    """Raise ConfigError for a GPU that is not there."""
-    if device == "cuda":
+    """Raise ConfigError for a GPU that is not there, or whose driver is too old for torch."""
+    if device == "cuda" or (device == "auto" and driver_version() is not None):
         import torch
 
-        if not torch.cuda.is_available():
-            raise ConfigError("cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu")
+        reason = old_driver(torch.version.cuda)
+        if reason or (device == "cuda" and not torch.cuda.is_available()):
+            raise ConfigError(f"cluster.device={device}: {reason or 'torch sees no GPU here; allowed: auto, cpu'}")
 
 
 def take_gpu(local_rank: int) -> None:

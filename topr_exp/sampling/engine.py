@@ -38,6 +38,8 @@ class Engine:
             # In one process, requests are scheduled in the same order every time.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",  # whose draws are not those of the seed
+            "TRITON_F32_DEFAULT": "ieee",  # else Triton's products of float32 are TF32, a thousandth off
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else two engines take the same cores
             "OMP_NUM_THREADS": str(threads),
             "TOKENIZERS_PARALLELISM": "false",
@@ -80,6 +82,7 @@ class Engine:
                     "sampler.timeout_min"
                 )
             answer: dict[str, Any] = json.loads(self.connection.recv_bytes())
+            answer["arrays"] = [self.connection.recv_bytes() for _ in range(answer["arrays"])]
         except (EOFError, OSError):
             raise TOPRError(f"the vLLM engine ended{self.last_words()}; its log is {self.log}") from None
         self.busy = False

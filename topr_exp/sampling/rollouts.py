@@ -161,9 +161,11 @@ def rollouts_key(
     config: SamplerConfig, policy: Policy, questions: TokenizedProblems, n: int, seed: int
 ) -> dict[str, Any]:
     """All that decides what is sampled: what the store finds the completions by."""
+    exact_head = isinstance(config, VLLMConfig) and policy.float32_head and not policy.full_precision
     return {
         "weights": policy.fingerprint,
         **policy.computes,
+        **({"head": "float32"} if exact_head else {}),
         "prompts": fingerprint(questions.prompts),
         "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
         "n": n,

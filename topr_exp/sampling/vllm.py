@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
@@ -74,7 +75,7 @@ class VLLM(Sampler):
             eos=policy.eos_ids,
             stop=list(stop),
         )
-        return [[Sample(*one) for one in group] for group in answer["completions"]]
+        return completions_of(answer, n)
 
     def ensure(self, policy: Policy, prompts: Sequence[Sequence[int]]) -> Engine:
         """The engine: running, awake, long enough and with the policy's weights."""
@@ -109,6 +110,7 @@ class VLLM(Sampler):
             cpu_cache_gib=config.cpu_cache_gib,
             eager=config.eager,
             sleep=config.sleep,
+            float32_head=policy.float32_head and not policy.full_precision,
         )
         return engine
 
@@ -128,7 +130,7 @@ class VLLM(Sampler):
     def rest(self) -> None:
         if self.config.sleep and self.engine is not None and not self.asleep:
             self.engine.ask("sleep")
-            self.asleep = True
+            self.asleep, self.loaded = True, ""
 
     def end(self) -> None:
         if self.engine is not None:
@@ -138,6 +140,19 @@ class VLLM(Sampler):
     def close(self) -> None:
         self.end()
         self.length = 0
+
+
+def completions_of(answer: dict[str, Any], n: int) -> list[list[Sample]]:
+    """The completions of each prompt in an engine's answer."""
+    tokens, logprobs = (
+        np.frombuffer(content, kind).tolist() for content, kind in zip(answer["arrays"], ("i4", "f4"), strict=True)
+    )
+    ends = np.cumsum(answer["lengths"]).tolist()
+    found = [
+        Sample(tokens[end - length : end], logprobs[end - length : end], finish)
+        for end, length, finish in zip(ends, answer["lengths"], answer["finishes"], strict=True)
+    ]
+    return [found[first : first + n] for first in range(0, len(found), n)]
 
 
 # ---- weights on their way to an engine
@@ -181,13 +196,13 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
     ids = [list(map(int, prompt)) for prompt in prompts]
     answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), n=2, eos=policy.eos_ids, **plain)
     gaps = []
-    for prompt, group in zip(ids, answer["completions"], strict=True):
-        for tokens, logprobs, _ in group:
-            inputs = torch.tensor([[*prompt, *tokens]], device=policy.device)
+    for prompt, group in zip(ids, completions_of(answer, 2), strict=True):
+        for one in group:
+            inputs = torch.tensor([[*prompt, *one.tokens]], device=policy.device)
             with policy.autocast(), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
                 logits = policy.model(input_ids=inputs, use_cache=False).logits[0, len(prompt) - 1 : -1]
             own = logits.float().log_softmax(-1).gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
-            gaps.append((own.cpu() - torch.tensor(logprobs)).abs())
+            gaps.append((own.cpu() - torch.tensor(one.logprobs)).abs())
     gap, most = float(torch.cat(gaps).mean()), TOLERANCE[policy.precision]
     if gap <= most:
         return

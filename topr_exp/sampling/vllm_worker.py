@@ -15,6 +15,7 @@ import pickle
 import signal
 import sys
 import traceback
+from array import array
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -50,7 +51,11 @@ class Worker:
         return asked
 
     def answer(self, answer: dict[str, Any]) -> None:
-        self.connection.send_bytes(json.dumps(answer).encode())
+        """Send an answer; its `arrays` follow as bytes, and their number stands in their place."""
+        arrays = answer.get("arrays", [])
+        self.connection.send_bytes(json.dumps({**answer, "arrays": len(arrays)}).encode())
+        for values in arrays:
+            self.connection.send_bytes(values)
 
     def start(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Load a model folder; gives vLLM's version and the kind of device."""
@@ -74,6 +79,8 @@ class Worker:
             "generation_config": "vllm",  # no settings but ours
             "seed": 0,
         }
+        if settings["float32_head"]:
+            options["hf_overrides"] = {"head_dtype": "float32"}
         if on_cpu:
             # A prompt that is read in two parts breaks seeds on the CPU (its generators have no offset to set back).
             options["enable_chunked_prefill"] = False
@@ -81,18 +88,19 @@ class Worker:
         else:
             options["gpu_memory_utilization"] = settings["gpu_memory_utilization"]
             options["enable_sleep_mode"] = settings["sleep"]
+        leave_tokens_undecoded()
         self.llm = vllm.LLM(**options)
         name = "cpu" if on_cpu else torch.cuda.get_device_name()
         return {"vllm": vllm.__version__, "torch": str(torch.__version__), "device": name}
 
     def generate(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """n completions of each prompt, each as its tokens, their log-probabilities and why it ended.
+        """n completions of each prompt, in their order: number of tokens, why it ended; tokens and log-probabilities.
 
         A function of the request: what earlier ones left in the cache would change the last digits.
         """
         from vllm import SamplingParams
 
-        self.llm.reset_prefix_cache()
+        self.empty_cache()
         params = [
             SamplingParams(
                 n=asked["n"],
@@ -113,20 +121,24 @@ class Worker:
         outputs = self.llm.generate(prompts, params, use_tqdm=False)
         if len(outputs) != len(prompts):
             raise Refused("vLLM lost requests")
-        return {"completions": [[self.completion(one) for one in output.outputs] for output in outputs]}
+        tokens, logprobs, lengths, finishes = array("i"), array("f"), list[int](), list[str]()
+        for one in (one for output in outputs for one in output.outputs):
+            if one.finish_reason not in ("stop", "length"):
+                raise Refused(f"a completion ended by {one.finish_reason}")
+            lengths.append(len(one.token_ids))
+            finishes.append("stop_string" if isinstance(one.stop_reason, str) else one.finish_reason)
+            tokens.extend(one.token_ids)
+            logprobs.extend(step[token].logprob for step, token in zip(one.logprobs, one.token_ids, strict=True))
+        return {"lengths": lengths, "finishes": finishes, "arrays": [tokens, logprobs]}
 
-    @staticmethod
-    def completion(one: Any) -> tuple[list[int], list[float], str]:
-        tokens = list(one.token_ids)
-        logprobs = [step[token].logprob for step, token in zip(one.logprobs, tokens, strict=True)]
-        if one.finish_reason not in ("stop", "length"):
-            raise Refused(f"a completion ended by {one.finish_reason}")
-        return tokens, logprobs, "stop_string" if isinstance(one.stop_reason, str) else one.finish_reason
+    def empty_cache(self) -> None:
+        if not self.llm.reset_prefix_cache():
+            raise Refused("vLLM did not empty its prefix cache, which holds states of other weights or requests")
 
     def reload(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Load the weights that `take` requests bring after this one, until `done`."""
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self.arriving()})
-        self.llm.reset_prefix_cache()
+        self.empty_cache()
         return {}
 
     def arriving(self) -> Iterator[tuple[str, Any]]:
@@ -152,13 +164,21 @@ class Worker:
         return tensor
 
     def sleep(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Move the weights off the GPU and drop the cache."""
-        self.llm.sleep(level=1)
+        """Drop the weights and the cache; new weights come before the next request."""
+        self.llm.sleep(level=2)
         return {}
 
     def wake(self, asked: dict[str, Any]) -> dict[str, Any]:
         self.llm.wake_up()
         return {}
+
+
+def leave_tokens_undecoded() -> None:
+    """Have vLLM turn no sampled token into text: nobody reads it, and it takes twice the time of a step on a GPU."""
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+
+    original = LogprobsProcessor.from_new_request
+    LogprobsProcessor.from_new_request = lambda tokenizer, request: original(tokenizer=None, request=request)
 
 
 class Refused(Exception):

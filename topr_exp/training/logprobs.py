@@ -25,6 +25,7 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store
 from topr_exp.training.packing import Sequences, Tree, cheapest_tree
+from topr_exp.training.split_products import SplitLinear, split
 from topr_exp.training.tree_attention import model_size, tree_rows, use_tree_attention
 from topr_exp.types import TOPRError
 
@@ -94,9 +95,9 @@ def score_tokens(
     """
     with recomputed_layers(model, recompute and torch.is_grad_enabled()):
         hidden = predicting_states(model, inputs)
-    targets, head = inputs.targets, model.get_output_embeddings()
+    targets, head = inputs.targets, output_layer(model, float32_head)
     if reference is not None:
-        reference_head = reference.get_output_embeddings()
+        reference_head = output_layer(reference, float32_head)
         with torch.no_grad():
             reference_hidden = predicting_states(reference, inputs)
 
@@ -104,13 +105,32 @@ def score_tokens(
         reference_logp = None
         if reference is not None:
             with torch.no_grad():
-                reference_logp = logits_of(reference_head, reference_hidden[start:end], float32_head).log_softmax(-1)
-        logits = logits_of(head, hidden[start:end], float32_head)
-        return row_scores(logits, targets[start:end], entropy, reference_logp)
+                reference_logp = reference_head(reference_hidden[start:end]).log_softmax(-1)
+        return row_scores(head(hidden[start:end]), targets[start:end], entropy, reference_logp)
 
-    flat = in_chunks(score_rows, hidden, max(1, CHUNK[inputs.device.type] // head.weight.shape[0]))
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    flat = in_chunks(score_rows, hidden, max(1, CHUNK[inputs.device.type] // vocabulary))
     filled = [values.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, values) for values in flat]
     return TokenScores(filled[0], filled[1] if entropy else None, filled[-1] if reference is not None else None)
+
+
+def output_layer(model: Any, float32: bool) -> Callable[[Tensor], Tensor]:
+    """The output layer as a function of hidden states [N, H]; float32: at that accuracy, on a GPU by split products."""
+    head = model.get_output_embeddings()
+    if not (float32 and on_tensor_cores(head.weight)):
+        return lambda hidden: logits_of(head, hidden, float32)
+    halves = split(head.weight.detach())  # once for all chunks
+
+    def logits(hidden: Tensor) -> Tensor:
+        with torch.autocast(hidden.device.type, enabled=False):
+            products: Tensor = SplitLinear.apply(hidden.float(), head.weight, *halves)
+            return products if head.bias is None else products + head.bias.float()
+
+    return logits
+
+
+def on_tensor_cores(weight: Tensor) -> bool:
+    return weight.is_cuda and weight.dtype is torch.float32
 
 
 def logits_of(head: Any, hidden: Tensor, float32: bool) -> Tensor:

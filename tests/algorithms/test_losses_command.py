@@ -1,0 +1,44 @@
+"""`python -m topr_exp.losses`: weights against their formulas, and every loss in the table and the picture."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from topr_exp.api import loss
+from topr_exp.losses import DELTAS, main, weights
+
+
+@pytest.mark.parametrize("tokens", [1, 10])
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("topr", lambda delta: 1.0, lambda delta: min(math.exp(delta), 1.0)),
+        ("tis", lambda delta: min(math.exp(delta), 1.0), lambda delta: min(math.exp(delta), 1.0)),
+        ("sft", lambda delta: 1.0, lambda delta: 0.0),
+        ("dpo", lambda delta: 2 / (1 + math.exp(0.1 * delta)), lambda delta: 2 / (1 + math.exp(-0.1 * delta))),
+        ("opmd", lambda delta: 1 - 0.1 * delta, lambda delta: 1 + 0.1 * delta),
+    ],
+)
+def test_weights_are_the_formulas(name: str, right, wrong, tokens: int) -> None:
+    for verdict, formula in ((True, right), (False, wrong)):
+        assert weights(loss(name), verdict, tokens, DELTAS) == pytest.approx([formula(delta) for delta in DELTAS])
+
+
+def test_token_ratios_depend_on_the_length() -> None:
+    short, long = (weights(loss("cispo"), True, tokens, [3.0])[0] for tokens in (1, 10))
+    assert short == pytest.approx(5.0)  # the cap
+    assert long == pytest.approx(math.exp(0.3))
+
+
+def test_the_table_and_the_picture_have_every_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--tokens", "2", "--plot", str(tmp_path / "weights.png")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("topr", "vespo", "kl_pg", "dpo", "agro_on_policy"):
+        assert sum(line.split()[:1] == [name] for line in lines) == 3
+    assert [line for line in lines if line.startswith("topr") and "2503.14286" in line]
+    assert (tmp_path / "weights.png").stat().st_size > 20_000
+    assert main(["torp"]) == 2
+    assert "no loss is called torp" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""The public functions of `topr_exp`; `import topr_exp` loads each when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topr_exp.types import TOPRError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from topr_exp.algorithms.base import Loss
+    from topr_exp.config.settings import Config
+
+
+def compose(overrides: Sequence[str] = ()) -> Config:
+    """The checked settings of one run, from words as on the command line.
+
+        config = topr_exp.compose(["algo=tis", "data=math", "effective_positive=0.2"])
+
+    Raises ConfigError with one line: the key, what was given, what is allowed.
+    """
+    from topr_exp.config.compose_overrides import parse_arguments
+    from topr_exp.runs.plan import plan
+    from topr_exp.types import ConfigError
+
+    if options := [word for word in overrides if word.startswith("-")]:
+        raise ConfigError(f"{options[0]}: compose takes KEY=VALUE alone")
+    jobs = plan(parse_arguments(list(overrides))).jobs
+    if len(jobs) > 1:
+        raise ConfigError(f"{len(jobs)} runs: compose makes one; call it for each")
+    return jobs[0].config
+
+
+def run(config: Config) -> dict[str, Any]:
+    """Run an experiment in this process, or go on with it; returns what its summary.json holds.
+
+        summary = topr_exp.run(topr_exp.compose(["experiment=smoke"]))
+
+    Raises TOPRError for what the user can mend. Signal handlers, logging and torch's threads are afterwards as before.
+    """
+    import logging
+
+    import torch
+
+    from topr_exp import pipeline
+    from topr_exp.runs.preflight import check_machine
+    from topr_exp.types import ConfigError
+
+    if config.cluster.world_size > 1:
+        raise ConfigError(f"{config.cluster.processes_are}={config.cluster.world_size}: run takes 1 process")
+    check_machine([config])
+    threads, handlers, level = torch.get_num_threads(), logging.root.handlers[:], logging.root.level
+    try:
+        return pipeline.run(config)
+    finally:
+        torch.set_num_threads(threads)
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
+
+
+def loss(name: str, **hyper: Any) -> Loss[Any]:
+    """A loss by its name, with the hyper-parameters of conf/algo/NAME.yaml and those given in their place.
+
+        per_example = topr_exp.loss("topr", b_neg=0.5)(batch).loss  # [B], of a topr_exp.Batch
+
+    Raises ConfigError for a name or a hyper-parameter that there is not, or a value that is not allowed.
+    """
+    from omegaconf import OmegaConf
+
+    from topr_exp.config.load import CONF, build_section
+    from topr_exp.types import ConfigError
+
+    known = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
+    if name not in known:
+        raise ConfigError(f"no loss is called {name}; allowed: {', '.join(known)}")
+    values = OmegaConf.to_container(OmegaConf.load(CONF / "algo" / f"{name}.yaml"))
+    assert isinstance(values, dict)
+    values.pop("defaults", None)  # of other groups
+    built: Loss[Any] = build_section("algo", {**values, **hyper})
+    return built
+
+
+def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
+    """Tabulate the completions that an offline iteration of a run drew, one a row.
+
+    Columns: problem (an index into the training problems), sample, text, tokens, finish, verdict, answer, reward where
+    rewards are graded, and how often the row is in the training set (chosen). Imported completions follow sampled ones.
+    TOPRError where the run, or what it refers to in the store, can't be read.
+    """
+    import numpy as np
+    import pandas as pd
+
+    from topr_exp.runtime.files import read_object
+    from topr_exp.store import Store
+
+    folder = Path(run) / f"iteration-{iteration}"
+    sources, fault = read_object(folder / "sources.json")
+    if not sources:
+        raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
+    store = Store(sources["store"])
+    parts = []
+    for kind in ("", "imported_"):
+        if f"{kind}rollouts" in sources:
+            tables = [store.open(store.root / sources[f"{kind}{what}"]).read() for what in ("rollouts", "verdicts")]
+            parts.append(pd.concat([table.to_pandas() for table in tables], axis=1))
+    frame = pd.concat(parts, ignore_index=True)
+    rows, counts = np.unique(np.load(folder / "examples.npy"), return_counts=True)
+    frame["chosen"] = pd.Series(counts, index=rows).reindex(frame.index, fill_value=0)
+    return frame
+
+
+def grade_answers(completions: Sequence[str], golds: Sequence[str], grader: str = "math") -> list[str]:
+    """The verdict on each completion: correct, incorrect or invalid, by sealed workers as in a run.
+
+        topr_exp.grade_answers([r"so \\boxed{1/2}"], ["0.5"])  # ["correct"]
+
+    grader: gsm8k, math, final, or package.module:function.
+    """
+    from topr_exp.grading import Grader
+
+    with Grader(grader) as open_grader:
+        return [outcome.verdict for outcome in open_grader.grade(zip(completions, golds, strict=True))]

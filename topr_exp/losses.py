@@ -1,0 +1,156 @@
+"""`python -m topr_exp.losses [NAME ...]`: how much each loss weighs an answer, by how far the policy has moved on it.
+
+The weight of an answer is the pull on its log-probability (up if right, down if wrong), summed over its tokens, as a
+share of the pull at π = μ: 1 is full weight, 0 none, below 0 the wrong way. Δ = log π − log μ of the whole answer,
+spread evenly over its tokens; beside it stands one answer of the other verdict to the same prompt, at Δ = 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topr_exp.api import loss as named_loss
+from topr_exp.config.load import CONF
+from topr_exp.runtime.exit_status import exit_status
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from topr_exp.types import Batch
+
+DELTAS = (-30.0, -10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0, 30.0)
+LENGTHS = (1, 10, 100)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser(
+        prog="python -m topr_exp.losses", description=summary.split(": ", 1)[-1], epilog=details
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("--tokens", nargs="+", type=int, default=LENGTHS, metavar="T", help="default: 1 10 100")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the weights as well (png, pdf, svg)")
+    return exit_status(partial(show, parser.parse_args(arguments)))
+
+
+def show(options: argparse.Namespace) -> int:
+    names = options.names or sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
+    losses = {name: named_loss(name) for name in names}
+    for name, loss in losses.items():
+        print(f"{name:<15}{paper(name):<18}{', '.join(sorted(loss.needs))}")
+    for right in (True, False):
+        for tokens in options.tokens:
+            print(f"\n{'right' if right else 'wrong'} answers of {tokens} tokens, by Δ")
+            print(f"{'':<15}" + "".join(f"{delta:>9g}" for delta in DELTAS))
+            for name, loss in losses.items():
+                print(f"{name:<15}" + "".join(f"{value:>9.2g}" for value in weights(loss, right, tokens, DELTAS)))
+    if options.plot is not None:
+        draw(losses, options.plot)
+    return 0
+
+
+def paper(name: str) -> str:
+    """The first paper that a loss's YAML names."""
+    found = re.search(r"arXiv (\d{4}\.\d{5})", (CONF / "algo" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return f"arXiv {found[1]}" if found else ""
+
+
+def weights(loss: Any, right: bool, tokens: int, deltas: Sequence[float]) -> list[float]:
+    """The weight of an answer at each Δ, in shares of the larger of the pulls on a right and a wrong one at Δ = 0."""
+    unit = max(abs(pulls(loss, verdict, tokens, [0.0])[0]) for verdict in (True, False))
+    sign = 1 if right else -1
+    return [sign * pull / unit + 0.0 for pull in pulls(loss, right, tokens, deltas)]
+
+
+def pulls(loss: Any, right: bool, tokens: int, deltas: Sequence[float]) -> list[float]:
+    """−∂loss/∂log π of an answer, summed over its tokens, at each Δ."""
+    import torch
+
+    from topr_exp.types import PairBatch
+
+    found = []
+    for delta in deltas:
+        logp, batch = made_up(loss, right, tokens, delta)
+        if "pairs" in loss.needs:
+            both = [rows(batch, [0 if right else 1]), rows(batch, [1 if right else 0])]
+            total = loss(PairBatch(*both)).loss.sum()
+        else:
+            total = loss(batch).loss.sum()
+        (gradient,) = torch.autograd.grad(total, logp)
+        found.append(-float(gradient[0].sum()))
+    return found
+
+
+def made_up(loss: Any, right: bool, tokens: int, delta: float) -> tuple[Tensor, Batch]:
+    """An answer at Δ, and one of the other verdict at 0, which is the reference too; [2, tokens] log π as a leaf."""
+    import dataclasses
+
+    import torch
+
+    from topr_exp.types import Batch
+
+    mu = torch.full((2, tokens), -1.0, dtype=torch.float64)
+    logp = (mu + torch.tensor([[delta / tokens], [0.0]], dtype=torch.float64)).requires_grad_()
+    correct = torch.tensor([right, not right])
+    low = 0.0 if getattr(loss, "rewards", "pm1") == "zero_one" else -1.0
+    reward = torch.where(correct, 1.0, low).double()
+    batch = Batch(
+        logp, mu, torch.ones(2, tokens, dtype=torch.bool), reward, correct,
+        group=torch.zeros(2, dtype=torch.int64), sample=torch.arange(2), group_mean=reward.mean().expand(2),
+        group_std=reward.std().expand(2), group_size=torch.full((2,), 2), group_rewards=reward.expand(2, 2),
+        ref_logp=mu, vocab_kl=torch.zeros_like(mu),
+    )  # fmt: skip
+    if callable(getattr(loss, "signals", None)):
+        with torch.no_grad():
+            batch = dataclasses.replace(batch, signals=loss.signals(batch))
+    return logp, batch
+
+
+def rows(batch: Batch, chosen: list[int]) -> Batch:
+    """Some rows of a batch."""
+    import dataclasses
+
+    from torch import Tensor
+
+    from topr_exp.types import Batch
+
+    values: dict[str, Any] = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    picked: dict[str, Any] = {k: v[chosen] if isinstance(v, Tensor) else v for k, v in values.items()}
+    return Batch(**picked)
+
+
+def draw(losses: dict[str, Any], path: Path) -> None:
+    """A panel a loss: weight against Δ, right and wrong, a line a length."""
+    import matplotlib.pyplot as plt
+
+    deltas = [step / 10 for step in range(-50, 51)]
+    columns = min(6, len(losses))
+    figure, axes = plt.subplots(-(-len(losses) // columns), columns, squeeze=False, sharex=True, sharey=True,
+                                figsize=(2.2 * columns, 1.9 * -(-len(losses) // columns)))  # fmt: skip
+    for axis in axes.flat[len(losses) :]:
+        axis.axis("off")
+    for axis, (name, loss) in zip(axes.flat, losses.items(), strict=False):
+        for right, look in (
+            (True, {"color": "tab:blue", "linewidth": 2.4, "alpha": 0.5}),
+            (False, {"color": "tab:red"}),
+        ):
+            for tokens, style in zip(LENGTHS, (":", "--", "-"), strict=True):
+                axis.plot(deltas, weights(loss, right, tokens, deltas), style, **{"linewidth": 1, **look})
+        axis.set_title(name, fontsize=8)
+        axis.set_ylim(-0.5, 3)
+        axis.tick_params(labelsize=6)
+    figure.supxlabel("Δ; blue: right, red: wrong; dotted, dashed, solid: 1, 10, 100 tokens", fontsize=8)
+    figure.supylabel("weight", fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
