@@ -22,7 +22,7 @@ from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
     from reproduce.figure import Figure
-    from reproduce.jobs import Need, Request
+    from reproduce.jobs import Request
 
 COMPARED = "COMPARED"  # in the folder of a check: it is over, and the next one computes again
 
@@ -52,9 +52,13 @@ def parser() -> argparse.ArgumentParser:
 
 def make_figures(options: argparse.Namespace) -> int:
     """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
+    from reproduce.check import check, write_figure
     from reproduce.jobs import needs, run
+    from reproduce.page import write_page
+    from reproduce.tables import FIGURES
     from topr_exp.runs.preflight import check_machine
     from topr_exp.runtime.exit_status import say
+    from topr_exp.runtime.files import write_text
 
     began = time.monotonic()
     request = request_of(options)
@@ -72,8 +76,12 @@ def make_figures(options: argparse.Namespace) -> int:
     if code > 2:  # stopped by a signal
         return code
     if options.check:
-        return compare_with_recorded(found, request)
-    write_results(found, request, began)
+        agreed = [check(need, request.out) for need in found]
+        write_text(Path(request.overrides[-1].split("=", 1)[1]) / COMPARED, "")
+        return int(not all(agreed))
+    for need in found:
+        say(f"{need.figure.name}: drawn from {write_figure(need, request)} runs")
+    say(f"wrote {write_page(FIGURES, request.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
     return code
 
 
@@ -97,40 +105,16 @@ def request_of(options: argparse.Namespace) -> Request:
     return Request(figures, options.full, overrides, options.jobs, recorded, options.out)
 
 
-def compare_with_recorded(found: Sequence[Need], request: Request) -> int:
-    """Print how the runs of a check compare with what is recorded; exit status 1 where a digit differs."""
-    from reproduce.check import check
-    from topr_exp.runtime.exit_status import say
-    from topr_exp.runtime.files import write_text
-
-    checks = [check(need, request.out) for need in found]
-    write_text(Path(request.overrides[-1].split("=", 1)[1]) / COMPARED, "")
-    say("\n".join(line for each in checks for line in each.lines()))
-    return int(not all(each.agrees for each in checks))
-
-
-def write_results(found: Sequence[Need], request: Request, began: float) -> None:
-    """Each figure's numbers and picture, and the page of all."""
-    from reproduce.check import write_figure
-    from reproduce.page import write_page
-    from reproduce.tables import FIGURES
-    from topr_exp.runtime.exit_status import say
-
-    for need in found:
-        say(f"{need.figure.name}: drawn from {write_figure(need, request)} runs")
-    say(f"wrote {write_page(FIGURES, request.out)} in {(time.monotonic() - began) / 60:.1f} minutes")
-
-
 def check_overrides(overrides: Sequence[str]) -> None:
     """Refuse settings that records don't hold: runs that differ in them would pass for the same run."""
     from reproduce.records import KEYS, KEYS_OF_LOSSES
 
     known = (*KEYS, *KEYS_OF_LOSSES)
-    allowed = (*known, "algo", "data", "model", "compose", "schedule", "output_dir", "sampler.prompts_per_shard",
-               "optim.score_batch_size", "cluster", "tracking", "checkpoint")  # fmt: skip
+    groups = ("algo", "data", "model", "compose", "schedule")
+    others = ("output_dir", "sampler.prompts_per_shard", "optim.score_batch_size")
     for text in overrides:
         key = text.lstrip("+~").split("=", 1)[0]
-        if key not in allowed and key.split(".")[0] not in ("cluster", "tracking", "checkpoint"):
+        if key not in (*known, *groups, *others) and key.split(".")[0] not in ("cluster", "tracking", "checkpoint"):
             raise ConfigError(
                 f"{text}: results are told apart by other settings ({', '.join(known)}); "
                 "for this one start the sweep itself: python -m topr_exp experiment=FIGURE"

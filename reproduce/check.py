@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from reproduce import records
 from reproduce.draw import drawing, save
@@ -14,7 +16,7 @@ from reproduce.jobs import Need, Request, jobs_of
 from reproduce.selection import Runs
 from topr_exp.report.results import SHARES
 from topr_exp.runs.records import Record
-from topr_exp.runtime.exit_status import plural
+from topr_exp.runtime.exit_status import plural, say
 
 
 def finished(need: Need) -> dict[str, tuple[Record, Path]]:
@@ -51,78 +53,45 @@ def write_figure(need: Need, request: Request) -> int:
     return len(found)
 
 
-@dataclass
-class Check:
-    """What running a figure again gave."""
+def compare(figure: Figure, stored: dict[str, Any], again: dict[str, Record]) -> tuple[list[str], bool]:
+    """How many runs agree with what is recorded, how far the others are off, which verdicts change; if all agree.
 
-    figure: Figure
-    stored: dict[str, Any]  # the figure's file
-    missing: list[str] = field(default_factory=list)  # why a run can't be compared
-    again: dict[str, Record] = field(default_factory=dict)  # by identity; of recorded runs
-
-    def __post_init__(self) -> None:
-        self.known = records.known(self.stored)
-
-    @property
-    def differing(self) -> dict[str, list[str]]:
-        """Of each run that is not the recorded one to the digit, what differs."""
-        found = {key: records.differences(self.known[key], record) for key, record in self.again.items()}
-        return {key: differences for key, differences in found.items() if differences}
-
-    @property
-    def agrees(self) -> bool:
-        return not self.missing and not self.differing
-
-    def lines(self) -> list[str]:
-        """How many runs agree, how far the others are off, whether a verdict changes; runs that can't be compared."""
-        differing = self.differing
-        agreeing = len(self.again) - len(differing)
-        text = f"{self.figure.name}: the same to the digit in {agreeing} of {plural(len(self.again), 'run')}"
-        if differing:
-            pairs = [(self.known[key], self.again[key]) for key in differing]
-            final, curve = (max(apart(part, *pair) for pair in pairs) for part in ("final", "curve"))
-            text += (
-                f"; in the others shares differ by up to {100 * final:.2g} points in final figures and "
-                f"{100 * curve:.2g} in curves, {self.changed_verdicts() or 'no verdict changes'}"
-            )
-        moved = {key for key in differing if apart("final", self.known[key], self.again[key]) > 0}
-        return [*self.missing, text, *(f"  {self.again[key]['run']}: {'; '.join(differing[key][:3])}" for key in moved)]
-
-    def changed_verdicts(self) -> str:
-        """The claims that the new runs decide otherwise than the recorded ones do."""
-        before, after = (self.words(found) for found in (self.known, self.known | self.again))
+    stored: the figure's file; again: the runs of now by identity, all of them recorded.
+    """
+    known = records.known(stored)
+    apart = {key: records.differences(known[key], record) for key, record in again.items()}
+    apart = {key: found for key, found in apart.items() if found}
+    text = f"{figure.name}: the same to the digit in {len(again) - len(apart)} of {plural(len(again), 'run')}"
+    if apart:
+        points = [100 * abs(shares(known[key]) - shares(again[key])).max() for key in apart]
+        before, after = (verdicts(figure, stored, found) for found in (known, known | again))
         changed = [f"{claim}: {word}, was {before[claim]}" for claim, word in after.items() if word != before[claim]]
-        return f"{plural(len(changed), 'verdict')} changed: {'; '.join(changed)}" if changed else ""
-
-    def words(self, found: dict[str, Record]) -> dict[str, str]:
-        """Every claim's verdict, by model and text."""
-        return {
-            f"{model}, {claim.text}": claim.word
-            for model, group in Runs(list(found.values())).split("model.name").items()
-            for claim in self.figure.judge(group, self.stored["extra"])
-        }
+        told = f"{plural(len(changed), 'verdict')} changed: {'; '.join(changed)}" if changed else "no verdict changes"
+        text += f"; in the others final shares differ by up to {max(points):.2g} points, {told}"
+    return [text, *(f"  {again[key]['run']}: {'; '.join(found[:3])}" for key, found in apart.items())], not apart
 
 
-def check(need: Need, out: Path) -> Check:
-    """Compare the finished runs of a figure with those that `out` records."""
+def shares(record: Record) -> NDArray[np.float64]:
+    return np.array([record["final"][name] for name in SHARES])
+
+
+def verdicts(figure: Figure, stored: dict[str, Any], found: dict[str, Record]) -> dict[str, str]:
+    """Every claim's verdict, by model and text."""
+    groups = Runs(found.values()).split("model.name").items()
+    judged = {model: figure.judge(group, stored["extra"]) for model, group in groups}
+    return {f"{model}, {claim.text}": claim.word for model, claims in judged.items() for claim in claims}
+
+
+def check(need: Need, out: Path) -> bool:
+    """Print how the finished runs of a figure compare with those that `out` records; true if they are the same."""
     file = out / f"{need.figure.name}.json"
-    found, now = Check(need.figure, records.read(file)), finished(need)
+    stored, now, again = records.read(file), finished(need), {}
+    known = records.known(stored)
     for key, job in need.jobs.items():
-        if key not in found.known:
-            found.missing.append(f"{job.config.folder.name}: not recorded in {file}")
-        elif key not in now:
-            found.missing.append(f"{job.config.folder.name}: did not finish")
+        if key in known and key in now:
+            again[key] = now[key][0] | {"environment": known[key]["environment"]}
         else:
-            found.again[key] = now[key][0] | {"environment": found.known[key]["environment"]}
-    return found
-
-
-def apart(part: str, recorded: Record, again: Record) -> float:
-    """The largest difference of a share in the final evaluation, or in the curve: [0, 1]."""
-    one, other = recorded.get(part) or {}, again.get(part) or {}
-    found = [0.0]
-    for name in SHARES:
-        values = [each.get(name) for each in (one, other)]
-        pairs = zip(*(value if isinstance(value, list) else [value] for value in values), strict=False)
-        found += [abs(first - second) for first, second in pairs if first is not None and second is not None]
-    return max(found)
+            say(f"{job.config.folder.name}: {'did not finish' if key in known else f'not recorded in {file}'}")
+    lines, agrees = compare(need.figure, stored, again)
+    say("\n".join(lines))
+    return agrees and len(again) == len(need.jobs)

@@ -12,7 +12,6 @@ from reproduce.draw import PERCENT
 from reproduce.figure import (
     Claim,
     Extra,
-    Row,
     above,
     below,
     between,
@@ -21,15 +20,14 @@ from reproduce.figure import (
     contrary,
     counted,
     in_pairs,
-    mean_of,
     model_and_seed,
     of_model,
-    pick,
+    row,
 )
-from reproduce.groups import EFFECTIVE, RATE, TURNS, algorithms, divided, name_of, shares, titled, told, ways
+from reproduce.groups import EFFECTIVE, RATE, TURNS, algorithms, grouping, name_of, titled, ways
 from reproduce.panels import distances
 from reproduce.records import LENGTHS
-from reproduce.selection import Runs, collapsed, over_seeds
+from reproduce.selection import Runs, collapsed, mean_of, over_seeds, pick
 from reproduce.variance import LIMITS
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.results import contrast, difference, of_problems
@@ -81,7 +79,7 @@ def doubled(runs: Runs, extra: Extra) -> Claim:
 def best_proportions(runs: Runs, extra: Extra) -> list[Claim]:
     """The paper's proportions against the others, for each share of positives; and how far the best ones lie apart."""
     found, peaks = [], []
-    for label, group in shares(runs).items():
+    for label, group in grouping("shares")(runs).items():
         parts = [[one for one in group if (one["settings"][EFFECTIVE] in (0.1, 0.2)) == ours] for ours in (True, False)]
         if not all(parts):
             continue
@@ -102,15 +100,15 @@ def share(runs: Runs) -> str:
 
 
 def alike_where_many(runs: Runs, extra: Extra) -> Claim:
-    many = {told(p): group for p, group in runs.split(EFFECTIVE).items() if p >= 0.5}
-    leads = ((label, difference(pick(group, "topr"), pick(group, "tis"))) for label, group in many.items())
+    many = grouping("many")(runs).items()
+    leads = ((label, difference(pick(group, "topr"), pick(group, "tis"))) for label, group in many)
     return between("{data_sets}: no difference of more than 3 points from p̃ = 50 % on", leads, 0.03)
 
 
 def over_the_map(runs: Runs, extra: Extra) -> list[Claim]:
     """Which of the two holds what it has where the learning rate or p̃ is not the best one."""
     places = [(rate, p) for rate in runs.split(RATE) for p in runs.split(EFFECTIVE)]  # the same for both
-    cells = [runs.where(optim__lr=rate, effective_positive=p) for rate, p in places]
+    cells = [runs.where({RATE: rate, EFFECTIVE: p}) for rate, p in places]
     pairs = [(pick(cell, "tis"), pick(cell, "topr")) for cell in cells]
     pairs = [pair for pair in pairs if all(map(len, pair))]
     if not pairs:
@@ -145,7 +143,7 @@ def weights_by_difficulty(finished: Sequence[tuple[Record, Path]]) -> Extra:
 
 
 def more_weight(runs: Runs, extra: Extra) -> Claim:
-    hard = np.array([[sum(row[:5]) for row in one["share"]] for one in of_model(runs, extra)])  # [seeds, p̃]
+    hard = np.array([[sum(part[:5]) for part in one["share"]] for one in of_model(runs, extra)])  # [seeds, p̃]
     text = "the smaller p̃, the more weight on problems with an accuracy below 50 %, in every seed"
     if not len(hard):
         return Claim(text, None, "no runs")
@@ -193,7 +191,7 @@ def table_1(runs: Runs, extra: Extra) -> list[str]:
     for name, group in algorithms(runs).items():
         if name in LIMITS:
             times = [np.log(one[name][0] / one["topr"][0]) for one in seeds]
-            row = (
+            cells = (
                 name_of(name),
                 " ".join(f"{limit:g}".replace("inf", "∞") for limit in LIMITS[name]),
                 f"{np.mean([one['metrics']['weight_neg'][-1] for one in group]):.2g}",
@@ -202,7 +200,7 @@ def table_1(runs: Runs, extra: Extra) -> list[str]:
                 f"{np.mean([early(one, extra) for one in group if 'curve' in one]):.1f}",
                 group.interval().percent(),
             )
-            lines.append(f"| {' | '.join(row)} |")
+            lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
@@ -216,8 +214,8 @@ def a_nat(record: Record, extra: Extra) -> float:
 
 
 def at_beta(runs: Runs, extra: Extra) -> Claim:
-    text, pair = "off-policy, β = {shared_betas}: AGRO above the KL-regularised policy gradient", ("kl_pg", "agro")
-    claim = Row(text, "agro", "kl_pg")(runs, extra)
+    text, pair = "off-policy, β = {bare_betas}: AGRO above the KL-regularised policy gradient", ("kl_pg", "agro")
+    claim = row(runs, extra, text=text, group="agro", reference="kl_pg")
     kl = ", ".join(f"{name_of(name)} {np.mean(distances(pick(runs, name), extra)):.2f}" for name in pair)
     return Claim(text, claim.holds, f"{claim.evidence}; KL {kl}")
 
@@ -261,7 +259,7 @@ def length_without(runs: Runs, extra: Extra) -> Claim:
 
 def length_bias(runs: Runs, extra: Extra) -> list[Claim]:
     """Of one algorithm: the length of its answers with and without 1/T."""
-    pair = divided(True)(runs), divided(False)(runs)
+    pair = pick(runs, "algo.length_normalize=null"), pick(runs, "algo.length_normalize=false")
     found = []
     for name, what in zip(LENGTHS, ("answers", "correct answers", "incorrect answers"), strict=True):
         differences = [last_length(one, name) - last_length(two, name) for one, two in in_pairs(*pair)]

@@ -14,7 +14,7 @@ import pandas as pd
 from reproduce.figure import Extra
 from reproduce.groups import ORDER, Groups, Split, by_model, name_of
 from reproduce.selection import Runs
-from topr_exp.report.figures import COLORS, DASHES, MARKERS, PERCENT, STYLE, band
+from topr_exp.report.figures import MARKERS, PERCENT, STYLE, band, series_style
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import write_whole
 
@@ -28,10 +28,6 @@ DOTS_PER_INCH = 110
 SEED: Any = {"marker": "o", "ls": "", "ms": 3, "mfc": "white", "mec": "black", "mew": 0.7, "clip_on": False}  # on a bar
 INSIDE: dict[str, Any] = {}  # a legend inside its panel
 OF_BARS = 0.75  # opacity, so that black lines are seen on black too
-
-
-def series_style(i: int) -> dict[str, Any]:
-    return {"color": COLORS[i % len(COLORS)], "dashes": DASHES[i % len(DASHES)]}
 
 
 def style_of(key: Any, keys: Iterable[Any]) -> dict[str, Any]:

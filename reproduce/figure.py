@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from reproduce.groups import Split, name_of
-from reproduce.selection import Level, Runs, over_seeds
+from reproduce.selection import Runs, over_seeds, pick
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.results import contrast, difference, gain
 from topr_exp.runs.records import Record
@@ -30,16 +28,12 @@ class Claim:
     holds: bool | None  # None: not decided, for lack of runs or since the interval holds 0
     evidence: str
 
-    def named(self, name: str, label: str) -> Claim:
-        """With the label in the place of {name}."""
-        text, evidence = (each.replace(f"{{{name}}}", label) for each in (self.text, self.evidence))
-        return Claim(text, self.holds, evidence)
-
     @property
     def word(self) -> str:
         return {True: "shown", False: "not shown", None: "undecided"}[self.holds]
 
 
+PARTS = ("text", "evidence")  # of a claim, for people
 Judge = Callable[[Runs, Extra], list[Claim]]
 Decides = Callable[[Runs, Extra], Claim | Iterable[Claim]]  # a row, or rows
 
@@ -54,7 +48,7 @@ class Figure:
     experiments: tuple[str, ...]  # whose runs it is made of
     draw: Callable[[Runs, Extra], Drawing]
     judge: Judge  # for one model
-    levels: tuple[Level, ...]  # the table's rows are these groups
+    levels: tuple[Split, ...]  # the table's rows are these groups
     wider: tuple[str, ...]  # added to them in the full version
     metrics: tuple[str, ...]  # of the updates, by records.METRICS, that it needs
     names: tuple[str, ...]  # columns of the table
@@ -121,31 +115,7 @@ def verdict(claims: Sequence[Claim]) -> str:
     return "undecided" if any(claim.holds is None for claim in claims) else "not shown"
 
 
-# ---- groups that a row names
-
-
-def pick(runs: Runs, choice: str) -> Runs:
-    """The runs that a choice names: an algorithm and KEY=VALUE, in any number; of values with commas all must be there.
-
-    "best KEY ...", "largest KEY ...", "smallest KEY ...": among these the ones with one value of a setting: that with
-    the highest mean pass@1, or an end.
-    """
-    first, *words = choice.split()
-    if first in ("best", "largest", "smallest"):
-        groups = pick(runs, " ".join(words[1:]) or "all").split(words[0])
-        key = (lambda value: mean_of(groups[value])) if first == "best" else None
-        return groups[(min if first == "smallest" else max)(groups, key=key)] if groups else Runs([])
-    for word in () if choice == "all" else (first, *words):
-        name, _, values = word.rpartition("=")
-        parts = [
-            runs.where(**{(name or "algo.name").replace(".", "__"): yaml.safe_load(one)}) for one in values.split(",")
-        ]
-        runs = Runs([record for part in parts for record in part] if all(map(len, parts)) else [])
-    return runs
-
-
-def mean_of(runs: Runs) -> float:
-    return float(runs.values().mean())
+# ---- rows
 
 
 def combined(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval | None:
@@ -157,27 +127,21 @@ def combined(runs: Runs, combine: Callable[..., Any], *choices: str) -> Interval
     return contrast(lambda *each: combine(*each, base), *groups)
 
 
-# ---- rows
-
-
-@dataclass(frozen=True)
-class Row:
-    """A claim that a group of runs ends above a reference in a metric, by more than a limit."""
-
-    text: str
-    group: str
-    reference: str | None = None  # None: the base
-    metric: str = "pass@1"
-    limit: float = 0.0
-    rule: Callable[[str, Interval | None, float], Claim] = above  # or below, within
-
-    def __call__(self, runs: Runs, extra: Extra) -> Claim:
-        group = pick(runs, self.group)
-        if self.reference is None:
-            found = gain(group, self.metric)
-        else:
-            found = difference(pick(runs, self.reference), group, self.metric)
-        return self.rule(self.text, found, self.limit)
+def row(
+    runs: Runs,
+    extra: Extra,
+    *,
+    text: str,
+    group: str,
+    reference: str | None = None,
+    metric: str = "pass@1",
+    limit: float = 0.0,
+    rule: Callable[[str, Interval | None, float], Claim] = above,
+) -> Claim:
+    """Decide that a group of runs ends above a reference (None: the base) in a metric, by more than a limit."""
+    ours = pick(runs, group)
+    found = gain(ours, metric) if reference is None else difference(pick(runs, reference), ours, metric)
+    return rule(text, found, limit)
 
 
 def judged(*rows: Decides) -> Judge:
@@ -195,7 +159,7 @@ def each(name: str, split: Split, *rows: Decides) -> Judge:
 
     def judge(runs: Runs, extra: Extra) -> list[Claim]:
         return [
-            claim.named(name, name_of(key))
+            replace(claim, **{part: getattr(claim, part).replace(f"{{{name}}}", name_of(key)) for part in PARTS})
             for key, group in split(runs).items()
             for claim in judged(*rows)(group, extra)
         ]
@@ -218,25 +182,27 @@ def others(text: str, split: Split, ours: str, *, ahead: bool = False) -> Judge:
 # ---- numbers of each seed
 
 
-@dataclass(frozen=True)
-class Compared:
-    """A claim that a number of each run is above `least` times that of the other group's run with the same seed."""
+def compared(
+    runs: Runs,
+    extra: Extra,
+    *,
+    compare: str,
+    groups: Mapping[str, str],
+    number: Callable[[Record, Extra], float],
+    written: str = "{:.2f}",
+    least: float = 1.0,
+) -> Claim:
+    """Decide that a number of each run is above `least` times that of the other group's run with the same seed.
 
-    text: str
-    groups: Mapping[str, str]  # two, by what the evidence calls them
-    number: Callable[[Record, Extra], float]
-    written: str = "{:.2f}"  # each number; what follows a space once after all
-    least: float = 1.0
-
-    def __call__(self, runs: Runs, extra: Extra) -> Claim:
-        first, second = (pick(runs, choice) for choice in self.groups.values())
-        pairs = [[self.number(record, extra) for record in pair] for pair in in_pairs(first, second)]
-        number, space, unit = self.written.partition(" ")
-        shown = "; ".join(
-            f"{label} {' '.join(number.format(pair[i]) for pair in pairs)}{space}{unit}"
-            for i, label in enumerate(self.groups)
-        )
-        return by_seeds(self.text, [one - self.least * two for one, two in pairs], shown)
+    groups: two, by what the evidence calls them; written: each number, what follows a space once after all.
+    """
+    first, second = (pick(runs, choice) for choice in groups.values())
+    pairs = [[number(record, extra) for record in pair] for pair in in_pairs(first, second)]
+    form, space, unit = written.partition(" ")
+    told = (
+        f"{label} {' '.join(form.format(pair[i]) for pair in pairs)}{space}{unit}" for i, label in enumerate(groups)
+    )
+    return by_seeds(compare, [one - least * two for one, two in pairs], "; ".join(told))
 
 
 def in_pairs(first: Runs, second: Runs) -> list[tuple[Record, Record]]:

@@ -25,33 +25,23 @@ class Request:
 
 
 def arguments(experiment: str, figure: Figure, request: Request) -> list[str]:
-    """The command line of an experiment, each key once: the last one counts."""
+    """The command line of an experiment, each key once: the last counts, but an algorithm with settings stays."""
     name, *own = experiment.split()
     cluster = [f"cluster.jobs={request.jobs}", "cluster.threads=1"]
     if any(text.startswith("cluster=") for text in request.overrides):
         cluster = []
-    texts = [f"experiment={name}", *own, *(figure.wider if request.full else ()), *cluster, *request.overrides]
-    found = {text.split("=", 1)[0]: text for text in texts}
-    if (algorithms := asked_of(experiment, request)) is not None:
-        found["algo"] = f"algo={','.join(algorithms)}"
-    return list(found.values())
-
-
-def asked_of(experiment: str, request: Request) -> list[str] | None:
-    """Of an experiment with settings of some algorithms: which of these are asked for. None for any other."""
-    own, given = (dict(text.split("=", 1) for text in texts) for texts in (experiment.split()[1:], request.overrides))
-    if not any(key.startswith("algo.") for key in own):
-        return None
-    algorithms: list[str] = own["algo"].split(",")
-    return [name for name in algorithms if name in given["algo"].split(",")] if "algo" in given else algorithms
+    given = [text for text in request.overrides if "algo." not in experiment or not text.startswith("algo=")]
+    texts = [f"experiment={name}", *own, *(figure.wider if request.full else ()), *cluster, *given]
+    return list({text.split("=", 1)[0]: text for text in texts}.values())
 
 
 def jobs_of(figure: Figure, request: Request) -> dict[str, Job]:
     """The runs of a figure by identity. ConfigError for what can't be composed."""
+    asked = next((text[5:].split(",") for text in request.overrides if text.startswith("algo=")), None)
     found: dict[str, Job] = {}
     for experiment in figure.experiments:
-        if asked_of(experiment, request) != []:
-            for job in plan(parse_arguments(arguments(experiment, figure, request))).jobs:
+        for job in plan(parse_arguments(arguments(experiment, figure, request))).jobs:
+            if asked is None or job.config.algo.name in asked:
                 found.setdefault(records.identity_of(job.config), job)
     return found
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from reproduce.difficulty import EFFECTIVE_POSITIVE
 from reproduce.draw import OF_BARS, SEED, grid, log_axis, log_ticks, names_below, panel, series_style, style_of
-from reproduce.figure import Extra, key_of, of_model, pick
+from reproduce.figure import Extra, key_of, of_model
 from reproduce.groups import BETA, EFFECTIVE, RATE, TURNS, Groups, algorithms, name_of
-from reproduce.selection import Runs
+from reproduce.selection import Runs, pick
 from reproduce.tabular import log_ratios
 from reproduce.variance import LIMITS
 from topr_exp.evaluation.intervals import crossed_interval
@@ -106,7 +106,7 @@ def cells(ax: Axes, runs: Runs) -> None:
     effective, rates = sorted(runs.split(EFFECTIVE)), sorted(runs.split(RATE))
     table = np.full((len(rates), len(effective)), np.nan)
     for (i, rate), (j, p) in ((a, b) for a in enumerate(rates) for b in enumerate(effective)):
-        cell = runs.where(optim__lr=rate, effective_positive=p)
+        cell = runs.where({RATE: rate, EFFECTIVE: p})
         if len(cell):
             table[i, j] = 100 * cell.values().mean()
             ax.text(j, i, f"{table[i, j]:.0f}", ha="center", va="center", color="white", fontsize=8)

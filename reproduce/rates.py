@@ -1,6 +1,7 @@
 """`python -m reproduce.rates [FOLDER]`: write the learning rates that validation problems chose into conf.
 
-One grid for every algorithm; the claims of the two figures that try it compare conf/learning_rates.yaml with them.
+One grid for every algorithm, recorded in FOLDER (default: docs/results) by `python -m reproduce learning_rates
+length_rates --full`; those that were not tried keep what they have. Two figures compare conf with the choice.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import yaml
 
 from reproduce import records
-from reproduce.figure import Claim, Extra, mean_of
-from reproduce.groups import RATE, algorithms, by_model, losses, name_of, places
-from reproduce.selection import Runs
+from reproduce.figure import Claim, Extra
+from reproduce.groups import RATE, algorithms, by_model, grouping, losses, name_of
+from reproduce.selection import Runs, mean_of
 from topr_exp.config.load import CONF
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.files import write_text
@@ -38,7 +38,7 @@ def tried_on_models(runs: Runs) -> Tried:
 
 
 def tried_at_lengths(runs: Runs) -> Tried:
-    return {place: losses(group) for place, group in places(runs).items()}
+    return {place: losses(group) for place, group in grouping("places")(runs).items()}
 
 
 TRIED = {"learning_rates": tried_on_models, "length_rates": tried_at_lengths}  # by the figure that tries them
@@ -46,13 +46,8 @@ TRIED = {"learning_rates": tried_on_models, "length_rates": tried_at_lengths}  #
 
 def main(given: list[str] | None = None) -> int:
     """The command; exit status 1, with one line, where nothing is recorded or the algorithms were tried unevenly."""
-    parser = argparse.ArgumentParser(
-        prog="python -m reproduce.rates",
-        description="Write the learning rates that validation problems chose into conf/learning_rates.yaml; "
-        "algorithms and models that were not tried keep what they have.",
-    )
-    wrote = "what `python -m reproduce learning_rates length_rates --full` wrote (default: %(default)s)"
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/results"), metavar="FOLDER", help=wrote)
+    parser = argparse.ArgumentParser(prog="python -m reproduce.rates", description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/results"), metavar="FOLDER")
     return exit_status(partial(write_rates, parser.parse_args(given).folder))
 
 
@@ -119,21 +114,15 @@ def judge_length_rates(runs: Runs, extra: Extra) -> list[Claim]:
 
 
 def best_are_used(tried: Tried, text: str) -> list[Claim]:
-    """For each place whether conf/learning_rates.yaml has the best rates; one claim where they can't be compared."""
+    """Compare conf/learning_rates.yaml with the best rates of each place; one claim where they can't be compared."""
     try:
         chosen = choose(tried)
     except TOPRError as error:
         return [Claim("every algorithm was tried with the same learning rates and seeds", False, str(error))]
-    found = []
-    conf = read_rates()
+    found, conf = [], read_rates()
     for place, rates in chosen.items():
-        known = conf.get(key_of(place), {})  # of one that was never chosen: nothing
-        used = {name: known.get(key_of(name), np.nan) for name in rates}
-        other = [
-            f"{name} {rate:g} (used {'none' if np.isnan(used[name]) else used[name]})"
-            for name, rate in rates.items()
-            if not np.isclose(rate, used[name])
-        ]
+        used = {name: conf.get(key_of(place), {}).get(key_of(name)) for name in rates}
+        other = [f"{name} {rates[name]:g} (used {used[name] or 'none'})" for name in rates if used[name] != rates[name]]
         grid = sorted({float(rate) for group in tried[place].values() for rate in group.split(RATE)})
         edge = [f"{name} {rate:g}" for name, rate in rates.items() if rate in (grid[0], grid[-1])]
         evidence = "; ".join(other) or "all algorithms"
@@ -151,11 +140,9 @@ def holding(runs: Runs) -> Claim:
         gains = [float((each.values() - each.values(part="base")).mean()) for each in group.split(RATE).values()]
         bears[name] = (sum(gain > 0 for gain in gains), len(gains))
     evidence = ", ".join(f"{name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
-    whole = {name for name, (count, total) in bears.items() if count == total}
-    others = {"naive", "ppo", "dpo", "is"}
-    if not others | {"topr"} <= set(bears):
-        return Claim(text, None, evidence)
-    return Claim(text, "topr" in whole and not others & whole, evidence)
+    whole, others = {name for name, (count, total) in bears.items() if count == total}, {"naive", "ppo", "dpo", "is"}
+    known = others | {"topr"} <= bears.keys()
+    return Claim(text, "topr" in whole and not others & whole if known else None, evidence)
 
 
 if __name__ == "__main__":

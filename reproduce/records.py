@@ -169,18 +169,11 @@ def write(path: Path, records: Iterable[Record], extra: dict[str, Any]) -> None:
     write_text(path, f"{head}{runs}\n]}}\n")
 
 
-def differences(recorded: Record, again: Record, prefix: str = "") -> list[str]:
+def differences(recorded: Record, again: Record) -> list[str]:
     """What two records of one run disagree in, the time that it took and where it ran left out."""
-    found = []
-    for key in sorted({*recorded, *again} - ({"training_seconds", "environment", "run"} if not prefix else set())):
-        one, other = recorded.get(key), again.get(key)
-        if isinstance(one, dict) and isinstance(other, dict):
-            found += differences(one, other, f"{prefix}{key}.")
-        elif one != other:
-            found.append(f"{prefix}{key}: {short(one)} recorded, {short(other)} now")
-    return found
-
-
-def short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    one, other = (dict(flatten(record)) for record in (recorded, again))
+    return [
+        f"{key}: {json.dumps(one.get(key)):.60} recorded, {json.dumps(other.get(key)):.60} now"
+        for key in sorted({*one, *other})
+        if one.get(key) != other.get(key) and key.partition(".")[0] not in ("training_seconds", "environment", "run")
+    ]

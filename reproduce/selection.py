@@ -1,10 +1,12 @@
-"""Runs by their settings, seeds that collapsed, and Wilson's interval of their share."""
+"""Runs by their settings and as a choice names them, seeds that collapsed, and Wilson's interval of their share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import yaml
 
 from topr_exp.evaluation.intervals import Interval, t_interval
 from topr_exp.report import results
@@ -13,39 +15,41 @@ from topr_exp.report import results
 class Runs(results.Runs):
     """Records, by seed, that are chosen and split by their settings."""
 
-    def where(self, **settings: Any) -> Runs:
-        """Those with these settings; a dot in a key is written as two underscores, None: the record has no such key."""
-        wanted = {name.replace("__", "."): value for name, value in settings.items()}
-        return Runs([each for each in self if all(each["settings"].get(k) == v for k, v in wanted.items())])
+    def where(self, settings: Mapping[str, Any]) -> Runs:
+        """Those with these settings; None: the record has no such key."""
+        return Runs([each for each in self if all(each["settings"].get(k) == v for k, v in settings.items())])
 
     def split(self, key: str) -> dict[Any, Runs]:
         """The runs by the value of a setting, in order."""
         values = {record["settings"].get(key) for record in self}
         found = sorted((value for value in values if value is not None), key=lambda v: (isinstance(v, str), v))
-        return {value: self.where(**{key.replace(".", "__"): value}) for value in found}
+        return {value: self.where({key: value}) for value in found}
 
     def each(self, name: str = "pass@1", part: str = "final") -> list[float]:
         """The mean of each seed."""
         return [float(row.mean()) for row in self.values(name, part)]
 
 
-Level = tuple[str | Callable[["Runs"], Mapping[Any, "Runs"]], Callable[[Any], str]]
+def pick(runs: Runs, choice: str) -> Runs:
+    """The runs that a choice names: an algorithm and KEY=VALUE, in any number; of values with commas all must be there.
 
-
-def group_by(runs: Runs, *levels: Level, between: str = ", ") -> dict[str, Runs]:
-    """The groups of runs by several things at once, as in {"TOPR, β = 0.1": ...}, in order.
-
-    levels: of each a setting, or a function that splits runs, and how one of its values is written.
+    "best KEY ...", "largest KEY ...", "smallest KEY ...": among these the ones with one value of a setting: that with
+    the highest mean pass@1, or an end.
     """
-    found = {"": runs}
-    for what, text in levels:
-        split = (lambda group, key=what: group.split(key)) if isinstance(what, str) else what
-        found = {
-            between.join(filter(None, (label, text(value)))): each
-            for label, group in found.items()
-            for value, each in split(group).items()
-        }
-    return found
+    first, *words = choice.split()
+    if first in ("best", "largest", "smallest"):
+        groups = pick(runs, " ".join(words[1:]) or "all").split(words[0])
+        key = (lambda value: mean_of(groups[value])) if first == "best" else None
+        return groups[(min if first == "smallest" else max)(groups, key=key)] if groups else Runs([])
+    for word in () if choice == "all" else (first, *words):
+        name, _, values = word.rpartition("=")
+        parts = [runs.where({name or "algo.name": yaml.safe_load(one)}) for one in values.split(",")]
+        runs = Runs([record for part in parts for record in part] if all(map(len, parts)) else [])
+    return runs
+
+
+def mean_of(runs: Runs) -> float:
+    return float(runs.values().mean())
 
 
 def over_seeds(values: Sequence[float]) -> Interval | None:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from reproduce import claims, draw, groups, panels, rates, table2, tabular, variance
-from reproduce.figure import Compared, Decides, Figure, Row, above, below, each, judged, others, pick, within
-from reproduce.selection import Runs
+from reproduce.figure import Decides, Figure, above, below, compared, each, judged, others, row, within
+from reproduce.selection import Runs, pick
 
-MODULES = (groups, claims, draw, panels, rates, table2, tabular, variance)
+MODULES = (claims, draw, panels, rates, table2, tabular, variance)
 TABLE = yaml.safe_load(Path(__file__).with_name("figures.yaml").read_text(encoding="utf-8"))
 SHARED = TABLE.pop("_")
 RULES: dict[str, Any] = {"above": above, "below": below, "within": within}
 
 
 def named(name: str) -> Any:
-    """The function, or grouping, of this name."""
+    """The function of this name."""
     return next(getattr(module, name) for module in MODULES if hasattr(module, name))
 
 
-def figure(name: str, row: dict[str, Any]) -> Figure:
-    row = dict(row)
+def figure(name: str, given: dict[str, Any]) -> Figure:
+    row = dict(given)
     experiments = row.pop("experiments", [name])
     if template := row.pop("variants", ""):
         chosen = row.pop("of", SHARED["variants"])
@@ -37,7 +38,7 @@ def figure(name: str, row: dict[str, Any]) -> Figure:
         tuple(experiments),
         judge=judged(*map(decides, row.pop("claims"))),
         draw=drawing(row),
-        levels=tuple(groups.LEVELS[level] for level in row.pop("levels", ["algorithm"])),
+        levels=tuple(map(groups.grouping, row.pop("levels", ["algorithms"]))),
         wider=tuple(SHARED["wider"].get(each, each) for each in row.pop("wider", SHARED["wider"])),
         metrics=tuple(metric for each in metrics for metric in each),
         names=tuple(row.pop("names", ("pass@1", "maj", "invalid"))),
@@ -47,43 +48,42 @@ def figure(name: str, row: dict[str, Any]) -> Figure:
     )
 
 
-def decides(row: Any) -> Decides:
+def decides(rule: Any) -> Decides:
     """A claim's rule: a function by its name, a row, numbers of seeds compared, or rows for each group of a split."""
-    if isinstance(row, str):
-        rule: Decides = named(row)
-        return rule
-    if "row" in row:
-        words = dict(zip(("text", "group", "reference", "metric"), row["row"], strict=False))
-        return Row(**words, limit=row.get("limit", 0.0), rule=RULES[row.get("rule", "above")])
-    if "compare" in row:
-        row = {**row, "number": named(row["number"])}
-        return Compared(row.pop("compare"), **row)
-    if "others" in row:
-        return others(row["others"], named(row["of"]), row["ours"], ahead=row.get("ahead", False))
-    return each(row["each"], named(row["each"]), *map(decides, row["claims"]))
+    if isinstance(rule, str):
+        found: Decides = named(rule)
+        return found
+    if "row" in rule:
+        words = dict(zip(("text", "group", "reference", "metric"), rule["row"], strict=False))
+        return partial(row, **words, limit=rule.get("limit", 0.0), rule=RULES[rule.get("rule", "above")])
+    if "compare" in rule:
+        return partial(compared, **{**rule, "number": named(rule["number"])})
+    if "others" in rule:
+        return others(rule["others"], groups.grouping(rule["of"]), rule["ours"], ahead=rule.get("ahead", False))
+    return each(rule["each"], groups.grouping(rule["each"]), *map(decides, rule["claims"]))
 
 
 def drawing(row: dict[str, Any]) -> Any:
     """A figure's drawing: its function, or its panels, those of each group first."""
     if "draw" in row:
         return named(row.pop("draw"))
-    own, split, more = row.pop("panels"), named(row.pop("for_each", "everything")), row.pop("more", ())
+    own, split, more = row.pop("panels"), groups.grouping(row.pop("for_each", "everything")), row.pop("more", ())
 
     def panels_of(runs: Runs) -> list[draw.Panel]:
         repeated = [panel(one, split, key) for key in split(runs) for one in own]
         return [*repeated, *(panel(one) for one in more)]
 
-    options: dict[str, Any] = {"rows": named(row.pop("rows", "by_model")), "columns": row.pop("columns", None)}
-    return draw.grid(panels_of, **options, **row.pop("size", {}))
+    rows = groups.grouping(row.pop("rows", "models"))
+    return draw.grid(panels_of, rows=rows, columns=row.pop("columns", None), **row.pop("size", {}))
 
 
-def panel(row: dict[str, Any], split: groups.Split = groups.everything, key: Any = "") -> draw.Panel:
+def panel(options: dict[str, Any], split: groups.Split = groups.everything, key: Any = "") -> draw.Panel:
     """A panel of one group of a split."""
-    row = {"groups": "all_runs", "given": [], **row}
-    kind, grouping = named(row.pop("kind")), named(row.pop("groups"))
+    row = {"given": [], "within": "all", **options}
+    kind, choice, names = named(row.pop("kind")), row.pop("within"), row.pop("groups", None)
     given = [named(value) if value in claims.NUMBERS else value for value in row.pop("given")]
-    choice = row.pop("within", "all")
     title = row.pop("title", "{model}, {group}" if key else "{model}").replace("{group}", groups.name_of(key))
+    grouping = groups.grouping(names) if names is not None else lambda runs: runs
     return draw.panel(kind, grouping, *given, within=lambda runs: pick(split(runs)[key], choice), title=title, **row)
 
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from reproduce import draw
 from reproduce.figure import Claim, Extra
-from reproduce.groups import algorithms, by_model, name_of
-from reproduce.selection import Runs, group_by
+from reproduce.groups import algorithms, by_model, group_by, name_of
+from reproduce.selection import Runs
 from topr_exp.algorithms.agro import AGRO, KLPG, Estimator
 from topr_exp.algorithms.base import clipped_objective
 from topr_exp.algorithms.tapered import taper
@@ -81,7 +81,7 @@ def draw_figure_2(runs: Runs, extra: Extra) -> Figure:
     """The objectives; below each sign of the reward where the ratios of the runs' batches lay at the end."""
     figure, grid = draw.empty(2)
     draw_objectives(grid[0], extra)
-    groups = group_by(runs, (by_model, str), (algorithms, name_of), between=": ratios, ")
+    groups = group_by(runs, by_model, algorithms, between=": ratios, ")
     for ax, sign in zip(grid[0], ("positive", "negative"), strict=True):
         bottom, top = ax.get_ylim()
         for i, (told, members) in enumerate(groups.items()):

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import re
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.data import GRADERS, SOURCES
 from topr_exp.config.identity import NOT_IDENTITY
 from topr_exp.runtime.exit_status import exit_status
@@ -53,11 +52,11 @@ OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
-    if {"-h", "--help"} & set(words):
-        print(__doc__)
-        return 0
-    return exit_status(partial(work, parse_arguments(words, "python -m topr_exp.evaluate")), resumes=True)
+    parser = ArgumentParser("python -m topr_exp.evaluate", None, __doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your own folder of YAMLs")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parser.set_defaults(multirun=False)
+    return exit_status(partial(work, parser.parse_intermixed_args(arguments)), resumes=True)
 
 
 def work(args: Namespace) -> int:
@@ -79,17 +78,16 @@ def settings(args: Namespace) -> Config:
     from topr_exp.runs.preflight import check_files
 
     given = given_settings(args)
-    choice = given["model"]
+    choice, folder, run = given["model"], None, {}
     args.overrides = [text for text in args.overrides if not text.startswith("model=")]
     args.overrides += [] if "name" in given else ["name=evaluations"]
-    args.multirun = True  # so that several values are found here
     composer = Composer(args)
     models, sources = (composer.loader.get_group_options(group) for group in ("model", "data"))
-    folder = None if choice in models else find_weights(choice, models)
-    run = {} if folder is None else settings_beside(folder)
-    names = {group: run.get(group, {}).get("name") for group in ("model", "data")}
-    if folder is not None:
-        choice = str(names["model"]) if names["model"] in models else OTHER_FOLDERS
+    if choice not in models:
+        folder = find_weights(choice, models).resolve()
+        run = settings_beside(folder)
+        names = {group: run.get(group, {}).get("name") for group in ("model", "data")}
+        choice = names["model"] if names["model"] in models else OTHER_FOLDERS
         if "data" not in given and names["data"] in sources:
             composer.overrides.append(composer.parse(f"data={names['data']}"))
     composer.overrides.append(composer.parse(f"model={choice}"))
@@ -100,19 +98,15 @@ def settings(args: Namespace) -> Config:
     if run:
         ask_as(run, composed, given)
     if folder is not None:
-        composed.model.path = literal(str(folder.resolve()))
+        composed.model.path = literal(str(folder))
         if not run and "model.name" not in given:
-            composed.model.name = literal(folder.resolve().name)
+            composed.model.name = literal(folder.name)
     config = load(composed)
     check_files(config, trains=False)
     return config
 
 
 def given_settings(args: Namespace) -> dict[str, str]:
-    if args.multirun:
-        raise ConfigError("-m: one evaluation at a time; start the command once for each model")
-    if refused := [f"--{option}" for option in ("cfg", "info", "shell_completion") if getattr(args, option)]:
-        raise ConfigError(f"{refused[0].replace('_', '-')} goes with python -m topr_exp, not with an evaluation")
     given = {}
     for text in args.overrides:
         key, _, value = text.lstrip("+~").partition("=")
@@ -160,10 +154,8 @@ def settings_beside(weights: Path) -> dict[str, Any]:
         raise ConfigError(f"{folder / 'config.json'} {fault or 'holds no settings of a run'}")
     keys = [key.split(".") for key in NEVER_TAKEN]
     left = [f"{group}.{key}={show(run[group][key])}" for group, key in keys if run[group].get(key)]
-    say(
-        f"settings of the run in {folder}"
-        + (f", but not {', '.join(left)}: only the command line gives it" * bool(left))
-    )
+    note = f", but not {', '.join(left)}: only the command line gives it" if left else ""
+    say(f"settings of the run in {folder}{note}")
     return run
 
 
@@ -277,13 +269,6 @@ def table(figures: dict[str, Any]) -> str:
     if "mean_reward" in figures:
         error = figures["mean_reward_se"]
         lines.append(f"mean reward {figures['mean_reward']:.3g}" + (f" ± {2 * error:.2g}" if error is not None else ""))
-    histogram = " ".join(str(count) for count in figures["correct_histogram"])
-    lines.append(f"problems with 0 to {figures['samples']} correct completions: {histogram}")
-    for title, key in (("level", "levels"), ("subject", "subjects")):
-        for name, part in figures[key].items():
-            error = part["pass@1_se"]
-            spread = f" ± {200 * error:.1f}" if error is not None else ""
-            lines.append(f"{title} {name}: pass@1 {100 * part['pass@1']:.1f}{spread} of {part['problems']} problems")
     return "\n".join(lines)
 
 

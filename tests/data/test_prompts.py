@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from tests.conftest import config_of
 from topr_exp.config.data import AnswerFormat
-from topr_exp.data.benchmarks import Benchmarks, gsm8k_gold, math_gold
+from topr_exp.data.benchmarks import Benchmarks, math_gold
 from topr_exp.data.prompts import build_prompter, own_shots
 from topr_exp.types import ConfigError, TOPRError
 
@@ -44,23 +43,17 @@ def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(na
     assert build_prompter(settings(name, shots=shots, stop=["END"])).stop == ("END",)
 
 
-def test_own_examples_end_as_their_format_asks_and_are_right() -> None:
+def test_own_examples_end_as_their_format_asks() -> None:
     shots = {each: [shot.solution for shot in own_shots(each)] for each in AnswerFormat}
     assert [len(each) for each in shots.values()] == [8, 4, 4]
     for text in shots[AnswerFormat.gsm8k]:
         equations = re.findall(r"([\d(][\d +*/()-]*) = (\d+)", text)
         assert all(eval(left) == int(right) for left, right in equations)
         assert text.endswith(f"The answer is {equations[-1][1]}.")
-        assert gsm8k_gold(f"#### {equations[-1][1]}") == equations[-1][1]
     golds = ["12", r"\frac{11}{24}", "(-3,4)", r"4\sqrt{2}"]
     assert [math_gold(text) for text in shots[AnswerFormat.math]] == golds
     for text, gold in zip(shots[AnswerFormat.final], golds, strict=True):
         assert text.endswith(f"So the final answer is {gold}.")
-        assert "boxed" not in text
-    assert sum(n for n in range(-20, 20) if -3 < n <= 5) == 12
-    assert Fraction(5, 6) - Fraction(3, 8) == Fraction(11, 24)
-    assert all((abs(2 * x - 1) < 7) == (-3 < x < 4) for x in (Fraction(k, 3) for k in range(-30, 30)))
-    assert 2**2 + 4**2 * 2 == 6**2
 
 
 def test_more_examples_than_there_are() -> None:
@@ -105,7 +98,6 @@ def test_chat_prompts_are_turns() -> None:
     [
         ({"source": "embedded"}, "train_problems must be a number"),
         ({"source": ""}, "source must be"),
-        ({"answer_format": AnswerFormat.math}, "answer_format must be gsm8k where format is gsm8k; got math"),
     ],
 )
 def test_settings_that_do_not_go_together(changes: dict[str, Any], message: str) -> None:

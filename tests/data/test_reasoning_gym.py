@@ -3,59 +3,49 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from scripts.make_tiny import tasks
 from tests.conftest import ROOT, config_of, needs_gym
-from topr_exp.data import reasoning_gym
-from topr_exp.data.problems import ProblemSets, load_problems
-from topr_exp.data.prompts import build_prompter
-from topr_exp.data.reasoning_gym import EXCLUDED, TASKS
-from topr_exp.grading import Grader
+from topr_exp.data.problems import load_problems
+from topr_exp.data.reasoning_gym import EXCLUDED, TASKS, ReasoningGym, seed_of
+from topr_exp.grading import gym
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
-from topr_exp.types import ConfigError
+from topr_exp.types import ConfigError, TOPRError
 
 GRADER = "topr_exp.grading.gym:grade"
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    caches = (preflight.read_problems, reasoning_gym.draw)
-    for cache in caches:
-        cache.cache_clear()
+    preflight.read_problems.cache_clear()
     yield
-    for cache in caches:
-        cache.cache_clear()
+    preflight.read_problems.cache_clear()
 
 
 def settings(*more: str) -> list[str]:
     return ["data=reasoning_gym", "data.train_problems=null", "data.test_problems=null", *more]
 
 
-def sets(*more: str) -> ProblemSets:
-    return load_problems(config_of(*settings("data.size=30", "data.test_size=10", *more)).data)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["task=chainsum"], f"data.task must be one of {len(TASKS)} tasks of reasoning-gym (docs/using.md); got "
-                            "chainsum; did you mean chain_sum?"),
+        (["task=chainsum"], f"data.task must be one of {len(TASKS)} tasks of reasoning-gym (docs/using.md); got"),
         (["task=7"], "(docs/using.md); got 7"),
         (["task=n_queens"], "data.task must be one that can be graded; n_queens can't: its scorer evaluates text"),
         (["size=0"], "data.size must be 1 or more; got 0"),
-        (["options={seed: 3}"], "data.options must be settings of the task other than seed and size, as in "
-                                "{max_terms: 3}; got {'seed': 3}"),
-        (["options=3"], "data.options must be settings of the task"),
     ],
 )  # fmt: skip
 def test_what_is_refused(words: list[str], message: str) -> None:
@@ -85,8 +75,7 @@ def test_the_document_lists_the_tasks_and_none_is_both_offered_and_left_out() ->
 
 
 def test_neighbouring_seeds_share_no_problems() -> None:
-    seeds = [reasoning_gym.seed_of("gcd", seed, split) for seed in range(50) for split in ("train", "test")]
-    seeds.sort()
+    seeds = sorted(seed_of("gcd", seed, split) for seed in range(50) for split in ("train", "test"))
     assert min(after - before for before, after in pairwise(seeds)) > 1000
 
 
@@ -95,75 +84,76 @@ def test_some_tasks_do_what_the_list_says() -> None:
     """One that is offered, one with a scorer of our own, and one for each reason to be left out."""
     first = {reason: task for task, reason in reversed(EXCLUDED.items())}
     sample = ["chain_sum", "countdown", *(task if task != "codeio" else "word_ladder" for task in first.values())]
-    subprocess.run([sys.executable, "-m", "scripts.try_gym_tasks", *sample], cwd=ROOT, check=True, timeout=600)
+    command = [sys.executable, "-m", "scripts.try_gym_tasks", *sample]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout
 
 
-@needs_gym
-def test_what_is_drawn() -> None:
-    one, again = sets(), sets()
+class Sums(list[dict[str, Any]]):
+    """A stand-in for a task of the library: the next number, up to `most`."""
+
+    def __init__(self, task: str, seed: int, size: int, most: int = 10**6) -> None:
+        assert most > 0, "most must be\npositive"
+        draw = random.Random(f"{task}/{seed}")
+        numbers = [draw.randrange(most) for _ in range(size)]
+        super().__init__({"question": f"{n} + 1 = ", "answer": str(n + 1), "metadata": {"n": n}} for n in numbers)
+
+    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
+        return 1.0 if Fraction(answer) == int(entry["answer"]) else 0.01
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", SimpleNamespace(create_dataset=Sums))
+    gym.task_of.cache_clear()
+    yield
+    gym.task_of.cache_clear()
+
+
+def source(**changes: Any) -> ReasoningGym:
+    plain: dict[str, Any] = {"train_problems": None, "test_problems": None, "n": 1, "eval_n": 1, "shots": 0, "seed": 0}
+    asked = {"name": "gym", "grader": GRADER, "task": "gcd", "options": None, "size": 30, "test_size": 10}
+    return ReasoningGym(**plain | asked | changes)
+
+
+def test_what_is_drawn(library: None) -> None:
+    one, again = load_problems(source()), load_problems(source())
     assert (one.train, one.test) == (again.train, again.test)
     assert (len(one.train), len(one.test)) == (30, 10)
-    assert one.train[0].id == "reasoning_gym/chain_sum/train0/000000"
-    questions = [problem.question for problem in (*one.train, *one.test)]
-    assert len(set(questions)) == 40
-    assert not set(questions) & {problem.question for problem in sets("data.seed=1").train}
+    assert (one.train[0].id, one.test[0].id) == ("gym/gcd/train0/000000", "gym/gcd/test0/000000")
+    questions = {problem.question for problem in (*one.train, *one.test)}
+    assert len(questions) == 40
+    assert not questions & {problem.question for problem in load_problems(source(seed=1)).train}
     gold = json.loads(one.test[0].answer)
-    assert gold.keys() == {"task", "options", "answer", "metadata"}
-    assert str(gold["metadata"]["expression"]) in one.test[0].question
-    asked = build_prompter(config_of(*settings()).data).render(one.test[0].question)
-    assert asked.startswith(one.test[0].question)
-    assert asked.endswith("between <answer> and </answer>.\n")
-    short = sets("data.options={min_terms: 2, max_terms: 2, min_digits: 1, max_digits: 1}")
-    assert all(json.loads(problem.answer)["metadata"]["num_terms"] == 2 for problem in short.train)
+    assert gold | {"metadata": None} == {"task": "gcd", "options": {}, "answer": gold["answer"], "metadata": None}
+    assert one.test[0].question == f"{gold['metadata']['n']} + 1 ="
+    assert gym.grade(source().solution(one.test[0]), one.test[0].answer)[0] == "correct"
+    few = load_problems(source(options={"most": 10}, test_size=3))  # a task with fewer problems gives what there are
+    assert len(few.train) + len(few.test) == 10
+    assert json.loads(few.train[0].answer)["options"] == {"most": 10}
 
 
-@needs_gym
-def test_a_task_with_fewer_problems_gives_what_there_are() -> None:
-    few = "data.options={min_terms: 1, max_terms: 1, min_digits: 1, max_digits: 1}"
-    assert len(sets(few, "data.test_size=3").train) + 3 == 10  # 0 to 9, those to test on left out of training
-    with pytest.raises(ConfigError, match="no problem is left; every training question is also a test question"):
-        config_of(*settings(few))
-
-
-@needs_gym
-@pytest.mark.parametrize("options", ["{max_term: 3}", "{max_terms: 0}", "{max_terms: three}"])
-def test_options_that_the_task_refuses(options: str) -> None:
-    with pytest.raises(ConfigError, match=r"^data\.options=.*: chain_sum does not take these: ") as caught:
-        config_of(*settings(f"data.options={options}"))
+@pytest.mark.parametrize("options", [{"max_term": 3}, {"most": 0}, {"most": "three"}, {"seed": 3}, 3])
+def test_options_that_the_task_refuses(options: Any, library: None) -> None:
+    with pytest.raises(TOPRError, match=r"^data\.options=.*: gcd does not take these: ") as caught:
+        load_problems(source(options=options))
     assert "\n" not in str(caught.value)
 
 
-@needs_gym
-def test_an_answer_stands_between_tags_and_scores_1_or_nothing() -> None:
-    gold = json.dumps({"task": "chain_sum", "options": {}, "answer": "-12", "metadata": {"difficulty": {}}})
+def test_an_answer_stands_between_tags_and_scores_1_or_less(library: None) -> None:
+    gold = json.dumps({"task": "gcd", "options": {}, "answer": "-12", "metadata": {}})
     cases = {
-        "2 - 14 = <answer>-12</answer>": ("correct", "-12"),
-        "<answer> 5 </answer> no, <answer>\n-12.0\n</answer>": ("correct", "-12.0"),
-        "<answer>-12 or 5</answer>": ("incorrect", "-12 or 5"),
-        "<answer>5</answer>": ("incorrect", "5"),
-        "-12": ("invalid", None),
-        "<answer>-12": ("invalid", None),
-        "<answer> </answer>": ("invalid", None),
-        "<answer>-12</answer></think> so": ("invalid", None),
-        "<answer>-12</answer>\nQuestion: 1 + 1 <answer>2</answer>": ("correct", "-12"),
+        "2 - 14 = <answer>-12</answer>": ("correct", "-12", 1),
+        "<answer> 5 </answer> no, <answer>\n-12.0\n</answer>": ("correct", "-12.0", 1),
+        "<answer>-12 or 5</answer>": ("incorrect", "-12 or 5", 0),  # on which the scorer fails
+        "<answer>5</answer>": ("incorrect", "5", 0.01),
+        "-12": ("invalid", None, 0),
+        "<answer>-12": ("invalid", None, 0),
+        "<answer> </answer>": ("invalid", None, 0),
+        "<answer>-12</answer></think> so": ("invalid", None, 0),
+        "<answer>-12</answer>\nQuestion: 1 + 1 <answer>2</answer>": ("correct", "-12", 1),
     }
-    with Grader(GRADER, workers=1, deadline=60, graded=True) as grader:  # of a matrix some tasks pay a part
-        found = list(grader.grade((completion, gold) for completion in cases))
-    assert [(one.verdict, one.answer) for one in found] == list(cases.values())
-    assert all(one.reward == 1 if one.verdict == "correct" else 0 <= (one.reward or 0) < 1 for one in found)
-    assert all(one.reward == 0 for one in found if one.verdict == "invalid")
-
-
-@needs_gym
-def test_the_workers_are_sealed_with_the_library_in_them() -> None:
-    """n_queens evaluates lists: left out, but the seal would stop it too."""
-    entry: dict[str, Any] = {"task": "n_queens", "options": {}, "answer": "", "metadata": {"valid_answers": [""]}}
-    gold = json.dumps(entry)
-    attack = "[print, __import__('os').mkdir('made-by-an-answer')]"
-    with Grader(GRADER, workers=1, deadline=60) as grader:
-        (outcome,) = grader.grade([(f"<answer>{attack}</answer>", gold)])
-    assert outcome.verdict == "incorrect"
-    assert not Path("made-by-an-answer").exists()
+    assert [gym.grade(completion, gold) for completion in cases] == [*cases.values()]
 
 
 @needs_gym

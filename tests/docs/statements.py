@@ -24,7 +24,7 @@ from pathlib import Path
 from reproduce import records
 from reproduce.selection import Runs
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.results import difference
+from topr_exp.report.results import difference, gain
 
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 VERDICTS = ("above", "below", "undecided")
@@ -101,7 +101,7 @@ def computed(each: Statement, results: Path) -> str:
     figure, model, *settings = each.where.split()
     stored = list(records.known(records.read(results / f"{figure}.json")).values())
     assert stored, f"{figure}: no records"
-    runs = with_settings(Runs(stored).where(model__name=model), settings)
+    runs = with_settings(Runs(stored).where({"model.name": model}), settings)
     interval = value_of(runs, each.what)
     if each.text.startswith("within "):
         most = float(each.text.split()[1]) / 100
@@ -155,8 +155,6 @@ def value_of(runs: Runs, expression: str) -> Interval:
     if len(names) == 1:
         return group(runs, names[0]).interval(share, "base" if names[0].startswith("base") else "final")
     if names[1].startswith("base"):
-        from topr_exp.report.results import gain
-
         found = gain(group(runs, names[0]), share)
     else:
         found = difference(group(runs, names[1]), group(runs, names[0]), share)
@@ -169,7 +167,7 @@ def group(runs: Runs, name: str) -> Runs:
     algorithm, *own = name.removesuffix(".maj").removesuffix(".invalid").split("@")
     chosen = with_settings(runs, own)
     if algorithm != "base":
-        chosen = chosen.where(algo__name=algorithm)
+        chosen = chosen.where({"algo.name": algorithm})
     elif len(chosen):
         chosen = Runs(list({run["settings"]["seed"]: run for run in chosen}.values()))
     assert len(chosen), f"{name}: no such runs"

@@ -35,8 +35,8 @@ def majority(votes):
     if not cast:
         return 0.0
     tied = [answer for answer, count in cast.items() if count == max(cast.values())]
-    right = {answer for verdict, answer in votes if verdict == CORRECT}
-    return mean(answer in right for answer in tied)
+    good = Counter(answer for verdict, answer in votes if verdict == CORRECT)
+    return mean(good[answer] / cast[answer] for answer in tied)
 
 
 def maj_at_k(verdicts, answers, k):

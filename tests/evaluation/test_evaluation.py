@@ -73,11 +73,13 @@ def test_problems_of_one_source_are_one_case() -> None:
 
 def test_no_majority_where_incorrect_answers_cannot_be_told_apart() -> None:
     told = evaluation("user")
-    columns = told.verdicts.columns.drop_columns(["class"])
+    columns = told.verdicts.columns
     known = [0 if word == "correct" else -1 for word in columns["verdict"].to_pylist()]
-    columns = columns.append_column("class", pa.array(known, pa.int32()))
-    untold = Evaluation(QUESTIONS, told.rollouts, Verdicts("", columns), 4, told.store)
-    assert {"maj@4", "maj@4_se"} == told.figures().keys() - untold.figures().keys()
+    columns = columns.set_column(columns.column_names.index("class"), "class", pa.array(known, pa.int32()))
+    figures, left = told.figures(), Evaluation(QUESTIONS, told.rollouts, Verdicts("", columns), 4, told.store).figures()
+    assert figures.keys() - left.keys() == {"maj@4", "maj@4_se"}
+    assert left["maj@k"] == {}
+    assert left["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4", "maj@4_se"}
 
 
 def test_what_is_asked_is_what_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

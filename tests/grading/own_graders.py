@@ -5,6 +5,8 @@ import json
 import os
 import time
 
+KEPT: list[bytes] = []
+
 
 def contains(completion: str, gold: str) -> str:
     return "correct" if gold in completion else "incorrect"
@@ -30,7 +32,8 @@ def obedient(completion: str, gold: str) -> object:
             while True:
                 hoard.append(bytearray(1 << 26))
         case "swell":
-            return "correct" if len(b"x" * (500 << 20)) else "incorrect"
+            KEPT.append(b"x" * (500 << 20))
+            return "correct"
         case "write":
             os.close(os.open(rest, os.O_WRONLY | os.O_CREAT))
         case "eval":

@@ -1,4 +1,4 @@
-"""The grader's contract: order, streaming, laziness, counters, classes; arithmetic; the CPUs that it takes."""
+"""The grader's contract: order, streaming, laziness, classes; arithmetic; the CPUs that it takes."""
 
 import importlib
 import itertools
@@ -59,18 +59,15 @@ def test_streaming_reads_only_so_far_ahead(grader: Grader) -> None:
 
 def test_identical_work_is_done_once(grader: Grader, submitted: list[tuple[str, ...]]) -> None:
     [pair] = boxed((HALF + "+7", r"7+\frac{1}{\sqrt{2}}"))
-    for _ in range(2):
-        assert [(one.verdict, one.path) for one in grader.grade([pair] * 50)] == [("correct", "symbolic")] * 50
+    assert [(one.verdict, one.path) for one in grader.grade([pair] * 50)] == [("correct", "symbolic")] * 50
     assert len(submitted) == 1
 
 
-def test_counters_tell_what_became_of_work() -> None:
+def test_what_decided_is_told() -> None:
     with Grader("math", workers=1, deadline=0.3) as grader:
         pairs = [(r"9^{9^{9^{9}}}", r"\pi"), ("1", "1"), ("0.5", r"\frac12")]
-        list(grader.grade([*boxed(*pairs), ("", "1")]))
-        assert grader.counters == {
-            "timeout": 1, "string": 1, "none": 1, "rational": 1, "correct": 2, "incorrect": 1, "invalid": 1,
-        }  # fmt: skip
+        found = [(one.path, one.verdict) for one in grader.grade([*boxed(*pairs), ("", "1")])]
+    assert found == [("timeout", "incorrect"), ("string", "correct"), ("rational", "correct"), ("none", "invalid")]
 
 
 HALVES = [HALF, r"\frac{1}{\sqrt 2}"]
@@ -129,7 +126,6 @@ def test_an_error_in_the_comparison_is_counted_and_ends_nothing(monkeypatch: pyt
         texts = (r"\frac{1}{\sqrt{2}}", r"\frac12\sqrt{2}", HALF)
         found = [(one.verdict, one.path) for one in grader.grade(boxed(*((text, HALF) for text in texts)))]
         assert found == [("incorrect", "raised"), ("incorrect", "raised"), ("correct", "string")]
-        assert grader.counters["raised"] == 2
 
 
 @pytest.mark.parametrize(

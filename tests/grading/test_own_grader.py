@@ -1,11 +1,8 @@
 """A user's own function as a grader: found by name, run in the workers, its mistakes reported instead of scored."""
 
-import pickle
-
 import numpy as np
 import pytest
 
-from topr_exp.evaluation.statistics import measure, summarise, without_majorities
 from topr_exp.grading import Grader, Outcome
 from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.types import ConfigError, Problem, TOPRError
@@ -13,37 +10,22 @@ from topr_exp.types import ConfigError, Problem, TOPRError
 PROBLEMS = [Problem("a", "?", "5"), Problem("b", "?", "6")]
 
 
-def test_a_function_by_name_and_its_copy() -> None:
+def test_a_function_by_name() -> None:
     with Grader("own_graders:contains", workers=2, deadline=60) as grader:
         pairs = [("a 5", "5"), ("a 6", "5"), ("", "5")] * 400
-        assert [one.verdict for one in grader.grade(pairs)] == ["correct", "incorrect", "incorrect"] * 400
-        assert grader.counters["user"] == 1200
+        found = [(one.verdict, one.path) for one in grader.grade(pairs)]
+        assert found == [("correct", "user"), ("incorrect", "user"), ("incorrect", "user")] * 400
         graded = grade(grader, ["a 5", "b 5", "c", "d", "6"], np.array([0, 0, 0, 1, 1]), PROBLEMS)
+        assert not Verdicts("", graded).votes_known
         assert graded["class"].to_pylist() == [0, 0, -1, -1, 0], "correct ones without an answer count as one answer"
-        measure(np.array([[0, 0, 1]]), np.array([[0, 0, -1]]))
-        with pickle.loads(pickle.dumps(grader)) as copy:
-            assert [one.verdict for one in copy.grade([("5", "5")])] == ["correct"]
-            assert not set(copy.worker_pids()) & set(grader.worker_pids())
 
 
 def test_a_function_may_tell_the_answer() -> None:
     with Grader("own_graders:with_answer", workers=1, deadline=60) as grader:
+        assert Verdicts("", grade(grader, ["c", "6"], np.array([0, 1]), PROBLEMS)).votes_known
         outcomes = list(grader.grade([("a 5", "5"), ("", "5")]))
         assert outcomes == [Outcome("correct", "5", "user"), Outcome("invalid", None, "user")]
         assert grader.classes(["5", "5.0", "x", None]) == [0, 0, 1, -1]
-
-
-@pytest.mark.parametrize(("name", "known"), [("contains", False), ("with_answer", True)])
-def test_without_answers_there_is_no_majority(name: str, known: bool) -> None:
-    """Incorrect completions that can't be told apart would never outvote a correct one: maj@K would be pass@K."""
-    with Grader(f"own_graders:{name}", workers=1, deadline=60) as grader:
-        graded = grade(grader, ["a 5", "c", "d", "6"], np.array([0, 0, 1, 1]), PROBLEMS)
-    assert Verdicts("", graded).votes_known == known
-    figures = summarise(np.array([[0, 1], [1, 0]]), np.array([[0, 1], [0, 1]]), levels=[1, 2])
-    left = without_majorities(figures)
-    assert {"maj@2", "maj@2_se"} == figures.keys() - left.keys()
-    assert left["maj@k"] == {}
-    assert left["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@2", "maj@2_se"}
 
 
 def test_a_worker_that_ends_or_takes_too_long_is_replaced() -> None:
@@ -54,14 +36,9 @@ def test_a_worker_that_ends_or_takes_too_long_is_replaced() -> None:
     assert [one.verdict == "correct" for one in outcomes] == [act == "1" for act, _ in cut] * 2
 
 
-def test_a_worker_that_has_grown_is_replaced_before_it_is_out_of_memory(obedient: Grader) -> None:
-    """Else what one completion took would be missing for the next."""
-    list(obedient.grade([("1", "")]))
-    before = obedient.worker_pids()
-    assert [one.verdict for one in obedient.grade([("swell", "")])] == ["correct"]
-    after = obedient.worker_pids()
-    assert before[0] == after[0]
-    assert before[1] != after[1]
+def test_a_worker_that_has_grown_costs_the_next_completion_nothing(obedient: Grader) -> None:
+    """What one completion took may be missing for the next, which then has a fresh worker."""
+    assert [one.verdict for one in obedient.grade([("swell", "")] * 3)] == ["correct"] * 3
 
 
 @pytest.mark.parametrize("graded", [False, True])
@@ -76,8 +53,6 @@ def test_it_may_give_numbers(graded: bool) -> None:
             Outcome("invalid", None, "user", -3.0),
             Outcome("incorrect", None, "died", None),
         ]
-        copy = pickle.loads(pickle.dumps(grader))
-        assert (copy.graded, copy.threshold) == (graded, 0.5)
 
 
 RESULT = r"must return one of correct, incorrect, invalid, or a number, .*; got "
@@ -94,6 +69,7 @@ RESULT = r"must return one of correct, incorrect, invalid, or a number, .*; got 
         ("true", RESULT + r"True \(completion 2\)$"),
         ('[true, "5"]', RESULT + r"\[True, '5'\]"),
         ('[0.5, "5", 0.5]', RESULT + r"\[0\.5, '5', 0\.5\]"),
+        ("[]", RESULT + r"\[\]"),
         ('["correct", "5", "0.5"]', RESULT + r"\['correct', '5', '0\.5'\]"),
         ('["correct", "5", 1, 1]', RESULT + r"\['correct', '5', 1, 1\]"),
         ('"correct"', r"must give a number where data\.reward=graded; got 'correct' \(completion 2\)$"),
@@ -126,9 +102,3 @@ def test_bad_names_are_refused_in_one_line(name: str) -> None:
         Grader(name)
     assert "\n" not in str(error.value)
     assert "gsm8k, math, final, verdict or package.module:function" in str(error.value)
-
-
-@pytest.mark.parametrize(("workers", "deadline"), [(0, 1.0), (1, 0.0), (1, float("nan"))])
-def test_bad_settings_are_refused(workers: int, deadline: float) -> None:
-    with pytest.raises(ConfigError):
-        Grader("math", workers, deadline)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from reproduce.difficulty import difficulty_weights, main
-from tests.conftest import config_of, overrides
-from topr_exp.pipeline import run
+from reproduce.difficulty import difficulty_of_run, difficulty_weights
+from topr_exp.config.settings import Config
 
 
 def test_difficulty_weights_by_hand() -> None:
     # Three problems of 10 completions with 1, 1 and 7 correct: p = 0.3. p~ = 0.3 is c = 0, p~ = 1 is c = -1.
-    found = difficulty_weights(np.array([1, 1, 7]), 10, [0.3, 1.0, 0.0])
+    found = difficulty_weights(np.array([1, 1, 7]), np.array([10, 10, 10]), [0.3, 1.0, 0.0])
     assert found["positive_share"] == pytest.approx(0.3)
     assert found["baseline"] == pytest.approx([0, -1, 1])
     assert found["problems"] == [0, 2, 0, 0, 0, 0, 0, 1, 0, 0]
@@ -39,15 +37,11 @@ def test_difficulty_weights_equal_a_count_completion_by_completion() -> None:
         assert positive / sum(weight) == pytest.approx(share)  # which is what p~ means
 
 
-def test_weights_by_difficulty_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = config_of(*overrides(tmp_path))
-    summary = run(config)
-    capsys.readouterr()
-    assert main([str(config.folder), "--effective-positive", "0.1", "0.5"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_weights_by_difficulty_of_a_run(finished: Config) -> None:
+    """Of what its first iteration was trained on."""
+    summary = json.loads((finished.folder / "iteration-1" / "training_set.json").read_text())
+    found = difficulty_of_run(finished.folder, [0.1, 0.5])
     assert found["positive_share"] == pytest.approx(summary["positive_share"])
-    assert (sum(found["problems"]), found["effective_positive"]) == (16, [0.1, 0.5])
+    assert sum(found["problems"]) == 8
     for row in found["share"]:
         assert sum(row) == pytest.approx(1, abs=1e-5)
-    assert main([str(tmp_path)]) == 1
-    assert "sources.json is missing (a run in rounds has none)" in capsys.readouterr().err

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 
 from reproduce.claims import early, last_over_first
-from reproduce.figure import Claim, Compared, Row, above, below, between, each, of_model, others, pick, verdict
-from reproduce.groups import algorithms, kinds
-from reproduce.selection import Runs
+from reproduce.figure import Claim, above, below, between, compared, each, of_model, others, row, verdict
+from reproduce.groups import algorithms, grouping
+from reproduce.selection import Runs, pick
 from tests.reproduce.worlds import World, group
 from topr_exp.evaluation.intervals import Interval
 
@@ -64,26 +67,28 @@ def test_the_runs_that_a_choice_names(choice: str, levels: set[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "word", "points"),
+    ("group", "reference", "more", "word", "points"),
     [
-        (Row("", "ppo", "dpo"), "shown", 20), (Row("", "dpo", "ppo"), "not shown", -20), (Row("", "ppo"), "shown", 20),
-        (Row("", "dpo", "ppo", limit=-0.25), "shown", -20), (Row("", "dpo", "ppo", rule=below), "shown", -20),
-        (Row("", "ppo", "dpo", "maj"), "shown", 20), (Row("", "dpo", metric="invalid"), "not shown", -10),
-        (Row("", "ppo", "tis"), "undecided", None), (Row("", "tis"), "undecided", None),
+        ("ppo", "dpo", {}, "shown", 20), ("dpo", "ppo", {}, "not shown", -20), ("ppo", None, {}, "shown", 20),
+        ("dpo", "ppo", {"limit": -0.25}, "shown", -20), ("dpo", "ppo", {"rule": below}, "shown", -20),
+        ("ppo", "dpo", {"metric": "maj"}, "shown", 20), ("dpo", None, {"metric": "invalid"}, "not shown", -10),
+        ("ppo", "tis", {}, "undecided", None), ("tis", None, {}, "undecided", None),
     ],
 )  # fmt: skip
-def test_a_row_compares_its_group_with_its_reference_in_its_metric(row: Row, word: str, points: float | None) -> None:
-    claim = row(RUNS, {})
+def test_a_row_compares_its_group_with_its_reference_in_its_metric(
+    group: str, reference: str | None, more: dict[str, Any], word: str, points: float | None
+) -> None:
+    claim = row(RUNS, {}, text="", group=group, reference=reference, **more)
     assert claim.word == word
     if points is not None:
         assert float(claim.evidence.split(" ")[0]) == pytest.approx(points, abs=0.6)
 
 
 def test_rows_for_each_group_and_against_all_others() -> None:
-    rows = each("name", algorithms, Row("{name}: large above small", "largest algo.beta", "smallest algo.beta"))
-    found = {claim.text: claim.word for claim in rows(RUNS, {})}
-    assert found["TOPR: large above small"] == "not shown"
-    assert [*found] == [f"{name}: large above small" for name in ("TOPR", "PPO", "DPO", "IS")]
+    large = partial(row, text="{name}: large", group="largest algo.beta", reference="smallest algo.beta")
+    found = {claim.text: claim.word for claim in each("name", algorithms, large)(RUNS, {})}
+    assert found["TOPR: large"] == "not shown"
+    assert [*found] == [f"{name}: large" for name in ("TOPR", "PPO", "DPO", "IS")]
     one = Runs([record for record in RUNS if record["settings"]["algo.beta"] == 0.1])
     assert {claim.text: claim.word for claim in others("{} above TOPR", algorithms, "topr")(one, {})} == {
         "PPO above TOPR": "not shown", "IS above TOPR": "not shown",
@@ -101,13 +106,13 @@ def test_numbers_are_compared_seed_by_seed() -> None:
         assert isinstance(settings, dict)
         return numbers[settings["algo.name"]][settings["seed"]]
 
-    claim = Compared("", pair, number, "{:.1f} points a nat", least=0.8)(RUNS, {})
+    claim = compared(RUNS, {}, compare="", groups=pair, number=number, written="{:.1f} points a nat", least=0.8)
     assert (claim.word, claim.evidence) == (
         "shown",
         "first 27.0 36.0 18.0 points a nat; other 30.0 40.0 20.0 points a nat",
     )
-    assert Compared("", pair, number)(RUNS, {}).word == "not shown"
-    assert Compared("", {**pair, "other": "tis"}, number)(RUNS, {}).evidence == "no runs"
+    assert compared(RUNS, {}, compare="", groups=pair, number=number).word == "not shown"
+    assert compared(RUNS, {}, compare="", groups={**pair, "other": "tis"}, number=number).evidence == "no runs"
 
 
 def test_after_a_quarter_is_between_two_points() -> None:
@@ -122,4 +127,17 @@ def test_extra_numbers_are_those_of_the_model_and_of_its_seeds() -> None:
     extra = {"tiny 0": "a", "tiny_noise 0": "b", "tiny 1": "c", "tiny_noise 1": "d", "tiny 12": "e"}
     runs = Runs([*group("topr", 50).records(), *group("is", 50).records()])
     assert of_model(runs, extra) == ["a", "c"], "each once, by seed; there is none of seed 2"
-    assert [*kinds(RUNS)] == ["each response weighed", "clipped next to ratio 1", "no ratio to μ"]
+
+
+def test_groupings_by_setting_name_and_choice() -> None:
+    """Each of what groups.yaml may say."""
+
+    def found(what: Any) -> dict[str, int]:
+        return {name: len(group) for name, group in grouping(what)(RUNS).items()}
+
+    assert found({"by": "algo.beta", "written": "{:.0%}", "words": {0.5: "half"}}) == {"10 %": 9, "half": 6}
+    assert [*found({"by": "algo.name", "first": ["is", "dpo"]})] == ["is", "dpo", "ppo", "topr"]
+    assert found({"by": "algo.name", "only": ["tis", "is"]}) == {"is": 3}
+    assert found({"of": "algorithms", "named": "[dp]po"}) == {"ppo": 3, "dpo": 3}
+    assert found({"a": ["ppo", "tis", "is"], "b": ["tis", "ppo"]}) == {"a": 6}
+    assert found(["data_sets", "bare_betas"]) == {"GSM8K-like, 0.1": 6, "GSM8K-like, 0.5": 6, "MATH-like, 0.1": 3}

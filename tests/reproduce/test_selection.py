@@ -17,8 +17,8 @@ def test_runs_are_told_apart_by_their_settings() -> None:
               for q in (0.1, 0.5)]  # fmt: skip
     runs = Runs([record for each in groups for record in each.records()] + group("topr", 20).records())
     assert {p: len(each) for p, each in runs.split("effective_positive").items()} == {0.02: 6, 0.1: 6, 0.5: 6}
-    assert len(runs.where(effective_positive=0.1, compose__positive_share=0.5)) == 3
-    assert len(runs.where(effective_positive=None)) == 3
+    assert len(runs.where({"effective_positive": 0.1, "compose.positive_share": 0.5})) == 3
+    assert len(runs.where({"effective_positive": None})) == 3
     assert runs.seeds == sorted(runs.seeds)
 
 

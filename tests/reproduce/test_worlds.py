@@ -267,7 +267,6 @@ WORLDS = [
           extra={"final": {"agro": [1e-9, 5e-3], "kl_pg": [0.3, 5e-3]}}),
     World("agro_kl", "AGRO above at each β; 30 points in 2 nats, 15 in a half; on-policy best where RLOO is not",
           [*beta_sweep("agro", (60, 2.0), (55, 9.0), (45, 0.5)), *beta_sweep("kl_pg", (50, 1), (45, 1), (35, 1)),
-              *replay((0.0, 5, 9), (0.5, 80, 9)),
            *beta_sweep("agro_on_policy", (60, 4.0), (70, 9.0), (50, 1.0)), *beta_sweep("rloo", (65, 1), (20, 1), (60,
                1))], YES),
     World("agro_kl", "AGRO below; a large β learns more, less a nat; RLOO's best is above AGRO's",

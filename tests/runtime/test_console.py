@@ -73,7 +73,6 @@ def grade(completion, gold):
         ["topr_exp", "-m", "experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader=own:grade"],
         ["topr_exp.evaluate", "model=tiny", "data.grader=own:grade", "data.test_problems=4", "data.eval_n=2"],
         ["topr_exp.report", "sweep", "--out", "report"],
-        ["topr_exp.grade", "--format", "own:grade", "--in", "pairs.jsonl"],
     ],
     ids=lambda words: words[0],
 )
@@ -83,10 +82,8 @@ def test_files_of_the_current_folder_take_no_library_s_place(tmp_path: Path, wor
         (tmp_path / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
     make_sweep_of_two(tmp_path / "sweep")
     (tmp_path / "own.py").write_text(OWN)
-    (tmp_path / "pairs.jsonl").write_text('{"completion": "3", "gold": "3"}\n')
-    done = subprocess.run(
-        [sys.executable, "-m", *words], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600
-    )
+    command = [sys.executable, "-m", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "stranger").exists()
 

@@ -69,11 +69,7 @@ def test_the_figures_are_those_of_the_verdicts(finished: Config) -> None:
     for part, iteration in (("base", "0"), ("final", "1")):
         figures, values = summary[part]["verifier"], counted["iterations"][iteration]
         assert figures["accuracy"]["value"] == pytest.approx(summary[part]["pass@1"])  # pass@1 of the derived problems
-        assert figures["invalid"]["value"] == pytest.approx(summary[part]["invalid"])
         assert figures["accuracy"]["value"] == pytest.approx(sum(values["right"]) / (6 * 4 * 2))
-        assert figures["maj"]["value"] <= figures["oracle"]["value"]
-        assert figures["weighted_sc"]["value"] <= figures["oracle"]["value"]
-        assert figures["maj"] == summary["base"]["verifier"]["maj"]
     base, final = (sum(counted["iterations"][i]["weighted_sc"]) / 6 for i in "01")
     assert summary["final"]["verifier"]["weighted_sc - base"]["value"] == pytest.approx(final - base)
     entries = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
@@ -89,18 +85,6 @@ def test_the_solver_writes_what_an_ordinary_run_of_it_writes(finished: Config, o
     assert summary["tokens"]["tokens_sampled"] == 0
     share = stored(finished.folder, "summary.json")["base"]["verifier"]["solved"]["value"]
     assert summary["base"]["pass@1"] == pytest.approx(share)
-
-
-def test_solutions_that_leave_no_room_are_counted_and_approve_of_nothing(outputs: Path) -> None:
-    long = "{question}" + "1" * 1965 + "{solution}"  # a digit is a token; the context has 2048
-    config = settings(outputs, f"task.template='{long}'", "sampler.max_new_tokens=24")
-    summary = run(config)
-    left_out = summary["too_long"]["test"]
-    assert 0 < left_out < 24
-    counted = stored(config.folder, "verification.json")["iterations"]["0"]
-    assert sum(counted["verified"]) == 2 * (24 - left_out)
-    entries = [json.loads(line) for line in (config.folder / "completions.jsonl").read_text().splitlines()]
-    assert all("1" * 1965 in entry["question"] for entry in entries)
 
 
 def test_the_solvers_engine_is_gone_before_the_verifier_is_loaded(

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math
-from topr_exp.data.problems import level_of, refuse_no_number
+from topr_exp.data.problems import level_of, text_of
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import Problem, TOPRError
 
@@ -64,11 +65,6 @@ class Benchmarks(DataConfig):
     def check(self) -> None:
         if not self.source:
             raise ValueError("source must be embedded, hub or a folder; got nothing")
-        if (self.format is Format.gsm8k) != (self.answer_format is AnswerFormat.gsm8k):
-            allowed = "gsm8k" if self.format is Format.gsm8k else "math or final"
-            raise ValueError(
-                f"answer_format must be {allowed} where format is {self.format.name}; got {self.answer_format.name}"
-            )
 
     @property
     def generated(self) -> bool:
@@ -156,29 +152,17 @@ def load(origin: Origin, config: str | None, split: str) -> Any:
         ) from error
 
 
-def text_of(where: str, row: dict[str, Any], field: str) -> str:
-    """A field that has to be a text and not empty; TOPRError otherwise."""
-    value = row.get(field)
-    if not isinstance(value, str) or not value.strip():
-        raise TOPRError(f"{where}: the field {field} is " + ("missing" if value is None else "not a text or empty"))
-    return value.strip()
-
-
 def read_gsm8k(name: str, where: str, row: dict[str, Any]) -> Problem | None:
-    gold = gsm8k_gold(text_of(where, row, "answer"))
-    question = text_of(where, row, "question")
+    gold, question = gsm8k_gold(text_of(where, row, "answer")), text_of(where, row, "question")
     return None if gold is None else Problem(name, question, gold)
 
 
 def read_math(name: str, where: str, row: dict[str, Any]) -> Problem | None:
     """MATH-500 has an `answer` field; elsewhere the gold is the last box of the solution."""
-    question, answer = text_of(where, row, "problem"), row.get("answer")
-    if isinstance(answer, (int, float)) and not isinstance(answer, bool):
-        answer = str(answer)
-    gold = answer.strip() if isinstance(answer, str) else math_gold(text_of(where, row, "solution"))
+    question, answered = text_of(where, row, "problem"), row.get("answer") is not None
+    gold = text_of(where, row, "answer") if answered else math_gold(text_of(where, row, "solution"))
     if not gold:
         return None
-    refuse_no_number(where, gold)
     subject = row.get("subject") or row.get("type")
     return Problem(name, question, gold, level_of(row.get("level")), subject if isinstance(subject, str) else None)
 
@@ -195,15 +179,9 @@ def math_gold(solution: str) -> str | None:
 
     MATH also writes a single character without braces, as in "\boxed 5".
     """
-    start = max(solution.rfind(r"\boxed"), solution.rfind(r"\fbox"))
-    if start < 0:
-        return None
-    after = solution[start:].removeprefix(r"\boxed").removeprefix(r"\fbox").lstrip()
+    *before, after = re.split(r"\\(?:boxed|fbox)\s*", solution)
     if not after.startswith("{"):
-        return after.split("$")[0].split()[0] if after.split("$")[0].strip() else None
-    depth = 0
-    for index, character in enumerate(after):
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return after[1:index].strip() or None
-    return None
+        return next(iter(after.split("$")[0].split()), None) if before else None
+    levels = accumulate((character == "{") - (character == "}") for character in after)
+    end = next((index for index, level in enumerate(levels) if level == 0), None)
+    return after[1:end].strip() or None if before and end is not None else None

@@ -23,6 +23,8 @@ CHANGES = {
     "+": ("{she} buys {n} more.", "{she} finds {n} more {things}.", "Then {helper} brings {n} more."),
     "-": ("{she} loses {n} of them.", "{she} sells {n} {things}.", "Then {helper} takes {n} of them."),
 }
+THAN = {"+": "more than", "-": "fewer than"}
+TIMES = {2: "twice as many as", 3: "three times as many as", 4: "four times as many as", 5: "five times as many as"}
 DISTRACTIONS = (
     "{who} is {n} years old.",
     "{who} also has {n} {others}.",
@@ -76,9 +78,9 @@ class Story:
         kinds: list[Callable[[], None]] = []
         for op, possible in (("+", v + 2 <= LARGEST), ("-", v >= 4)):
             if possible:
-                kinds += [partial(self._change, op), partial(self._change, op), partial(self._compare, op)]
+                kinds += [partial(self._change, op), partial(self._change, op), partial(self._relate, op)]
         if 2 * v <= LARGEST:
-            kinds += [self._multiply] * 2
+            kinds += [partial(self._relate, "*")] * 2
         if last and self._boxes():
             kinds += [self._share]
         if last and self._compared and v + self._before <= LARGEST:
@@ -110,18 +112,11 @@ class Story:
         n = self._number(op)
         self._step(op, n, self._choose(CHANGES[op], n))
 
-    def _compare(self, op: str) -> None:
-        n = self._number(op)
-        self._go_on_with_another(op, n, f"{n} {'more' if op == '+' else 'fewer'} than")
-
-    def _multiply(self) -> None:
-        k = self._rng.randint(2, min(5, LARGEST // self._value))
-        times = {2: "twice", 3: "three times", 4: "four times", 5: "five times"}[k]
-        self._go_on_with_another("*", k, f"{times} as many as")
-
-    def _go_on_with_another(self, op: str, operand: int, compared: str) -> None:
+    def _relate(self, op: str) -> None:
+        """Go on with another person, who has so many more, so many fewer or so many times as many."""
+        n = self._rng.randint(2, min(5, LARGEST // self._value)) if op == "*" else self._number(op)
         before, self._who = self._who, self._others.pop()
-        self._step(op, operand, f"{self._who} has {compared} {before}.")
+        self._step(op, n, f"{self._who} has {TIMES[n] if op == '*' else f'{n} {THAN[op]}'} {before}.")
         self._compared = True
 
     def _boxes(self) -> list[int]:

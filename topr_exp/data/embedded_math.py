@@ -1,6 +1,6 @@
 """Short tasks in the format of MATH, with LaTeX answers: fractions, roots, intervals, polynomials, pairs, numbers.
 
-Each kind is one function that draws the task's numbers and returns a `Task`; its inner `solve` is the solution.
+Each kind is one function that draws the task's numbers and returns a `Task`, whose `solve` is the solution.
 """
 
 from __future__ import annotations
@@ -59,24 +59,18 @@ def add_fractions(rng: random.Random) -> Task:
         b, k, op = rng.randint(2, 9), rng.choice((1, 1, 2, 3)), rng.choice("+-")
         d = b * k
         a, c = rng.randint(1, b - 1), rng.randint(1, d - 1)
-
-    def solve(calc: Calc) -> str:
-        left = calc(a, "*", k) if k > 1 else a
-        return fraction(calc(left, op, c), d)
-
-    return Task(f"Compute ${fraction(a, b)}{op}{fraction(c, d)}$.", min(k, 2), "Prealgebra", solve)
+    question = f"Compute ${fraction(a, b)}{op}{fraction(c, d)}$."
+    solve = lambda calc: fraction(calc(calc(a, "*", k) if k > 1 else a, op, c), d)
+    return Task(question, min(k, 2), "Prealgebra", solve)
 
 
 def multiply_fractions(rng: random.Random) -> Task:
     """a/b · c/d."""
-    a, b, c, d = (rng.randint(1, 7) for _ in range(4))
+    a, b, c, d = 1, 1, 1, 1
     while b == 1 or d == 1 or gcd(a * c, b * d) > 1:
         a, b, c, d = (rng.randint(1, 7) for _ in range(4))
-
-    def solve(calc: Calc) -> str:
-        return fraction(calc(a, "*", c), calc(b, "*", d))
-
-    return Task(rf"Compute ${fraction(a, b)}\cdot{fraction(c, d)}$.", 2, "Prealgebra", solve)
+    question = rf"Compute ${fraction(a, b)}\cdot{fraction(c, d)}$."
+    return Task(question, 2, "Prealgebra", lambda calc: fraction(calc(a, "*", c), calc(b, "*", d)))
 
 
 def simplify_root(rng: random.Random) -> Task:
@@ -119,11 +113,8 @@ def double_inequality(rng: random.Random) -> Task:
     high = low + rng.randint(2, 12)
     (left, opening), (right, closing) = rng.choice((("<", "("), (r"\le", "["))), rng.choice((("<", ")"), (r"\le", "]")))
     x = rng.choice("xyzt")
-
-    def solve(calc: Calc) -> str:
-        return f"{opening}{calc.add(low, -b)},{calc.add(high, -b)}{closing}"
-
     question = f"Solve ${low} {left} {x}{b:+d} {right} {high}$. Give the answer as an interval."
+    solve = lambda calc: f"{opening}{calc.add(low, -b)},{calc.add(high, -b)}{closing}"
     return Task(question, 4 if start < 0 else 3, "Intermediate Algebra", solve)
 
 
@@ -163,12 +154,8 @@ def roots_of_product(rng: random.Random) -> Task:
     while r == s:
         s = nonzero(rng)
     x = rng.choice("xyzt")
-
-    def solve(calc: Calc) -> str:
-        low, high = sorted(calc.add(0, n) for n in (r, s))
-        return f"{low},{high}"
-
     question = f"Solve $({x}{-r:+d})({x}{-s:+d}) = 0$. List the roots from low to high."
+    solve = lambda calc: ",".join(map(str, sorted(calc.add(0, n) for n in (r, s))))
     return Task(question, 5, "Intermediate Algebra", solve)
 
 
@@ -180,14 +167,10 @@ def midpoint(rng: random.Random) -> Task:
         mid = half + rng.randint(0, 8)
         ends.append((mid - half, mid + half))
     (a, c), (b, d) = ends
-
-    def solve(calc: Calc) -> str:
-        x, y = (calc(calc(p, "+", q), "/", 2) for p, q in ends)
-        return f"({x},{y})"
-
-    verb = rng.choice(("Find the midpoint of", "What is the midpoint of"))
-    mark = "." if verb.startswith("Find") else "?"
-    return Task(f"{verb} $({a},{b})$ and $({c},{d})${mark}", 3, "Geometry", solve)
+    verb, mark = rng.choice((("Find", "."), ("What is", "?")))
+    question = f"{verb} the midpoint of $({a},{b})$ and $({c},{d})${mark}"
+    solve = lambda calc: f"({','.join(str(calc(calc(p, '+', q), '/', 2)) for p, q in ends)})"
+    return Task(question, 3, "Geometry", solve)
 
 
 def hypotenuse(rng: random.Random) -> Task:
@@ -196,12 +179,8 @@ def hypotenuse(rng: random.Random) -> Task:
     while any((a * a + b * b) % (k * k) == 0 for k in range(2, 10)):
         a, b = rng.sample(range(1, 8), 2)
     name = rng.choice("ABCDPQRS")
-
-    def solve(calc: Calc) -> str:
-        return root(1, calc(calc(a, "*", a), "+", calc(b, "*", b)))
-
     question = f"A right triangle has its right angle at ${name}$ and legs {a} and {b}. How long is the hypotenuse?"
-    return Task(question, 5, "Geometry", solve)
+    return Task(question, 5, "Geometry", lambda calc: root(1, calc(calc(a, "*", a), "+", calc(b, "*", b))))
 
 
 def probability(rng: random.Random) -> Task:
@@ -237,11 +216,8 @@ def complex_sum(rng: random.Random) -> Task:
     while b == d:
         d = rng.randint(2, 12)
     op = rng.choice("+-")
-
-    def solve(calc: Calc) -> str:
-        return f"{calc(a, op, c)}{coefficient(calc(b, op, d))}i"
-
-    return Task(f"Compute $({a}+{b}i){op}({c}+{d}i)$.", 2, "Precalculus", solve)
+    question = f"Compute $({a}+{b}i){op}({c}+{d}i)$."
+    return Task(question, 2, "Precalculus", lambda calc: f"{calc(a, op, c)}{coefficient(calc(b, op, d))}i")
 
 
 # kind -> how often it comes

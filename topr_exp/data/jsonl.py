@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.config.schema import within
-from topr_exp.data.problems import level_of, refuse_no_number
+from topr_exp.data.problems import as_text, level_of, text_of
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import Problem, TOPRError
 
@@ -86,19 +85,20 @@ class JsonLines(DataConfig):
         yield from part(found, split, self.test_share) if shared and self.test_share is not None else found
 
     def problem(self, name: str, where: str, row: dict[str, Any]) -> Problem | NoAnswer:
-        question = text_of(where, row, self.question, "question")
+        def text(key: str) -> str:
+            return text_of(where, row, getattr(self, key), f"; data.{key}=NAME names the field")
+
+        question = text("question")
         if not str(row.get(self.answer)).strip():
             return NoAnswer(where)
-        answer = text_of(where, row, self.answer, "answer")
-        if self.asked_as is not None or not isinstance(row[self.answer], str):
-            refuse_no_number(where, answer)
+        answer = text("answer")
         if self.id is not None:
-            name = text_of(where, row, self.id, "id")
-        subject = row.get(self.subject) if self.subject is not None else None
+            name = text("id")
+        level, subject = (row.get(field) if field is not None else None for field in (self.level, self.subject))
+        subject = None if subject is None else as_text(subject)
         named = {self.question, self.answer, self.id, self.level, self.subject}
-        level = level_of(row.get(self.level)) if self.level is not None else None
         fields = {key: as_text(value) for key, value in row.items() if key not in named}
-        return Problem(name, question, answer, level, None if subject is None else as_text(subject), fields=fields)
+        return Problem(name, question, answer, level_of(level), subject, fields=fields)
 
 
 def part(found: list[Problem | NoAnswer], split: str, share: float) -> list[Problem | NoAnswer]:
@@ -110,18 +110,3 @@ def part(found: list[Problem | NoAnswer], split: str, share: float) -> list[Prob
 
     held_out = set(sorted(range(len(found)), key=place)[: round(share * len(found))])
     return [one for index, one in enumerate(found) if (index in held_out) == (split == "test")]
-
-
-def text_of(where: str, row: dict[str, Any], field: str, key: str) -> str:
-    """A field's text, with a message that says how another field is named."""
-    if row.get(field) is None:
-        has = ", ".join(row) or "nothing"
-        raise TOPRError(f"{where}: there is no {field}, it has {has}; data.{key}=NAME names the field")
-    if not (text := as_text(row[field]).strip()):
-        raise TOPRError(f"{where}: the field {field} is empty")
-    return text
-
-
-def as_text(value: object) -> str:
-    """A text as it is, anything else as JSON: numbers as they are written, lists and objects for a grader."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import json
 import math
 import random
-import re
 import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from topr_exp.config.data import DataConfig, NoAnswer, Split
 from topr_exp.types import Problem, TOPRError, has_half_pair
@@ -21,13 +21,11 @@ LARGEST_UNPARSABLE_SHARE = 0.05
 
 @dataclass(frozen=True)
 class SplitReport:
-    """Counts of one split's problems: loaded, left out, and why."""
+    """How many of one split's problems were left out, and why."""
 
     origin: str  # where they were read
-    read: int
-    unparsable: int  # left out: no gold answer could be read
-    overlapping: int  # left out of training: the same question is in test
-    used: int
+    unparsable: int  # no gold answer could be read
+    overlapping: int = 0  # of the training problems: the same question is in test
 
 
 @dataclass(frozen=True)
@@ -59,16 +57,15 @@ def load_problems(source: DataConfig) -> ProblemSets:
     used_train = _part(disjoint, source.train_problems, source)
     if source.test_split is Split.validation:
         test = _without(disjoint, used_train)
-        test_report = SplitReport(f"{train_report.origin}, what is not trained on", len(test), 0, 0, 0)
+        test_report = SplitReport(f"{train_report.origin}, what is not trained on", 0)
         assert source.test_problems is not None
         if len(test) < source.test_problems:  # or a choice would be made by a handful of problems
             raise TOPRError(
                 f"data.test_split=validation: {len(test)} training problems are not trained on, data.test_problems="
                 f"{source.test_problems} were asked for; lower one of data.train_problems and data.test_problems"
             )
-    used_test = _part(test, source.test_problems, source)
-    train_report = replace(train_report, overlapping=len(train) - len(disjoint), used=len(used_train))
-    return ProblemSets(used_train, used_test, train_report, replace(test_report, used=len(used_test)))
+    train_report = replace(train_report, overlapping=len(train) - len(disjoint))
+    return ProblemSets(used_train, _part(test, source.test_problems, source), train_report, test_report)
 
 
 def _without(problems: list[Problem], others: list[Problem]) -> list[Problem]:
@@ -105,7 +102,7 @@ def _read(source: DataConfig, split: str) -> tuple[list[Problem], SplitReport]:
             f"{origin}: {len(unparsable)} of {len(found)} problems have no {unparsable[0].what} that can be read "
             f"(at most 5 % may be left out); the first is {unparsable[0].where}"
         )
-    return problems, SplitReport(origin, len(found), len(unparsable), 0, len(problems))
+    return problems, SplitReport(origin, len(unparsable))
 
 
 def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
@@ -131,16 +128,23 @@ def _checked(source: DataConfig, split: str) -> Iterator[Problem | NoAnswer]:
         ) from error
 
 
-def refuse_no_number(where: str, gold: str) -> None:
-    """Raise TOPRError for a gold that no answer can equal: NaN, or beyond all numbers of a computer (1e999)."""
-    for part in re.split(r"[\[\](){},;\s]+", gold):
-        with contextlib.suppress(ValueError):
-            if math.isfinite(float(part)):
-                continue
-            raise TOPRError(f"{where}: the gold answer {gold} is no finite number")
-
-
 def level_of(value: object) -> int | None:
     """1 to 5 of what MATH writes as "Level 3"; None for anything else."""
     digits = str(value).removeprefix("Level ")
     return int(digits) if digits in ("1", "2", "3", "4", "5") else None
+
+
+def text_of(where: str, row: dict[str, Any], field: str, hint: str = "") -> str:
+    """A field as text, which must not be empty; `hint` follows where there is no such field."""
+    if row.get(field) is None:
+        raise TOPRError(f"{where}: there is no {field}, it has {', '.join(row) or 'nothing'}{hint}")
+    if isinstance(row[field], float) and not math.isfinite(row[field]):
+        raise TOPRError(f"{where}: the field {field} is no finite number")
+    if not (text := as_text(row[field]).strip()):
+        raise TOPRError(f"{where}: the field {field} is empty")
+    return text
+
+
+def as_text(value: object) -> str:
+    """A text as it is, anything else as JSON: numbers as they are written, lists and objects for a grader."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

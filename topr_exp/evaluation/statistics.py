@@ -2,8 +2,7 @@
 
 pass@K is the unbiased closed form; maj@K is the mean of the paper's 100 draws, which is exact for K = n, where every
 draw is the same, and replaced by the exact value for K = 1.
-Every mean carries its standard error and interval over problems; the paper's own error stands beside, as
-`sampling_only_se`.
+Every mean carries its standard error and interval over problems.
 """
 
 from __future__ import annotations
@@ -18,16 +17,14 @@ from numpy.typing import NDArray
 from topr_exp.evaluation.draws import (
     CORRECT,
     TRIALS,
-    Draws,
     ballots,
     correct_histogram,
-    draw,
+    maj_at,
     pass_at_k,
     powers_of_two,
-    sampling_only_se,
     shares,
 )
-from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_intervals, standard_error
+from topr_exp.evaluation.intervals import RESAMPLES, bootstrap_intervals, standard_error
 from topr_exp.types import VERDICTS
 
 HEADLINE_K = 8
@@ -40,7 +37,6 @@ class Measures:
     n: int  # completions a problem
     pass_at: dict[int, NDArray[np.float64]]  # K -> [P]
     maj_at: dict[int, NDArray[np.float64]]  # K -> [P]
-    draws: Draws
 
 
 def measure(
@@ -59,12 +55,11 @@ def measure(
     voting = ballots(verdicts, classes)
     assert (voting.candidate[correct] >= 0).all(), "a correct completion without an answer class"
     ks = powers_of_two(n)
-    drawn = draw(correct, voting, ks, np.random.default_rng([seed, 0]), trials)
-    pass_at = {k: pass_at_k(correct.sum(axis=1), n, k) for k in ks}
-    maj_at = dict(zip(ks, drawn.maj_problems, strict=True))
+    passed = {k: pass_at_k(correct.sum(axis=1), n, k) for k in ks}
+    voted = dict(zip(ks, maj_at(voting, ks, np.random.default_rng([seed, 0]), trials), strict=True))
     # A single vote elects its answer; without the closed form's rounding, since this is the headline.
-    pass_at[1] = maj_at[1] = correct.mean(axis=1)
-    return Measures(n, pass_at, maj_at, drawn)
+    passed[1] = voted[1] = correct.mean(axis=1)
+    return Measures(n, passed, voted)
 
 
 def headline_k(n: int) -> int:
@@ -76,9 +71,9 @@ def summarise(
     verdicts: NDArray[np.integer],
     classes: NDArray[np.integer],
     *,
-    levels: Sequence[int | None] | None = None,
-    subjects: Sequence[str | None] | None = None,
-    sources: Sequence[str | None] | None = None,
+    levels: Sequence[int | None] = (),
+    subjects: Sequence[str | None] = (),
+    sources: Sequence[str | None] = (),
     seed: int = 0,
     trials: int = TRIALS,
     resamples: int = RESAMPLES,
@@ -86,7 +81,7 @@ def summarise(
     """An evaluation in numbers, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
 
     pass@1, pass@1_se, maj@8, maj@8_se (another K in the name where n < 8), correct, incorrect, invalid;
-    problems and samples; pass@k and maj@k: K -> value, se, low, high, draws, sampling_only_se;
+    problems and samples; pass@k and maj@k: K -> value, se, low, high;
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
     verdicts, classes, seed, trials: as for `measure`.
@@ -96,17 +91,19 @@ def summarise(
     resamples: of the bootstrap over problems.
     """
     measures = measure(verdicts, classes, seed, trials)
-    ks = measures.draws.ks
-    columns = np.stack([*measures.pass_at.values(), *(measures.maj_at[k] for k in ks)], axis=1)
-    clusters = number(sources)
+    columns = np.stack([*measures.pass_at.values(), *measures.maj_at.values()], axis=1)
+    clusters, ks = number(sources), [*measures.pass_at]
     found = bootstrap_intervals(columns, np.random.default_rng([seed, 1]), resamples, clusters)
-    errors = [standard_error(column, clusters) for column in columns.T]
+    points = [
+        {"value": each.value, "se": standard_error(column, clusters), **each.as_dict()}
+        for each, column in zip(found, columns.T, strict=True)
+    ]
     everything = np.ones(len(verdicts), dtype=bool)
     return {
         **headline(verdicts, measures, everything, clusters),
         "samples": measures.n,
-        "pass@k": curve(measures, found[: len(ks)], errors[: len(ks)], measures.draws.pass_trials),
-        "maj@k": curve(measures, found[len(ks) :], errors[len(ks) :], measures.draws.maj_trials),
+        "pass@k": {str(k): point for k, point in zip(ks, points[: len(ks)], strict=True)},
+        "maj@k": {str(k): point for k, point in zip(ks, points[len(ks) :], strict=True)},
         "correct_histogram": correct_histogram(verdicts),
         "levels": breakdown(verdicts, measures, levels, clusters),
         "subjects": breakdown(verdicts, measures, subjects, clusters),
@@ -134,15 +131,15 @@ def mean_lengths(verdicts: NDArray[np.integer], tokens: NDArray[np.integer]) -> 
     return found | {f"length_{name}": float(some.mean()) if some.size else None for name, some in by_verdict.items()}
 
 
-def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] | None = None) -> dict[str, float | None]:
+def mean_reward(rewards: NDArray[np.floating], sources: Sequence[str | None] = ()) -> dict[str, float | None]:
     """The mean reward [P, n] and its standard error over problems; sources: as for `summarise`."""
     each = rewards.mean(axis=1)
     return {"mean_reward": float(each.mean()), "mean_reward_se": standard_error(each, number(sources))}
 
 
-def number(sources: Sequence[str | None] | None) -> NDArray[np.int64] | None:
+def number(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
     """[P] the sources as numbers from 0 in order of appearance; None where every problem stands for itself."""
-    if sources is None or all(source is None for source in sources):
+    if all(source is None for source in sources):
         return None
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(source or f"#{i}", len(seen)) for i, source in enumerate(sources)])
@@ -164,32 +161,13 @@ def headline(
     return {**figures, **shares(verdicts[chosen]), "problems": int(chosen.sum())}
 
 
-def curve(
-    measures: Measures, found: list[Interval], errors: list[float | None], trials: NDArray[np.float64]
-) -> dict[str, dict[str, float | None]]:
-    """K -> the mean with its error and interval over problems, the mean of the paper's draws and its standard error."""
-    return {
-        str(k): {
-            "value": interval.value,
-            "se": errors[i],
-            **interval.as_dict(),
-            "draws": float(trials[i].mean()),
-            "sampling_only_se": sampling_only_se(trials[i], k, measures.n),
-        }
-        for i, (k, interval) in enumerate(zip(measures.draws.ks, found, strict=True))
-    }
-
-
 def breakdown(
     verdicts: NDArray[np.integer],
     measures: Measures,
-    names: Sequence[int | None] | Sequence[str | None] | None,
+    names: Sequence[int | None] | Sequence[str | None],
     clusters: NDArray[np.int64] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
-    if names is None:
-        return {}
-    assert len(names) == len(verdicts), (len(names), len(verdicts))
     present: list[Any] = sorted({name for name in names if name is not None})
     return {
         str(name): headline(verdicts, measures, np.array([other == name for other in names]), clusters)

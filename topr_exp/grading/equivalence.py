@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from topr_exp.grading.expression import certainly_different, rational_value
-from topr_exp.grading.latex import Tokens, TooComplex, number_like, words
+from topr_exp.grading.latex import GREEK, Tokens, TooComplex, number_like, words
 from topr_exp.grading.structure import Group, Leaf, Named, Node, parse, textual
 
 Verdict3 = bool | None  # equal, different, not decided
@@ -134,36 +134,24 @@ def _same_unordered(gold: list[Node], answer: list[Node], leaf: LeafRule) -> Ver
             answer.pop(match)
     if len(open_gold) > MAX_UNORDERED:
         return False
-    verdicts = [[same(one, other, leaf) for other in answer] for one in open_gold]
-    if _pairable([[verdict is True for verdict in row] for row in verdicts]):
-        return True
-    return None if _pairable([[verdict is not False for verdict in row] for row in verdicts]) else False
-
-
-def _pairable(allowed: list[list[bool]]) -> bool:
-    """Check that a perfect matching exists (Kuhn's augmenting paths)."""
-    partner: dict[int, int] = {}  # column -> row
-
-    def place(row: int, tried: set[int]) -> bool:
-        for column, possible in enumerate(allowed[row]):
-            if possible and column not in tried:
-                tried.add(column)
-                if column not in partner or place(partner[column], tried):
-                    partner[column] = row
-                    return True
+    table = [[same(one, other, leaf) for other in answer] for one in open_gold]
+    if not all(any(verdict is not False for verdict in line) for line in (*table, *zip(*table, strict=True))):
         return False
-
-    return all(place(row, set()) for row in range(len(allowed)))
+    taken: set[int] = set()
+    for row in table:
+        partner = next((i for i, verdict in enumerate(row) if verdict and i not in taken), None)
+        if partner is None:
+            return None if any(None in row for row in table) else False
+        taken.add(partner)
+    return True
 
 
 MAX_SYMBOLIC_TOKENS = 400
-_COMMANDS = words(
+_COMMANDS = GREEK | words(
     r"""\frac \sqrt \binom \pi \infty \circ \sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \arccsc \arcsec
     \arccot \sinh \cosh \tanh \arcsinh \arccosh \arctanh \ln \log \exp \max \min \gcd \lcm \floor \ceil \lfloor
     \rfloor \lceil \rceil \leq \geq \neq \pm \in \cup \cap \setminus \emptyset \overline \vec \hat \tilde \sum \prod
-    \int \lim \to \begin \end \\ \{ \} \mathbb \angle \triangle \Pi \alpha \beta \gamma \delta \epsilon \varepsilon
-    \zeta \eta \theta \vartheta \iota \kappa \lambda \mu \nu \xi \rho \sigma \tau \upsilon \phi \varphi \chi \psi
-    \omega \Gamma \Delta \Theta \Lambda \Sigma \Phi \Psi \Omega \ell"""
+    \int \lim \to \begin \end \\ \{ \} \mathbb \angle \triangle \Pi"""
 )
 _SIGNS = frozenset("+-*/^_!()[]{}|=<>,'&")
 

@@ -6,7 +6,6 @@ There is no tree where people would disagree on what is meant (1/2x, \sin x y, 2
 
 from __future__ import annotations
 
-import cmath
 import math
 import operator
 import re
@@ -20,16 +19,15 @@ from topr_exp.grading.latex import GREEK, Tokens, integer_like, number_like, wor
 MAX_TOKENS = 300
 MAX_BITS = 4000
 MAX_EXPONENT = 1000
-MAX_FACTORIAL = 100
 
 # ("number", "2.5"), ("name", "x_1"), ("constant", "pi"), ("+", a, b), ("*", a, b), ("/", a, b), ("-", a),
-# ("^", a, b), ("root", radicand, degree), ("sin", a), ..., of numbers alone also ("!", a), ("mixed", whole, fraction)
+# ("^", a, b), ("root", radicand, degree), ("sin", a), ..., of numbers alone also ("mixed", whole, fraction)
 Tree = tuple[Any, ...]
 
 FUNCTIONS = words(r"\sin \cos \tan \sec \csc \cot \arcsin \arccos \arctan \sinh \cosh \tanh \ln")
 _CONSTANTS = {r"\pi": "pi", "e": "e", "i": "i"}
 _ENDS = words("+ - ) }") | {""}
-_LITERAL = frozenset("+-*/^!(){}") | {r"\frac"}
+_LITERAL = frozenset("+-*/^(){}") | {r"\frac"}
 _SCIENTIFIC = re.compile(r"([+-] )?(\d+(\.\d+)?|\.\d+) [eE] ([+-] )?\d{1,3}", re.ASCII)  # a calculator's 2.5e6
 
 
@@ -74,7 +72,7 @@ def _parse(tokens: Tokens | list[str], literal: bool) -> Tree | None:
 
 
 class _Parser:
-    """Recursive descent. `literal`: arithmetic on numbers, where slashes, mixed numbers and factorials are plain."""
+    """Recursive descent. `literal`: arithmetic on numbers, where slashes and mixed numbers are plain."""
 
     def __init__(self, tokens: Tokens | list[str], literal: bool) -> None:
         self.tokens, self.literal, self.at = tokens, literal, 0
@@ -153,8 +151,6 @@ class _Parser:
 
     def _power(self) -> Tree:
         base = self._atom()
-        if self.literal and self._accept("!"):
-            base = ("!", base)
         if self._accept("^"):
             base = ("^", base, self._braced())
         if self._peek() in ("^", "!"):
@@ -247,12 +243,6 @@ def _exact_power(base: Fraction, exponent: Fraction) -> Fraction:
     return Fraction(base ** int(exponent))
 
 
-def _exact_factorial(base: Fraction) -> Fraction:
-    if base.denominator != 1 or not 0 <= base <= MAX_FACTORIAL:
-        raise Unreadable
-    return Fraction(math.factorial(int(base)))
-
-
 def _exact_mixed(whole: Fraction, part: Fraction) -> Fraction:
     if part < 0:
         raise Unreadable
@@ -261,7 +251,7 @@ def _exact_mixed(whole: Fraction, part: Fraction) -> Fraction:
 
 _EXACT: dict[str, Callable[..., Fraction]] = {
     "number": Fraction, "+": operator.add, "-": operator.neg, "*": operator.mul, "/": operator.truediv,
-    "^": _exact_power, "!": _exact_factorial, "mixed": _exact_mixed,
+    "^": _exact_power, "mixed": _exact_mixed,
 }  # fmt: skip
 
 
@@ -276,9 +266,9 @@ _LARGEST = 1e100
 _VALUES: dict[str, complex] = {"pi": math.pi, "e": math.e, "i": 1j}
 _NUMERIC: dict[str, Callable[..., complex]] = {
     "number": float, "constant": _VALUES.__getitem__, "+": operator.add, "-": operator.neg, "*": operator.mul,
-    "sin": cmath.sin, "cos": cmath.cos, "tan": cmath.tan, "arcsin": cmath.asin, "arccos": cmath.acos,
-    "arctan": cmath.atan, "sinh": cmath.sinh, "cosh": cmath.cosh, "tanh": cmath.tanh, "ln": cmath.log,
-    "sec": lambda x: 1 / cmath.cos(x), "csc": lambda x: 1 / cmath.sin(x), "cot": lambda x: 1 / cmath.tan(x),
+    "sin": math.sin, "cos": math.cos, "tan": math.tan, "arcsin": math.asin, "arccos": math.acos, "arctan": math.atan,
+    "sinh": math.sinh, "cosh": math.cosh, "tanh": math.tanh, "ln": math.log, "sec": lambda x: 1 / math.cos(x),
+    "csc": lambda x: 1 / math.sin(x), "cot": lambda x: 1 / math.tan(x),
 }  # fmt: skip
 
 
@@ -297,7 +287,7 @@ def certainly_different(one: Tokens, other: Tokens) -> bool:
         left, right = _Sample(point), _Sample(point)
         try:
             gap = abs(evaluate(trees[0], left.value) - evaluate(trees[1], right.value))
-        except (_NoValue, ArithmeticError, ValueError, RecursionError):
+        except (_NoValue, ArithmeticError, TypeError, ValueError, RecursionError):
             continue
         if gap > _RELATIVE * max(left.largest, right.largest):
             return True
@@ -328,9 +318,9 @@ class _Sample:
                 result = self._power(*parts)
             case "root":
                 result = self._root(*parts)
-            case "ln" if self._doubtful(parts[0]) or _at_branch_cut(parts[0]):
+            case "ln" if self._doubtful(parts[0]):
                 raise _NoValue
-            case "arcsin" | "arccos" if not abs(parts[0]) < 1 - 1e-9:
+            case "arcsin" | "arccos" if abs(parts[0]) > 1 - 1e-9:
                 raise _NoValue
             case _:
                 result = _NUMERIC[kind](*parts)
@@ -350,17 +340,14 @@ class _Sample:
         return abs(value) < 1e-9 * max(1.0, self.largest)
 
     def _power(self, base: complex, exponent: complex) -> complex:
-        if abs(exponent) > 1000 or self._doubtful(base) or _at_branch_cut(base):
+        real = isinstance(base, float) and base > 0
+        whole = isinstance(exponent, float) and exponent.is_integer()
+        if abs(exponent) > 1000 or self._doubtful(base) or not (real or whole):  # a root of -1 has two values
             raise _NoValue
         return base**exponent
 
     def _root(self, base: complex, degree: complex) -> complex:
-        """The real root where there is one: the third root of -8 is -2."""
+        """The real root: the third root of -8 is -2."""
         if isinstance(base, float) and base < 0 and degree.real % 2 == 1:
             return -self._power(-base, 1 / degree)
         return self._power(base, 1 / self._divisor(degree))
-
-
-def _at_branch_cut(value: complex) -> bool:
-    """A negative number with an imaginary part of rounding errors would fall on either side."""
-    return isinstance(value, complex) and value.real < 0 and abs(value.imag) < 1e-9 * abs(value)

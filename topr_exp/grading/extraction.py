@@ -20,6 +20,7 @@ _JOINT = re.compile(
     r"|\\text\s*\{\s*,?\s*(?:and|or)?\s*,?\s*\})*"
 )
 _JOINT_CHARS = 60
+_BARE = re.compile(r"[^\n$]{0,200}?(?=\$|\\[)\]])|[^\s$}]+")  # \boxed 5: to the end of its formula, or one word
 MAX_BOXES = 1000  # the last ones of a completion; a text with more repeats itself
 _BRACES = re.compile(r"\\[\s\S]|[{}]")
 _NEXT_QUESTION = re.compile(r"\n[ \t]*(?:Q|Question|Problem)\s*:")
@@ -116,8 +117,9 @@ def _boxes(text: str) -> list[tuple[int, int, int, int]]:
             brace += 1
         if brace < len(text) and text[brace] == "{":
             openings[brace] = match.start()
-        elif (bare := _bare_box(text, brace)) is not None:
-            boxes.append((match.start(), bare, brace, bare))
+        elif (bare := _BARE.match(text, brace)) and (content := bare.group().rstrip(".,;: ")):
+            end = brace + len(content)
+            boxes.append((match.start(), end, brace, end))
     stack: list[int] = []
     for match in _BRACES.finditer(text):
         if match.group() == "{":
@@ -132,26 +134,6 @@ def _boxes(text: str) -> list[tuple[int, int, int, int]]:
         if not outermost or box[0] >= outermost[-1][1]:
             outermost.append(box)
     return outermost
-
-
-_BARE_END = re.compile(r"[\n$]|\\[)\]]")
-_BARE_WORD = re.compile(r"[^\s$}]+")
-
-
-def _bare_box(text: str, start: int) -> int | None:
-    r"""End of the content of a `\boxed 5`: where its formula ends on the same line, else the end of the first word."""
-    window = text[start : start + 200]
-    formula = _BARE_END.search(window)
-    if formula is not None and formula.group() != "\n":
-        end = start + formula.start()
-    else:
-        word = _BARE_WORD.match(window)
-        if word is None:
-            return None
-        end = start + word.end()
-    while end > start and text[end - 1] in ".,;: ":
-        end -= 1
-    return end if end > start else None
 
 
 def _after_phrase(text: str, phrase: re.Pattern[str]) -> str | None:

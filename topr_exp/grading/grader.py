@@ -22,12 +22,11 @@ from topr_exp.grading.pool import WorkerPool
 from topr_exp.runtime.files import file_digest
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
-GRADER_VERSION = "3"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "4"  # part of store keys: raise it with every change that can change a verdict
 
 SYMBOLIC = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
 CHUNK = 256  # completions that are graded together, for each worker
-KEPT = 1 << 14  # verdicts of (gold, answer) pairs that are kept
 MAX_CLASS_COMPARISONS = 64  # symbolic comparisons within one call of `classes`
 LARGEST_REWARD = 3.4e38  # training computes in float32
 
@@ -68,7 +67,7 @@ class Grader:
     tuple of that and the answer's text (which maj@K needs), or of verdict, answer and number; it runs in the same
     sealed workers. With `graded` it has to give a number. `workers` processes (default: `cores()`) start when first
     needed; a comparison gets `deadline` seconds (default: DEADLINE, a call of your own function OWN_DEADLINE).
-    Thread-safe; a forked child and an unpickled copy start workers of their own. Use as a context manager, or `close`.
+    Thread-safe; a forked child starts its own workers. Use as a context manager, or `close`.
 
     Raises ConfigError for an unknown name, TOPRError if a user's function raises or returns anything else, a number
     that is not finite included.
@@ -84,21 +83,13 @@ class Grader:
     ) -> None:
         check_name(name)
         self._own = name not in FORMATS
-        if deadline is None:
-            deadline = OWN_DEADLINE if self._own else DEADLINE
-        if workers is not None and workers < 1:
-            raise ConfigError(f"workers must be at least 1; got {workers}")
-        if not deadline > 0:
-            raise ConfigError(f"deadline must be a positive number of seconds; got {deadline}")
-        self.name, self.deadline, self.graded, self.threshold = name, deadline, graded, threshold
-        self.workers = workers if workers is not None else cores()
-        self.counters: Counter[str] = Counter()
-        self._known: dict[Pair, tuple[bool, str]] = {}
+        self.name, self.graded, self.threshold = name, graded, threshold
+        self.workers = cores() if workers is None else workers
+        self.deadline = deadline if deadline is not None else OWN_DEADLINE if self._own else DEADLINE
+        assert self.workers >= 1, workers
+        assert self.deadline > 0, deadline
         self._pool: WorkerPool | None = None
-        self._process, self._lock = os.getpid(), threading.Lock()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Grader, (self.name, self.workers, self.deadline, self.graded, self.threshold)
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Grader:
         return self
@@ -106,21 +97,22 @@ class Grader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def start(self) -> None:
-        """Start the workers now (it takes 1 to 2 seconds), not with the first answer that needs them."""
-        self._running_pool()
+    def start(self) -> WorkerPool:
+        """The workers, started now (it takes 1 to 2 seconds) unless they run."""
+        with self._lock:
+            if self._pool is None or not self._pool.usable:
+                self._pool = WorkerPool(self.name if self._own else SYMBOLIC, self.workers, self.deadline)
+            return self._pool
 
     def close(self) -> None:
         """End the workers; the grader stays usable and would start new ones."""
-        with self._lock_of_process():
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.close()
+        with self._lock:
+            if self._pool is not None and self._pool.usable:
+                self._pool.close()
 
     def worker_pids(self) -> list[int]:
         """Process ids of the server and the workers; empty while none were needed."""
-        with self._lock_of_process():
-            return self._pool.pids() if self._pool is not None and not self._pool.closed else []
+        return self._pool.pids() if self._pool is not None and self._pool.usable else []
 
     def grade(self, pairs: Iterable[Pair]) -> Iterator[Outcome]:
         """One Outcome for each (completion, gold), in order; `pairs` is read and graded chunk by chunk.
@@ -129,10 +121,7 @@ class Grader:
         """
         pairs, number = iter(pairs), 0
         while chunk := list(islice(pairs, CHUNK * self.workers)):
-            for outcome in self._grade_own(chunk, number) if self._own else self._grade_answers(chunk):
-                with self._lock_of_process():
-                    self.counters.update((outcome.path, outcome.verdict))
-                yield outcome
+            yield from self._grade_own(chunk, number) if self._own else self._grade_answers(chunk)
             number += len(chunk)
 
     def classes(self, answers: Sequence[str | None]) -> list[int]:
@@ -148,26 +137,11 @@ class Grader:
             equal = [other for other in others if verdicts[other]]
             if not equal and (undecided := [other for other in others if verdicts[other] is None][:budget]):
                 budget -= len(undecided)
-                found = self._running_pool().submit([(other, answer) for other in undecided])
+                found = self.start().submit([(other, answer) for other in undecided])
                 equal = [other for other, said in zip(undecided, found, strict=True) if said == ("ok", True)]
             representative[answer] = equal[0] if equal else answer
         numbers: dict[str, int] = {}
         return [-1 if each is None else numbers.setdefault(representative[each], len(numbers)) for each in answers]
-
-    def _lock_of_process(self) -> threading.Lock:
-        """The lock of the pool; a forked child leaves the parent's lock and pool alone and begins without workers."""
-        if self._process != os.getpid():
-            if self._pool is not None:
-                self._pool.abandon()
-            self._process, self._lock, self._pool = os.getpid(), threading.Lock(), None
-        return self._lock
-
-    def _running_pool(self) -> WorkerPool:
-        with self._lock_of_process():
-            if self._pool is None or self._pool.closed:
-                target, ahead = (self.name, 1) if self._own else (SYMBOLIC, 4)  # a user's may be slow
-                self._pool = WorkerPool(target, self.workers, self.deadline, ahead)
-            return self._pool
 
     def _grade_answers(self, chunk: Sequence[Pair]) -> Iterator[Outcome]:
         answers = [extract(completion, self.name) for completion, _ in chunk]
@@ -187,7 +161,7 @@ class Grader:
 
         def ask() -> Iterator[Pair]:
             for pair in dict.fromkeys(pairs):
-                equal, path = self._known.get(pair) or compare_quickly(*pair)
+                equal, path = compare_quickly(*pair)
                 if equal is None:
                     undecided.append(pair)
                     yield pair
@@ -196,47 +170,42 @@ class Grader:
 
         asked = ask()
         if (first := next(asked, None)) is not None:
-            found = self._running_pool().submit(chain([first], asked))
+            found = self.start().submit(chain([first], asked))
             for pair, (status, value) in zip(undecided, found, strict=True):
                 # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
                 path = {"ok": "symbolic", "error": "raised"}.get(status, status)
                 decided[pair] = (status == "ok" and value is True, path)
-        if len(self._known) > KEPT:
-            self._known = {}
-        self._known |= {pair: found for pair, found in decided.items() if found[1] != "string"}
         return decided
 
     def _grade_own(self, chunk: Sequence[Pair], before: int) -> Iterator[Outcome]:
-        for number, (status, value) in enumerate(self._running_pool().submit(chunk), before + 1):
+        for number, (status, value) in enumerate(self.start().submit(chunk), before + 1):
             if status == "error":
                 raise TOPRError(f"grader {self.name} raised {' '.join(value.split())} (completion {number})")
             yield self._own_outcome(value, number) if status == "ok" else Outcome("incorrect", None, status)
 
     def _own_outcome(self, value: Any, number: int) -> Outcome:
-        verdict, answer, reward = _parts(value)
+        """Of what a user's function returned, as JSON gives it back."""
+        parts = value if isinstance(value, list) else [value]
+        verdict, answer, reward = (*parts, None, None, None)[:3]
+        if _is_number(verdict) and reward is None:
+            verdict, reward = None, verdict
         judged = verdict in VERDICTS if verdict is not None else reward is not None
-        if not judged or not isinstance(answer, str | None) or not (reward is None or _is_number(reward)):
-            raise TOPRError(
-                f"grader {self.name} must return one of {', '.join(VERDICTS)}, or a number, or one of these and the "
-                f"answer's text, or a verdict, the answer and a number; got {value!r:.100} (completion {number})"
+        given = isinstance(answer, str | None) and (reward is None or _is_number(reward)) and len(parts) <= 3
+        mistake = ""
+        if not (judged and given):
+            mistake = (
+                f"must return one of {', '.join(VERDICTS)}, or a number, or one of these and the answer's text, or a "
+                f"verdict, the answer and a number; got {value!r:.100}"
             )
-        if reward is None and self.graded:
-            raise TOPRError(
-                f"grader {self.name} must give a number where data.reward=graded; got {value!r:.100} "
-                f"(completion {number})"
-            )
-        if reward is not None and not abs(reward) <= LARGEST_REWARD:  # not-a-number, too
-            raise TOPRError(f"grader {self.name} gave the reward {reward}, which is not finite (completion {number})")
+        elif reward is None and self.graded:
+            mistake = f"must give a number where data.reward=graded; got {value!r:.100}"
+        elif reward is not None and not abs(reward) <= LARGEST_REWARD:  # not-a-number, too
+            mistake = f"gave the reward {reward}, which is not finite"
+        if mistake:
+            raise TOPRError(f"grader {self.name} {mistake} (completion {number})")
         if verdict is None:
             verdict = "correct" if reward >= self.threshold else "incorrect"
         return Outcome(verdict, answer, "user", None if reward is None else float(reward))
-
-
-def _parts(value: Any) -> tuple[Any, Any, Any]:
-    """Verdict, answer and reward of what a user's function returned, as JSON gives it back; None where it gave none."""
-    parts = value if isinstance(value, list) and len(value) in (2, 3) else [value]
-    first, answer, reward = (*parts, None, None)[:3]
-    return (None, answer, first) if _is_number(first) and len(parts) < 3 else (first, answer, reward)
 
 
 def _is_number(value: Any) -> bool:

@@ -37,7 +37,8 @@ def score(answer: str, entry: Mapping[str, Any]) -> float:
     """A task's score of an answer, in [0, 1]."""
     task, metadata = entry["task"], entry["metadata"]
     if task in ("countdown", "puzzle24"):  # the library's scorers parse these answers by evaluating them
-        return float(_solves(answer, metadata["numbers"], metadata["target"] if task == "countdown" else 24))
+        found, target = value_and_numbers(answer), metadata["target"] if task == "countdown" else 24
+        return float(found is not None and found[0] == target and sorted(found[1]) == sorted(metadata["numbers"]))
     scorer = task_of(task, json.dumps(entry["options"]))
     try:
         return float(scorer.score_answer(answer, entry))
@@ -51,12 +52,6 @@ def score(answer: str, entry: Mapping[str, Any]) -> float:
 def task_of(task: str, options: str) -> Any:
     """The task, with these options as JSON; its `score_answer` draws nothing."""
     return importlib.import_module("reasoning_gym").create_dataset(task, seed=0, size=1, **json.loads(options))
-
-
-def _solves(answer: str, numbers: list[int], target: int) -> bool:
-    """Check that arithmetic with each number once, and no other, comes to the target exactly."""
-    found = value_and_numbers(answer)
-    return found is not None and found[0] == target and sorted(found[1]) == sorted(numbers)
 
 
 _ARITHMETIC = re.compile(r"[\s0-9+\-*/()]{1,200}", re.ASCII)

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Iterable
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
@@ -22,11 +21,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from topr_exp.types import TOPRError
-
-START_SECONDS = 600.0  # of patience with a slow disk or a crowded machine; it takes 1 to 2 seconds
-LATE = f"the grading processes did not answer within {START_SECONDS:g} s; give the command again on a freer machine"
-
-SMALL = 4096  # characters of a task that a busy worker's channel takes without blocking
 
 CUT_OFF = ("timeout", "died")
 Answer = tuple[str, Any]  # ("ok", value), ("error", message), ("timeout", None), ("died", None)
@@ -42,16 +36,13 @@ class WorkerPool:
     """`workers` processes that each run `target` ("package.module:function") on the strings of one task at a time.
 
     A worker that has not answered `deadline` seconds after it began a task is killed: "timeout". One that ends by
-    itself (out of memory or CPU limit, crash): "died". Either is replaced at once. Use from any thread; not across
-    fork (see Grader).
+    itself (out of memory or CPU limit, crash): "died". Either is replaced at once. Use from any thread; not in a
+    forked child.
     """
 
-    def __init__(self, target: str, workers: int, deadline: float, ahead: int = 1) -> None:
-        assert workers >= 1
-        assert deadline > 0
-        self.closed = False
-        self._deadline, self._ahead = deadline, ahead
-        self._at_work = threading.Lock()
+    def __init__(self, target: str, workers: int, deadline: float) -> None:
+        self.closed, self._deadline = False, deadline
+        self._process, self._at_work = os.getpid(), threading.Lock()
         self._server, self._control = _start_server(target)
         self._workers: list[_Worker] = []
         try:
@@ -64,7 +55,8 @@ class WorkerPool:
     def submit(self, tasks: Iterable[Arguments]) -> list[Answer]:
         """The answers to all tasks, in their order; tasks are asked for one by one, while workers are busy.
 
-        What was cut off is tried once more at the end, alone: something else may have stopped or killed the worker.
+        What was cut off is tried once more at the end, alone and in a fresh worker: something else may have stopped or
+        killed the first, or it had grown by earlier tasks.
         An exception (a signal's, or TOPRError where the processes fail) ends the pool.
         """
         with self._at_work:
@@ -74,11 +66,16 @@ class WorkerPool:
                 asked: list[Arguments] = []
                 answers = self._run(tasks, asked)
                 for index in [index for index, answer in answers.items() if answer[0] in CUT_OFF]:
+                    self._replace(-1)  # the one that `_run` takes first
                     answers[index] = self._run([asked[index]], [])[0]
             except BaseException:
                 self._end()
                 raise
         return [answers[index] for index in range(len(answers))]
+
+    @property
+    def usable(self) -> bool:
+        return not self.closed and self._process == os.getpid()
 
     def pids(self) -> list[int]:
         """Process ids of the server and of the current workers."""
@@ -88,12 +85,6 @@ class WorkerPool:
         """Kill all workers and the server, once no task is under way."""
         with self._at_work:
             self._end()
-
-    def abandon(self) -> None:
-        """In a forked child: let go of the parent's sockets without touching the parent's workers."""
-        for channel in (self._control, *(worker.channel for worker in self._workers)):
-            channel.close()
-        self._server.returncode = 0  # not our child: Popen must not wait for it
 
     def _end(self) -> None:
         self.closed = True
@@ -106,47 +97,36 @@ class WorkerPool:
             self._server.wait()
 
     def _run(self, tasks: Iterable[Arguments], asked: list[Arguments]) -> dict[int, Answer]:
-        """The answers by the tasks' numbers; `asked` gets the tasks.
-
-        A worker has up to `ahead` tasks, the first of them under way: it need not wait for a caller without CPU time.
-        """
-        tasks, answers, places = iter(tasks), dict[int, Answer](), range(len(self._workers))
-        queues, due = [deque[int]() for _ in places], [0.0 for _ in places]  # of a queue's first task
-        task = next(tasks, None)
+        """The answers by the tasks' numbers; `asked` gets the tasks. A worker has one at a time."""
+        tasks, answers, idle = iter(tasks), dict[int, Answer](), [*range(len(self._workers))]
+        busy: dict[int, tuple[int, float]] = {}  # a worker's place -> its task's number, and when it is due
         while True:
-            while task is not None:
-                queue = queues[place := min(places, key=lambda each: len(queues[each]))]
-                if len(queue) >= (self._ahead if sum(map(len, task)) < SMALL else 1):
-                    break
-                if not queue and self._workers[place].channel.poll(0):  # unasked: it ended while it was idle
+            while idle and (task := next(tasks, None)) is not None:
+                if self._workers[place := idle.pop()].channel.poll(0):  # unasked: it ended while it was idle
                     self._replace(place)
-                self._send(place, task)
-                due[place] = due[place] if queue else time.monotonic() + self._deadline
-                queue.append(len(asked))
+                with contextlib.suppress(OSError):  # where it ended just now, its channel says so
+                    self._workers[place].channel.send_bytes(json.dumps(task).encode())
+                busy[place] = len(asked), time.monotonic() + self._deadline
                 asked.append(task)
-                task = next(tasks, None)  # found while the workers are busy
-            busy = [place for place in places if queues[place]]
             if not busy:
                 return answers
-            left = min(due[place] for place in busy) - time.monotonic()
+            left = min(due for _, due in busy.values()) - time.monotonic()
             ready = wait([self._workers[place].channel for place in busy], max(0.0, left))
-            for place in busy:
-                channel, worn_out = self._workers[place].channel, True
+            for place, (number, due) in [*busy.items()]:
+                channel = self._workers[place].channel
                 if channel in ready:
-                    answers[queues[place].popleft()], worn_out = _receive_answer(channel)
-                elif time.monotonic() >= due[place]:
-                    answers[queues[place].popleft()] = ("timeout", None)
+                    try:
+                        answers[number] = tuple(json.loads(channel.recv_bytes()))
+                    except (EOFError, OSError):
+                        answers[number] = ("died", None)
+                elif time.monotonic() >= due:
+                    answers[number] = ("timeout", None)
                 else:
                     continue
-                if worn_out:
+                if answers[number][0] in CUT_OFF:
                     self._replace(place)
-                    for number in queues[place]:
-                        self._send(place, asked[number])
-                due[place] = time.monotonic() + self._deadline
-
-    def _send(self, place: int, task: Arguments) -> None:
-        with contextlib.suppress(OSError):  # where it ended just now, its channel says so
-            self._workers[place].channel.send_bytes(json.dumps(task).encode())
+                del busy[place]
+                idle.append(place)
 
     def _replace(self, place: int) -> None:
         old = self._workers[place]
@@ -159,23 +139,9 @@ class WorkerPool:
             with theirs:
                 self._control.send_bytes(json.dumps(replaced).encode())
                 send_handle(self._control, theirs.fileno(), self._server.pid)
-            if not ours.poll(START_SECONDS):
-                raise TOPRError(LATE)
-            pid, error = json.loads(ours.recv_bytes())
+            return _Worker(json.loads(ours.recv_bytes()), ours)
         except (EOFError, OSError) as error:
             raise TOPRError("the grading processes ended unexpectedly (see standard error for a message)") from error
-        if error is not None:
-            raise TOPRError(error)
-        return _Worker(pid, ours)
-
-
-def _receive_answer(channel: Connection) -> tuple[Answer, bool]:
-    """A worker's answer, and whether the worker has to be replaced."""
-    try:
-        status, value, worn_out = json.loads(channel.recv_bytes())
-    except (EOFError, OSError):
-        return ("died", None), True
-    return (status, value), worn_out
 
 
 def _start_server(target: str) -> tuple[subprocess.Popen[bytes], Connection]:

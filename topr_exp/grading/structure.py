@@ -68,8 +68,8 @@ _UNITS = {
         "km kilometer kilometers", "in inch inches", "ft foot feet", "yd yard yards", "mi mile miles", "kg kilogram "
         "kilograms", "g gm gram grams", "lb lbs pound pounds", "oz ounce ounces", "s sec second seconds", "min minute "
         "minutes", "hr hrs h hour hours", "day days", "week weeks", "month months", "year years", "am", "pm",
-        "dollar dollars", "cent cents", "degree degrees deg", "radian radians rad", "mph", "kph", "liter liters l",
-        "ml", "mg",
+        "dollar dollars usd", "cent cents", "euro euros eur", "degree degrees deg", "radian radians rad", "mph", "kph",
+        "liter liters l", "ml", "mg",
     )
     for spelling in spellings.split()
 }  # fmt: skip
@@ -318,9 +318,6 @@ def _leaf(tokens: Tokens) -> Leaf:
     return Leaf(value, unit)
 
 
-_CURRENCY = frozenset(("USD", "EUR"))
-
-
 def _is_unit(before: Tokens, token: str) -> bool:
     """A text behind a value, a known unit or a word of three letters behind a number."""
     if token[0] == '"':
@@ -328,13 +325,9 @@ def _is_unit(before: Tokens, token: str) -> bool:
     if not (token.isalpha() and token.isascii() and len(token) > 1):
         return False
     after_number = number_like(before[-1]) or (before[-1] == "}" and r"\frac" in before)
-    return after_number and (len(token) > 2 or token.lower() in _UNITS or token in _CURRENCY)
+    return after_number and (len(token) > 2 or token.lower() in _UNITS)
 
 
 def _unit_name(token: str, power: str) -> str | None:
-    word = re.sub(r"[^a-z]", "", token.lower())
-    square = re.match(r"(?:square|sq|cubic)", word)
-    known = _UNITS.get(word[square.end() :] if square else word)
-    if known is None:
-        return None
-    return known + (power or ({"c": "3"}.get(word[0], "2") if square else ""))
+    known = _UNITS.get(re.sub(r"[^a-z]", "", token.lower()))
+    return None if known is None else known + power

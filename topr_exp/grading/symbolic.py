@@ -1,12 +1,11 @@
-r"""The symbolic comparison, run in a worker: latex2sympy2 turns tokens into sympy, math-verify compares.
+r"""The symbolic comparison, run in a worker: latex2sympy2 turns tokens into sympy, which compares.
 
 What reaches the parser is written here from a list of admitted tokens, so that no text of a model does, and nothing is
-evaluated as code. Two expressions that math-verify calls equal have to agree numerically too.
+evaluated as code.
 """
 
 from __future__ import annotations
 
-import logging
 import operator
 from fractions import Fraction
 from functools import lru_cache
@@ -16,7 +15,6 @@ import sympy
 import sympy.parsing.sympy_parser
 import sympy.utilities.lambdify
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
-from math_verify.grader import verify
 from sympy import Integer, Rational
 from sympy.core.relational import Relational
 
@@ -25,15 +23,8 @@ from topr_exp.grading.expression import Tree, expression_tree
 from topr_exp.grading.latex import Tokens, TooComplex, integer_like
 from topr_exp.grading.structure import Leaf, parse
 
-# The time limit is the caller's, who kills this process: math-verify must not warn that its own is off.
-logging.getLogger("math_verify").setLevel(logging.ERROR)
-
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _MATRIX_NAMES = frozenset(("pmatrix", "vmatrix"))
-_PRECISION = 30
-_TOLERANCE = Rational(1, 10**12)
-# First value and step of the sample points that the variables get, in order of their names.
-_POINTS = ((Rational(7, 11), Rational(5, 13)), (Rational(19, 17), Rational(3, 7)))
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -60,7 +51,11 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
     relations = _relations(one), _relations(other)
     if any(relations):  # chains in either direction
         return any(_same_relations(relations[0], order) for order in (relations[1], relations[1][::-1]))
-    return bool(verify(one, other, timeout_seconds=None)) and agree_numerically(one, other)
+    if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
+        return bool(sympy.simplify(one - other) == 0)
+    if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
+        return one.shape == other.shape and bool((one - other).applyfunc(sympy.simplify).is_zero_matrix)
+    return bool(one == other)
 
 
 def _relations(expression: Any) -> list[Relational]:
@@ -70,10 +65,7 @@ def _relations(expression: Any) -> list[Relational]:
 
 
 def _same_relations(gold: list[Relational], answer: list[Relational]) -> bool:
-    """Compare two relations (or chains) up to constant factors.
-
-    math-verify solves both and compares the solutions, so that x^2 = -1 and x^2 = -4, which have none, would be equal.
-    """
+    """Compare two relations (or chains) up to constant factors; x^2 = -1 and x^2 = -4 are not equal."""
     return len(gold) == len(answer) and all(_same_relation(*pair) for pair in zip(gold, answer, strict=True))
 
 
@@ -159,42 +151,15 @@ def latex_to_sympy(tokens: Tokens) -> Any:
         return None
 
 
-def agree_numerically(one: Any, other: Any) -> bool:
-    """False if the two differ at a sample point; what cannot be evaluated there counts as agreeing.
-
-    math-verify compares numbers to an absolute tolerance, so that 10^{-20} would equal 10^{-21}.
-    """
-    if not (isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr)):
-        return True
-    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
-    for start, step in _POINTS[: 2 if symbols else 1]:
-        point = {symbol: start + step * index for index, symbol in enumerate(symbols)}
-        try:
-            left, right = (sympy.N(side.subs(point).doit(), _PRECISION) for side in (one, other))
-            if not (left.is_number and right.is_number and left.is_finite and right.is_finite):
-                continue
-            if abs(left - right) > _TOLERANCE * max(abs(left), abs(right)):
-                return False
-        except Exception:  # sympy cannot evaluate one of them here, for one of its many reasons
-            continue
-    return True
-
-
 WARM_UP = (
     (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
     (r"x^2+2x+1", r"(x+1)^2"),
-    (r"\frac{x+2}{7}", r"\frac{x}{7}+\frac{2}{7}"),
-    (r"3+4i", r"4i+3"),
-    (r"2\pi r", r"2r\pi"),
     (r"\sin^2 x", r"1-\cos^2 x"),
     (r"\log_2 8x", r"3+\log_2 x"),
     (r"y=2x+1", r"2x-y+1=0"),
     (r"x^2<4", r"4>x^2"),
     (r"\begin{pmatrix}\sqrt{4}x\\1\end{pmatrix}", r"\begin{pmatrix}2x\\1\end{pmatrix}"),
-    (r"\sqrt[3]{16}", r"2\sqrt[3]{2}"),
-    (r"e^{2x}", r"(e^x)^2"),
     (r"|x|+1", r"1+|x|"),
-    (r"(\sqrt{8},2\sqrt{3})", r"(2\sqrt{2},\sqrt{12})"),
     (r"\int_0^1 x e^x dx", r"\sin 1"),
     (r"\sum_{k=1}^\infty \frac{1}{k^2}", r"\frac{\pi^2}{6}"),
     (r"\lim_{x\to 0}\frac{\sin x}{x}", r"\cos 0"),

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.config.data import GRADERS, Grading
+from topr_exp.config.data import Grading
 from topr_exp.config.identity import identity
-from topr_exp.grading.grader import Grader, check_name, version
+from topr_exp.grading.grader import Grader, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.imported import match_problems
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
-from topr_exp.store.table import Table
-from topr_exp.types import VERDICTS, Problem, TOPRError
+from topr_exp.types import VERDICTS, Problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,9 +101,8 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
             table.fill(make, report, on_wait=progress.message)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():
-        own = "" if grading.grader in GRADERS else f" --grader {grading.grader}"
-        command = f"python -m topr_exp.store --root {table.folder.parents[1]} regrade {table.name}{own}"
-        warn_of_failures(verdicts, grading.grader, f"; to try again: {command}")
+        command = f"python -m topr_exp.store --root {table.folder.parents[1]} prune --key {table.name} --yes"
+        warn_of_failures(verdicts, grading.grader, f"; to have the next run try again: {command}")
     return verdicts
 
 
@@ -148,56 +145,3 @@ def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], pr
     if grader.graded:
         columns["reward"] = pa.array([outcome.reward for outcome in outcomes], pa.float64())
     return pa.table(columns)
-
-
-def regrade_table(table: Table, store: Store, own: str | None = None) -> tuple[int, int]:
-    """Grade again what was cut off in a table of verdicts; returns the number of such rows before and after.
-
-    own: the user's grader that may run; a key names one, but a store is not trusted with code. Raises TOPRError
-    for any other grader, one that has changed, and completions that are not in the store.
-    """
-    if table.error:
-        raise TOPRError(table.error)
-    cut_off = [Verdicts("", table.shard(index)).cut_off for index in range(table.shards)]
-    if not sum(cut_off):
-        return 0, 0
-    key, name = table.key, table.key["grader"]
-    if name not in {*GRADERS, own}:
-        raise TOPRError(f"its grader is code of your own; add --grader {name} to run it")
-    check_name(name)
-    if key["version"] != version(name):
-        raise TOPRError(f"its grader {name} is not found as it was then; a run that needs the verdicts makes new ones")
-    completions = store.open(store.root / key["rollouts"].partition(" ")[0]).read()
-    problem, left = _answered(completions, key["rollouts"]), 0
-    problems = [Problem(str(index), "", gold) for index, gold in enumerate(key["golds"])]
-    with Grader(name, graded=key.get("graded", False), threshold=key.get("threshold", 1.0)) as grader:
-        for shard, before in enumerate(cut_off):
-            if before:
-                rows = slice(*table.bounds()[shard : shard + 2])
-                new = _regrade(table.shard(shard), grader, completions["text"][rows], problem[rows], problems)
-                if (after := Verdicts("", new).cut_off) < before:
-                    table.replace(shard, new)
-                left += min(before, after)
-    return sum(cut_off), left
-
-
-def _answered(completions: pa.Table, name: str) -> NDArray[np.integer]:
-    """[rows] the problem that each completion answers; imported ones are numbered in the order of their answers."""
-    if "problem" in completions.column_names:
-        return np.asarray(completions["problem"].to_numpy())
-    named = {each for each in completions["problem_id"].to_pylist() if each is not None}
-    return match_problems(completions, [Problem(each, "", "") for each in named], name)[1]
-
-
-def _regrade(
-    old: pa.Table, grader: Grader, texts: pa.ChunkedArray, problem: NDArray[np.integer], problems: Sequence[Problem]
-) -> pa.Table:
-    """A shard's verdicts, those of the problems of its cut-off rows anew."""
-    import pyarrow as pa
-
-    again = np.isin(problem, problem[np.isin(old["path"].to_pylist(), CUT_OFF)])
-    (rows,) = np.nonzero(again)
-    new = grade(grader, texts.take(rows).to_pylist(), problem[rows], problems)
-    order = np.arange(len(old))
-    order[rows] = len(old) + np.arange(len(rows))
-    return pa.concat_tables([old, new]).take(order)

@@ -6,6 +6,7 @@ by the server in milliseconds. All of them end when the caller closes the socket
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -24,7 +25,6 @@ from typing import Any, NoReturn
 PACKAGE = "topr_exp."  # functions of the package, whose modules are prepared
 CALLER_CHECK_SECONDS = 0.5  # a caller killed with -9 whose socket lives on in a forked child is noticed after this
 MEMORY_BYTES = 768 << 20  # of address space above what the warmed server has: under 1 GiB in all
-RETIRE_BYTES = 400 << 20  # a worker whose memory ever grew beyond this asks to be replaced
 TASK_CPU_SECONDS = 30  # beyond any deadline; holds even if the caller is stopped
 _OPEN_FILES = 24
 _PR_SET_PDEATHSIG = 1
@@ -36,64 +36,53 @@ Task = Callable[..., Any]
 
 
 def serve(descriptor: int, caller: int, target: str) -> None:
-    """Load `target` ("package.module:function"), then fork workers on request, until the caller is gone."""
+    """Load `target` ("package.module:function"), then fork workers on request, until the caller is gone.
+
+    The kernel then ends the workers.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control, workers = Connection(descriptor), set[int]()
-    task, error = _load(target)
+    control = Connection(descriptor)
+    task = _load(target)
     gc.collect()
     gc.freeze()  # what is shared with the workers stays shared
-    try:
+    with contextlib.suppress(EOFError, ConnectionError):  # the caller closed the socket, or is gone
         while True:
             while not control.poll(CALLER_CHECK_SECONDS):
                 if os.getppid() != caller:
                     return
             replaced, channel = json.loads(control.recv_bytes()), recv_handle(control)
-            if replaced is not None:
-                workers.discard(replaced)
-                _kill(replaced)
-            server, pid = os.getpid(), os.fork()
-            if pid == 0:
+            if replaced is not None:  # until it is reaped here, the number cannot become another process's
+                os.kill(replaced, signal.SIGKILL)
+                os.waitpid(replaced, 0)
+            server = os.getpid()
+            if os.fork() == 0:
                 control.close()
-                _work(Connection(channel), server, task, error)
+                _work(Connection(channel), server, task)
             os.close(channel)
-            workers.add(pid)
-    except (EOFError, ConnectionError):
-        pass  # the caller closed the socket, or is gone
-    finally:
-        for pid in workers:
-            _kill(pid)
 
 
-def _load(target: str) -> tuple[Task, str | None]:
-    """The function that a worker runs, and why there is none; the package's come with warm caches (`prepare`)."""
+def _load(target: str) -> Task:
+    """The function that a worker runs; the package's come with warm caches (`prepare`)."""
     name, _, function = target.partition(":")
-    try:
-        module = importlib.import_module(name)
-        if target.startswith(PACKAGE):
-            module.prepare()
-        return getattr(module, function), None
-    except Exception as error:
-        return str, f"grader {target} cannot be loaded: {type(error).__name__}: {error}"
-
-
-def _kill(pid: int) -> None:
-    """Until it is reaped here, the number cannot become another process's."""
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    module = importlib.import_module(name)
+    if target.startswith(PACKAGE):
+        module.prepare()
+    task: Task = getattr(module, function)
+    return task
 
 
 # ---- a worker
 
 
-def _work(channel: Connection, server: int, task: Task, error: str | None) -> NoReturn:
-    """Say that this worker is ready, or why there can be none; then answer one task after the other."""
+def _work(channel: Connection, server: int, task: Task) -> NoReturn:
+    """Say that this worker is ready; then answer one task after the other."""
     try:
         # The kernel kills this process when the server ends, whatever ends it.
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() == server:  # else it ended before the call
             _limit()
             _seal()
-            channel.send_bytes(json.dumps([os.getpid(), error]).encode())
+            channel.send_bytes(json.dumps(os.getpid()).encode())
             while True:
                 _answer(channel, task)
     except EOFError:
@@ -120,24 +109,17 @@ def _limit() -> None:
 
 
 def _answer(channel: Connection, task: Task) -> None:
-    """Answer a task: status, value, and whether this worker has grown so large that a fresh one is cheaper."""
     arguments = json.loads(channel.recv_bytes())
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + TASK_CPU_SECONDS, hard))
+    signal.setitimer(signal.ITIMER_PROF, TASK_CPU_SECONDS)
     try:
         status, value = "ok", task(*arguments)
     except (MemoryError, RecursionError):
         os._exit(2)  # its heap or caches are in an unknown state: died
     except Exception as error:
         status, value = "error", f"{type(error).__name__}: {error}"[:500]
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > RETIRE_BYTES
-    channel.send_bytes(json.dumps([status, value, grown], default=_as_json).encode())
-
-
-def _as_json(value: Any) -> Any:
-    """A number of a library's as a plain one; anything else in words, for a message."""
-    return float(value) if isinstance(value, Real) else repr(value)
+    channel.send_bytes(
+        json.dumps([status, value], default=lambda each: float(each) if isinstance(each, Real) else repr(each)).encode()
+    )
 
 
 # ---- the seal

@@ -28,7 +28,7 @@ CLAIM = "run.claim"
 ERROR = "error.txt"
 LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 90
 LAUNCH = "launch.json"  # of a sweep's run: the launcher writes it, whatever the run does
-PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core", "math-verify", "sympy")
+PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core", "latex2sympy2-extended", "sympy")
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("topr_exp", "conf", "pyproject.toml")  # below ROOT, what a result depends on
 

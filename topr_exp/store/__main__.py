@@ -52,9 +52,6 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("key", metavar="KEY", nargs="?", help=table)
     command = add("verify", verify, "compute every checksum; exit status 1 when something is damaged")
     command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{table}; or a run's folder, or any above some")
-    command = add("regrade", regrade, "grade again the completions whose workers were killed or too slow")
-    command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all verdicts")
-    command.add_argument("--grader", metavar="NAME", help="a grader of your own, of verdicts that it gave")
     command = add("prune", prune, PRUNE)
     command.add_argument("--kind", help="imported ones go by this or by --key alone: no run makes them again")
     command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
@@ -233,25 +230,7 @@ def verify_folder(folder: Path) -> int:
     return int(bad > 0)
 
 
-# ---- regrade, prune, export, import
-
-
-def regrade(store: Store, options: argparse.Namespace) -> int:
-    from topr_exp.grading.verdicts import regrade_table
-
-    found = matching(find_tables(store), options.key)
-    verdicts = [table for table in found if table.kind == "verdicts"]
-    if options.key and not verdicts:
-        raise TOPRError(f"{found[0].name} holds no verdicts")
-    bad = 0
-    for table in verdicts:
-        try:
-            cut_off, still = regrade_table(table, store, options.grader)
-            print(f"{table.name}: {cut_off} completions were cut off, {still} are still")
-        except TOPRError as error:
-            print(f"{table.name}: not graded: {error}")
-            bad = 1
-    return bad
+# ---- prune, export, import
 
 
 def prune(store: Store, options: argparse.Namespace) -> None:

@@ -163,14 +163,6 @@ class Table:
         self._tidy()
         return made
 
-    def replace(self, index: int, table: pa.Table) -> None:
-        """Put other rows in the place of a whole shard; TOPRError while another process is at work on it."""
-        lock = self._lock(index)
-        if isinstance(lock, locks.Owner):
-            raise TOPRError(f"{lock} makes shard {index} of {self.name}; give the command again later")
-        with lock:
-            self._write_shard(index, table)
-
     def _lock(self, index: int) -> locks.Lock | locks.Owner:
         path = self.shard_file(index).with_suffix(locks.SUFFIX)
         with disk_errors(f"write {path}"):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.evaluation.draws import CORRECT, INVALID, Ballots, ballots
+from topr_exp.evaluation.draws import CORRECT, INVALID, Ballots, ballots, majority_score
 from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_intervals, bootstrap_means
 
 # Name of a figure -> (what is summed over problems, over what): shares whose denominators differ between problems.
@@ -125,13 +125,6 @@ def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[n
     has the same number of verifications, so that sums of counts order answers as sums of shares do, without rounding.
     """
     assert approvals.shape == voting.candidate.shape, (approvals.shape, voting.candidate.shape)
-    problems, width = voting.worth.shape
-    votes = voting.candidate >= 0
-    slot = (voting.candidate + width * np.arange(problems)[:, None])[votes]
-    stood = np.bincount(slot, minlength=problems * width).reshape(problems, width) > 0
-    total = np.zeros(problems * width, dtype=np.int64)
-    np.add.at(total, slot, approvals[votes].astype(np.int64))
-    total = np.where(stood, total.reshape(problems, width), -1)
-    leads = stood & (total == total.max(axis=1, keepdims=True))
-    score: NDArray[np.float64] = (leads * voting.worth).sum(axis=1) / np.maximum(leads.sum(axis=1), 1)
-    return score
+    said = voting.candidate[:, :, None] == np.arange(voting.worth.shape[1])  # [P, K, C] who answers what
+    total = (said * approvals[:, :, None].astype(np.int64)).sum(axis=1)
+    return majority_score(np.where(said.any(axis=1), total + 1, 0), voting.worth)
