@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from topr_exp.models.policy import Policy
-from topr_exp.training.logprobs import collate, score_tokens
+from topr_exp.training.logprobs import Inputs, score_tokens
 
 VOCABULARY, LARGEST = 128_256, 24.0  # the latter: of a position's logits, on average
 
@@ -57,7 +57,7 @@ def scored(model: Any, sequences: list[Any], dtype: torch.dtype, float32_head: b
     """log-probabilities of the completions, scored together and each alone."""
     policy = Policy(model, None, "benchmark", dtype)
     with policy.autocast():
-        parts = [score_tokens(model, collate(part, policy.device), float32_head=float32_head).logp
+        parts = [score_tokens(model, Inputs(part, policy.device), float32_head=float32_head).logp
                  for part in [sequences, *([one] for one in sequences)]]  # fmt: skip
     return parts[0].sum(1), torch.cat(parts[1:]).sum(1)
 

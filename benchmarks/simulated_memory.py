@@ -49,7 +49,7 @@ from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.training import parallel
-from topr_exp.training.logprobs import TokenScores, collate
+from topr_exp.training.logprobs import Inputs, TokenScores
 from topr_exp.training.optimizers import make_optimizer
 
 GIB = 2**30
@@ -214,7 +214,7 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
         scores: list[TokenScores] = []
 
         def forward() -> None:
-            inputs = collate(sequences(draw, case, policy.vocabulary), policy.device)
+            inputs = Inputs(sequences(draw, case, policy.vocabulary), policy.device)
             with policy.autocast():
                 scores.append(layout.score(inputs, entropy=True, recompute=case.recompute))
 

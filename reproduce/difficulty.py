@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.composition.description import DIFFICULTY_BUCKETS, accuracy_bucket
-from topr_exp.composition.weights import baseline_for
+from topr_exp.composition.training_set import baseline_for
 from topr_exp.store import Store
 
 EFFECTIVE_POSITIVE = (0.01, 0.05, 0.1, 0.2, 0.5, 0.8)  # p̃
@@ -49,8 +48,7 @@ def difficulty_weights(
     baseline = [baseline_for(positive_share, p) for p in effective_positive]
     c = np.asarray(baseline)[:, None]
     weight = (1 - c) * correct + (1 + c) * (n - correct)  # [E, P]
-    bucket = accuracy_bucket(correct.astype(np.int64), n)
-    member = np.eye(DIFFICULTY_BUCKETS)[bucket]  # [P, 10]
+    member = np.eye(10)[np.minimum(correct.astype(np.int64) * 10 // n, 9)]  # [P, 10] accuracy by tenths, 1 in the last
     total = weight @ member
     count = member.sum(axis=0)
     mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)

@@ -131,11 +131,11 @@ def gradients(model: Any, sequences: Sequence[tuple[Any, Any]]) -> Iterable[Tens
     """∇ log π(y|x) / T of each sequence, [weights], one after the other."""
     import torch
 
-    from topr_exp.training.logprobs import collate, score_tokens
+    from topr_exp.training.logprobs import Inputs, score_tokens
 
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     for sequence in sequences:
-        inputs = collate([sequence], weights[0].device)
+        inputs = Inputs([sequence], weights[0].device)
         mean = score_tokens(model, inputs).logp.sum() / len(sequence[1])
         yield torch.cat([each.flatten() for each in torch.autograd.grad(mean, weights)])
 

@@ -28,7 +28,6 @@ from topr_exp.config.settings import Config, Mu
 from topr_exp.evaluation.evaluation import EvaluatingJournal, first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
-from topr_exp.models.adapter import check_layers
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.console import header, results, write_card, write_prompt
@@ -44,7 +43,7 @@ from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
-from topr_exp.training.examples import Examples, refuse_nothing_to_learn
+from topr_exp.training.examples import Examples
 from topr_exp.training.logprobs import score_rollouts
 from topr_exp.training.on_policy import Rounds, train_offline
 from topr_exp.training.parallel import parallelize
@@ -123,8 +122,6 @@ class Experiment:
         """Load the base model, and tokenize the prompts, one of which is written down for people to read."""
         with self.folder.stage("problems"):
             self.policy = load_policy(self.config.model, self.config.cluster.device.name)
-            if self.config.model.lora is not None:
-                check_layers(self.policy.model, self.config.model.lora)
             note_model_of_the_hub(self.folder, self.config, self.policy.fingerprint)
             sets = self.tasks.sets
             self.train, self.test = (self.tasks.tokenize(part, self.policy) for part in (sets.train, sets.test))
@@ -240,7 +237,6 @@ class Experiment:
         with self.folder.stage("composition"):
             pool = merge_sources(parts, verdicts)
             training_set = self.training_set_of(pool, iteration)
-            refuse_nothing_to_learn(self.config.algo, training_set)
             if training_set.description.note:
                 warn(training_set.description.note)
         with self.folder.stage("scoring"):

@@ -152,11 +152,6 @@ class Case:
         """r − r̄."""
         return self.reward - self.over_group(self.reward, np.mean)
 
-    @property
-    def standard(self) -> np.ndarray:
-        """(r − r̄) / (std + 1e-4), std with n − 1."""
-        return self.centered / (self.over_group(self.reward, lambda r: np.std(r, ddof=1)) + 1e-4)
-
     # what the code gets
     def batch(self, **changes: Any) -> Batch:
         y = torch.tensor(self.y)

@@ -10,6 +10,7 @@ from tests.algorithms.tabular_policies import (
     expected_gradient,
     load,
     probability,
+    random_case,
     rng,
     token_kl_gradient,
     token_logp,
@@ -189,3 +190,42 @@ def test_kl_pg_is_not_the_gradient_of_the_sequence_kl():
     actual = expected_gradient(case, weight, load("kl_pg", beta=BETA))
     np.testing.assert_allclose(actual, BETA * penalty, atol=1e-10)
     assert np.abs(penalty - sequence_kl).max() > 1e-2
+
+
+# ---- losses of other papers that are one of ours up to a factor (docs/algorithms.md)
+
+
+def group_regressions(case: Case, beta: float, log_ratio: torch.Tensor) -> dict[str, tuple[torch.Tensor, float]]:
+    """Losses of other papers over each group, as they print them, and their factors to AGRO's mean over responses."""
+    reward, losses = torch.tensor(case.reward), {"tba": 0.0, "pairs": 0.0, "gvpo": 0.0}
+    for group in np.unique(case.group):
+        rows = torch.tensor(np.flatnonzero(case.group == group))
+        r, d = reward[rows], log_ratio[rows]
+        shifted = d - r / beta  # trajectory balance, log Z estimated by the group's mean
+        losses["tba"] += (shifted.mean() - shifted).square().sum()
+        gap = (r[:, None] - r) - beta * (d[:, None] - d)  # CoPG and REBEL: every pair
+        losses["pairs"] += gap.triu(1).square().sum()
+        losses["gvpo"] -= (((r - r.mean()) - beta * (d - d.mean())).detach() * d).sum()
+    n, count = case.n, len(case.y)
+    factors = {"tba": 2 / beta * (n - 1) / n, "pairs": 2 * beta * (n - 1), "gvpo": (n - 1) / n}
+    return {name: (loss / count, factors[name]) for name, loss in losses.items()}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", ["tba", "pairs", "gvpo"])
+def test_regressions_over_a_group_are_agro_up_to_a_factor(name: str, seed: int) -> None:
+    """TBA, CoPG, REBEL and GVPO (docs/algorithms.md), with one reference."""
+    case, beta = random_case(seed), 0.3
+    batch = case.batch()
+    loss, factor = group_regressions(case, beta, (batch.logp - batch.ref_logp).sum(1))[name]
+    (grad,) = torch.autograd.grad(loss, case.theta)
+    np.testing.assert_allclose(grad.numpy(), factor * case.gradient(load("agro", beta=beta)), rtol=1e-10, atol=1e-13)
+
+
+def test_dro_with_the_groups_mean_as_value_is_opmd_up_to_a_factor() -> None:
+    """½ (r − r̄ − τΔ)²: τ times OPMD's gradient."""
+    case, tau = random_case(0), 0.3
+    batch = case.batch()
+    residual = torch.tensor(case.centered) - tau * (batch.logp - batch.mu_logp).sum(1)
+    (grad,) = torch.autograd.grad(residual.square().mean() / 2, case.theta)
+    np.testing.assert_allclose(grad.numpy(), tau * case.gradient(load("opmd", tau=tau)), rtol=1e-10, atol=1e-13)

@@ -1,4 +1,4 @@
-"""DPO, GRPO and RLOO, GSPO, CISPO, SAPO, VESPO and A*-PO against TRL's own code on the same log-probabilities.
+"""DPO, GRPO and RLOO, GSPO, CISPO, SAPO and VESPO against TRL's own code on the same log-probabilities.
 
 TRL's loss (and, for the group losses, its scoring, where it forms advantages) is called unbound with a stand-in for
 the trainer that holds the settings and answers with our log-probabilities where TRL would run a model. Whatever else
@@ -9,7 +9,6 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -186,30 +185,6 @@ def test_group_losses(seed, which, on_policy):
     mine = total.sum() / case.length.sum() if loss_type in ("cispo", "dapo", "vespo") else total.mean()
     theirs = trl_grpo(case, loss_type, scaling, None if on_policy else batch.mu_logp, **settings)
     assert_same(case, mine, theirs, values=not on_policy)
-
-
-def trl_a2po(case: Case, beta: float, beta_value: float) -> torch.Tensor:
-    """TRL's loss, with V* as it computes it from the rewards of a prompt's responses."""
-    from trl.experimental.a2po import A2POTrainer
-
-    settings = {"args": Stand(beta2=beta), "_get_sequence_logps": lambda *_: logp_of(case, case.theta).sum(1)}
-    trainer = trainer_of(case, **settings)
-    rewards = torch.tensor(case.reward)
-    values = [torch.logsumexp(rewards[torch.tensor(case.group == g)] / beta_value, 0) for g in case.group]
-    inputs = {
-        "input_ids": None, "attention_mask": None, "logits_to_keep": None, "rewards": rewards,
-        "ref_logps": logp_of(case, case.ref).sum(1),
-        "v_star": beta_value * (torch.stack(values) - np.log(case.n)),
-    }  # fmt: skip
-    return A2POTrainer.compute_loss(trainer, trainer.model, inputs)
-
-
-@seeds
-@pytest.mark.parametrize(("beta", "beta_value"), [(1e-3, 0.5), (0.4, 0.2)])
-def test_a_star_po(seed, beta, beta_value):
-    case = random_case(seed, low=0.0)
-    mine = load("oapl", anchor="ref", beta=beta, beta_value=beta_value)(case.batch()).loss.mean()
-    assert_same(case, mine, trl_a2po(case, beta, beta_value))
 
 
 def trl_rloo(case: Case, beta: float) -> torch.Tensor:

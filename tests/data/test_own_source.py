@@ -89,20 +89,6 @@ def test_a_run_with_it_and_an_evaluation_of_what_it_trained(project: Path, capsy
         run(config_of(*settings("output_dir=out")))
 
 
-def test_problems_are_drawn_as_of_every_source(project: Path) -> None:
-    part = load_problems(config_of(*settings("data.train_problems=30")).data)
-    other = load_problems(config_of(*settings("data.train_problems=30", "data.seed=1")).data)
-    assert len(part.train) == len(other.train) == 30
-    assert part.train != other.train
-    assert not {one.question for one in part.train} & {one.question for one in part.test}
-    whole = load_problems(config_of(*settings("data.train_problems=null", "data.test_problems=null")).data)
-    assert len(whole.train) + len(whole.test) == 38 * 38
-    validation = config_of(*settings("data.test_split=validation", "data.train_problems=30", "data.test_problems=9"))
-    sets = load_problems(validation.data)
-    assert sets.train == part.train
-    assert len({one.id for one in (*sets.test, *whole.test)}) == 9 + len(whole.test)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

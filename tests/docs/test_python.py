@@ -15,7 +15,7 @@ import torch
 
 import topr_exp
 from tests.conftest import ROOT
-from topr_exp.training.logprobs import collate, score_tokens
+from topr_exp.training.logprobs import Inputs, score_tokens
 
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL | re.MULTILINE)
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -137,7 +137,7 @@ def our_gradient(
             inputs["prompt_ids"], inputs["prompt_mask"], inputs["completion_ids"], mask, strict=True
         )
     ]
-    logp = score_tokens(model, collate(pairs, torch.device("cpu"))).logp
+    logp = score_tokens(model, Inputs(pairs, torch.device("cpu"))).logp
     mask = mask[:, : logp.shape[1]]
     mu = inputs["old_per_token_logps"][:, : logp.shape[1]].where(mask, 0.0)
     batch = topr_exp.Batch(

@@ -10,7 +10,7 @@ from tests.conftest import make_model
 from tests.training.test_optimizers import assert_equal, reference, steps, weights
 from topr_exp.models.policy import Policy
 from topr_exp.training import packing
-from topr_exp.training.logprobs import collate, score_tokens
+from topr_exp.training.logprobs import Inputs, score_tokens
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")]
 CUDA = torch.device("cuda")
@@ -31,15 +31,15 @@ def model() -> torch.nn.Module:
 
 def one_by_one(policy: Policy) -> torch.Tensor:
     with torch.inference_mode(), policy.autocast():
-        parts = [score_tokens(policy.model, collate([one], CUDA)).logp[0] for one in batch()]
+        parts = [score_tokens(policy.model, Inputs([one], CUDA)).logp[0] for one in batch()]
     return torch.cat(parts).cpu()
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.bfloat16, 0.1)])
 def test_a_tree_scores_as_sequences_one_by_one(model: torch.nn.Module, dtype: torch.dtype, most: float) -> None:
     policy = Policy(model, None, "test", dtype)
-    assert packing.cheapest_tree(batch(), packing.Size(2, 10**9, 128)) is not None
-    inputs = collate(batch(), CUDA)
+    assert packing.cheapest_layout(batch(), packing.Size(2, 10**9, 128))[1] is not None
+    inputs = Inputs(batch(), CUDA)
     with torch.inference_mode(), policy.autocast():
         together = score_tokens(model, inputs).logp[inputs.mask].cpu()
     assert float((together - one_by_one(policy)).abs().mean()) < most
@@ -48,7 +48,7 @@ def test_a_tree_scores_as_sequences_one_by_one(model: torch.nn.Module, dtype: to
 def test_log_probabilities_and_gradients_are_those_of_the_cpu(model: torch.nn.Module) -> None:
     found = []
     for device in (CUDA, torch.device("cpu")):
-        inputs = collate(batch(), device)
+        inputs = Inputs(batch(), device)
         logp = score_tokens(model.to(device), inputs).logp
         model.zero_grad()
         logp.sum().backward()

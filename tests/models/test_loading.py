@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -15,10 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scripts.make_tiny.recipes import RECIPES
 from tests.conftest import config_of
+from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models import loading
-from topr_exp.models.loading import SHIPPED, load_model, model_folder, weights_fingerprint
+from topr_exp.models.loading import SHIPPED, check_targets, load_model, model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy, save_policy
-from topr_exp.types import TOPRError
+from topr_exp.types import ConfigError, TOPRError
 
 
 @pytest.fixture
@@ -160,3 +162,28 @@ def test_a_file_that_has_the_weights_once_more_is_not_counted(tmp_path: Path, in
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(where))
     save_file({"output.weight": torch.zeros(3, 5)}, tmp_path / "consolidated.safetensors")
     assert loading.linear_layers(tmp_path) == ["lm_head"]
+
+
+# ---- which layers LoRA may be asked to train, told from a model's files before it is loaded
+
+
+ALLOWED = "all-linear, or some of down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+
+
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [("q_prj", "; did you mean q_proj?"), ("proj", "; did you mean v_proj?"), ("lm_head", ""), ("embed_tokens", "")],
+)
+def test_a_target_that_is_no_layer_of_a_block_is_refused_with_the_nearest(target: str, hint: str) -> None:
+    line = f"model.lora.targets={target}: no linear layer of the model's blocks{hint} (allowed: {ALLOWED})"
+    lora = LoRA(4, 8.0, ["o_proj", target])
+    with pytest.raises(ConfigError) as by_files:
+        check_targets(lora, loading.linear_layers(SHIPPED / "tiny"))
+    with pytest.raises(ConfigError) as loaded:  # of a name on the hub nothing is known before that
+        load_policy(dataclasses.replace(config_of().model, lora=lora), "cpu")
+    assert str(by_files.value) == str(loaded.value) == line
+
+
+@pytest.mark.parametrize("targets", [ALL_LINEAR, "q_proj", ["layers.1.mlp.up_proj", "v_proj"], ["self_attn.o_proj"]])
+def test_names_and_ends_of_names_are_taken(targets: str | list[str]) -> None:
+    check_targets(LoRA(4, 8.0, targets), loading.linear_layers(SHIPPED / "tiny"))

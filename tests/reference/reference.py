@@ -372,7 +372,7 @@ class Reference:
         """Of every sampled token: log π, the distribution's entropy and, where it is needed, its KL to π_ref's."""
         logp = completion_logits(self.policy, one).log_softmax(-1)
         score = {"logp": at(logp, one.tokens), "entropy": -(logp.exp() * logp).sum(-1).detach()}
-        if self.name == "kl_pg" or self.algo.get("estimator") == "exact_one_step":
+        if self.name == "kl_pg":
             with torch.no_grad():
                 reference = completion_logits(self.reference, one).log_softmax(-1)
             score["kl"] = (logp.exp() * (logp - reference)).sum(-1)

@@ -26,7 +26,7 @@ from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import Engine
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM
-from topr_exp.training.logprobs import collate, score_tokens
+from topr_exp.training.logprobs import Inputs, score_tokens
 from topr_exp.types import TOPRError
 
 ENVIRONMENT = Path(os.environ.get("TOPR_VLLM", ROOT / ".venv-vllm"))
@@ -185,7 +185,7 @@ def test_an_output_layer_in_float32_is_nearer_to_training_s(tiny: Policy, tmp_pa
         rollouts = [(np.array(prompt), np.array(one.tokens)) for prompt, group in zip(prompts, groups, strict=True)
                     for one in group]  # fmt: skip
         with policy.autocast(), torch.inference_mode():
-            own = score_tokens(policy.model, collate(rollouts, torch.device("cpu"))).logp
+            own = score_tokens(policy.model, Inputs(rollouts, torch.device("cpu"))).logp
         flat = [one for group in groups for one in group]
         gaps.append(np.mean([abs(a - b) for row, one in zip(own.tolist(), flat, strict=True)
                              for a, b in zip(row, one.logprobs, strict=False)]))  # fmt: skip

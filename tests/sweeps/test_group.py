@@ -159,7 +159,7 @@ def test_torchrun_starts_a_run_too(tmp_path: Path) -> None:
     alone = config_of(*overrides(tmp_path / "one"))
     run(alone)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
-    done = launch(tmp_path / "two", launcher=torchrun)
+    done = launch(tmp_path / "two", "cluster.processes=2", launcher=torchrun)
     assert done.returncode == 0, done.stderr
     assert_same_run(folder_of(tmp_path / "two"), alone.folder)
 

@@ -1,4 +1,4 @@
-"""Adafactor is transformers', of whole weights and of sharded ones, and moves as many bytes as is said of it."""
+"""Adafactor is transformers', of whole weights and of sharded ones."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.optimization import Adafactor as Reference
 
 from tests.processes import together
@@ -78,23 +77,6 @@ def test_updates_are_those_of_transformers(decay: float) -> None:
     assert_equal(steps(weights(), torch.clone, decay), reference(decay))
 
 
-WAITING = ("wait_tensor", "_wrap_tensor_autograd")  # that come after a message
-
-
-class Messages(TorchDispatchMode):
-    """Counts the calls in which processes exchange numbers, those included that torch makes for sharded tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # so that it comes again as what is done with the parts
-        self.count += function.namespace in ("c10d", "_c10d_functional") and function._opname not in WAITING
-        return function(*args, **(kwargs or {}))
-
-
 def sharded(values: Tensor) -> DTensor:
     """A tensor by rows over all processes."""
     mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
@@ -109,28 +91,6 @@ def sharded_steps() -> list[list[Tensor]]:
 def test_sharded_updates_are_those_of_transformers() -> None:
     for found in together(2, sharded_steps):
         assert_equal(found, reference(0.1))
-
-
-def messages() -> tuple[int, int]:
-    """How many an update sends, and how many one squared norm of a gradient does as torch has it."""
-    own = [torch.nn.Parameter(sharded(weight.detach())) for weight in weights()]
-    set_gradients(own, 0, sharded)
-    clip, step = ours(own)
-    with Messages() as counted:
-        clip()
-        step()
-    with Messages() as torchs:
-        own[0].grad.square().sum().full_tensor()
-    return counted.count, torchs.count
-
-
-def test_a_sharded_update_sends_two_messages_however_many_weights_there_are() -> None:
-    assert together(2, messages) == [(2, 1)] * 2
-
-
-def ours(own: list[Any]) -> Any:
-    optimizer = Adafactor(own, 5e-7, 0.0)
-    return lambda: optimizer.clip(1.0), optimizer.step
 
 
 def test_adamw_keeps_no_copies_of_its_state_while_it_steps() -> None:

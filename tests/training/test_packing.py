@@ -8,15 +8,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.conftest import make_model
-from topr_exp.training import logprobs
-from topr_exp.training.logprobs import collate, score_tokens
-from topr_exp.training.packing import (
-    Size,
-    build_tree,
-    cheapest_tree,
-    padded_cost,
-    tree_cost,
-)
+from topr_exp.training import tree_attention
+from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.training.packing import Size, build_tree, cheapest_layout, padded_cost
 from topr_exp.training.tree_attention import MODEL_TYPES, NAME, use_tree_attention, why_not_exact
 
 CPU = torch.device("cpu")
@@ -51,17 +45,20 @@ CASES = {
 
 def use(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """Lay sequences out in one way whatever it costs."""
-    choose = (lambda s, size: None) if layout == "padded" else (lambda s, size: build_tree(s, **LAYOUTS[layout]))
-    monkeypatch.setattr(logprobs, "cheapest_tree", choose)
+    build = (lambda s: None) if layout == "padded" else (lambda s: build_tree(s, **LAYOUTS[layout]))
+    monkeypatch.setattr(tree_attention, "cheapest_layout", lambda sequences, size: (0.0, build(sequences)))
+
+
+def with_gradient(model: Any, lines: list[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Log-probabilities by sequence, and the gradient of a sum that weights every token differently."""
+    total = sum(((i + 1) * line * torch.arange(1, len(line) + 1)).sum() for i, line in enumerate(lines))
+    return [line.detach() for line in lines], list(torch.autograd.grad(total, list(model.parameters())))
 
 
 def outcome(model: Any, data: list[Any], **options: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Log-probabilities by sequence, and the gradient of a sum that weights every token differently."""
-    logp = score_tokens(model, collate(data, CPU), **options).logp
-    lines = [line[: len(completion)] for line, (_, completion) in zip(logp, data, strict=True)]
-    total = sum(((i + 1) * line * torch.arange(1, len(line) + 1)).sum() for i, line in enumerate(lines))
-    gradient = torch.autograd.grad(total, list(model.parameters()))
-    return [line.detach() for line in lines], list(gradient)
+    """Both as `score_tokens` gives them."""
+    logp = score_tokens(model, Inputs(data, CPU), **options).logp
+    return with_gradient(model, [line[: len(completion)] for line, (_, completion) in zip(logp, data, strict=True)])
 
 
 def one_by_one(model: Any, data: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -71,9 +68,7 @@ def one_by_one(model: Any, data: list[Any]) -> tuple[list[torch.Tensor], list[to
         ids = torch.tensor(np.concatenate([prompt, completion]).astype(np.int64))[None]
         logp = model(ids).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
         lines.append(logp.gather(-1, ids[0, len(prompt) :, None]).squeeze(-1))
-    total = sum(((i + 1) * line * torch.arange(1, len(line) + 1)).sum() for i, line in enumerate(lines))
-    gradient = torch.autograd.grad(total, list(model.parameters()))
-    return [line.detach() for line in lines], list(gradient)
+    return with_gradient(model, lines)
 
 
 def assert_same(found: Any, expected: Any, tolerance: float = 1e-6) -> None:
@@ -136,7 +131,7 @@ def test_each_token_of_a_shared_part_stands_in_the_row_once() -> None:
     tree = build_tree(CASES["both"], **LAYOUTS["both"])
     completions = sum(len(completion) for _, completion in CASES["both"])
     assert len(tree.ids) == len(tree.positions) == len(SHOTS) + 1 + 2 + 3 + completions
-    assert [len(level.segments) for level in tree.levels] == [1, 3, 9]
+    assert list(map(len, tree.levels)) == [1, 3, 9]
     for end, start, (prompt, completion) in zip(tree.prompt_ends, tree.completion_starts, CASES["both"], strict=True):
         assert tree.ids[end] == prompt[-1]
         assert tree.positions[end] == len(prompt) - 1
@@ -146,14 +141,13 @@ def test_each_token_of_a_shared_part_stands_in_the_row_once() -> None:
 
 def test_the_layout_is_chosen_by_cost() -> None:
     size = Size(layers=3, weights=164_138, attention=128)
-    few_shot = draws([[*SHOTS * 80, n] for n in range(3, 11)], 1)
-    assert [len(level.segments) for level in cheapest_tree(few_shot, size).levels] == [1, 8]
-    groups = draws([[n] * 40 for n in range(3, 7)], 16)
-    assert [len(level.segments) for level in cheapest_tree(groups, size).levels] == [4, 64]
+    few_shot, groups = draws([[*SHOTS * 80, n] for n in range(3, 11)], 1), draws([[n] * 40 for n in range(3, 7)], 16)
+    for data, levels in ((few_shot, [1, 8]), (groups, [4, 64])):
+        cost, tree = cheapest_layout(data, size)
+        assert list(map(len, tree.levels)) == levels
+        assert cost < 0.5 * padded_cost(data, size)
     same = [(np.arange(n, n + 30) % 11, np.arange(20) % 11) for n in range(8)]
-    assert cheapest_tree(same, size) is None
-    for data in (few_shot, groups):
-        assert tree_cost(cheapest_tree(data, size), size) < 0.5 * padded_cost(data, size)
+    assert cheapest_layout(same, size) == (padded_cost(same, size), None)
 
 
 @pytest.mark.parametrize(
@@ -173,14 +167,7 @@ def test_a_model_for_which_trees_are_not_exact_is_padded_and_says_so_once(change
     assert caplog.text.count(said) == 1
 
 
-def test_the_saved_model_names_no_attention_of_ours(tmp_path: Any) -> None:
-    model = make_model(11)
-    assert use_tree_attention(model)
-    model.save_pretrained(tmp_path)
-    assert NAME not in (tmp_path / "config.json").read_text()
-
-
-def test_generating_with_the_same_model_still_works() -> None:
+def test_a_model_still_generates_and_is_saved_without_an_attention_of_ours(tmp_path: Any) -> None:
     model = make_model(11)
     prompt = torch.tensor([[0, 3, 5], [2, 2, 4]])
     mask = torch.tensor([[1, 1, 1], [0, 0, 1]])
@@ -188,3 +175,5 @@ def test_generating_with_the_same_model_still_works() -> None:
     before = model.generate(prompt, **options)
     assert use_tree_attention(model)
     assert torch.equal(before, model.generate(prompt, **options))
+    model.save_pretrained(tmp_path)
+    assert NAME not in (tmp_path / "config.json").read_text()

@@ -1,7 +1,6 @@
 """Several processes compute what one computes, in float32 and in bfloat16: weights, metrics, checkpoints."""
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from transformers import LlamaForCausalLM
 
 from tests.conftest import make_model
@@ -67,13 +64,10 @@ def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
         return {name: weight.detach().clone() for name, weight in trainer.policy.model.named_parameters()}
 
 
-def case(folder: Path, loss: str, optimizer: Optimizer, parallel: str) -> tuple[Any, Any]:
-    trainer, records = train(folder, loss, optimizer, parallel)
-    return weights(trainer), records
-
-
-def cases(folder: Path, parallel: str) -> dict[tuple[str, Optimizer], tuple[Any, Any]]:
-    return {(loss, optimizer): case(folder, loss, optimizer, parallel) for loss, optimizer in CASES}
+def cases(folder: Path, parallel: str, some: Any = CASES) -> dict[tuple[str, Optimizer], tuple[Any, Any]]:
+    """The weights and records of each loss with an optimizer."""
+    made = {key: train(folder, *key, parallel) for key in some}
+    return {key: (weights(trainer), records) for key, (trainer, records) in made.items()}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -157,8 +151,8 @@ def two_machines(work: Any, *arguments: Any) -> Any:
 
 def test_parts_within_a_machine_compute_and_save_what_one_process_does(tmp_path, alone):
     key = ("agro", Optimizer.adafactor)
-    for final, _ in together(4, two_machines, case, tmp_path / key[0], *key, "hsdp"):
-        assert_same(final, alone[key][0])
+    for found in together(4, two_machines, cases, tmp_path / key[0], "hsdp", [key]):
+        assert_same(found[key][0], alone[key][0])
     folder = tmp_path / "saved"
     together(4, two_machines, saved, folder, Optimizer.adafactor, "hsdp")
     (checkpoint,) = folder.iterdir()
@@ -212,38 +206,21 @@ def test_each_process_may_use_the_whole_model_between_updates(tmp_path, alone, p
 # ---- in bfloat16
 
 
-def step_in_bfloat16(folder: Path, parallel: str, lr: float) -> tuple[Any, Any, dict[str, int]]:
-    """Weights before and after a step whose forward pass is bfloat16, and the bytes that were gathered in it."""
+def step_in_bfloat16(folder: Path, parallel: str, lr: float) -> tuple[Any, Any]:
+    """Weights before and after a step whose forward pass is bfloat16."""
     ours = policy()
     ours.compute = torch.bfloat16
     examples = make_examples(ours, TOPR)
     config = optim(name=Optimizer.adafactor, micro_batch_size=8, lr=lr)
     trainer = Trainer(ours, TOPR, None, config, folder, parallelize(ours, parallel))
     before = weights(trainer)
-    with Gathered() as gathered:
-        trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
-    return before, weights(trainer), dict(gathered.bytes)
+    trainer.update(examples, np.arange(8), 1, expect_unit_ratio=True)
+    return before, weights(trainer)
 
 
-class Gathered(TorchDispatchMode):
-    """Counts the bytes that collectives give, by the type of their numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if function.namespace == "c10d":
-            name = "gather" if "gather" in function._opname else "sum"
-            for tensor in tree_leaves(args[0]):
-                if isinstance(tensor, torch.Tensor):
-                    self.bytes[f"{name} {str(tensor.dtype).removeprefix('torch.')}"] += tensor.nbytes
-        return function(*args, **(kwargs or {}))
-
-
-def test_in_bfloat16_sharded_blocks_are_gathered_at_half_the_bytes_and_float32_weights_move(tmp_path: Path) -> None:
-    (before, after, moved), *_ = together(2, step_in_bfloat16, tmp_path / "fsdp", "fsdp", 5e-7)
-    (start, alone, _), *_ = together(2, step_in_bfloat16, tmp_path / "ddp", "ddp", 5e-7)
+def test_in_bfloat16_float32_weights_move(tmp_path: Path) -> None:
+    (before, after), *_ = together(2, step_in_bfloat16, tmp_path / "fsdp", "fsdp", 5e-7)
+    (start, alone), *_ = together(2, step_in_bfloat16, tmp_path / "ddp", "ddp", 5e-7)
     for name, weight in before.items():
         assert torch.equal(weight, start[name])
         assert after[name].dtype is torch.float32
@@ -251,9 +228,3 @@ def test_in_bfloat16_sharded_blocks_are_gathered_at_half_the_bytes_and_float32_w
         assert float((step != 0).float().mean()) > 0.5, name
         assert float(((weight.bfloat16() + step.bfloat16()) == weight.bfloat16()).float().mean()) > 0.9
         assert float((step - other).norm() / other.norm()) < 0.3, name  # rounded in another order
-    blocks = sum(weight.numel() for name, weight in before.items() if ".layers." in name)
-    rest = sum(weight.numel() for weight in before.values()) - blocks
-    assert moved["gather bfloat16"] == 2 * 2 * blocks  # forward and backward, of 2 bytes
-    assert 4 * rest <= moved["gather float32"] < 5 * rest  # embeddings, last norm, output layer
-    assert moved["sum float32"] >= 4 * (blocks + rest) / 2  # each process has the sums of its half
-    assert not any(name.startswith("sum bfloat16") for name in moved)

@@ -49,7 +49,7 @@ def test_weights_that_are_not_trained_get_no_gradient() -> None:
 
 def test_scores_take_them_on_a_gpu(small_model, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [([1, 2, 3], [4, 5]), ([3], [2, 2, 6])]
-    inputs = logprobs.collate([(np.array(a), np.array(b)) for a, b in pairs], torch.device("cpu"))
+    inputs = logprobs.Inputs([(np.array(a), np.array(b)) for a, b in pairs], torch.device("cpu"))
 
     def scored() -> tuple[torch.Tensor, torch.Tensor]:
         logp = logprobs.score_tokens(small_model, inputs).logp

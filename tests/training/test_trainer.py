@@ -51,21 +51,24 @@ def optim(**changes: Any) -> OptimConfig:
     )
 
 
-def make_examples(policy: Any, loss: Any, problems: int = 6) -> Examples:
-    """Random completions of random prompts, a third of them called correct."""
+def make_examples(
+    policy: Any, loss: Any, problems: int = 6, prompt: Any = (1, 7), completion: Any = (1, 9), correct: Any = None
+) -> Examples:
+    """Random completions of random prompts, of lengths between two numbers, a third of them called correct."""
     rng = np.random.default_rng(0)
-    prompts = [rng.integers(3, 11, rng.integers(1, 7)).astype(np.int32) for _ in range(problems)]
+    prompts = [rng.integers(3, 11, rng.integers(*prompt)).astype(np.int32) for _ in range(problems)]
     rows = problems * N
+    tokens = [rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]
     columns = pa.table(
         {
-            "tokens": pa.array([rng.integers(3, 11, rng.integers(1, 9)) for _ in range(rows)], pa.list_(pa.int32())),
+            "tokens": pa.array(tokens, pa.list_(pa.int32())),
             "finish": pa.array(["stop"] * rows),
             "problem": pa.array(np.repeat(np.arange(problems), N), pa.int32()),
             "sample": pa.array(np.tile(np.arange(N), problems), pa.int16()),
         }
     )
     rollouts = Rollouts("", columns, prompts, [0, rows], 0)
-    candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0)
+    candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0 if correct is None else correct)
     config = ComposeConfig(pairs_per_problem=16)
     training_set = build_training_set(
         candidates, -1.0, config, unit_of(loss.needs), seed=0, iteration=1, baseline=None, effective=None
@@ -155,22 +158,11 @@ def test_signals_are_computed_over_the_global_batch_whatever_the_loss_needs(made
     ("completion", "whole"), [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
 )
 def test_completions_of_a_problem_stay_together_where_that_costs_less(make_policy, completion, whole):
-    rng = np.random.default_rng(0)
-    rows = 8 * N
-    prompts = [rng.integers(3, 11, 30).astype(np.int32) for _ in range(8)]
-    columns = pa.table(
-        {
-            "tokens": pa.array([rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]),
-            "problem": pa.array(np.repeat(np.arange(8), N), pa.int32()),
-        }
-    )
     policy = make_policy(make_model(11, hidden_size=128, intermediate_size=256))  # as large as the shipped one's layers
-    examples = dataclasses.replace(
-        make_examples(policy, TOPR, problems=8), rollouts=Rollouts("", columns, prompts, [0, rows], 0)
-    )
+    examples = make_examples(policy, TOPR, 8, (30, 31), completion)
     chosen = examples.training_set.order(0, 1, 0)
     parts = micro_batches(policy.model, examples, chosen, N)
-    assert sorted(np.concatenate([part.positions for part in parts])) == list(range(rows))
+    assert sorted(np.concatenate([part.positions for part in parts])) == list(range(8 * N))
     problems = [set(examples.problems(chosen[part.positions])) for part in parts]
     assert (max(map(len, problems)) == 1) == whole
     lengths = [[examples.length(example) for example in chosen[part.positions]] for part in parts]
@@ -235,13 +227,12 @@ def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(tmp_path: Path) -> N
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()  # its state now takes twice the room of the weights
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit in (size // 2, size + size // 2):  # while the weights are written, and while the optimizer's state is
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-        try:
-            with pytest.raises(TOPRError, match=r"cannot write .*step-00000002: the file would be larger"):
-                checkpoint.save(tmp_path, 2, model, optimizer, {"step": 2}, {})
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, before[1]))
+    try:
+        with pytest.raises(TOPRError, match=r"cannot write .*step-00000002: the file would be larger"):
+            checkpoint.save(tmp_path, 2, model, optimizer, {"step": 2}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
     found = checkpoint.load(tmp_path, model, optimizer)
     assert found is not None

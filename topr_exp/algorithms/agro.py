@@ -14,20 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
-from topr_exp.algorithms.base import (
-    Advantage,
-    advantage_of,
-    check_batch,
-    check_complete_groups,
-    check_range,
-    group_sums,
-    leave_one_out,
-    log_prob,
-    masked,
-    reduce_tokens,
-    signal,
-    token_ref_log_ratio,
-)
+from topr_exp.algorithms import base
+from topr_exp.algorithms.base import Advantage
 from topr_exp.types import LossOutput, TOPRError
 
 if TYPE_CHECKING:
@@ -70,10 +58,7 @@ class AGRO:
     AGRO (arXiv 2503.19612), Equation 4: −1/β times the gradient of the pairwise unbiased estimate of ½ Var(S).
     `estimator` replaces Δ_i ∇logπ(y_i) inside g; other than vanilla it needs on-policy samples.
 
-    Arguments: logp, ref_logp [B, T]; reward [B] (1 / 0 in the paper); group [B]; vocab_kl [B, T] with gradient for
-    exact_one_step. Signals: advantage S_i − S̄_−i. Metrics: advantage, ref_log_ratio Δ (its mean over samples of π is
-    KL(π‖π_ref)).
-    Errors: ValueError unless 0 < β < ∞; TOPRError for a group of one or an incomplete one.
+    Signals: advantage S_i − S̄_−i. Metrics: advantage, ref_log_ratio Δ (its mean over samples of π is KL(π‖π_ref)).
     """
 
     name: str
@@ -85,7 +70,7 @@ class AGRO:
     rewards: ClassVar[str] = "zero_one"
 
     def __post_init__(self) -> None:
-        check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
+        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -97,22 +82,22 @@ class AGRO:
         return frozenset(needs)
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        check_batch(batch, "ref_logp", "group")
-        check_complete_groups(batch, self.name)
-        regularized = batch.reward - self.beta * token_ref_log_ratio(batch).sum(1).detach()
-        return {"advantage": leave_one_out(batch, regularized)}
+        base.check_batch(batch, "ref_logp", "group")
+        base.check_complete_groups(batch, self.name)
+        regularized = batch.reward - self.beta * base.token_ref_log_ratio(batch).sum(1).detach()
+        return {"advantage": base.leave_one_out(batch, regularized)}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        check_batch(batch, "ref_logp")
-        advantage = signal(batch, "advantage")
-        log_ratio = token_ref_log_ratio(batch).sum(1).detach()
+        base.check_batch(batch, "ref_logp")
+        advantage = base.signal(batch, "advantage")
+        log_ratio = base.token_ref_log_ratio(batch).sum(1).detach()
         if self.estimator is Estimator.vanilla:
-            direction = advantage * log_prob(batch)
+            direction = advantage * base.log_prob(batch)
         else:
             without_own = advantage + self.beta * log_ratio
-            direction = without_own * log_prob(batch) - self.beta * half_square(batch, self.estimator)
+            direction = without_own * base.log_prob(batch) - self.beta * half_square(batch, self.estimator)
         metrics = {"advantage": advantage, "ref_log_ratio": log_ratio}
-        return LossOutput(reduce_tokens(-direction, batch, self.length_normalize), metrics)
+        return LossOutput(base.reduce_tokens(-direction, batch, self.length_normalize), metrics)
 
 
 @dataclass(frozen=True)
@@ -124,8 +109,7 @@ class AGROOnPolicy(AGRO):
     AGRO (arXiv 2503.19612), Equation 6, b_i = 0. Its expectation over n samples of π is exactly −(1/β) ∇½ Var_π(S)
     (Proposition 4), also with `square_baseline=others_variance` (ours), not with leave_one_out (the paper's).
 
-    Arguments, metrics as for AGRO. Signals: advantage, square (S_i − S̄_−i)² − b_i.
-    Errors: as for AGRO; TOPRError for square_baseline=others_variance with groups of two.
+    Signals: advantage, square (S_i − S̄_−i)² − b_i.
     """
 
     square_baseline: SquareBaseline
@@ -138,25 +122,25 @@ class AGROOnPolicy(AGRO):
         advantage = super().signals(batch)["advantage"]
         square = advantage.square()
         if self.square_baseline is SquareBaseline.leave_one_out:
-            square = leave_one_out(batch, square)
+            square = base.leave_one_out(batch, square)
         elif self.square_baseline is SquareBaseline.others_variance:
             square = square - self._others_variance(batch, advantage)
         return {"advantage": advantage, "square": square}
 
     def __call__(self, batch: Batch) -> LossOutput:
         output = super().__call__(batch)
-        square = signal(batch, "square")
-        term = square / (2 * self.beta) * log_prob(batch)
-        loss = output.loss + reduce_tokens(term, batch, self.length_normalize)
+        square = base.signal(batch, "square")
+        term = square / (2 * self.beta) * base.log_prob(batch)
+        loss = output.loss + base.reduce_tokens(term, batch, self.length_normalize)
         return LossOutput(loss, {**output.metrics, "square": square})
 
     def _others_variance(self, batch: Batch, advantage: Tensor) -> Tensor:
         """n/(n−1) times the unbiased variance of the others' S, from S_i − S̄_−i = n/(n−1) (S_i − S̄)."""
-        n, _ = group_sums(batch, advantage)
+        n, _ = base.group_sums(batch, advantage)
         if bool((n < 3).any()):
             raise TOPRError(f"algo={self.name}: square_baseline=others_variance needs at least 3 responses to a prompt")
         centered = advantage * (n - 1) / n  # S_i − S̄: it sums to 0 over the group
-        _, total = group_sums(batch, centered.square())
+        _, total = base.group_sums(batch, centered.square())
         others = total - centered.square() - centered.square() / (n - 1)  # Σ_j≠i (S_j − S̄_−i)²
         return n / (n - 1) * others / (n - 2)
 
@@ -172,9 +156,7 @@ class RLOO:
     On-policy, π = μ, it is the same as AGRO and in expectation the gradient of E[r] − β KL(π‖π_ref). β = 0 is plain
     RLOO: it needs no reference and takes r̄_−i from all n responses.
 
-    Arguments: logp, mu_logp, ref_logp [B, T]; reward [B]; group [B], or group_mean, group_size [B] for β = 0.
     Signals (β > 0): advantage S_i − S̄_−i. Metrics: advantage.
-    Errors: ValueError unless 0 ≤ β < ∞; TOPRError for a group of one or, with β > 0, an incomplete one.
     """
 
     name: str
@@ -185,7 +167,7 @@ class RLOO:
     rewards: ClassVar[str] = "zero_one"
 
     def __post_init__(self) -> None:
-        check_range("beta", self.beta, "at least 0 and finite", 0 <= self.beta < math.inf)
+        base.check_range("beta", self.beta, "at least 0 and finite", 0 <= self.beta < math.inf)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -196,17 +178,19 @@ class RLOO:
         return None if self.beta == 0 else self._signals
 
     def _signals(self, batch: Batch) -> dict[str, Tensor]:
-        check_batch(batch, "ref_logp", "group")
-        check_complete_groups(batch, self.name)
+        base.check_batch(batch, "ref_logp", "group")
+        base.check_complete_groups(batch, self.name)
         assert batch.ref_logp is not None
-        penalty = masked(batch.mu_logp - batch.ref_logp, batch).sum(1)
-        return {"advantage": leave_one_out(batch, batch.reward - self.beta * penalty)}
+        penalty = base.masked(batch.mu_logp - batch.ref_logp, batch).sum(1)
+        return {"advantage": base.leave_one_out(batch, batch.reward - self.beta * penalty)}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        check_batch(batch)
-        plain = self.beta == 0
-        advantage = advantage_of(batch, Advantage.leave_one_out, self.name) if plain else signal(batch, "advantage")
-        loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
+        base.check_batch(batch)
+        if self.beta == 0:
+            advantage = base.advantage_of(batch, Advantage.leave_one_out, self.name)
+        else:
+            advantage = base.signal(batch, "advantage")
+        loss = base.reduce_tokens(-advantage * base.log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage})
 
 
@@ -219,9 +203,7 @@ class KLPG:
     AGRO (arXiv 2503.19612), Section 8.2. The KL is summed over the vocabulary, prefixes are constants; so it is not
     the gradient of the sequence KL, not even on-policy.
 
-    Arguments: logp [B, T]; vocab_kl [B, T] with gradient; reward, group_mean, group_size [B]. Metrics: advantage,
-    vocab_kl Σ_t KL.
-    Errors: ValueError unless 0 < β < ∞; TOPRError for a group of one.
+    Metrics: advantage, vocab_kl Σ_t KL.
     """
 
     name: str
@@ -233,25 +215,25 @@ class KLPG:
     rewards: ClassVar[str] = "zero_one"
 
     def __post_init__(self) -> None:
-        check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
+        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = advantage_of(batch, Advantage.leave_one_out, self.name)
+        advantage = base.advantage_of(batch, Advantage.leave_one_out, self.name)
         kl = _vocab_kl(batch).sum(1)
-        loss = reduce_tokens(self.beta * kl - advantage * log_prob(batch), batch, self.length_normalize)
+        loss = base.reduce_tokens(self.beta * kl - advantage * base.log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage, "vocab_kl": kl.detach()})
 
 
 def half_square(batch: Batch, estimator: Estimator) -> Tensor:
     """A function [B] whose gradient is the estimate of ∇½Δ² (AGRO, Section 6); its value means nothing."""
-    delta = token_ref_log_ratio(batch).detach()
+    delta = base.token_ref_log_ratio(batch).detach()
     if estimator is Estimator.vanilla:
-        return delta.sum(1) * log_prob(batch)
+        return delta.sum(1) * base.log_prob(batch)
     if estimator is Estimator.future_only:
-        return (_from_here(delta) * masked(batch.logp, batch)).sum(1)
+        return (_from_here(delta) * base.masked(batch.logp, batch)).sum(1)
     kl = _vocab_kl(batch)
     later = _from_here(kl.detach()) - kl.detach()
-    return (later * masked(batch.logp, batch) + kl).sum(1)
+    return (later * base.masked(batch.logp, batch) + kl).sum(1)
 
 
 def _from_here(values: Tensor) -> Tensor:
@@ -261,4 +243,4 @@ def _from_here(values: Tensor) -> Tensor:
 
 def _vocab_kl(batch: Batch) -> Tensor:
     assert batch.vocab_kl is not None, "this loss needs Batch.vocab_kl"
-    return masked(batch.vocab_kl, batch)
+    return base.masked(batch.vocab_kl, batch)

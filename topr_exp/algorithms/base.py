@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Example = TypeVar("Example", contravariant=True)
 
+BY_TOKEN = ("mu_logp", "mask", "ref_logp", "vocab_kl")  # fields of a batch that are [B, T]
+BY_RESPONSE = ("reward", "positive", "group", "group_mean", "group_std", "group_size", "sample")  # that are [B]
 STD_OFFSET = 1e-4  # keeps (r − r̄) / std finite where all rewards of a group are equal
 
 NEEDS = {
@@ -79,23 +81,19 @@ class OfGroup:
 
 def check_batch(batch: Batch, *extra: str) -> None:
     """Assert the shapes and dtypes of a batch and that the optional fields named in `extra` are there."""
-    logp = batch.logp
-    assert logp.ndim == 2, f"logp must be [B, T]; got {tuple(logp.shape)}"
-    assert str(logp.dtype) in ("torch.float32", "torch.float64"), f"logp must be float32 or float64; got {logp.dtype}"
-    assert str(batch.mask.dtype) == "torch.bool", f"mask must be bool; got {batch.mask.dtype}"
-    assert str(batch.positive.dtype) == "torch.bool", f"positive must be bool; got {batch.positive.dtype}"
-    for field in ("mu_logp", "mask", *(f for f in ("ref_logp", "vocab_kl") if getattr(batch, f) is not None)):
-        shape = getattr(batch, field).shape
-        assert shape == logp.shape, f"{field} must be {tuple(logp.shape)} like logp; got {tuple(shape)}"
-    if batch.group_rewards is not None:
-        shape = batch.group_rewards.shape
-        assert tuple(shape) == (len(logp), shape[-1]), f"group_rewards must be [{len(logp)}, n]; got {tuple(shape)}"
-    per_sample = ("group", "group_mean", "group_std", "group_size", "sample")
-    for field in ("reward", "positive", *(f for f in per_sample if getattr(batch, f) is not None)):
-        shape = getattr(batch, field).shape
-        assert shape == logp.shape[:1], f"{field} must be {tuple(logp.shape[:1])}; got {tuple(shape)}"
-    for field in extra:
-        assert getattr(batch, field) is not None, f"this loss needs Batch.{field}"
+    shape, dtype = batch.logp.shape, batch.logp.dtype
+    assert len(shape) == 2, f"logp must be [B, T]; got {tuple(shape)}"
+    assert str(dtype) in ("torch.float32", "torch.float64"), f"logp must be float32 or float64; got {dtype}"
+    for name in ("mask", "positive"):
+        assert str(getattr(batch, name).dtype) == "torch.bool", f"{name} must be bool"
+    for names, count in ((BY_TOKEN, 2), (BY_RESPONSE, 1)):
+        for name in names:
+            value = getattr(batch, name)
+            assert value is None or value.shape[:2] == shape[:count], f"{name} must be {tuple(shape[:count])}"
+    rewards = batch.group_rewards
+    assert rewards is None or (rewards.ndim, len(rewards)) == (2, len(batch.logp)), "group_rewards must be [B, n]"
+    for name in extra:
+        assert getattr(batch, name) is not None, f"this loss needs Batch.{name}"
 
 
 def signal(batch: Batch, key: str) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from topr_exp.algorithms.base import check_batch, check_range, log_ratio
+from topr_exp.algorithms import base
 from topr_exp.types import LossOutput
 
 if TYPE_CHECKING:
@@ -21,9 +21,8 @@ class DPO:
     TOPR (arXiv 2503.14286), Section 2.4; Rafailov et al. (arXiv 2305.18290), Equation 7, with μ as the reference. Not
     divided by length.
 
-    Arguments: chosen (y_w) and rejected (y_l), two batches of B rows, each padded to its own T. Metrics: the margin
-    β[Δ(y_w) − Δ(y_l)], whether it is positive, both log-ratios. Gradient: −β σ(−margin) [∇logπ(y_w) − ∇logπ(y_l)].
-    Errors: ValueError unless 0 < β < ∞.
+    Metrics: the margin β[Δ(y_w) − Δ(y_l)], whether it is positive, both log-ratios. Gradient: −β σ(−margin) [∇logπ(y_w)
+    − ∇logπ(y_l)].
     """
 
     name: str
@@ -33,15 +32,15 @@ class DPO:
     uses_baseline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < float("inf"))
+        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < float("inf"))
 
     def __call__(self, batch: PairBatch) -> LossOutput:
         from torch.nn.functional import logsigmoid
 
-        check_batch(batch.chosen)
-        check_batch(batch.rejected)
+        base.check_batch(batch.chosen)
+        base.check_batch(batch.rejected)
         assert len(batch.chosen.logp) == len(batch.rejected.logp), "chosen and rejected must have as many rows"
-        chosen, rejected = log_ratio(batch.chosen), log_ratio(batch.rejected)
+        chosen, rejected = base.log_ratio(batch.chosen), base.log_ratio(batch.rejected)
         margin = self.beta * (chosen - rejected)
         metrics = {
             "margin": margin.detach(),

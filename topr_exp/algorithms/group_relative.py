@@ -11,26 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from topr_exp.algorithms.base import (
-    Advantage,
-    OfGroup,
-    advantage_of,
-    check_batch,
-    check_clip_range,
-    check_complete_groups,
-    check_mask_threshold,
-    check_range,
-    clipped_objective,
-    group_sums,
-    log_prob,
-    log_ratio,
-    masked,
-    off_policy,
-    reduce_tokens,
-    share_of_tokens,
-    signal,
-    token_log_ratio,
-)
+from topr_exp.algorithms import base
+from topr_exp.algorithms.base import Advantage, OfGroup
 from topr_exp.types import LossOutput
 
 if TYPE_CHECKING:
@@ -50,9 +32,7 @@ class GRPO(OfGroup):
     which the YAML sets for every loss of this file). `off_policy_mask=0.5` leaves out responses with A < 0 whose mean
     of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
 
-    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_std, group_size [B]. Metrics: advantage, clipped; with a
-    mask also masked.
-    Errors: ValueError unless 0 < ε_low ≤ 1, ε_high > 0 and the mask's threshold > 0; TOPRError for a group of one.
+    Metrics: advantage, clipped; with a mask also masked.
     """
 
     name: str
@@ -63,19 +43,21 @@ class GRPO(OfGroup):
     off_policy_mask: float | None = None
 
     def __post_init__(self) -> None:
-        check_clip_range(self.eps_low, self.eps_high)
-        check_mask_threshold(self.off_policy_mask)
+        base.check_clip_range(self.eps_low, self.eps_high)
+        base.check_mask_threshold(self.off_policy_mask)
 
     def __call__(self, batch: Batch) -> LossOutput:
         kind = Advantage.group_std if self.normalize_std else Advantage.group
-        advantage = advantage_of(batch, kind, self.name)
-        objective, clipped = clipped_objective(token_log_ratio(batch), advantage[:, None], self.eps_low, self.eps_high)
-        dropped = off_policy(advantage, batch, self.off_policy_mask)
-        total = masked(objective, batch).sum(1).masked_fill(dropped, 0.0)
-        metrics = {"advantage": advantage, "clipped": share_of_tokens(clipped, batch)}
+        advantage = base.advantage_of(batch, kind, self.name)
+        objective, clipped = base.clipped_objective(
+            base.token_log_ratio(batch), advantage[:, None], self.eps_low, self.eps_high
+        )
+        dropped = base.off_policy(advantage, batch, self.off_policy_mask)
+        total = base.masked(objective, batch).sum(1).masked_fill(dropped, 0.0)
+        metrics = {"advantage": advantage, "clipped": base.share_of_tokens(clipped, batch)}
         if self.off_policy_mask is not None:
             metrics["masked"] = dropped.to(total.dtype)
-        return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
+        return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
 
 
 @dataclass(frozen=True)
@@ -86,8 +68,7 @@ class OPMD(OfGroup):
 
     Kimi Team (arXiv 2501.12599), Section 2.3.2; as a regularised loss in arXiv 2509.24203.
 
-    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_size [B]. Metrics: advantage.
-    Gradient: −(r − r̄ − τΔ) ∇logπ. Errors: ValueError unless 0 ≤ τ < ∞; TOPRError for a group of one.
+    Metrics: advantage. Gradient: −(r − r̄ − τΔ) ∇logπ.
     """
 
     name: str
@@ -95,12 +76,12 @@ class OPMD(OfGroup):
     length_normalize: bool
 
     def __post_init__(self) -> None:
-        check_range("tau", self.tau, "at least 0 and finite", 0 <= self.tau < math.inf)
+        base.check_range("tau", self.tau, "at least 0 and finite", 0 <= self.tau < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = advantage_of(batch, Advantage.group, self.name)
-        loss = self.tau / 2 * log_ratio(batch).square() - advantage * log_prob(batch)
-        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), {"advantage": advantage})
+        advantage = base.advantage_of(batch, Advantage.group, self.name)
+        loss = self.tau / 2 * base.log_ratio(batch).square() - advantage * base.log_prob(batch)
+        return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), {"advantage": advantage})
 
 
 @dataclass(frozen=True)
@@ -111,9 +92,6 @@ class AsymRE(OfGroup):
 
     Arnal et al. (arXiv 2506.20520); as a regularised loss in arXiv 2509.24203. δV < 0 leans on the positives; unlike
     the constant baseline c it is relative to each prompt's mean.
-
-    Arguments: logp [B, T]; reward, group_mean, group_size [B]. Metrics: advantage.
-    Errors: ValueError unless δV is finite; TOPRError for a group of one.
     """
 
     name: str
@@ -121,11 +99,11 @@ class AsymRE(OfGroup):
     length_normalize: bool
 
     def __post_init__(self) -> None:
-        check_range("delta_v", self.delta_v, "finite", math.isfinite(self.delta_v))
+        base.check_range("delta_v", self.delta_v, "finite", math.isfinite(self.delta_v))
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = advantage_of(batch, Advantage.group, self.name) - self.delta_v
-        loss = reduce_tokens(-advantage * log_prob(batch), batch, self.length_normalize)
+        advantage = base.advantage_of(batch, Advantage.group, self.name) - self.delta_v
+        loss = base.reduce_tokens(-advantage * base.log_prob(batch), batch, self.length_normalize)
         return LossOutput(loss, {"advantage": advantage})
 
 
@@ -140,9 +118,7 @@ class REC:
     choice, and the same one whatever the order of the batch); r̄ is the mean of what is kept, dropped samples have
     loss 0 and stay in the count. With infinite ε and `drop=true` it is RED-Drop.
 
-    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_size [B]; for `drop` group, sample, positive [B].
     Signals (`drop`): advantage. Metrics: advantage, clipped; for `drop` also kept.
-    Errors: ValueError unless ε_low > 0 and ε_high > 0; TOPRError for a group of one or, with `drop`, an incomplete one.
     """
 
     name: str
@@ -154,8 +130,8 @@ class REC:
     uses_baseline: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_range("eps_low", self.eps_low, "above 0", self.eps_low > 0)
-        check_range("eps_high", self.eps_high, "above 0", self.eps_high > 0)
+        base.check_range("eps_low", self.eps_low, "above 0", self.eps_low > 0)
+        base.check_range("eps_high", self.eps_high, "above 0", self.eps_high > 0)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -166,30 +142,32 @@ class REC:
         return self._signals if self.drop else None
 
     def _signals(self, batch: Batch) -> dict[str, Tensor]:
-        check_batch(batch, "group", "sample")
-        check_complete_groups(batch, self.name)
+        base.check_batch(batch, "group", "sample")
+        base.check_complete_groups(batch, self.name)
         keep = self._kept(batch).to(batch.reward.dtype)
-        _, count = group_sums(batch, keep)
-        _, total = group_sums(batch, keep * batch.reward)
+        _, count = base.group_sums(batch, keep)
+        _, total = base.group_sums(batch, keep * batch.reward)
         return {"advantage": keep * (batch.reward - total / count.clamp(min=1)), "kept": keep}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        check_batch(batch)
-        advantage = signal(batch, "advantage") if self.drop else advantage_of(batch, Advantage.group, self.name)
-        delta, sign = token_log_ratio(batch).detach(), advantage[:, None]
+        base.check_batch(batch)
+        advantage = (
+            base.signal(batch, "advantage") if self.drop else base.advantage_of(batch, Advantage.group, self.name)
+        )
+        delta, sign = base.token_log_ratio(batch).detach(), advantage[:, None]
         low = math.log(1 - self.eps_low) if self.eps_low < 1 else -math.inf
         inside = ((sign >= 0) & (delta <= math.log1p(self.eps_high))) | ((sign <= 0) & (delta >= low))
-        total = advantage * masked(batch.logp.where(inside, 0.0), batch).sum(1)
-        metrics = {"advantage": advantage, "clipped": share_of_tokens(~inside, batch)}
+        total = advantage * base.masked(batch.logp.where(inside, 0.0), batch).sum(1)
+        metrics = {"advantage": advantage, "clipped": base.share_of_tokens(~inside, batch)}
         if self.drop:
-            metrics["kept"] = signal(batch, "kept")
-        return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
+            metrics["kept"] = base.signal(batch, "kept")
+        return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
 
     def _kept(self, batch: Batch) -> Tensor:
         """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""
         assert batch.group is not None
         assert batch.sample is not None
-        _, positives = group_sums(batch, batch.positive.to(batch.reward.dtype))
+        _, positives = base.group_sums(batch, batch.positive.to(batch.reward.dtype))
         same_group = batch.group[:, None] == batch.group[None, :]
         before = same_group & (batch.sample[None, :] < batch.sample[:, None]) & ~batch.positive[None, :]
         return batch.positive | (before.sum(1) < positives)

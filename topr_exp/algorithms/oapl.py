@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
-from topr_exp.algorithms.base import (
-    check_batch,
-    check_group_size,
-    check_range,
-    log_ratio,
-    token_ref_log_ratio,
-)
+from topr_exp.algorithms import base
 from topr_exp.types import LossOutput
 
 if TYPE_CHECKING:
@@ -39,10 +33,8 @@ class OAPL:
     The mean is over all n responses to the prompt, also those that are not trained on; A*-PO's are from π_ref, here
     they are from μ, which is the same in a first iteration. Not divided by T.
 
-    Arguments: logp, mu_logp or ref_logp [B, T]; reward, group_size [B]; group_rewards [B, n]. Metrics: advantage
-    r − V*, residual. Gradient: 2 (β log π/π_ref − (r − V*)) β ∇logπ, at π = π_ref that of REINFORCE with r − V*, times
-    2β.
-    Errors: ValueError unless β and β_value are above 0 and finite; TOPRError for a group of one.
+    Metrics: advantage r − V*, residual. Gradient: 2 (β log π/π_ref − (r − V*)) β ∇logπ, at π = π_ref that of REINFORCE
+    with r − V*, times 2β.
     """
 
     name: str
@@ -58,21 +50,21 @@ class OAPL:
         return frozenset({"group_rewards"} if self.anchor is Anchor.mu else {"group_rewards", "ref_logp"})
 
     def __post_init__(self) -> None:
-        check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
-        check_range("beta_value", self.beta_value, "above 0 and finite", 0 < self.beta_value < math.inf)
+        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
+        base.check_range("beta_value", self.beta_value, "above 0 and finite", 0 < self.beta_value < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = batch.reward - self._value(batch)
-        delta = log_ratio(batch) if self.anchor is Anchor.mu else token_ref_log_ratio(batch).sum(1)
+        delta = base.log_ratio(batch) if self.anchor is Anchor.mu else base.token_ref_log_ratio(batch).sum(1)
         residual = self.beta * delta - advantage
         return LossOutput(residual.square(), {"advantage": advantage, "residual": residual.detach()})
 
     def _value(self, batch: Batch) -> Tensor:
         """V* of each response's prompt, [B]; exactly r where all n rewards are r."""
-        check_batch(batch, "group_rewards", "group_size")
+        base.check_batch(batch, "group_rewards", "group_size")
         assert batch.group_rewards is not None
         assert batch.group_size is not None
-        check_group_size(batch.group_size, self.name)
+        base.check_group_size(batch.group_size, self.name)
         best = batch.group_rewards.max(1).values
         total = ((batch.group_rewards - best[:, None]) / self.beta_value).exp().sum(1)
         return best + self.beta_value * (total / batch.group_size).log()

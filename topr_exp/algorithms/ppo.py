@@ -6,16 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
-from topr_exp.algorithms.base import (
-    check_batch,
-    check_clip_range,
-    clipped_objective,
-    log_ratio,
-    masked,
-    reduce_tokens,
-    share_of_tokens,
-    token_log_ratio,
-)
+from topr_exp.algorithms import base
 from topr_exp.types import LossOutput
 
 if TYPE_CHECKING:
@@ -38,8 +29,7 @@ class PPO:
     TOPR (arXiv 2503.14286), Equation 6; `ratio=token` is (1/T) Σ_t of the same with r_t. With ε_low = 1 and
     ε_high = ∞ nothing is clipped and the gradient is that of `is`.
 
-    Arguments: logp, mu_logp [B, T]; reward [B]; baseline. Gradient: r R ∇logπ / T, zero where clipped.
-    Errors: ValueError unless 0 < ε_low ≤ 1 and ε_high > 0.
+    Gradient: r R ∇logπ / T, zero where clipped.
     """
 
     name: str
@@ -52,17 +42,19 @@ class PPO:
     uses_baseline: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_clip_range(self.eps_low, self.eps_high)
+        base.check_clip_range(self.eps_low, self.eps_high)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        check_batch(batch)
+        base.check_batch(batch)
         reward = batch.reward - batch.baseline
         if self.ratio is Ratio.token:
-            objective, clipped = clipped_objective(token_log_ratio(batch), reward[:, None], self.eps_low, self.eps_high)
-            total = masked(objective, batch).sum(1)
-            share = share_of_tokens(clipped, batch)
+            objective, clipped = base.clipped_objective(
+                base.token_log_ratio(batch), reward[:, None], self.eps_low, self.eps_high
+            )
+            total = base.masked(objective, batch).sum(1)
+            share = base.share_of_tokens(clipped, batch)
         else:
-            total, clipped = clipped_objective(log_ratio(batch), reward, self.eps_low, self.eps_high)
+            total, clipped = base.clipped_objective(base.log_ratio(batch), reward, self.eps_low, self.eps_high)
             share = clipped.to(total.dtype)
-        loss = reduce_tokens(-total, batch, self.length_normalize)
+        loss = base.reduce_tokens(-total, batch, self.length_normalize)
         return LossOutput(loss, {"objective": total.detach(), "clipped": share})

@@ -7,20 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from topr_exp.algorithms.base import (
-    Advantage,
-    advantage_of,
-    check_batch,
-    check_range,
-    lengths,
-    log_prob,
-    log_ratio,
-    masked,
-    positive_side,
-    reduce_tokens,
-    share_of_tokens,
-    token_log_ratio,
-)
+from topr_exp.algorithms import base
+from topr_exp.algorithms.base import Advantage
 from topr_exp.types import LossOutput
 
 if TYPE_CHECKING:
@@ -52,9 +40,7 @@ class Tapered:
     logπ_t, what other frameworks call TOPR; `ratio=geometric` clips r^(1/T). `length_normalize=false` leaves 1/T out;
     the expected gradient is then that of −J in Equation 11.
 
-    Arguments: logp, mu_logp [B, T]; reward [B]; baseline, or group_mean, group_std, group_size [B]. Gradient: through
-    logp only, w is a constant. Errors: ValueError unless 0 ≤ a ≤ b ≤ ∞ (and a < ∞) for both signs; TOPRError for a
-    group of one where `advantage` is of the group.
+    Gradient: through logp only, w is a constant.
     """
 
     name: str
@@ -78,22 +64,22 @@ class Tapered:
     def __post_init__(self) -> None:
         for sign in ("pos", "neg"):
             a, b = getattr(self, f"a_{sign}"), getattr(self, f"b_{sign}")
-            check_range(f"a_{sign}", a, "at least 0 and finite", 0 <= a < math.inf)
-            check_range(f"b_{sign}", b, f"at least a_{sign} = {a}", b >= a)
+            base.check_range(f"a_{sign}", a, "at least 0 and finite", 0 <= a < math.inf)
+            base.check_range(f"b_{sign}", b, f"at least a_{sign} = {a}", b >= a)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        check_batch(batch)
-        advantage = advantage_of(batch, self.advantage, self.name)
+        base.check_batch(batch)
+        advantage = base.advantage_of(batch, self.advantage, self.name)
         delta = self._clipped_variable(batch).detach()
-        low, high = self._log_limits(positive_side(advantage, batch), delta)
+        low, high = self._log_limits(base.positive_side(advantage, batch), delta)
         weight = delta.clamp(low, high).exp()
         if self.ratio is Ratio.token:
-            total = masked(_times(weight, advantage[:, None]) * batch.logp, batch).sum(1)
+            total = base.masked(_times(weight, advantage[:, None]) * batch.logp, batch).sum(1)
         else:
-            total = _times(weight, advantage) * log_prob(batch)
+            total = _times(weight, advantage) * base.log_prob(batch)
 
         def mean(values: Tensor) -> Tensor:
-            return share_of_tokens(values, batch) if values.ndim == 2 else values
+            return base.share_of_tokens(values, batch) if values.ndim == 2 else values
 
         metrics = {
             "weight": mean(weight),
@@ -102,14 +88,14 @@ class Tapered:
         }
         if self.ratio is Ratio.sequence:
             metrics["objective"] = _times(taper(delta, low, high), advantage)
-        return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
+        return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
 
     def _clipped_variable(self, batch: Batch) -> Tensor:
         """The log of the ratio that is clipped: [B], or [B, T] for the token ratio."""
         if self.ratio is Ratio.token:
-            return token_log_ratio(batch)
-        delta = log_ratio(batch)
-        return delta / lengths(batch) if self.ratio is Ratio.geometric else delta
+            return base.token_log_ratio(batch)
+        delta = base.log_ratio(batch)
+        return delta / base.lengths(batch) if self.ratio is Ratio.geometric else delta
 
     def _log_limits(self, positive: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """log a and log b of each sample, in a shape that broadcasts against `delta`."""
@@ -125,8 +111,7 @@ def taper(delta: Tensor, log_a: Tensor, log_b: Tensor) -> Tensor:
     """The taper ρ(e^Δ, a, b): the ratio itself inside [a, b], beyond a limit its tangent in log space.
 
     ρ(x, a, b) = a (1 + log(x/a)) for x < a, b (1 + log(x/b)) for x > b, else x; 0 · (1 + log ·) := 0.
-    TOPR (arXiv 2503.14286), below Equation 11. Arguments: Δ, log a, log b of shapes that broadcast. Its gradient with
-    respect to Δ is clip(e^Δ, a, b).
+    TOPR (arXiv 2503.14286), below Equation 11. Its gradient with respect to Δ is clip(e^Δ, a, b).
     """
     limit = delta.clamp(log_a, log_b)
     weight = limit.exp()

@@ -10,25 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from topr_exp.algorithms.base import (
-    Advantage,
-    OfGroup,
-    advantage_of,
-    check_batch,
-    check_clip_range,
-    check_mask_threshold,
-    check_range,
-    clipped_objective,
-    lengths,
-    log_prob,
-    log_ratio,
-    masked,
-    off_policy,
-    reduce_tokens,
-    share_of_tokens,
-    signal,
-    token_log_ratio,
-)
+from topr_exp.algorithms import base
+from topr_exp.algorithms.base import Advantage, OfGroup
 from topr_exp.types import LossOutput
 
 if TYPE_CHECKING:
@@ -47,9 +30,7 @@ class GSPO(OfGroup):
 
     Zheng et al. (arXiv 2507.18071). `off_policy_mask` as in GRPO.
 
-    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_std, group_size [B]. Metrics: advantage, clipped; with a
-    mask also masked. Gradient: −s A ∇logπ / T, zero where clipped.
-    Errors: ValueError unless 0 < ε_low ≤ 1, ε_high > 0 and the mask's threshold > 0; TOPRError for a group of one.
+    Metrics: advantage, clipped; with a mask also masked. Gradient: −s A ∇logπ / T, zero where clipped.
     """
 
     name: str
@@ -58,14 +39,14 @@ class GSPO(OfGroup):
     off_policy_mask: float | None = None
 
     def __post_init__(self) -> None:
-        check_clip_range(self.eps_low, self.eps_high)
-        check_mask_threshold(self.off_policy_mask)
+        base.check_clip_range(self.eps_low, self.eps_high)
+        base.check_mask_threshold(self.off_policy_mask)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = advantage_of(batch, Advantage.group_std, self.name)
-        delta = log_ratio(batch) / lengths(batch)
-        objective, clipped = clipped_objective(delta, advantage, self.eps_low, self.eps_high)
-        dropped = off_policy(advantage, batch, self.off_policy_mask)
+        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        delta = base.log_ratio(batch) / base.lengths(batch)
+        objective, clipped = base.clipped_objective(delta, advantage, self.eps_low, self.eps_high)
+        dropped = base.off_policy(advantage, batch, self.off_policy_mask)
         metrics = {"advantage": advantage, "clipped": clipped.to(objective.dtype)}
         if self.off_policy_mask is not None:
             metrics["masked"] = dropped.to(objective.dtype)
@@ -80,9 +61,6 @@ class CISPO(OfGroup):
 
     MiniMax (arXiv 2506.13585), without a lower limit; ScaleRL (arXiv 2510.13786) for the cap, which is the largest
     ratio itself. Divided by the tokens of the batch (`optim.reduction=tokens`, which the YAML sets).
-
-    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_std, group_size [B]. Metrics: advantage, clipped.
-    Errors: ValueError unless cap > 0; TOPRError for a group of one.
     """
 
     name: str
@@ -90,14 +68,14 @@ class CISPO(OfGroup):
     length_normalize: bool
 
     def __post_init__(self) -> None:
-        check_range("cap", self.cap, "above 0", self.cap > 0)
+        base.check_range("cap", self.cap, "above 0", self.cap > 0)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = advantage_of(batch, Advantage.group_std, self.name)
-        delta, highest = token_log_ratio(batch).detach(), math.log(self.cap)
-        total = advantage * masked(delta.clamp(max=highest).exp() * batch.logp, batch).sum(1)
-        metrics = {"advantage": advantage, "clipped": share_of_tokens(delta > highest, batch)}
-        return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
+        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        delta, highest = base.token_log_ratio(batch).detach(), math.log(self.cap)
+        total = advantage * base.masked(delta.clamp(max=highest).exp() * batch.logp, batch).sum(1)
+        metrics = {"advantage": advantage, "clipped": base.share_of_tokens(delta > highest, batch)}
+        return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
 
 
 @dataclass(frozen=True)
@@ -109,8 +87,7 @@ class VESPO(OfGroup):
     arXiv 2602.10693; c1 and c2 by the sign of A, those of positives also at A = 0. Not divided by T (the authors' runs
     with that collapsed) but by the tokens of the batch, as in TRL, which also clamps Δ to [−18.4, 20].
 
-    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_size [B]. Metrics: advantage, weight φ.
-    Errors: ValueError unless c1 ≥ 0 and c2 > 0, finite; TOPRError for a group of one.
+    Metrics: advantage, weight φ.
     """
 
     name: str
@@ -123,18 +100,18 @@ class VESPO(OfGroup):
     def __post_init__(self) -> None:
         for sign in ("pos", "neg"):
             c1, c2 = getattr(self, f"c1_{sign}"), getattr(self, f"c2_{sign}")
-            check_range(f"c1_{sign}", c1, "at least 0 and finite", 0 <= c1 < math.inf)
-            check_range(f"c2_{sign}", c2, "above 0 and finite", 0 < c2 < math.inf)
+            base.check_range(f"c1_{sign}", c1, "at least 0 and finite", 0 <= c1 < math.inf)
+            base.check_range(f"c2_{sign}", c2, "above 0 and finite", 0 < c2 < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = advantage_of(batch, Advantage.group, self.name)
-        delta, positive = log_ratio(batch).detach(), advantage >= 0
+        advantage = base.advantage_of(batch, Advantage.group, self.name)
+        delta, positive = base.log_ratio(batch).detach(), advantage >= 0
         c1 = delta.new_full(delta.shape, self.c1_neg).masked_fill(positive, self.c1_pos)
         c2 = delta.new_full(delta.shape, self.c2_neg).masked_fill(positive, self.c2_pos)
         weight = (c1 * delta + c2 * (1 - delta.exp())).exp()
-        loss = -weight * advantage * log_prob(batch)
+        loss = -weight * advantage * base.log_prob(batch)
         metrics = {"advantage": advantage, "weight": weight}
-        return LossOutput(reduce_tokens(loss, batch, self.length_normalize), metrics)
+        return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), metrics)
 
 
 @dataclass(frozen=True)
@@ -146,9 +123,8 @@ class M2PO(OfGroup):
     Zheng et al. (arXiv 2510.01161). M = 0 for the tokens of the global batch with the largest δ_t², as few as leave the
     rest a mean of δ_t² below τ; equal ones go together. Divided by the tokens of the batch, dropped ones included.
 
-    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_std, group_size [B]. Signals: limit, the same for all:
-    tokens with δ_t² beyond it are dropped. Metrics: advantage, masked. Gradient: −A Σ_t M_t r_t ∇logπ_t.
-    Errors: ValueError unless τ > 0; TOPRError for a group of one.
+    Signals: limit, the same for all: tokens with δ_t² beyond it are dropped. Metrics: advantage, masked. Gradient: −A
+    Σ_t M_t r_t ∇logπ_t.
     """
 
     name: str
@@ -156,11 +132,11 @@ class M2PO(OfGroup):
     length_normalize: bool
 
     def __post_init__(self) -> None:
-        check_range("tau", self.tau, "above 0", self.tau > 0)
+        base.check_range("tau", self.tau, "above 0", self.tau > 0)
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
-        check_batch(batch)
-        square = token_log_ratio(batch).detach().square()[batch.mask].sort().values
+        base.check_batch(batch)
+        square = base.token_log_ratio(batch).detach().square()[batch.mask].sort().values
         below = square.cumsum(0) < self.tau * square.new_ones(len(square)).cumsum(0)
         kept, limit = int(below.sum()), square.new_tensor(math.inf)  # the means of the smallest only grow
         if kept < len(square):  # halfway, so that rounding in another batch doesn't move a token across
@@ -168,12 +144,12 @@ class M2PO(OfGroup):
         return {"limit": limit.expand(len(batch.reward))}
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = advantage_of(batch, Advantage.group_std, self.name)
-        delta = token_log_ratio(batch)
-        dropped = delta.detach().square() >= signal(batch, "limit")[:, None]
+        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        delta = base.token_log_ratio(batch)
+        dropped = delta.detach().square() >= base.signal(batch, "limit")[:, None]
         ratio = delta.masked_fill(dropped, 0.0).exp().masked_fill(dropped, 0.0)
-        loss = reduce_tokens(-advantage * masked(ratio, batch).sum(1), batch, self.length_normalize)
-        return LossOutput(loss, {"advantage": advantage, "masked": share_of_tokens(dropped, batch)})
+        loss = base.reduce_tokens(-advantage * base.masked(ratio, batch).sum(1), batch, self.length_normalize)
+        return LossOutput(loss, {"advantage": advantage, "masked": base.share_of_tokens(dropped, batch)})
 
 
 @dataclass(frozen=True)
@@ -184,9 +160,8 @@ class SAPO(OfGroup):
 
     arXiv 2511.20347. The gate's gradient is 1 at r_t = 1 and falls to both sides, the faster the larger τ.
 
-    Arguments: logp, mu_logp [B, T]; reward, group_mean, group_std, group_size [B]. Metrics: advantage, weight (the mean
-    over tokens of r_t times the gate's slope). Gradient: −(A/T) Σ_t 4 σ (1 − σ) r_t ∇logπ_t.
-    Errors: ValueError unless 0 < τ < ∞; TOPRError for a group of one.
+    Metrics: advantage, weight (the mean over tokens of r_t times the gate's slope). Gradient: −(A/T) Σ_t 4 σ (1 − σ)
+    r_t ∇logπ_t.
     """
 
     name: str
@@ -197,14 +172,14 @@ class SAPO(OfGroup):
     def __post_init__(self) -> None:
         for sign in ("pos", "neg"):
             tau = getattr(self, f"tau_{sign}")
-            check_range(f"tau_{sign}", tau, "above 0 and finite", 0 < tau < math.inf)
+            base.check_range(f"tau_{sign}", tau, "above 0 and finite", 0 < tau < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = advantage_of(batch, Advantage.group_std, self.name)
+        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
         tau = advantage.new_full(advantage.shape, self.tau_neg).masked_fill(advantage > 0, self.tau_pos)[:, None]
-        ratio = token_log_ratio(batch).clamp(max=SAPO_HIGHEST).exp()
+        ratio = base.token_log_ratio(batch).clamp(max=SAPO_HIGHEST).exp()
         gate = (tau * (ratio - 1)).sigmoid()
-        total = advantage * masked(4 / tau * gate, batch).sum(1)
+        total = advantage * base.masked(4 / tau * gate, batch).sum(1)
         slope = (4 * gate * (1 - gate) * ratio).detach()
-        metrics = {"advantage": advantage, "weight": share_of_tokens(slope, batch)}
-        return LossOutput(reduce_tokens(-total, batch, self.length_normalize), metrics)
+        metrics = {"advantage": advantage, "weight": base.share_of_tokens(slope, batch)}
+        return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -24,17 +24,9 @@ class Candidates:
     problem: NDArray[np.integer]  # [M] the problem's index
     positive: NDArray[np.bool_]  # [M] the verdict is correct
     truncated: NDArray[np.bool_] | None = None  # [M] cut off by the token limit
-    length: NDArray[np.integer] | None = None  # [M] sampled tokens
-    level: NDArray[np.integer] | None = None  # [M] the problem's difficulty, 0 where it has none
     duplicate: NDArray[np.bool_] | None = None  # [M] an earlier completion of the problem has the same tokens
     reward: NDArray[np.floating] | None = None  # [M] R0 where the grader gives numbers
     imported: NDArray[np.bool_] | None = None  # [M] made elsewhere, where others were sampled
-
-    def __post_init__(self) -> None:
-        assert np.issubdtype(self.problem.dtype, np.integer), self.problem.dtype
-        assert self.positive.dtype == np.bool_, self.positive.dtype
-        for column in (getattr(self, field.name) for field in fields(self)):
-            assert column is None or column.shape == (len(self.problem),), (column.shape, self.problem.shape)
 
 
 def repeated(problem: NDArray[np.integer], tokens: Iterable[NDArray[np.integer]]) -> NDArray[np.bool_]:
@@ -72,12 +64,7 @@ class GroupStatistics:
 
 
 def group_statistics(problem: NDArray[np.integer], reward: NDArray[np.floating]) -> GroupStatistics:
-    """Mean, standard deviation (n - 1) and number of the rewards of each completion's problem, and these themselves.
-
-    problem: [M] the problem's index, in any order.
-    reward: [M] R0.
-    """
-    assert problem.shape == reward.shape, (problem.shape, reward.shape)
+    """Mean, standard deviation (n - 1) and number of the rewards of each completion's problem, and these themselves."""
     _, group, size = np.unique(problem, return_inverse=True, return_counts=True)
     mean = np.bincount(group, weights=reward, minlength=len(size)) / size
     # About the mean, not E[r^2] - E[r]^2: equal rewards must give exactly 0.

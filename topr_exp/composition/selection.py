@@ -1,7 +1,7 @@
 """Which completions are trained on: uniform, positives, proportion, Anna Karenina, whole groups (TOPR, section 4).
 
 Everything here is a pure function of the candidates' columns, the settings, the seed and the iteration; the rows that
-come back are sorted, since the order of training is drawn elsewhere. Pairs for DPO are in `pairs`.
+come back are sorted, since the order of training is drawn elsewhere. Pairs for DPO are in `training_set`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.composition.candidates import Candidates, random_generator, solved_between
-from topr_exp.composition.description import Description, describe
-from topr_exp.config.groups import ComposeConfig, ComposeName, Duplicates
+from topr_exp.config.groups import ComposeConfig, ComposeName, Duplicates, Unit
 from topr_exp.types import TOPRError
 
 Rows = NDArray[np.int64]
 Words = tuple[str, str, str]  # the setting that asks for exact shares of two kinds of completions, and their names
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A composed set in numbers, ready for JSON."""
+
+    compose: str
+    unit: Unit
+    requested: int | None  # compose.n_examples
+    available: int  # the largest set that these candidates admit: completions, or pairs
+    n_train: int  # completions, or pairs, of the set
+    n_positive: int  # correct completions (of pairs: their chosen sides)
+    positive_share: float  # p
+    n_problems: int
+    n_truncated: int | None  # completions of the set that were cut off; None when it is not known
+    note: str | None  # one line for the user when the set is not what was asked, or has no correct completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +41,6 @@ class Selection:
 
     examples: Rows  # [N, 1], or [N, 2] (correct, incorrect) for pairs
     description: Description
-
-    @property
-    def rows(self) -> Rows:
-        """All of them: those of single completions, or the correct ones of the pairs, then the others."""
-        return self.examples.T.reshape(-1)
 
 
 def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
@@ -70,7 +80,7 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
         if n is not None and n <= len(firsts):
             note = f"compose.n_examples={n} leaves no room for incorrect completions: {len(firsts)} problems are solved"
     chosen.sort()
-    return Selection(chosen[:, None], describe(candidates, chosen, config, "examples", len(chosen), available, note))
+    return describe(candidates, chosen[:, None], config, "examples", available, note)
 
 
 def select_mix(
@@ -95,8 +105,6 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     A problem with a single completion is left out: group baselines need two.
     Raises TOPRError when no problem fits.
     """
-    assert config.name is ComposeName.uniform, "config.settings refuses the others"
-    assert (config.drop_truncated, config.duplicates) == (False, Duplicates.keep), "config.settings refuses the others"
     rows = usable_rows(candidates, config)
     index, group, size = np.unique(candidates.problem, return_inverse=True, return_counts=True)
     usable = np.flatnonzero((size >= 2) & np.isin(index, candidates.problem[rows]))
@@ -115,7 +123,7 @@ def select_groups(candidates: Candidates, config: ComposeConfig, seed: int, iter
     member = np.zeros(len(index), dtype=bool)
     member[picked] = True
     rows = np.flatnonzero(member[group])
-    return Selection(rows[:, None], describe(candidates, rows, config, "groups", len(rows), int(total[-1])))
+    return describe(candidates, rows[:, None], config, "groups", int(total[-1]))
 
 
 def usable_rows(candidates: Candidates, config: ComposeConfig) -> Rows:
@@ -180,3 +188,59 @@ def sample_proportion(
                 f"completions; {len(rows)} are available (enough for compose.n_examples={largest})"
             )
     return np.concatenate([sample_rows(rng, first, wanted), sample_rows(rng, second, n - wanted)])
+
+
+# ---- what is said of a set
+
+
+def describe(
+    candidates: Candidates, examples: Rows, config: ComposeConfig, unit: Unit, available: int, note: str | None = None
+) -> Selection:
+    """Add to the chosen examples, [N, 1] or [N, 2] rows of the candidates, what they are."""
+    rows = examples.reshape(-1)  # a row may occur in several pairs
+    n_positive = int(candidates.positive[rows].sum())
+    notes = (
+        note or shortfall(config.n_examples, len(examples), available, unit),
+        left_out(candidates, config),
+        no_positives(n_positive, len(rows)),
+    )
+    description = Description(
+        compose=config.name.name,
+        unit=unit,
+        requested=config.n_examples,
+        available=available,
+        n_train=len(examples),
+        n_positive=n_positive,
+        positive_share=n_positive / len(rows),
+        n_problems=len(np.unique(candidates.problem[rows])),
+        n_truncated=None if candidates.truncated is None else int(candidates.truncated[rows].sum()),
+        note="; ".join(filter(None, notes)) or None,
+    )
+    return Selection(examples, description)
+
+
+def shortfall(requested: int | None, n_train: int, available: int, unit: Unit) -> str | None:
+    """A line when fewer than the requested number are trained on, else None."""
+    if requested is None or n_train >= requested:
+        return None
+    things = "pairs" if unit == "pairs" else "completions"
+    if requested > available:
+        return f"compose.n_examples={requested} is more than there are: all {n_train} {things} are used"
+    return f"compose.n_examples={requested}: {n_train} completions are used, the whole groups that fit"
+
+
+def left_out(candidates: Candidates, config: ComposeConfig) -> str | None:
+    """A line that counts what `pass_rate` and `duplicates=drop` leave out of these candidates, else None."""
+    parts = []
+    if config.pass_rate is not None:
+        kept = candidates.problem[solved_between(candidates, *config.pass_rate)]
+        of = len(np.unique(candidates.problem))
+        parts.append(f"compose.pass_rate={config.pass_rate} keeps {len(np.unique(kept))} of {of} problems")
+    if config.duplicates is Duplicates.drop and candidates.duplicate is not None:
+        parts.append(f"{int(candidates.duplicate.sum())} of {len(candidates.duplicate)} completions are repetitions")
+    return ", ".join(parts) or None
+
+
+def no_positives(positives: float, n: int) -> str | None:
+    """A line when nothing in the set is correct, else None."""
+    return None if positives else f"0 % of the {n} completions of the training set are correct: it has negatives alone"

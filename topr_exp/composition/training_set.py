@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,15 @@ from topr_exp.composition.candidates import (
     random_generator,
     repeated,
 )
-from topr_exp.composition.description import Description, describe
-from topr_exp.composition.selection import Selection, select_examples, select_groups, usable_rows
-from topr_exp.composition.weights import baseline_for, effective_positive
-from topr_exp.config.groups import ComposeConfig, ComposeName, Duplicates, Unit
+from topr_exp.composition.selection import (
+    Description,
+    Selection,
+    describe,
+    select_examples,
+    select_groups,
+    usable_rows,
+)
+from topr_exp.config.groups import ComposeConfig, Duplicates, Unit
 from topr_exp.types import TOPRError
 
 
@@ -55,7 +60,7 @@ class TrainingSet:
         if (imported := self.candidates.imported) is not None:
             more |= {"imported_share": float(imported[self.examples].mean())}
         return {
-            **self.description.as_dict(),
+            **asdict(self.description),
             **more,
             "baseline": self.baseline,
             "effective_positive": self.effective_positive,
@@ -65,13 +70,10 @@ class TrainingSet:
 def build_candidates(pool: CompletionPool, config: ComposeConfig) -> Candidates:
     """The columns that a training set is composed from; repetitions are looked for only where they are dropped."""
     rollouts = pool.rollouts
-    levels = np.array([problem.level or 0 for problem in pool.problems], dtype=np.int16)
     return Candidates(
         problem=rollouts.problem,
         positive=pool.verdicts.positive,
         truncated=rollouts.truncated,
-        length=rollouts.tokens.lengths(),
-        level=levels[rollouts.problem],
         duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates is Duplicates.drop else None,
         reward=pool.verdicts.reward,
         imported=pool.imported,
@@ -112,13 +114,46 @@ def build_training_set(
     return TrainingSet(selection.examples, unit, reward, candidates, groups, selection.description, c, reached)
 
 
+def effective_positive(positive_share: float, baseline: float) -> float:
+    """The effective proportion of positives p~ of a set with the share p, trained with the baseline c in [-1, 1].
+
+    p~ = p(1-c) / (1 + (1-2p)c)   (TOPR, Eq. 12)
+
+    Raises TOPRError where the baseline takes the weight of every example (p = 0 with c = -1, p = 1 with c = 1).
+    """
+    positive = positive_share * (1 - baseline)
+    negative = (1 - positive_share) * (1 + baseline)
+    if positive + negative == 0:
+        kind = "incorrect" if baseline < 0 else "correct"
+        raise TOPRError(
+            f"baseline={baseline:g} gives every example the weight 0: all completions of the training set are {kind}"
+        )
+    return positive / (positive + negative)
+
+
+def baseline_for(positive_share: float, effective_positive: float) -> float:
+    """The baseline c that gives a set with the share p of positives the effective proportion p~ in [0, 1].
+
+    c = (p - p~) / (p + p~ - 2 p p~), clamped to [-1, 1] against rounding   (TOPR, Eq. 12 solved for c)
+
+    Raises TOPRError for p of 0 or 1, where p~ = p whatever c is, so that there is nothing to solve.
+    """
+    if positive_share in (0, 1):
+        kind = "correct" if positive_share else "incorrect"
+        raise TOPRError(
+            f"effective_positive={effective_positive:g} cannot be reached: all completions of the training set are "
+            f"{kind}; it needs both kinds (set baseline instead, or compose another set)"
+        )
+    denominator = positive_share * (1 - effective_positive) + effective_positive * (1 - positive_share)
+    return min(1.0, max(-1.0, (positive_share - effective_positive) / denominator))
+
+
 def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, iteration: int) -> Selection:
     """min(pairs_per_problem, n+ n-) distinct pairs of each problem without replacement, then N of them all.
 
     Sorted by problem. Each set of that many of a problem's n+ n- pairs is equally likely.
     Raises TOPRError when no problem has both a correct and an incorrect completion.
     """
-    assert config.name is ComposeName.uniform, "ComposeConfig.check_unit refuses the others"
     rows = usable_rows(candidates, config)
     problem, positive = candidates.problem[rows], candidates.positive[rows]
     index, group = np.unique(problem, return_inverse=True)
@@ -140,9 +175,7 @@ def select_pairs(candidates: Candidates, config: ComposeConfig, seed: int, itera
         owner, code = owner[some], code[some]
     chosen = correct[(np.cumsum(n_correct) - n_correct)[owner] + code // n_wrong[owner]]
     rejected = wrong[(np.cumsum(n_wrong) - n_wrong)[owner] + code % n_wrong[owner]]
-    both = np.concatenate([chosen, rejected])
-    description = describe(candidates, both, config, "pairs", len(chosen), available)
-    return Selection(np.stack([chosen, rejected], axis=1), description)
+    return describe(candidates, np.stack([chosen, rejected], axis=1), config, "pairs", available)
 
 
 def sample_distinct(

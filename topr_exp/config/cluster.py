@@ -57,10 +57,9 @@ class LocalCluster(ClusterConfig):
 
 @dataclass(frozen=True)
 class SlurmCluster(ClusterConfig):
-    """A Slurm cluster; the names are Submitit's."""
+    """A Slurm cluster."""
 
     processes_are: ClassVar[str] = "cluster.nodes times cluster.gpus_per_node"
-    wait: bool  # False: submit and exit
     partition: str | None
     account: str | None
     qos: str | None

@@ -61,19 +61,18 @@ class JsonLines(DataConfig):
         Raises TOPRError for what is not there, and unless just one of a test set and `test_share` is.
         """
         share, (train, *test) = self.test_share, self.paths()
+        shared = not (test and test[0].exists())
         if not train.exists():
             raise TOPRError(f"data.path={self.path}: " + ("no train.jsonl there" if test else "no such file or folder"))
-        if test and test[0].exists():
-            if share is not None:
-                raise TOPRError(f"data.test_share={share:g}: {self.path} has a test.jsonl; leave data.test_share out")
-            return (test[0] if split == "test" else train), False
-        if share is None:
+        if not shared and share is not None:
+            raise TOPRError(f"data.test_share={share:g}: {self.path} has a test.jsonl; leave data.test_share out")
+        if shared and share is None:
             lacks = "no test.jsonl there" if test else "it is one file, with nothing to test on"
             raise TOPRError(
                 f"data.path={self.path}: {lacks}; data.test_share=0.1 tests on a tenth of the problems, a folder with "
                 "train.jsonl and test.jsonl on those of the second"
             )
-        return train, True
+        return (train if shared or split == "train" else test[0]), shared
 
     def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
         path, shared = self.place_of(split)

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from topr_exp.config.model import ALL_LINEAR, LoRA
-from topr_exp.models.loading import check_targets, refuse_damage
+from topr_exp.models.loading import refuse_damage
 from topr_exp.runtime.files import write_checksums
 
 WEIGHTS = "adapter_model.safetensors"
@@ -38,12 +38,6 @@ def add_adapter(model: Any, lora: LoRA, seed: int) -> None:
         inject_adapter_in_model(config, model)
     for _, weight in trained_weights(model):
         weight.data = weight.data.float()  # peft makes them as the layers are
-
-
-def check_layers(model: Any, lora: LoRA) -> None:
-    """Raise ConfigError for a target that a loaded model does not have."""
-    weights = {name.removesuffix(".weight"): weight for name, weight in model.named_parameters()}
-    check_targets(lora, [name for name, weight in weights.items() if weight.ndim == 2])
 
 
 def trained_weights(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:

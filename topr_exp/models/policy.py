@@ -17,7 +17,7 @@ import transformers
 from numpy.typing import NDArray
 
 from topr_exp.config.model import LoRA, ModelConfig
-from topr_exp.models import adapter
+from topr_exp.models import adapter, loading
 from topr_exp.models.loading import ADAPTER, load_model, model_folder, weights_fingerprint, with_bos
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder, write_checksums
@@ -158,6 +158,8 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     source = folder if folder is not None else model_folder(config.path, config.revision)
     compute, fingerprint = getattr(torch, config.dtype.name), weights_fingerprint(source)
     dtype = compute if config.lora is not None else torch.float32
+    if config.lora is not None:
+        loading.check_targets(config.lora, loading.linear_layers(source))
     model, tokenizer = load_model(
         str(source), dtype, device, config.attention.name, config.trust_remote_code, config.revision
     )

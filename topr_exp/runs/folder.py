@@ -254,7 +254,7 @@ class RunFolder:
         """Summarize the training data of an iteration of rounds, from its metrics."""
         import numpy as np
 
-        from topr_exp.composition.description import no_positives
+        from topr_exp.composition.selection import no_positives
 
         records = self.metrics.of_iteration(iteration)
         means = {name: float(np.mean([record[name] for record in records]))

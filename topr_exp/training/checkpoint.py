@@ -3,8 +3,7 @@
 A checkpoint holds what is trained (with LoRA the adapter alone) and the optimizer's state by rows: where weights are
 sharded each process writes the rows that it has, else process 0 writes all. Each process reads the rows that it needs,
 so a run goes on in any number of processes. `part-00001-of-00004.safetensors` holds tensors named `weight/NAME` and
-`KEY/NAME` (KEY of the optimizer's state); its metadata say at which row of the whole tensor the file's rows begin.
-What is the same on every process, such as a number of steps, is in the first file alone, without such a mark.
+`KEY/NAME` (KEY of the optimizer's state). What is the same on every process is in the first file alone.
 
 Not torch.distributed.checkpoint: it reads its own format by pickle, which can run code, and to write safetensors it
 holds everything twice more in main memory and takes many times as long.
@@ -112,18 +111,14 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
     written: dict[str, str] = {}
     if writes:
         tensors: dict[str, Tensor] = {}
-        first: dict[str, int] = {}
         for name, weight in trained_weights(model):
             for key, value in {WEIGHT: weight.detach(), **optimizer.state.get(weight, {})}.items():
                 value = torch.as_tensor(value)
-                if key == WEIGHT or follows_rows(key, value, weight):
-                    first[f"{key}/{name}"] = own_rows(weight).start
-                elif index > 0:
-                    continue
-                tensors[f"{key}/{name}"] = local_part(value).contiguous().cpu()
+                if index == 0 or follows_rows(key, value.ndim, weight):
+                    tensors[f"{key}/{name}"] = local_part(value).contiguous().cpu()
         path = folder / f"part-{index + 1:05d}-of-{parts:05d}.safetensors"
         with library_errors():
-            save_file(tensors, path, metadata={"first": json.dumps(first)})
+            save_file(tensors, path)
             sync_folder(path)
             written[path.name] = file_digest(path)
     return {name: digest for each in distributed.all_gather(written) for name, digest in each.items()}
@@ -132,28 +127,27 @@ def write_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> di
 def read_rows(folder: Path, model: Any, optimizer: torch.optim.Optimizer) -> None:
     """Restore the rows that this process holds, whichever processes wrote them."""
     files = [safe_open(path, framework="pt") for path in sorted(folder.glob("part-*.safetensors"))]
-    firsts: list[dict[str, int]] = [json.loads(file.metadata()["first"]) for file in files]
     keys = defaultdict(list)
     for full in files[0].keys():  # noqa: SIM118 (it is no dictionary)
         key, name = full.split("/", 1)
         keys[name].append(key)
 
-    def stored(full: str, rows: range) -> Tensor:
-        if full not in firsts[0]:
-            whole: Tensor = files[0].get_tensor(full)
-            return whole
-        parts = []
-        for file, first in zip(files, firsts, strict=True):
-            part = file.get_slice(full)
-            start, end = rows.start - first[full], rows.stop - first[full]
-            parts.append(part[max(start, 0) : max(min(end, part.get_shape()[0]), 0)])
-        return torch.cat(parts)
-
     for name, weight in trained_weights(model):
-        values = {key: stored(f"{key}/{name}", own_rows(weight)) for key in keys[name]}
+        values = {key: stored_rows(files, key, name, weight) for key in keys[name]}
         with torch.no_grad():
             local_part(weight).copy_(values.pop(WEIGHT))
         optimizer.state[weight] = {key: as_made(value, weight, optimizer) for key, value in values.items()}
+
+
+def stored_rows(files: list[Any], key: str, name: str, weight: Tensor) -> Tensor:
+    """This process's rows of a tensor, whose files have as many rows each, the last ones fewer or none."""
+    full, rows, size = f"{key}/{name}", own_rows(weight), -(-weight.shape[0] // len(files))
+    if not follows_rows(key, len(files[0].get_slice(full).get_shape()), weight):
+        whole: Tensor = files[0].get_tensor(full)
+        return whole
+    parts = [file.get_slice(full) for file in files]
+    spans = [(rows.start - i * size, min(rows.stop - i * size, part.get_shape()[0])) for i, part in enumerate(parts)]
+    return torch.cat([part[max(start, 0) : max(end, 0)] for part, (start, end) in zip(parts, spans, strict=True)])
 
 
 def as_made(value: Tensor, weight: Tensor, optimizer: torch.optim.Optimizer) -> Any:

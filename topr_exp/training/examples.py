@@ -1,4 +1,4 @@
-"""The training set as tensors, one micro-batch at a time; and a check that a loss can learn anything from it."""
+"""The training set as tensors, one micro-batch at a time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from torch import Tensor
 
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.runtime import distributed
-from topr_exp.sampling.imported import index_in_group
 from topr_exp.sampling.rollouts import Rollouts
-from topr_exp.training.packing import cheapest_cost, padded_cost
-from topr_exp.training.tree_attention import model_size, use_tree_attention
-from topr_exp.types import Batch, PairBatch, TOPRError
+from topr_exp.training.tree_attention import layout_for
+from topr_exp.types import Batch, PairBatch
 
 Ids = NDArray[np.integer]
 
@@ -59,58 +57,43 @@ class Examples:
     def batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch | PairBatch:
         """Build the loss's input for `rows`, whose tokens' log-probabilities are `logp` [B, T]."""
         if self.training_set.unit != "pairs":
-            return self._batch(rows, logp, mask, vocab_kl)
+            return self.make_batch(rows, logp, mask, vocab_kl)
         half = len(rows) // 2
         chosen, rejected = slice(None, half), slice(half, None)
         return PairBatch(
-            self._batch(rows[chosen], logp[chosen], mask[chosen], None),
-            self._batch(rows[rejected], logp[rejected], mask[rejected], None),
+            self.make_batch(rows[chosen], logp[chosen], mask[chosen], None),
+            self.make_batch(rows[rejected], logp[rejected], mask[rejected], None),
         )
 
-    def _batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch:
+    def make_batch(self, rows: NDArray[np.int64], logp: Tensor, mask: Tensor, vocab_kl: Tensor | None) -> Batch:
+        """The batch of some candidates, one a row."""
+        source, groups = self.training_set, self.training_set.groups
+
+        def column(values: NDArray[np.generic], dtype: torch.dtype = logp.dtype) -> Tensor:
+            return torch.as_tensor(values[rows], dtype=dtype, device=logp.device)
+
         def padded(values: Sequence[NDArray[np.float32]]) -> Tensor:
             out = np.zeros(logp.shape, dtype=np.float32)
             for line, row in zip(out, rows.tolist(), strict=True):
                 line[: len(values[row])] = values[row]
             return torch.from_numpy(out).to(logp.device)
 
-        return make_batch(
-            self.training_set,
-            rows,
-            self.rollouts.sample,
-            logp,
-            mask=mask,
+        return Batch(
+            logp=logp,
             mu_logp=padded(self.mu_logp),
+            mask=mask,
+            reward=column(source.reward),
+            positive=column(source.candidates.positive, torch.bool),
+            baseline=source.baseline,
+            group=column(source.candidates.problem, torch.int64),
+            sample=column(self.rollouts.sample, torch.int64),
+            group_mean=column(groups.mean),
+            group_std=column(groups.std),
+            group_size=column(groups.size),
+            group_rewards=torch.as_tensor(groups.rewards[groups.group[rows]], dtype=logp.dtype, device=logp.device),
             ref_logp=padded(self.ref_logp) if self.ref_logp is not None else None,
             vocab_kl=vocab_kl,
         )
-
-
-def make_batch(
-    source: TrainingSet, rows: NDArray[np.int64], sample: NDArray[np.integer], logp: Tensor, **tokens: Any
-) -> Batch:
-    """A batch of some candidates: `tokens` are its fields of shape [B, T], the others are those of the training set.
-
-    sample: [M] which of its problem's completions each candidate is.
-    """
-    groups = source.groups
-
-    def column(values: NDArray[np.generic], dtype: torch.dtype = logp.dtype) -> Tensor:
-        return torch.as_tensor(values[rows], dtype=dtype, device=logp.device)
-
-    return Batch(
-        logp=logp,
-        reward=column(source.reward),
-        positive=column(source.candidates.positive, torch.bool),
-        baseline=source.baseline,
-        group=column(source.candidates.problem, torch.int64),
-        sample=column(sample, torch.int64),
-        group_mean=column(groups.mean),
-        group_std=column(groups.std),
-        group_size=column(groups.size),
-        group_rewards=torch.as_tensor(groups.rewards[groups.group[rows]], dtype=logp.dtype, device=logp.device),
-        **tokens,
-    )
 
 
 Positions = NDArray[np.int64]  # in the global batch
@@ -162,59 +145,10 @@ def cheapest_order(model: Any, examples: Examples, chosen: NDArray[np.int64], si
     longest = np.zeros(len(problems), dtype=lengths.dtype)
     np.maximum.at(longest, group, lengths)
     by_problem = np.lexsort((lengths, group, longest[group]))
-    estimate, shape = (cheapest_cost if use_tree_attention(model) else padded_cost), model_size(model)
 
     def operations(order: Positions) -> float:
         """Of an update: in each of its steps all processes wait for the slowest."""
         rows = [[examples.rows(chosen[part]) for part in block if len(part)] for block in parts_by_rank(order, size)]
-        return sum(max(estimate(examples.sequences(some), shape) for some in block) for block in rows)
+        return sum(max(layout_for(model, examples.sequences(some))[0] for some in block) for block in rows)
 
     return min(by_length, by_problem, key=operations)
-
-
-def refuse_nothing_to_learn(loss: Any, training_set: TrainingSet) -> None:
-    """Raise TOPRError when no example of the set has a gradient under this loss, whatever the policy says of it.
-
-    (Positives only where nothing is correct; a loss relative to its group where all groups are of one kind.) Asked of
-    a synthetic batch: the gradient of the first update alone may be 0 although later ones are not.
-    """
-    if training_set.unit == "pairs":
-        return  # there is none without a correct and an incorrect completion
-    batch = synthetic_batch(training_set, representatives(training_set))
-    if (signals := getattr(loss, "signals", None)) is not None:
-        batch.signals.update(signals(batch))
-    total = loss(batch).loss.sum()
-    if total.requires_grad:
-        total.backward()
-    gradients = [values.grad for values in (batch.logp, batch.vocab_kl) if values is not None]
-    if not any(gradient is not None and bool(gradient.any()) for gradient in gradients):
-        share = 100 * training_set.description.positive_share
-        raise TOPRError(
-            f"algo={loss.name} has nothing to learn from: {share:.1f} % of the {training_set.description.n_train} "
-            "completions of the training set are correct, and none of them has a gradient"
-        )
-
-
-def representatives(source: TrainingSet) -> NDArray[np.int64]:
-    """Rows that stand for all: one of each kind of example that a loss can tell apart, or of each kind of group."""
-    rows, groups, problem = source.examples[:, 0], source.groups, source.candidates.problem
-    kinds: list[NDArray[Any]] = [groups.size, groups.mean, groups.std]
-    if source.unit != "groups":
-        kinds += [source.reward, source.candidates.positive]
-    first = rows[np.unique(np.stack(kinds)[:, rows], axis=1, return_index=True)[1]]
-    return rows[np.isin(problem[rows], problem[first])] if source.unit == "groups" else first
-
-
-def synthetic_batch(source: TrainingSet, rows: NDArray[np.int64]) -> Batch:
-    """A batch of these completions, as if each had one token, which π gives what μ did and π_ref a little less."""
-    logp = torch.linspace(-2.0, -1.0, len(rows), dtype=torch.float32)[:, None]
-    return make_batch(
-        source,
-        rows,
-        index_in_group(source.candidates.problem.astype(np.int32)),
-        logp.clone().requires_grad_(),
-        mu_logp=logp,
-        mask=torch.ones_like(logp, dtype=torch.bool),
-        ref_logp=logp - 0.1,
-        vocab_kl=torch.full_like(logp, 0.1).requires_grad_(),
-    )

@@ -24,9 +24,9 @@ from topr_exp.models.policy import Policy, memory_for
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged, Store
-from topr_exp.training.packing import Sequences, Tree, cheapest_tree
+from topr_exp.training.packing import Sequences, Tree
 from topr_exp.training.split_products import SplitLinear, split
-from topr_exp.training.tree_attention import model_size, tree_rows, use_tree_attention
+from topr_exp.training.tree_attention import layout_for, tree_rows, use_tree_attention
 from topr_exp.types import TOPRError
 
 VERSION = 2  # of what is stored; part of the key
@@ -37,10 +37,13 @@ CHUNK = {"cpu": 1 << 24, "cuda": 1 << 26}
 
 @dataclass(frozen=True)
 class Inputs:
-    """B sequences (prompt, then completion), and where they are to be computed."""
+    """B sequences (prompt, then completion) to score, and where; what is masked follows from lengths, not tokens."""
 
     sequences: Sequences
     device: torch.device
+
+    def __post_init__(self) -> None:
+        assert all(len(prompt) and len(completion) for prompt, completion in self.sequences)
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
@@ -67,12 +70,6 @@ class TokenScores:
     logp: Tensor  # log π(y_t | x, y_<t), with gradient
     entropy: Tensor | None  # of π(. | x, y_<t), in nats, detached
     vocab_kl: Tensor | None  # KL(π(. | x, y_<t) ‖ π_ref(. | x, y_<t)), with gradient
-
-
-def collate(sequences: Sequences, device: torch.device) -> Inputs:
-    """Sequences to score; what is masked follows from the lengths, never from a token."""
-    assert all(len(prompt) and len(completion) for prompt, completion in sequences)
-    return Inputs(sequences, device)
 
 
 def score_tokens(
@@ -175,8 +172,8 @@ def predicting_states(model: Any, inputs: Inputs) -> Tensor:
     for setting in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(model.config, setting, None) not in (None, 1.0):
             raise TOPRError(f"model.path: {type(model).__name__} changes its logits by {setting}; not supported")
-    tree = cheapest_tree(inputs.sequences, model_size(model)) if use_tree_attention(model) else None
-    ids, places, options = padded_inputs(inputs) if tree is None else packed_inputs(tree, inputs)
+    _, tree = layout_for(model, inputs.sequences)
+    ids, places, options = padded_inputs(inputs) if tree is None else packed_inputs(tree, inputs, model.dtype)
 
     def tensor(array: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(array).to(inputs.device, non_blocking=True)
@@ -218,12 +215,16 @@ def padded_inputs(inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64],
     return ids, predecessors(first - 1, first, inputs.lengths), {}
 
 
-def packed_inputs(tree: Tree, inputs: Inputs) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
+def packed_inputs(
+    tree: Tree, inputs: Inputs, dtype: torch.dtype
+) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, Any]]:
     """The row of a tree's tokens [1, N], the places that predict, and the tree for the attention function."""
+    if torch.is_autocast_enabled(inputs.device.type):
+        dtype = torch.get_autocast_dtype(inputs.device.type)
     positions = torch.from_numpy(tree.positions)[None].to(inputs.device, non_blocking=True)
     # A mask of four dimensions is passed on as it is; without one, transformers would build its own.
     unused = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=inputs.device)
-    options = {"position_ids": positions, "attention_mask": unused, "tree": tree_rows(tree, inputs.device)}
+    options = {"position_ids": positions, "attention_mask": unused, "tree": tree_rows(tree, inputs.device, dtype)}
     places = predecessors(tree.prompt_ends, tree.completion_starts, inputs.lengths)
     return tree.ids.astype(np.int64)[None], places, options
 
@@ -241,12 +242,7 @@ def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size:
 
     All candidates are scored, not just the chosen ones, so that every composition of a sweep shares the table.
     """
-    key = {
-        "rollouts": rollouts.name,
-        "weights": policy.fingerprint,
-        **policy.computes,
-        "version": VERSION,
-    }
+    key = {"rollouts": rollouts.name, "weights": policy.fingerprint, **policy.computes, "version": VERSION}
     if policy.float32_head and not policy.full_precision:
         key["head"] = "float32"
     table = store.table("logprobs", key, rollouts.shards)
@@ -281,7 +277,7 @@ def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], b
     order = np.lexsort((lengths, prompts))
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
-        inputs = collate([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device)
+        inputs = Inputs([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device)
         longest = max(len(prompt) + len(completion) for prompt, completion in inputs.sequences)
         work = f"scoring {len(part)} completions at a time (optim.score_batch_size), the longest of {longest} tokens"
         with memory_for(work, "lower optim.score_batch_size"), torch.inference_mode(), policy.autocast():

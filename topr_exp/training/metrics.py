@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -17,49 +17,47 @@ QUANTILES = (0.05, 0.5, 0.95)
 SPENT = math.log(0.01)  # a negative whose taper min(r, 1) is below 0.01 no longer pushes
 
 
+@dataclass
 class MetricAccumulator:
     """Gathers micro-batches of one update and reduces them to a flat record of numbers."""
 
-    def __init__(self) -> None:
-        self.delta: list[Tensor] = []
-        self.positive: list[Tensor] = []
-        self.tokens = 0
-        self.loss = 0.0
-        self.entropy = 0.0
-        self.ref_delta: list[Tensor] = []
-        self.values: dict[str, list[Tensor]] = {}
-        self.signs: list[Tensor] = []
-        self.paired = False
+    delta: list[Tensor] = field(default_factory=list)
+    positive: list[Tensor] = field(default_factory=list)
+    ref_delta: list[Tensor] = field(default_factory=list)
+    signs: list[Tensor] = field(default_factory=list)
+    values: dict[str, list[Tensor]] = field(default_factory=dict)
+    tokens: int = 0
+    loss: float = 0.0
+    entropy: float = 0.0
 
     def add(self, batch: Batch | PairBatch, out: LossOutput, scores: TokenScores) -> None:
         """Take in one micro-batch; nothing of its graph is kept."""
         sides = (batch.chosen, batch.rejected) if isinstance(batch, PairBatch) else (batch,)
         for side in sides:
-            delta = (side.logp.detach() - side.mu_logp).where(side.mask, 0.0).sum(1)
-            self.delta.append(delta)
+            logp = side.logp.detach()
+            self.delta.append((logp - side.mu_logp).where(side.mask, 0.0).sum(1))
             self.positive.append(side.positive)
             self.tokens += int(side.mask.sum())
             if side.ref_logp is not None:
-                self.ref_delta.append((side.logp.detach() - side.ref_logp).where(side.mask, 0.0).sum(1))
+                self.ref_delta.append((logp - side.ref_logp).where(side.mask, 0.0).sum(1))
         if scores.entropy is not None:
             self.entropy += float(scores.entropy.double().sum())
         self.loss += float(out.loss.detach().double().sum())
         for name, value in out.metrics.items():
             self.values.setdefault(name, []).append(value)
         self.signs.append(sides[0].positive)
-        self.paired = len(sides) == 2
 
     def of_all_processes(self) -> MetricAccumulator:
         """Gather metrics of all processes of the run, by rank."""
         if distributed.world_size() == 1:
             return self
         merged = MetricAccumulator()
-        for other in distributed.all_gather(tree_map(to_cpu, vars(self))):
-            merged.paired |= other["paired"]
-            for name in ("tokens", "loss", "entropy", "delta", "positive", "ref_delta", "signs"):
-                setattr(merged, name, getattr(merged, name) + other[name])
-            for name, parts in other["values"].items():
+        on_cpu = tree_map(lambda value: value.cpu() if isinstance(value, Tensor) else value, vars(self))
+        for other in distributed.all_gather(on_cpu):
+            for name, parts in other.pop("values").items():
                 merged.values.setdefault(name, []).extend(parts)
+            for name, value in other.items():
+                setattr(merged, name, getattr(merged, name) + value)
         return merged
 
     def record(self, divisor: int) -> dict[str, float]:
@@ -78,15 +76,11 @@ class MetricAccumulator:
             record["kl_ref"] = float(torch.cat(self.ref_delta).double().mean())
         record["kl_mu"] = float((delta.exp() - 1 - delta).mean())
         signs = torch.cat(self.signs)
-        by_sign = (("", slice(None)),) if self.paired else (("_pos", signs), ("_neg", ~signs))
+        by_sign = (("", slice(None)),) if len(signs) < len(positive) else (("_pos", signs), ("_neg", ~signs))
         for name, parts in self.values.items():
             value = torch.cat(parts).double()
             record |= {f"{name}{sign}": float(value[chosen].mean()) for sign, chosen in by_sign if len(value[chosen])}
         return record
-
-
-def to_cpu(value: Any) -> Any:
-    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def ratio_statistics(delta: Tensor) -> dict[str, float]:

@@ -131,17 +131,18 @@ class Rounds:
 
         With `compose.pass_rate` more problems are drawn until as many have such a share, or `compose.max_draws` times.
         """
-        wanted, drawn = len(indices), indices
-        columns = self.sample_prompts(indices, number, 0)
-        tables, kept, shards = [columns], self.solved_often_enough(columns), self.shards(indices)
-        for draw in range(1, self.compose.max_draws):
-            rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
-            others = np.setdiff1d(np.arange(len(self.train.prompts)), drawn)
-            indices = rng.permutation(others)[: self.schedule.prompts]
+        wanted, shards, drawn = len(indices), 0, indices[:0]
+        tables: list[pa.Table] = []
+        kept: list[pa.Table] = []
+        for draw in range(self.compose.max_draws):
+            if draw > 0:
+                rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
+                others = np.setdiff1d(np.arange(len(self.train.prompts)), drawn)
+                indices = rng.permutation(others)[: self.schedule.prompts]
             if len(kept) >= wanted or not len(indices):
                 break
             tables.append(self.sample_prompts(indices, number, shards))
-            shards += self.shards(indices)
+            shards += -(-len(indices) // self.sampler.config.prompts_per_shard)
             kept += self.solved_often_enough(tables[-1])
             drawn = np.concatenate([drawn, indices])
         self.seen = self.describe_sampled(pa.concat_tables(tables).combine_chunks())
@@ -189,10 +190,6 @@ class Rounds:
             [random_generator(self.seed, self.iteration, f"prompts {epoch + i}").permutation(total) for i in (0, 1)]
         )
         return order[first : first + count - replayed], slots
-
-    def shards(self, indices: np.ndarray) -> int:
-        """Count the shards that these problems are sampled in."""
-        return -(-len(indices) // self.sampler.config.prompts_per_shard)
 
     def sample_prompts(self, indices: np.ndarray, number: int, first: int) -> pa.Table:
         """Completions of some problems, in shards as large as the store's, which the processes share among them.
@@ -262,6 +259,8 @@ def train_offline(
     """Every remaining update, with a checkpoint every `save_every` seconds and when a signal asks the run to stop.
 
     mu_is_start: log μ was scored by the weights at step 0, so that Δ must vanish there.
+    Raises TOPRError after a pass in which no example had a gradient: positives only where nothing is correct, or a loss
+    relative to its group where all groups are of one kind.
     """
     batch = trainer.config.batch_size
     per_epoch = math.ceil(len(examples) / batch)
@@ -276,4 +275,10 @@ def train_offline(
             record = trainer.update(examples, chosen, steps, expect_unit_ratio=mu_is_start and trainer.step == 0)
             journal.log({"iteration": iteration, **record})
             progress.update(1, record["tokens"], f"loss {record['loss']:.3g}")
+            if trainer.step == per_epoch and not trainer.moved:
+                share = 100 * examples.training_set.description.positive_share
+                raise TOPRError(
+                    f"algo={trainer.loss.name} has nothing to learn from: {share:.1f} % of the completions of the "
+                    "training set are correct, and none of them has a gradient"
+                )
             trainer.checkpoint(journal, steps, save_every)

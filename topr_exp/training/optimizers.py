@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,20 +29,14 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     return torch.optim.AdamW(weights, config.lr, (first, second), weight_decay=config.weight_decay, foreach=False)
 
 
-@dataclass
-class Squares:
+class Squares(NamedTuple):
     """Sums of squares of a weight's gradient."""
 
     weight: Tensor
+    gradient: Tensor  # this process's rows of it
     total: Tensor  # over all rows
     row: Tensor | None  # [..., rows] of this process; None of vectors
     column: Tensor | None  # [..., columns] over all rows
-
-    @property
-    def gradient(self) -> Tensor:
-        """This process's rows of the gradient."""
-        assert self.weight.grad is not None
-        return local_part(self.weight.grad)
 
 
 class Adafactor(torch.optim.Optimizer):
@@ -134,9 +128,9 @@ def sums_of_squares(weight: Tensor) -> Squares:
     assert weight.grad is not None
     gradient = local_part(weight.grad)
     if weight.ndim < 2:
-        return Squares(weight, torch.linalg.vector_norm(gradient).square(), None, None)
+        return Squares(weight, gradient, torch.linalg.vector_norm(gradient).square(), None, None)
     row, column = (torch.linalg.vector_norm(gradient, dim=dim).square() for dim in (-1, -2))
-    return Squares(weight, row.sum(), row, column)
+    return Squares(weight, gradient, row.sum(), row, column)
 
 
 def scaled_squares(gradient: Tensor, row: Tensor, column: Tensor | None) -> Tensor:
@@ -157,9 +151,9 @@ def sharding_dimension(weight: DTensor) -> int:
     return next(i for i, placement in enumerate(weight.placements) if isinstance(placement, Shard))
 
 
-def follows_rows(name: str, value: Tensor, weight: Tensor) -> bool:
-    """Check that an optimizer state has an entry for each row of its weight, and is sharded as that is."""
-    return value.ndim > 0 and not (name == "exp_avg_sq_col" and weight.ndim == 2)
+def follows_rows(name: str, dimensions: int, weight: Tensor) -> bool:
+    """Check that a state of so many dimensions has an entry for each row of its weight, and is sharded as that is."""
+    return dimensions > 0 and not (name == "exp_avg_sq_col" and weight.ndim == 2)
 
 
 def learning_rate(config: OptimConfig, done: int, updates: int) -> float:

@@ -41,40 +41,28 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """The segments of one depth, R of them, one after the other in the row."""
-
-    segments: list[Segment]
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """[R] tokens of each segment."""
-        return np.array([len(segment.tokens) for segment in self.segments], dtype=np.int64)
-
-    @property
-    def parents(self) -> NDArray[np.int64]:
-        """[R] the segment of the level above that each hangs from."""
-        return np.array([segment.parent for segment in self.segments], dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
 class Tree:
     """The levels from the root down, and where the B sequences lie in the row."""
 
-    levels: list[Level]
+    levels: list[list[Segment]]  # the segments of one depth stand one after the other in the row
     prompt_ends: NDArray[np.int64]  # [B] place of each prompt's last token
     completion_starts: NDArray[np.int64]  # [B] place of each completion's first token; its others follow
 
     @property
     def ids(self) -> Ids:
         """The row of tokens."""
-        return np.concatenate([segment.tokens for level in self.levels for segment in level.segments])
+        return np.concatenate([segment.tokens for segment in chain.from_iterable(self.levels)])
 
     @property
     def positions(self) -> NDArray[np.int64]:
         """The position of each token of the row in its sequence."""
-        segments = [segment for level in self.levels for segment in level.segments]
+        segments = chain.from_iterable(self.levels)
         return np.concatenate([segment.start + np.arange(len(segment.tokens)) for segment in segments])
+
+
+def lengths_of(level: list[Segment]) -> NDArray[np.int64]:
+    """[R] tokens of each segment."""
+    return np.array([len(segment.tokens) for segment in level], dtype=np.int64)
 
 
 def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool) -> Tree:
@@ -115,11 +103,8 @@ def build_tree(sequences: Sequences, *, share_prefix: bool, share_prompts: bool)
     for segment in chain.from_iterable(levels):
         segment.place = place
         place += len(segment.tokens)
-    return Tree([Level(segments) for segments in levels if segments], _places(ends), _places(starts))
-
-
-def _places(spots: list[tuple[Segment, int]]) -> NDArray[np.int64]:
-    return np.array([segment.place + offset for segment, offset in spots], dtype=np.int64)
+    places = [np.array([each.place + offset for each, offset in spots], dtype=np.int64) for spots in (ends, starts)]
+    return Tree([level for level in levels if level], *places)
 
 
 def common_prefix(rows: Sequence[Ids]) -> int:
@@ -145,12 +130,11 @@ FLOPS_OF_A_LEVEL = 10_000_000  # in a layer: starting its dozen operations on a 
 
 def tree_cost(tree: Tree, size: Size) -> float:
     """About how many operations a forward pass over a tree takes, output layer left out."""
-    tokens = sum(int(level.lengths.sum()) for level in tree.levels)
-    layer, above = 2.0 * size.weights * tokens, 0
+    layer, above = 2.0 * size.weights * len(tree.ids), 0
     for level in tree.levels:
-        width = int(level.lengths.max())
-        pairs = len(level.segments) * width * (above + width if above else width / 2)
-        moved = len(level.segments) * (2 * above + 4 * width)
+        width = int(lengths_of(level).max())
+        pairs = len(level) * width * (above + width if above else width / 2)
+        moved = len(level) * (2 * above + 4 * width)
         layer += 4 * size.attention * pairs + FLOPS_OF_A_COPY * size.attention * moved + FLOPS_OF_A_LEVEL
         above += width
     return size.layers * layer
@@ -163,19 +147,15 @@ def padded_cost(sequences: Sequences, size: Size) -> float:
     return size.layers * token * width * len(sequences)
 
 
-def cheapest_tree(sequences: Sequences, size: Size) -> Tree | None:
-    """The cheapest tree, or None where padding costs less; a function of the sequences and the model's shape alone."""
+def cheapest_layout(sequences: Sequences, size: Size) -> tuple[float, Tree | None]:
+    """About how many operations the cheapest layout takes, and its tree, None where sequences are padded.
+
+    A function of the sequences and the model's shape alone.
+    """
     trees = [
         build_tree(sequences, share_prefix=prefix, share_prompts=prompts)
         for prefix in (True, False)
         for prompts in (True, False)
     ]
-    costs = [tree_cost(tree, size) for tree in trees]
-    best = int(np.argmin(costs))
-    return trees[best] if costs[best] < padded_cost(sequences, size) else None
-
-
-def cheapest_cost(sequences: Sequences, size: Size) -> float:
-    """About how many operations a forward pass takes in the cheapest layout."""
-    tree = cheapest_tree(sequences, size)
-    return padded_cost(sequences, size) if tree is None else tree_cost(tree, size)
+    layouts = [(padded_cost(sequences, size), None), *((tree_cost(tree, size), tree) for tree in trees)]
+    return min(layouts, key=lambda layout: layout[0])

@@ -1,11 +1,11 @@
 """Layout of the model in training over the processes of a run: replicated or sharded.
 
-`ddp`: every process holds all weights; gradients are summed by torch's DistributedDataParallel.
+`ddp`: every process holds all weights; gradients are summed once an update.
 `fsdp`: every process holds a part of each weight, of its gradient and of the optimizer's state; torch's FSDP2 gathers
 a block's weights when it computes and sums the gradients by parts.
 `hsdp`: the same within each machine, so that weights are gathered over its own links; between machines go sums alone.
 
-Both sum over processes, where torch would average: the trainer has divided by the number of examples of the global
+All sum over processes, where torch would average: the trainer has divided by the number of examples of the global
 batch, so the sum is the gradient that one process computes.
 """
 
@@ -54,9 +54,8 @@ class SingleProcess:
         """`score_tokens` of the model; every process has to call it as often as the others."""
         return score_tokens(self.model, inputs, **options)
 
-    def accumulating(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
-        """Around the forward and backward pass of a micro-batch; the `last` one of an update sums over processes."""
-        return contextlib.nullcontext()
+    def sum_gradients(self) -> None:
+        """Sum the gradient of an update over the processes, where its backward passes have not."""
 
     def clip(self, limit: float) -> Tensor:
         """Clip the gradient to a norm of at most `limit`; returns the norm of the whole gradient before that."""
@@ -69,27 +68,16 @@ class SingleProcess:
 
 
 class DDP(SingleProcess):
-    """The whole model on every process."""
+    """The whole model on every process.
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self.wrapped = nn.parallel.DistributedDataParallel(ScoringModule(model), gradient_as_bucket_view=True)
-        # torch would compare the annotations of a named function with types, and here they are texts.
-        self.wrapped.register_comm_hook(None, lambda state, bucket: sum_over_processes(bucket))
+    Not torch's DistributedDataParallel, which sums while the last micro-batch's backward pass goes on: of an update of
+    seconds that saves the milliseconds in which the gradients of a model that fits cross a machine.
+    """
 
-    def score(self, inputs: Inputs, **options: Any) -> TokenScores:
-        if not torch.is_grad_enabled():
-            return super().score(inputs, **options)
-        return TokenScores(*self.wrapped(inputs, options))
-
-    def accumulating(self, *, last: bool) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if last else self.wrapped.no_sync()
-
-
-def sum_over_processes(bucket: torch.distributed.GradBucket) -> torch.futures.Future[Tensor]:
-    """The communication hook of DistributedDataParallel: sum a bucket of gradients."""
-    work = torch.distributed.all_reduce(bucket.buffer(), async_op=True)
-    return work.get_future().then(lambda done: done.value()[0])
+    def sum_gradients(self) -> None:
+        gradients = [weight.grad for weight in self.model.parameters() if weight.grad is not None]
+        for work in [torch.distributed.all_reduce(gradient, async_op=True) for gradient in gradients]:
+            work.wait()
 
 
 class FSDP(SingleProcess):
@@ -155,6 +143,11 @@ class FSDP(SingleProcess):
                 set_weight(self.whole, name, nn.Parameter(weight.to("meta"), requires_grad=False))
 
 
+def set_weight(model: Any, name: str, weight: nn.Parameter) -> None:
+    module, _, leaf = name.rpartition(".")
+    setattr(model.get_submodule(module), leaf, weight)
+
+
 def device_mesh(device: str, by_machine: bool) -> Any:
     """The processes in one row, or in a row for each machine."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -170,11 +163,6 @@ def without_weights(model: Any) -> Any:
     """A copy of a model whose weights have shapes and no numbers."""
     empty = {id(weight): nn.Parameter(weight.to("meta"), requires_grad=False) for weight in model.parameters()}
     return copy.deepcopy(model, empty)
-
-
-def set_weight(model: Any, name: str, weight: nn.Parameter) -> None:
-    module, _, leaf = name.rpartition(".")
-    setattr(model.get_submodule(module), leaf, weight)
 
 
 def parallelize(policy: Policy, kind: str | None) -> SingleProcess:

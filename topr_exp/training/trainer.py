@@ -27,7 +27,7 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples, MicroBatch, micro_batches
-from topr_exp.training.logprobs import TokenScores, collate
+from topr_exp.training.logprobs import Inputs, TokenScores
 from topr_exp.training.metrics import MetricAccumulator
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
@@ -35,7 +35,8 @@ from topr_exp.types import Batch, PairBatch, TOPRError
 
 log = logging.getLogger(__name__)
 
-COUNTERS = ("step", "samples", "skipped", "sampled")  # the last in tokens, of the rounds so far
+# The last two: tokens of the rounds so far, and 1 where any update had a gradient.
+COUNTERS = ("step", "samples", "skipped", "sampled", "moved")
 RATIO_TOLERANCE = 1e-3  # largest |Δ| in float32 before the first update after scoring
 
 
@@ -64,7 +65,7 @@ class Trainer:
         self.clip = self.optimizer.clip if isinstance(self.optimizer, Adafactor) else layout.clip
         state, folder_of = checkpoint.load(folder, policy.model, self.optimizer) or ({}, None)
         self.restored: Path | None = folder_of  # the checkpoint that this run goes on from
-        self.step, self.samples, self.skipped, self.sampled = (state.get(name, 0) for name in COUNTERS)
+        self.step, self.samples, self.skipped, self.sampled, self.moved = (state.get(name, 0) for name in COUNTERS)
         # Where the settings leave it open, one GPU tries without. Several processes could not agree on which ran out.
         alone_on_gpu = policy.device.type == "cuda" and distributed.world_size() == 1
         self.recompute = not alone_on_gpu if config.gradient_checkpointing is None else config.gradient_checkpointing
@@ -116,7 +117,7 @@ class Trainer:
         not, and, unless optim.skip_nonfinite is set, when the loss or the gradient is not finite; when memory runs
         out, too.
         """
-        config, longest = self.config, max(examples.length(example) for example in chosen)
+        began, config, longest = time.monotonic(), self.config, max(examples.length(example) for example in chosen)
         work = (
             f"in an update with optim.micro_batch_size={config.micro_batch_size} and optim.gradient_checkpointing="
             f"{str(self.recompute).lower()}, the longest sequence of {longest} tokens"
@@ -124,8 +125,32 @@ class Trainer:
         more = "" if self.recompute else " or set optim.gradient_checkpointing=true"
         smaller = "lower optim.micro_batch_size" if config.micro_batch_size > 1 else "train on more or larger devices"
         rate = learning_rate(config, self.step, updates)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         with memory_for(work, smaller + more):
-            return self.optimize(examples, chosen, rate, expect_unit_ratio)
+            metrics = self.gradients_in_memory(examples, chosen)
+            norm = self.clip(config.grad_clip)
+            metrics = metrics.of_all_processes()
+            if expect_unit_ratio:
+                self.check_unit_ratio(torch.cat(metrics.delta))
+            self.samples += len(chosen)
+            self.moved |= int(norm != 0)
+            self.step += 1
+            if math.isfinite(metrics.loss) and bool(norm.isfinite()):
+                self.optimizer.step()
+            else:
+                self.skip_or_stop(metrics, examples, chosen)
+        return {
+            "step": self.step,
+            "samples": self.samples,
+            **metrics.record(self.divisor(examples, chosen)),
+            **examples.mean_reward(chosen),
+            "grad_norm": float(norm),
+            "lr": rate,
+            "skipped": self.skipped,
+            "tokens": metrics.tokens,
+            "tokens_per_second": round(metrics.tokens / (time.monotonic() - began), 1),
+        }
 
     def gradients_in_memory(self, examples: Examples, chosen: NDArray[np.int64]) -> MetricAccumulator:
         """Sum the gradients; recompute layers from here on where memory runs out and the settings leave it open."""
@@ -140,34 +165,6 @@ class Trainer:
         release_gpu_memory()
         return self.accumulate_gradients(examples, chosen)
 
-    def optimize(self, examples: Examples, chosen: NDArray[np.int64], rate: float, unit: bool) -> dict[str, float]:
-        """The work of `update`, which says what to do when memory runs out."""
-        began = time.monotonic()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        metrics = self.gradients_in_memory(examples, chosen)
-        norm = self.clip(self.config.grad_clip)
-        metrics = metrics.of_all_processes()
-        if unit:
-            self.check_unit_ratio(torch.cat(metrics.delta))
-        self.samples += len(chosen)
-        self.step += 1
-        if math.isfinite(metrics.loss) and bool(norm.isfinite()):
-            self.optimizer.step()
-        else:
-            self.skip_or_stop(metrics, examples, chosen)
-        return {
-            "step": self.step,
-            "samples": self.samples,
-            **metrics.record(self.divisor(examples, chosen)),
-            **examples.mean_reward(chosen),
-            "grad_norm": float(norm),
-            "lr": rate,
-            "skipped": self.skipped,
-            "tokens": metrics.tokens,
-            "tokens_per_second": round(metrics.tokens / (time.monotonic() - began), 1),
-        }
-
     def accumulate_gradients(self, examples: Examples, chosen: NDArray[np.int64]) -> MetricAccumulator:
         """Sum the gradient of the mean loss over the micro-batches; returns the metrics of this process."""
         metrics, divisor = MetricAccumulator(), self.divisor(examples, chosen)
@@ -176,15 +173,15 @@ class Trainer:
         apart = len(parts) > 1 or distributed.world_size() > 1
         signals = self.compute_signals(examples, chosen, parts) if apart and self.signals is not None else None
         for part in parts:
-            with self.layout.accumulating(last=part is parts[-1]):
-                rows = examples.rows(chosen[part.positions])
-                scores, mask = self.forward(examples, rows)
-                batch = self.with_signals(examples.batch(rows, scores.logp, mask, scores.vocab_kl), part, signals)
-                out = self.loss(batch)
-                if part.counts:
-                    metrics.add(batch, out, scores)
-                mean = out.loss.sum() / divisor
-                (mean if part.counts else 0 * mean).backward()
+            rows = examples.rows(chosen[part.positions])
+            scores, mask = self.forward(examples, rows)
+            batch = self.with_signals(examples.batch(rows, scores.logp, mask, scores.vocab_kl), part, signals)
+            out = self.loss(batch)
+            if part.counts:
+                metrics.add(batch, out, scores)
+            mean = out.loss.sum() / divisor
+            (mean if part.counts else 0 * mean).backward()
+        self.layout.sum_gradients()
         return metrics
 
     def divisor(self, examples: Examples, chosen: NDArray[np.int64]) -> int:
@@ -195,7 +192,7 @@ class Trainer:
 
     def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
         """The token scores of some completions and their mask."""
-        inputs = collate(examples.sequences(rows), self.policy.device)
+        inputs = Inputs(examples.sequences(rows), self.policy.device)
         options = {"recompute": self.recompute, "float32_head": self.policy.float32_head}
         if self.reference is not None:
             options["reference"] = self.reference.model
@@ -226,7 +223,7 @@ class Trainer:
         mask = torch.arange(max(lengths), device=logp.device) < torch.tensor(lengths, device=logp.device)[:, None]
         with torch.no_grad():
             for part in parts:
-                inputs = collate(examples.sequences(rows[part.positions]), self.policy.device)
+                inputs = Inputs(examples.sequences(rows[part.positions]), self.policy.device)
                 with self.policy.autocast():
                     some = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
                 if part.counts:
@@ -237,16 +234,9 @@ class Trainer:
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.
 
-        In bfloat16 no bound can be set, since batches of another shape are rounded differently: a line says how far Δ
-        is from 0.
+        In bfloat16 no bound can be set, since batches of another shape are rounded differently.
         """
         worst = float(delta.abs().max())
-        if not self.policy.full_precision and self.step == 0 and distributed.is_main_process():
-            median, high = delta.abs().float().quantile(torch.tensor([0.5, 0.99], device=delta.device)).tolist()
-            log.warning(
-                f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
-                f"{median:.2g} (median), {high:.2g} (99 %), {worst:.2g} (largest)"
-            )
         if self.policy.full_precision and not worst <= RATIO_TOLERANCE:
             raise TOPRError(
                 f"log π − log μ is {worst:.2g} before the first update (at most {RATIO_TOLERANCE:g} is rounding): "

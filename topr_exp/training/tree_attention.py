@@ -8,7 +8,7 @@ cache, padded batches, gradient checkpointing (which calls a layer again with th
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from topr_exp.training.packing import Level, Size, Tree
+from topr_exp.training.packing import Segment, Sequences, Size, Tree, cheapest_layout, lengths_of, padded_cost
 
 NAME = "sdpa_or_tree"
 # Rotary positions from position_ids, full causal attention through the interface: each is tested.
@@ -36,92 +36,53 @@ class Rows:
     end: int
     shape: tuple[int, int]  # R, S
     places: Tensor | None  # [tokens] where each stands in the flattened rows; None where no row is padded
-    sources: Tensor | None  # [R * S] the token at each place; any at a padded one
-    holes: Tensor | None  # [padded] the padded places
     above: list[Tensor]  # of each level above, [R] the row that each segment hangs below
-    visible: Tensor | None  # [R or 1, 1, S, K] bool, K keys above and S own keys; None: plainly causal
-    masks: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    mask: Tensor | None  # [R or 1, 1, S, K], K keys above and S own: 0 where a query sees a key, else −∞; None: causal
 
     def pad(self, states: Tensor) -> Tensor:
         """[tokens of all levels, heads, size] to [R, S, heads, size]."""
-        own = states[self.start : self.end]
+        own, (rows, width) = states[self.start : self.end], self.shape
         if self.places is not None:
-            own = Reindexed.apply(own, self.sources, self.places, None)
+            own = own.new_zeros(rows * width, *own.shape[1:]).index_copy(0, self.places, own)
         return own.unflatten(0, self.shape)
 
     def unpad(self, states: Tensor) -> Tensor:
         """[R, S, heads, size] to [tokens of this level, heads, size]."""
         flat = states.flatten(0, 1)
-        return flat if self.places is None else Reindexed.apply(flat, self.places, self.sources, self.holes)
-
-    def mask(self, dtype: torch.dtype) -> Tensor | None:
-        """Additive attention mask: 0 where a query sees a key, −∞ elsewhere."""
-        if self.visible is not None and dtype not in self.masks:
-            self.masks[dtype] = torch.zeros(self.visible.shape, dtype=dtype, device=self.visible.device).masked_fill(
-                ~self.visible, -torch.inf
-            )
-        return self.masks.get(dtype)
+        return flat if self.places is None else flat.index_select(0, self.places)
 
 
-class Reindexed(torch.autograd.Function):
-    """states[index], whose gradient is gradient[inverse] with 0 at `holes`: no sum, since each state is taken once."""
+def tree_rows(tree: Tree, device: torch.device, dtype: torch.dtype) -> list[Rows]:
+    """The levels of a tree, ready for attention in `dtype`."""
 
-    @staticmethod
-    def forward(ctx: Any, states: Tensor, index: Tensor, inverse: Tensor, holes: Tensor | None) -> Tensor:
-        ctx.inverse, ctx.holes = inverse, holes
-        return states.index_select(0, index)
+    def tensor(array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
 
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        back = gradient.index_select(0, ctx.inverse)
-        return back if ctx.holes is None else back.index_fill_(0, ctx.holes, 0), None, None, None
-
-
-def tree_rows(tree: Tree, device: torch.device) -> list[Rows]:
-    """The levels of a tree, ready for attention."""
-    levels: list[Rows] = []
-    start = 0
+    rows: list[Rows] = []
+    end = 0
     lines: list[NDArray[np.int64]] = []  # of each level above, the rows that the present level's segments hang below
     for depth, level in enumerate(tree.levels):
         if depth:
-            lines = [line[level.parents] for line in lines] + [level.parents]
-        end = start + int(level.lengths.sum())
-        levels.append(_level_rows(level, start, end, lines, tree.levels[:depth], device))
-        start = end
-    return levels
+            parents = np.array([segment.parent for segment in level], dtype=np.int64)
+            lines = [line[parents] for line in lines] + [parents]
+        lengths = lengths_of(level)
+        start, end, width = end, end + int(lengths.sum()), int(lengths.max())
+        real = np.arange(width) < lengths[:, None]
+        places = None if real.all() else tensor(np.flatnonzero(real))
+        mask = tensor(additive_mask(tree.levels[:depth], lines, width)).to(dtype) if depth else None
+        rows.append(Rows(start, end, (len(level), width), places, [tensor(line) for line in lines], mask))
+    return rows
 
 
-def _level_rows(
-    level: Level, start: int, end: int, lines: list[NDArray[np.int64]], above: list[Level], device: torch.device
-) -> Rows:
-    lengths = level.lengths
-    shape = len(lengths), int(lengths.max())
-    real = np.arange(shape[1]) < lengths[:, None]
-    places = sources = holes = None
-    if not real.all():
-        places, holes = np.flatnonzero(real), np.flatnonzero(~real)
-        sources = np.zeros(real.size, dtype=np.int64)
-        sources[places] = np.arange(len(places))
-    visible = None
-    if above:
-        columns = [np.arange(a.lengths.max()) < a.lengths[line][:, None] for a, line in zip(above, lines, strict=True)]
-        seen = np.concatenate(columns, axis=1)  # [R, keys above]
-        if seen.all():
-            seen = seen[:1]
-        own = np.tri(shape[1], dtype=bool)
-        visible = np.concatenate(
-            [
-                np.broadcast_to(seen[:, None], (len(seen), shape[1], seen.shape[1])),
-                np.broadcast_to(own, (len(seen), *own.shape)),
-            ],
-            axis=2,
-        )[:, None]
-
-    def tensor(array: NDArray[Any] | None) -> Tensor | None:
-        return None if array is None else torch.from_numpy(array).to(device, non_blocking=True)
-
-    indices = [torch.from_numpy(line).to(device, non_blocking=True) for line in lines]
-    return Rows(start, end, shape, tensor(places), tensor(sources), tensor(holes), indices, tensor(visible))
+def additive_mask(above: list[list[Segment]], lines: list[NDArray[np.int64]], width: int) -> NDArray[np.float32]:
+    """A level's attention mask: all of the segments above, and of its own `width` tokens those that are not later."""
+    columns = [lengths_of(level)[line][:, None] for level, line in zip(above, lines, strict=True)]
+    seen = np.concatenate([np.arange(lengths_of(a).max()) < c for a, c in zip(above, columns, strict=True)], axis=1)
+    if seen.all():
+        seen = seen[:1]
+    keys = np.broadcast_to(seen[:, None], (len(seen), width, seen.shape[1]))
+    own = np.broadcast_to(np.tri(width, dtype=bool), (len(seen), width, width))
+    return np.where(np.concatenate([keys, own], axis=2), np.float32(0), np.float32(-np.inf))[:, None]
 
 
 def attention(
@@ -147,7 +108,7 @@ def attention(
             rows.pad(query).transpose(1, 2),
             with_segments_above(keys, rows).transpose(1, 2),
             with_segments_above(values, rows).transpose(1, 2),
-            rows.mask(query.dtype),
+            rows.mask,
             options.get("scaling"),
         )
         parts.append(rows.unpad(out.transpose(1, 2)))
@@ -203,14 +164,14 @@ def why_not_exact(model: Any) -> str | None:
     return None
 
 
-def model_size(model: Any) -> Size:
-    """The numbers of a model by which the costs of layouts are compared."""
+def layout_for(model: Any, sequences: Sequences) -> tuple[float, Tree | None]:
+    """About how many operations a forward pass takes in the cheapest layout, and its tree, None where it pads."""
     config, base = model.config, model.base_model
-    embedding = base.get_input_embeddings().weight.numel()
     layers = config.num_hidden_layers
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    weights = sum(weight.numel() for weight in base.parameters()) - embedding
-    return Size(layers, weights // layers, config.num_attention_heads * head)
+    weights = sum(weight.numel() for weight in base.parameters()) - base.get_input_embeddings().weight.numel()
+    size = Size(layers, weights // layers, config.num_attention_heads * head)
+    return cheapest_layout(sequences, size) if use_tree_attention(model) else (padded_cost(sequences, size), None)
 
 
 AttentionInterface.register(NAME, attention)
