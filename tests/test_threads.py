@@ -76,7 +76,7 @@ def test_the_share_of_a_sweeps_run_is_a_default(
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     monkeypatch.chdir(tmp_path)
     config = config_of("experiment=smoke", f"output_dir={tmp_path}")
-    torch.set_num_threads(3)
+    torch.set_num_threads(5)
     pipeline.run(config)
     other = config_of("experiment=smoke", f"output_dir={tmp_path}", "seed=1")
     begun, new = runs_of([Job([], config), Job([], other)], [], [])
@@ -84,4 +84,4 @@ def test_the_share_of_a_sweeps_run_is_a_default(
     for run, asked in ((begun, None), (new, None), (new, 1)):
         run.settings["cluster"]["threads"] = asked
         processes.run_one(run, tmp_path / "log.txt", 2, 0)
-    assert threads == [3, 3, 2, 1]
+    assert threads == [5, 5, 2, 1]

@@ -110,12 +110,12 @@ def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path: Path) -
         assert other.poll() is None
         other.kill()
     assert done.returncode == 1
-    assert f"names process {socket.gethostname()}:{other.pid}, which is at work on something else" in done.stderr
+    assert f"process {socket.gethostname()}:{other.pid} is left alone" in done.stderr
 
 
 def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(locks, "PROC", tmp_path / "none")
-    with locks.acquire(tmp_path / "run.claim"), pytest.raises(TOPRError, match="end it by `kill "):  # type: ignore
+    with locks.acquire(tmp_path / "run.claim"), pytest.raises(TOPRError, match="is left alone"):  # type: ignore
         sweeps.terminate(tmp_path / "run.claim")

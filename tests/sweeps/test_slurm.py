@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.sweep_tools import SLOW, TINY, attempts, command, launch, launched, result, results, start, steps, wait_for
+from tests.sweep_tools import SLOW, TINY, attempts, command, launch, launched, result, results, steps, wait_for
 from tests.sweeps.test_group import assert_same_run
 
 LONG = "optim.epochs=8"  # 16 updates
@@ -73,11 +73,11 @@ def ask(*arguments: str) -> str:
 
 
 def submit(output: Path, *arguments: object) -> tuple[Path, str, Path]:
-    """Submit a sweep without waiting; its folder, Slurm's id of its first run, and that run's folder."""
-    done = launch(output, *SLURM, *arguments, "cluster.wait=false")
+    """Submit a sweep; its folder, Slurm's id of its first run, and that run's folder."""
+    done = launch(output, *SLURM, *arguments)
     assert done.returncode == 0, done.stderr
-    first = launched(output / "runs")[0]
-    return output / "runs", first["slurm"], first["folder"]
+    array = done.stdout.partition("array ")[2].split()[0]
+    return output / "runs", f"{array}_0", launched(output / "runs")[0]["folder"]
 
 
 def jobs() -> list[list[str]]:
@@ -104,25 +104,33 @@ def reach(folder: Path, number: int) -> None:
 
 
 def script_of(sweep: Path) -> str:
-    (script,) = [path.read_text() for path in (sweep / ".submitit").glob("*/*submission.sh")]
-    return script
+    (script,) = (sweep / ".slurm").glob("*.sh")
+    return script.read_text()
+
+
+def status(sweep: Path, **more: str) -> str:
+    return command("topr_exp.sweeps", "status", sweep, **more).stdout
+
+
+def resume(sweep: Path, *settings: str) -> None:
+    """Resume until all is done."""
+    done = command("topr_exp.sweeps", "resume", sweep, *settings)
+    assert done.returncode == 0, done.stderr
+    finish()
 
 
 def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other(tmp_path: Path) -> None:
-    arguments, sweep = ["optim.lr=1e-4,1e30", "seed=0,1"], tmp_path / "runs"
-    where = [*SLURM, "cluster.array_parallelism=2", "cluster.additional_parameters={comment: tried}"]
-    where += [f"cluster.setup=['touch {tmp_path}/prepared']"]
-    done = launch(tmp_path, *where, *arguments)
-    assert done.returncode == 1, done.stderr
-    assert "submitted to Slurm: array" in done.stdout
-    assert "4 runs: 2 done, 2 failed" in done.stdout
-    runs = launched(sweep)
-    assert [run["slurm"].split("_")[1] for run in runs] == ["0", "1", "2", "3"]
-    for line in ("--array=0-3%2", "--requeue", "--comment=tried", "--time=240", "--signal=USR2@120"):
-        assert f"#SBATCH {line}" in script_of(sweep)
+    arguments = ["optim.lr=1e-4,1e30", "seed=0,1"]
+    where = ["cluster.array_parallelism=2", 'cluster.additional_parameters={comment: "was tried"}']
+    sweep, job, _ = submit(tmp_path, *where, f"cluster.setup=['touch {tmp_path}/prepared']", *arguments)
+    for line in ("--array=0-3%2", "--requeue", "--time=240", "--signal=USR2@120"):
+        assert f"#SBATCH {line}\n" in script_of(sweep)
+    assert "Comment=was tried" in ask("scontrol", "show", "job", job)
+    finish()
+    assert "4 runs: 2 done, 2 failed" in status(sweep)
     assert (tmp_path / "prepared").exists()
     assert set(attempts(sweep).values()) == {1}
-    for run in runs[2:]:
+    for run in launched(sweep)[2:]:
         error = (run["folder"] / "error.txt").read_text()
         assert "not finite" in error.splitlines()[0]
         assert "Traceback" in error
@@ -131,18 +139,24 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     assert results(sweep) == results(tmp_path / "local" / "runs")
 
 
-def test_a_single_run_is_submitted_too_requeued_and_joined(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, *SLURM]
-    first = command("topr_exp", *arguments, "cluster.wait=false")
-    assert first.returncode == 0, first.stderr
-    (run,) = launched(tmp_path / "runs")
+def test_a_job_whose_launcher_was_killed_is_requeued_and_joined(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    """The launcher of a single run, before it knows the job's id."""
+    arguments, sweep = [*TINY, f"output_dir={tmp_path}", *SLOWLY, *SLURM], tmp_path / "runs"
+    (tmp_path / "sbatch").write_text(f'#!/bin/sh\n{shutil.which("sbatch")} "$@"; kill -9 $PPID')
+    (tmp_path / "sbatch").chmod(0o755)
+    killed = command("topr_exp", *arguments, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (run,) = launched(sweep)
     reach(run["folder"], 5)
-    ask("scontrol", "requeue", run["slurm"])
-    wait_for(lambda: jobs() and attempts(tmp_path / "runs") == {run["folder"].name: 2})
-    second = command("topr_exp", *arguments)
-    assert second.returncode == 0, second.stderr
-    assert "0 to start" in second.stdout
-    assert launched(tmp_path / "runs")[0]["slurm"] == run["slurm"]
+    (job,) = [name for name, *_ in jobs()]
+    ask("scontrol", "requeue", job)
+    wait_for(lambda: jobs() and attempts(sweep) == {run["folder"].name: 2})
+    again = command("topr_exp", *arguments)
+    assert "0 to start" in again.stdout, again.stderr
+    assert job in again.stdout
+    finish()
+    assert command("topr_exp", *arguments).returncode == 0
+    assert launched(sweep)[0]["job"] == run["job"]
     assert result(run["folder"]) == undisturbed
 
 
@@ -173,66 +187,38 @@ def test_the_time_limit_too_often_is_an_error_that_resume_mends(tmp_path: Path, 
         if number == 1:
             wait_for(lambda: jobs() and attempts(sweep)[folder.name] == 2)
     finish()
-    shown = command("topr_exp.sweeps", "status", sweep)
-    assert "failed" in shown.stdout
-    assert "out of time" in (folder / "error.txt").read_text().splitlines()[0]
-    done = command("topr_exp.sweeps", "resume", sweep, "cluster.timeout_min=60", "cluster.wait=true")
-    assert done.returncode == 0, done.stderr
+    assert "out of time, more often than cluster.max_num_timeout allows" in status(sweep)
+    resume(sweep, "cluster.timeout_min=60")
     assert result(folder) == undisturbed
-
-
-@extended
-def test_a_killed_launcher_leaves_its_jobs_to_the_next(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    arguments = [*TINY, f"output_dir={tmp_path}", *SLOWLY, "seed=0,1", *SLURM, "cluster.array_parallelism=1"]
-    launcher, sweep = start("topr_exp", "-m", *arguments), tmp_path / "runs"
-    runs = wait_for(lambda: all(run["slurm"] for run in launched(sweep)) and launched(sweep))
-    refused = command("topr_exp", "-m", *arguments)
-    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
-    assert "is being launched by process" in refused.stderr
-    launcher.send_signal(signal.SIGKILL)
-    launcher.communicate(timeout=300)
-    reach(runs[0]["folder"], 1)
-    assert "1 running, 1 queued" in command("topr_exp.sweeps", "status", sweep).stdout
-    done = command("topr_exp.sweeps", "resume", sweep)
-    assert done.returncode == 0, done.stderr
-    assert "0 to start" in done.stdout
-    assert [run["slurm"] for run in launched(sweep)] == [run["slurm"] for run in runs]
-    assert set(attempts(sweep).values()) == {1}
-    assert result(runs[0]["folder"]) == undisturbed
 
 
 @extended
 def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     sweep, job, folder = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.array_parallelism=1")
     reach(folder, 1)
+    assert "1 running, 1 queued" in status(sweep)
     done = command("topr_exp.sweeps", "cancel", sweep)
     assert done.returncode == 0, done.stderr
     assert f"run 1 ({job}), run 2 ({job.replace('_0', '_1')})" in done.stdout
     finish(120)
-    assert "2 runs: 2 stopped" in command("topr_exp.sweeps", "status", sweep).stdout
-    done = command("topr_exp.sweeps", "resume", sweep, "cluster=local")
-    assert done.returncode == 0, done.stderr
+    assert "2 runs: 1 stopped, 1 new" in status(sweep)
+    resume(sweep, "cluster=local")
     assert result(folder) == undisturbed
 
 
 @extended
 def test_a_refusal_of_slurms_names_what_there_is_and_its_silence_starts_nothing(tmp_path: Path) -> None:
+    sweep, dead = tmp_path / "runs", tmp_path / "slurm.conf"
     done = launch(tmp_path, *SLURM, "seed=0,1", "cluster.partition=fast")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "cluster.partition=fast; there are: grace, high, low, main" in done.stderr
     assert not ask("squeue", "--noheader")
-    for run in launched(tmp_path / "runs"):
-        assert run["slurm"] is None
-        (run["folder"] / "launch.json").write_text(json.dumps({**run, "folder": "", "slurm": "17"}))
-    dead = tmp_path / "slurm.conf"
     text = Path(os.environ["SLURM_CONF"]).read_text()
     dead.write_text("\n".join("SlurmctldPort=1" if "SlurmctldPort" in line else line for line in text.splitlines()))
-    shown = command("topr_exp.sweeps", "status", tmp_path / "runs", SLURM_CONF=str(dead))
-    assert shown.returncode == 0
-    assert "Slurm does not answer" in shown.stderr
-    assert "2 runs: 2 new" in shown.stdout
-    refused = command("topr_exp.sweeps", "resume", tmp_path / "runs", SLURM_CONF=str(dead))
+    assert "2 runs: 2 new" in status(sweep, SLURM_CONF=str(dead))
+    refused = command("topr_exp.sweeps", "resume", sweep, SLURM_CONF=str(dead))
     assert refused.returncode == 1
+    assert "Slurm does not answer" in refused.stderr
     assert "some runs may be queued already" in refused.stderr
 
 
@@ -241,16 +227,14 @@ def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path: Path)
     """On two GPUs that Slurm believes in and torch does not: the tasks compute on the CPU."""
     sweep, _, folder = submit(tmp_path, *SLOWLY, "cluster.gpus_per_node=2", "cluster.parallel=fsdp")
     reach(folder, 2)
-    assert "#SBATCH --ntasks-per-node=2" in script_of(sweep)
     leader = json.loads((folder / "state.json").read_text())["attempt"]["pid"]
-    tasks = [int(task) for task in ask("pgrep", "-f", "submitit.core._submit").split()]
-    (other,) = [task for task in tasks if task != leader and is_task(task, tmp_path)]
+    tasks = [int(task) for task in ask("pgrep", "-f", f"topr_exp.sweeps.slurm {folder}").split()]
+    (other,) = [task for task in tasks if task != leader and is_task(task)]
     os.kill(other, signal.SIGKILL)
     finish()
     if not (folder / "DONE").exists():  # else Slurm's SIGTERM came before the connection broke: it was queued again
         assert "another one of the run ended" in (folder / "error.txt").read_text()
-        again = command("topr_exp.sweeps", "resume", sweep, "cluster.wait=true")
-        assert again.returncode == 0, again.stderr
+        resume(sweep)
     assert attempts(sweep) == {folder.name: 2}
     assert json.loads((folder / "environment.json").read_text())["processes"] == 2
     alone = launch(tmp_path / "one", *SLOWLY, "cluster.threads=1")
@@ -258,7 +242,6 @@ def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path: Path)
     assert_same_run(folder, tmp_path / "one" / "runs" / folder.name)
 
 
-def is_task(pid: int, tmp_path: Path) -> bool:
-    """True for a task of this test's job, no shell around one."""
-    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    return b"python" in arguments[0] and str(tmp_path).encode() in b" ".join(arguments)
+def is_task(pid: int) -> bool:
+    """True for a task, no srun that started it."""
+    return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import signal
 import socket
 from pathlib import Path
@@ -12,8 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from submitit.core.utils import DelayedSubmission
-from submitit.slurm.slurm import SlurmJobEnvironment
+import torch
 
 from tests.conftest import become_ordinary, config_of
 from tests.run_folders import make_sweep_of_two
@@ -21,10 +19,10 @@ from topr_exp.config.schema import plain
 from topr_exp.runs import attempt
 from topr_exp.runs.plan import Job, recompose
 from topr_exp.runtime import locks
-from topr_exp.runtime.stop import Interrupted
+from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import launch, processes, slurm
 from topr_exp.sweeps.__main__ import main
-from topr_exp.sweeps.processes import Child, Killed, ended
+from topr_exp.sweeps.processes import Child, Killed, supervise
 from topr_exp.sweeps.slurm import Entry, Queue, query
 from topr_exp.sweeps.status import (
     DONE,
@@ -39,71 +37,64 @@ from topr_exp.sweeps.status import (
     count_states,
     read_status,
 )
-from topr_exp.sweeps.sweep import Run, find, read_runs, runs_of
+from topr_exp.sweeps.sweep import SCRIPTS, Run, find, read_runs, runs_of
 from topr_exp.types import ConfigError, TOPRError
 
-DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+DOWN = "slurm_load_jobs error: Unable to contact slurm controller"
 
 
 def run_in(folder: Path, number: int = 1, **more: Any) -> Run:
     return Run(folder, number, [], {}, "", [], 0.0, **more)
 
 
+SAID = "17_0|17_0|RUNNING|None\n17_1|17_1|PENDING|JobArrayTaskLimit"
+FOUND = {"17_0": Entry("17_0", "RUNNING", "None"), "17_1": Entry("17_1", "PENDING", "JobArrayTaskLimit")}
+
+
 @pytest.mark.parametrize(
-    ("squeue", "found", "answered", "note"),
+    ("squeue", "found", "note"),
     [
-        (
-            "17_0|RUNNING|None\n17_1|PENDING|JobArrayTaskLimit\n18|RUNNING|None\n17_2|CANCELLED|None\n17_3|COMPLETED|None",
-            {"17_0": ("RUNNING", "None"), "17_1": ("PENDING", "JobArrayTaskLimit"), "17_2": ("CANCELLED", "None")},
-            True, "",
-        ),
-        (">&2 slurm_load_jobs error: Invalid job id specified", {}, True, ""),
-        (f">&2 {DOWN}", {}, False, f"Slurm does not answer ({DOWN}); going on by the runs' files"),
-        ("sleep", {}, False, "Slurm does not answer (no answer within 0.5 s); going on by the runs' files"),
+        (f"cat <<'TEXT'\n{SAID}\nTEXT", FOUND, ""),
+        ("true", {}, ""),
+        (f"echo {DOWN} >&2; exit 1", {}, f"Slurm does not answer ({DOWN}); going on by the runs' files"),
+        ("exec sleep 600", {}, "Slurm does not answer (no answer within 0.5 s); going on by the runs' files"),
+        (None, {}, "Slurm does not answer (squeue is not on PATH); going on by the runs' files"),
     ],
-    ids=["known", "forgotten", "down", "slow"],
-)  # fmt: skip
+    ids=["known", "over", "down", "slow", "missing"],
+)
 def test_what_slurm_answers(
-    squeue: str, found: Any, answered: bool, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    squeue: str | None, found: Any, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(slurm, "SECONDS", 0.5 if squeue == "sleep" else 60.0)
-    error = squeue.startswith(">&2")
-    lines = f"cat <<'TEXT' {squeue[:3]}\n{squeue[4:]}\nTEXT\nexit 1" if error else f"cat <<'TEXT'\n{squeue}\nTEXT"
-    (tmp_path / "squeue").write_text("#!/bin/sh\n" + ("exec sleep 600" if squeue == "sleep" else lines))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if squeue else "/nonexistent")
+    monkeypatch.setattr(slurm, "SECONDS", 0.5 if squeue == "exec sleep 600" else 60.0)
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}")
     (tmp_path / "squeue").chmod(0o755)
-    queue = query(["17_0", "17_1", "17_2"])
-    assert (queue.entries, queue.answered, queue.note) == (found, answered, note)
-    assert [entry.active for entry in queue.entries.values()] == [True, True, False][: len(found)]
-    monkeypatch.setenv("PATH", "/nonexistent")
-    assert query([]) == Queue()
-    assert not query(["17"]).answered
+    assert query(["17_0", "17_1", "17_2"]) == Queue(found, note)
+    assert query([]) == Queue({})
 
 
 @pytest.mark.parametrize(
     ("files", "entry", "state", "error"),
     [
         ({}, None, NEW, ""),
-        ({}, Entry("PENDING", "Resources"), QUEUED, "Resources"),
-        ({}, Entry("RUNNING", "None"), RUNNING, ""),
-        ({}, Entry("NODE_FAIL"), STOPPED, "Slurm: NODE_FAIL"),
+        ({}, Entry("17", "PENDING", "Resources"), QUEUED, "Resources"),
+        ({}, Entry("17", "RUNNING", "None"), RUNNING, ""),
         ({"state.json": "running"}, None, STOPPED, "its process is gone (killed?)"),
         ({"state.json": "stopped"}, None, STOPPED, "stopped by a signal"),
-        ({"state.json": "stopped"}, Entry("PENDING", "BeginTime"), QUEUED, "BeginTime"),
-        ({"state.json": "stopped"}, Entry("CANCELLED"), STOPPED, "Slurm: CANCELLED"),
-        ({"state.json": "failed", "error.txt": "too few\n\ntrace"}, Entry("COMPLETED"), FAILED, "too few"),
-        ({"state.json": "failed", "error.txt": "too few\n"}, Entry("PENDING", "None"), QUEUED, ""),
-        ({"state.json": "done", "DONE": ""}, Entry("RUNNING"), DONE, ""),
+        ({"state.json": "stopped"}, Entry("17", "PENDING", "BeginTime"), QUEUED, "BeginTime"),
+        ({"state.json": "failed", "error.txt": "too few\n\ntrace"}, None, FAILED, "too few"),
+        ({"state.json": "failed", "error.txt": "too few\n"}, Entry("17", "PENDING", "None"), QUEUED, ""),
+        ({"state.json": "done", "DONE": ""}, Entry("17", "RUNNING"), DONE, ""),
     ],
 )
 def test_the_state_of_a_run(tmp_path: Path, files: dict[str, str], entry: Entry | None, state: str, error: str) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(json.dumps({"status": text}) if name == "state.json" else text)
-    found = read_status(run_in(tmp_path, slurm="17"), Queue({"17": entry} if entry else {}))
+    found = read_status(run_in(tmp_path, job="17"), Queue({"17": entry} if entry else {}))
     assert (found.state, found.error) == (state, error)
     if DONE not in files:
         with attempt.lock_run_folder(tmp_path):
-            assert read_status(run_in(tmp_path), Queue()).state == (DONE if state == DONE else RUNNING)
+            assert read_status(run_in(tmp_path), Queue({})).state == (DONE if state == DONE else RUNNING)
             with pytest.raises(TOPRError, match=f"is being run by process {socket.gethostname()}:{os.getpid()}"):
                 attempt.lock_run_folder(tmp_path)
 
@@ -131,10 +122,10 @@ def test_a_run_of_another_user(ordinary_user: Path) -> None:
     (hidden / "state.json").touch(0)
     become_ordinary(ordinary_user)
     with lock:
-        assert read_status(run_in(ordinary_user), Queue()).state == RUNNING
+        assert read_status(run_in(ordinary_user), Queue({})).state == RUNNING
     assert (ordinary_user / attempt.CLAIM).exists()
-    assert read_status(run_in(ordinary_user), Queue()).state == STOPPED
-    found = read_status(run_in(hidden), Queue())
+    assert read_status(run_in(ordinary_user), Queue({})).state == STOPPED
+    found = read_status(run_in(hidden), Queue({}))
     assert (found.state, found.error) == (UNREADABLE, "state.json can't be read (Permission denied)")
     assert count_states([found]) == "1 run: 1 unreadable"
 
@@ -164,13 +155,13 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.Captur
         jobs = [Job([f"seed={seed}"], config_of(f"seed={seed}", *changes)) for seed in (4, 5)]
         runs = runs_of(jobs, [f"cluster.threads={threads}"], read_runs(tmp_path / "sweep"))
         for index, run in enumerate(runs):
-            run.slurm = run.slurm if threads == 2 else f"17_{index}"
+            run.job = run.job if threads == 2 else f"array_{index}"
             run.save()
     again = read_runs(tmp_path / "sweep")
     assert again == runs
-    assert [run.slurm for run in again] == ["17_0", "17_1"]
+    assert [run.job for run in again] == ["array_0", "array_1"]
     assert [run.enter() for run in again] == [job.config for job in jobs]  # infinite limits of the ratio included
-    assert [find(again, name) for name in ("2", "17_1", again[1].folder.name)] == [again[1]] * 3
+    assert [find(again, name) for name in ("2", again[1].folder.name)] == [again[1]] * 2
     with pytest.raises(TOPRError, match=r"several runs of .*; give a number from 1 to 2"):
         find(again, "is_gsm8k")
     new = [Job([], config_of(f"seed={seed}", *changes)) for seed in (6, 7)]
@@ -192,26 +183,24 @@ def test_an_attempt_removes_what_a_killed_one_left_by_half(tmp_path: Path) -> No
 
 
 def test_a_preemption_is_no_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that was queued again twenty times for others goes on after its only time limit, and ends at the next."""
-    run, environment, requeued = run_in(tmp_path), SlurmJobEnvironment(), list[int]()
-    for key, value in {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "20", "SUBMITIT_FOLDER": str(tmp_path)}.items():
-        monkeypatch.setenv(key, value)
-    monkeypatch.setattr(SlurmJobEnvironment, "_requeue", lambda self, left: requeued.append(left))
-    submission = DelayedSubmission(slurm.Task(), run)
-    submission.set_timeout(timeout_min=1, max_num_timeout=1)  # which Submitit takes for a time limit from its start
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGUSR2)}
-    try:
-        environment._handle_signals(environment.paths, submission)
-        with pytest.raises(SystemExit):
-            slurm.queue_again(signal.SIGUSR2, tmp_path)
-        environment._handle_signals(environment.paths, DelayedSubmission.load(environment.paths.submitted_pickle))
-        with pytest.raises(TOPRError, match="out of time"):
-            slurm.queue_again(signal.SIGUSR2, tmp_path)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert requeued == [0]
-    assert attempt.last_error(tmp_path).startswith("out of time")
+    """A job goes on after each preemption and its only time limit, and ends at the next; a cancelled one at once."""
+    run, asked, states = run_in(tmp_path / "run", job="array_0"), list[str](), iter(["RUNNING", "CANCELLED"])
+    run.settings = {"cluster": {"max_num_timeout": 1}}
+    for folder in (run.folder, tmp_path / SCRIPTS):
+        folder.mkdir()
+
+    def answer(program: str, *words: str) -> tuple[list[list[str]], str]:
+        asked.append(program)
+        return [[next(states)]] if program == "squeue" else [], ""
+
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setattr(slurm, "run_slurm", answer)
+    for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
+        slurm.queue_again(number, run)
+    assert asked == ["scontrol"] * 3 + ["squeue", "scontrol", "squeue"]
+    with pytest.raises(TOPRError, match="out of time"):
+        slurm.queue_again(signal.SIGUSR2, run)
+    assert attempt.last_error(run.folder).startswith("out of time")
 
 
 # ---- what a launch starts
@@ -220,31 +209,23 @@ STATES = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW)
 
 
 @pytest.mark.parametrize("place", ["local", "slurm"])
-@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("note", ["", "silent"])
 def test_what_is_done_at_work_or_queued_is_not_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, answered: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, note: str
 ) -> None:
-    told: dict[str, list[int]] = {}
-
-    def note(what: str) -> Any:
-        return lambda *given: told.update({what: [run.number for run in max(given, key=lambda x: isinstance(x, list))]})
-
+    started: list[Run] = []
     statuses = [Status(run_in(tmp_path / str(i), i), state) for i, state in enumerate(STATES, 1)]
-    monkeypatch.setattr(launch, "read_statuses", lambda runs: (statuses, Queue(answered=answered, note="silent")))
-    monkeypatch.setattr(launch.slurm, "submit", note("started"))
-    monkeypatch.setattr(launch, "run_locally", note("started"))
-    monkeypatch.setattr(launch, "wait_for_slurm", note("awaited"))
+    monkeypatch.setattr(launch, "read_statuses", lambda runs: (statuses, Queue({}, note)))
+    monkeypatch.setattr(launch.slurm, "submit", lambda sweep, runs, cluster: started.extend(runs))
+    monkeypatch.setattr(launch, "run_locally", lambda runs, *more: started.extend(runs))
     monkeypatch.setattr(launch, "publish", lambda folder: None)
-    cluster = recompose([], [f"cluster={place}", *(["cluster.wait=true"] if place == "slurm" else [])])
-    runs = [each.run for each in statuses]
-    if not answered:
+    runs, cluster = [each.run for each in statuses], recompose([], [f"cluster={place}"])
+    if note:
         with pytest.raises(TOPRError, match="silent: some runs may be queued already"):
             launch.run_unfinished(runs, cluster)
-        assert "started" not in told
-        return
-    assert launch.run_unfinished(runs, cluster) == 1, "some are unfinished"
-    assert told["started"] == [4, 5, 6]
-    assert told.get("awaited", [2, 3, 4, 5, 6]) == [2, 3, 4, 5, 6]
+    else:
+        assert launch.run_unfinished(runs, cluster) == (1 if place == "local" else 0), "some are unfinished"
+    assert started == ([] if note else runs[3:])
 
 
 def test_resuming_changes_where_and_nothing_else() -> None:
@@ -288,8 +269,7 @@ def test_resuming_another_users_sweep_says_whose_settings_run(
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + owner)
     assert main(["resume", str(tmp_path / "sweep")]) == 0
-    name = pwd.getpwuid(me).pw_name
-    said = f"warning: {tmp_path / 'sweep'} belongs to user {name}, whose settings now run as yours, with the code that"
+    said = f"warning: {tmp_path / 'sweep'} belongs to user {me}, whose settings now run as yours, with the code that"
     assert capsys.readouterr().err.startswith(said) == bool(owner)
 
 
@@ -298,7 +278,7 @@ def test_resuming_another_users_sweep_says_whose_settings_run(
 
 ERRORS = {
     "config": ConfigError("a setting"),
-    "ours": TOPRError("two\nlines"),
+    "ours": TOPRError("no file"),
     "bug": ValueError("theirs"),
     "stop": Interrupted(signal.SIGTERM),
 }
@@ -318,7 +298,7 @@ def end(way: str) -> None:
     [
         ("done", type(None), "None"),
         ("config", ConfigError, "a setting"),
-        ("ours", TOPRError, "two lines"),
+        ("ours", TOPRError, "no file"),
         ("bug", TOPRError, "ValueError: theirs"),
         ("stop", Interrupted, "stopped by SIGTERM; the same command goes on from there"),
         ("kill", Killed, "it was killed by SIGKILL (out of memory?)"),
@@ -326,33 +306,48 @@ def end(way: str) -> None:
     ],
 )
 def test_the_ending_of_a_process(way: str, kind: type, text: str, tmp_path: Path) -> None:
-    process = Child("it", tmp_path / "run/log.txt", end, way)
-    assert ended([process]) == [process]
-    ending = process.ending()
+    found: list[BaseException | None] = []
+    start = lambda slot: Child("it", tmp_path / "run/log.txt", end, way)
+    supervise([start], 1, StopFlag(), lambda child, ending: found.append(ending))
+    (ending,) = found
     assert (type(ending), str(ending)) == (kind, text)
     log = (tmp_path / "run/log.txt").read_text()
     assert (text in log) == (way in ERRORS)
     assert ("Traceback" in log) == (way == "bug")
 
 
-def test_threads_are_divided_among_all_processes_and_slots_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert [processes.threads_per_run(jobs) for jobs in (1, 2, 3, 16, 40)] == [None, 8, 5, 1, 1]
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert processes.threads_per_run(3) == 2
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    begun: list[tuple[int | None, int]] = []
-    Started = type(
-        "Started", (), {"__init__": lambda self, *given: begun.append(given[-2:]), "ending": lambda self: None}
-    )
+@pytest.mark.parametrize("threads", [8, 1])
+def test_threads_are_divided_among_runs(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    monkeypatch.setenv("OMP_NUM_THREADS", "as it was")
+    processes.share_threads(1)
+    assert os.environ["OMP_NUM_THREADS"] == "as it was"
+    for count in (2, 3, 40):
+        processes.share_threads(count)
+    assert taken == [max(1, threads // 2), max(1, threads // 3), 1]
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+
+
+def test_slots_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[int, int]] = []
+
+    class Started(Child):
+        def __init__(self, *given: Any) -> None:
+            begun.append(given[-2:])
+            self.process: Any = SimpleNamespace(sentinel=os.open(os.devnull, os.O_RDONLY), exitcode=len(begun) - 1)
+            self.process.kill = lambda: None
+
+        def ending(self) -> None:
+            os.close(self.process.sentinel)
+
     monkeypatch.setattr(processes, "Child", Started)
-    monkeypatch.setattr(processes, "ended", lambda working: [next(iter(working))])
-    runs: list[Any] = [SimpleNamespace(settings={"cluster": {"processes": 2}}, folder=Path(str(i))) for i in range(3)]
-    order: list[str] = []
-    processes.run_locally(runs, 2, lambda run, error: order.append(run.folder.name))
-    assert begun == [(4, 0), (4, 1), (4, 0)]
-    assert order == ["0", "1", "2"]
+    monkeypatch.setattr(processes.connection, "wait", lambda *given: None)
+    runs, order = [run_in(Path(str(number)), number) for number in range(3)], list[int]()
+    processes.run_locally(runs, 2, StopFlag(), lambda run, error: order.append(run.number))
+    assert begun == [(2, 0), (2, 1), (2, 1)]
+    assert order == [0, 1, 2]
 
 
 def test_each_slot_has_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import pwd
 import signal
 import sys
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, say, warn
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.status import ACTIVE, read_statuses, status_table
-from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SUBMITIT, Run, find, lock_sweep, open_sweep
+from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SCRIPTS, Run, find, lock_sweep, open_sweep
 from topr_exp.types import TOPRError
 
 LINES = 40  # that `logs` shows
@@ -40,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             each.add_argument("settings", nargs="*", help="other settings of the cluster, as in cluster.jobs=4")
         if name in ("cancel", "logs"):
             several = "*" if name == "cancel" else None
-            each.add_argument("run", nargs=several, help="number, Slurm id or folder's name of a run")
+            each.add_argument("run", nargs=several, help="number or folder's name of a run")
     given = vars(top.parse_args(arguments))
     del given["command"]
     return exit_status(partial(given.pop("function"), **given))
@@ -61,10 +60,7 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
 
     runs = open_sweep(folder)
     for owner in {path.stat().st_uid for path in (folder, *(run.folder / FILE for run in runs))} - {os.getuid()}:
-        name = str(owner)
-        with suppress(KeyError):
-            name = pwd.getpwuid(owner).pw_name
-        warn(f"{folder} belongs to user {name}, whose settings now run as yours, with the code that they name")
+        warn(f"{folder} belongs to user {owner}, whose settings now run as yours, with the code that they name")
     cluster = recompose(max(runs, key=lambda run: run.launched).arguments, settings)
     if isinstance(cluster, SlurmCluster):
         slurm.require()
@@ -78,38 +74,29 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
 def cancel(folder: Path, run: Sequence[str]) -> int:
     """Cancel Slurm's jobs by scancel; local runs, and the launcher when all are meant, by SIGTERM."""
     runs = open_sweep(folder)
-    statuses, queue = read_statuses([find(runs, name) for name in run] or runs)
-    active = [each.run for each in statuses if each.state in ACTIVE]
-    # A sweep of Slurm's may have been resumed here: then its runs have ids of jobs that are long over.
-    in_slurm = [each for each in active if each.slurm in queue.entries and queue.entries[each.slurm].active]
-    if in_slurm and (problem := slurm.run_slurm("scancel", *(str(each.slurm) for each in in_slurm))[1]):
+    statuses, _ = read_statuses([find(runs, name) for name in run] or runs)
+    active = [each for each in statuses if each.state in ACTIVE]
+    jobs = [each.slurm for each in active if each.slurm]
+    if jobs and (problem := slurm.run_slurm("scancel", *jobs)[1]):
         raise TOPRError(f"scancel: {problem}")
     # The launcher of a local sweep first, or it would start the next run.
-    launcher = [] if run or in_slurm else [folder / CLAIM]
-    for claim in [*launcher, *(each.folder / attempt.CLAIM for each in active if each not in in_slurm)]:
+    launcher = [] if run or jobs else [folder / CLAIM]
+    for claim in [*launcher, *(each.run.folder / attempt.CLAIM for each in active if not each.slurm)]:
         terminate(claim)
-    told = [f"run {each.number}" + (f" ({each.slurm})" if each.slurm else "") for each in active]
+    told = [f"run {each.run.number}" + (f" ({each.slurm})" if each.slurm else "") for each in active]
     say(f"cancelled: {', '.join(told) or 'nothing, no run is active'}")
     return 0
 
 
 def terminate(claim: Path) -> None:
-    """SIGTERM to the process that holds a claim; TOPRError for one on another machine, or one that is only named."""
+    """SIGTERM to the process that holds a claim; TOPRError for one that can't be seen to hold it."""
     process = locks.living_owner(claim)
-    if process is None:
-        return
-    if not process.is_here():
-        raise TOPRError(f"process {process} is on another machine; cancel there")
-    if not locks.PROC.is_dir():
-        raise TOPRError(f"nothing tells what process {process} does; end it by `kill {process.pid}` if it is the run's")
-    try:
-        if not process.has_open(claim):
-            raise TOPRError(f"{claim} names process {process}, which is at work on something else: it is left alone")
-        os.kill(process.pid, signal.SIGTERM)
-    except (ProcessLookupError, FileNotFoundError):  # over by now
-        return
-    except PermissionError:
-        raise TOPRError(f"process {process} belongs to another user") from None
+    with suppress(OSError):  # over by now, another user's, or no /proc
+        if process is not None and process.is_here() and process.has_open(claim):
+            os.kill(process.pid, signal.SIGTERM)
+            return
+    if process is not None and locks.living_owner(claim) is not None:
+        raise TOPRError(f"{claim}: process {process} is left alone; it is not here, not yours, or at other work")
 
 
 def logs(folder: Path, run: str) -> int:
@@ -123,9 +110,8 @@ def logs(folder: Path, run: str) -> int:
 
 
 def log_of(run: Run) -> Path:
-    """Find a run's output; before it printed any, what Submitit or Slurm said of its job."""
-    of_job = sorted((run.folder.parent / SUBMITIT).glob(f"*/{run.slurm}_*log.*")) if run.slurm else []
-    for path in (run.folder / LOG, *of_job):
+    """Find a run's output; before it printed any, what its job printed."""
+    for path in (run.folder / LOG, run.folder.parent / SCRIPTS / f"{run.job}.log"):
         if path.exists() and path.stat().st_size:
             return path
     raise TOPRError(f"run {run.number} ({run.folder.name}) has printed nothing yet")

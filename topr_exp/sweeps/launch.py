@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from topr_exp.config.cluster import ClusterConfig, LocalCluster, SlurmCluster
-from topr_exp.runs.folder import RunFolder, refuse_other_experiment
+from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.plan import Job, Plan
-from topr_exp.runs.preflight import refuse_changed_inputs
-from topr_exp.runtime.exit_status import plural, say, warn
-from topr_exp.runtime.files import read_object
+from topr_exp.runs.preflight import INPUTS, compare_inputs, inputs_of
+from topr_exp.runtime.exit_status import plural, printable, say, warn
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.processes import run_locally
@@ -21,10 +21,9 @@ from topr_exp.sweeps.status import (
     aligned,
     count_states,
     is_running,
+    read_status,
     read_statuses,
-    report,
     status_table,
-    wait_for_slurm,
 )
 from topr_exp.sweeps.sweep import Run, lock_sweep, read_runs, runs_of
 from topr_exp.types import TOPRError
@@ -34,19 +33,17 @@ def preview(plan: Plan) -> str:
     """List every run's overrides, folder and state (`dry_run=true`). Nothing is written."""
     rows = []
     for number, job in enumerate(plan.jobs, 1):
-        # An override with line breaks as bash takes it.
-        given = ["$'" + text.replace("\n", "\\n") + "'" if "\n" in text else text for text in job.overrides]
-        words = " ".join(text for text in given if not text.startswith("dry_run="))
-        rows.append([str(number), state_before(job), str(job.config.folder), words])
+        words = " ".join(text for text in job.overrides if not text.startswith("dry_run="))
+        rows.append([str(number), state_before(job), str(job.config.folder), printable(words, keep="")])
     where = plan.jobs[0].config.cluster.name
     return "\n".join([*aligned(rows), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
 
 
 def state_before(job: Job) -> str:
-    """Classify a run as new, resumable, running or done; TOPRError where its folder or inputs are another run's."""
+    """Classify a run as new, resumable, running or done; TOPRError where its inputs have changed."""
     config, folder = job.config, job.config.folder
-    refuse_other_experiment(config, read_object(folder / "config.json")[0] or None)
-    refuse_changed_inputs(RunFolder(config), config)
+    if (folder / INPUTS).exists():
+        compare_inputs(RunFolder(config), inputs_of(config))
     if (folder / "DONE").exists():
         return "done"
     if is_running(folder):
@@ -56,14 +53,12 @@ def state_before(job: Job) -> str:
 
 def launch(plan: Plan, arguments: list[str]) -> int:
     """Start a sweep, or what is unfinished of it; returns the exit code."""
-    # Refuses a folder that holds another experiment, before anything starts.
-    states = {state_before(job) for job in plan.jobs}
+    for job in plan.jobs:
+        state_before(job)  # refuses changed inputs before anything starts
     config = plan.jobs[0].config
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()
     sweep = Path(config.output_dir) / config.name
-    if states == {"done"} and not os.access(sweep, os.W_OK, effective_ids=True):
-        return show_results(runs_of(plan.jobs, arguments, read_runs(sweep)), 0, new=False)
     with lock_sweep(sweep):
         runs = runs_of(plan.jobs, arguments, read_runs(sweep))
         for run in runs:
@@ -72,29 +67,33 @@ def launch(plan: Plan, arguments: list[str]) -> int:
 
 
 def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
-    """Run what is unfinished and active nowhere, here or on Slurm; print the table of all; return the exit code."""
+    """Run what is unfinished and active nowhere, and print the table of all; or submit it to Slurm. Returns the exit
+    code."""
     sweep = runs[0].folder.parent
     before, queue = read_statuses(runs)
-    unfinished = [each.run for each in before if each.state != DONE]
     todo = [each.run for each in before if each.state not in (DONE, *ACTIVE)]
-    if todo and not queue.answered:
+    if todo and queue.note:
         raise TOPRError(f"{queue.note}: some runs may be queued already; try again when Slurm answers")
     say(f"sweep {sweep}: {count_states(before)}; {len(todo)} to start")
-    code, flag = 0, StopFlag()
+    if todo and isinstance(cluster, SlurmCluster):
+        say(slurm.submit(sweep, todo, cluster))
+        return 0
+    code, stop = 0, StopFlag()
     try:
-        with flag.listening(), flag.immediate():
-            if isinstance(cluster, SlurmCluster):
-                if todo:
-                    say(slurm.submit(sweep, todo, cluster))
-                if not cluster.wait:
-                    return 0
-                wait_for_slurm(unfinished)
-            elif isinstance(cluster, LocalCluster) and todo:
-                run_locally(todo, cluster.jobs, report)
-    except Interrupted as stop:
-        code = 128 + stop.signal
-        warn(f"stopped by {stop.signal.name}; jobs in Slurm go on" if cluster.name == "slurm" else str(stop))
+        if todo and isinstance(cluster, LocalCluster):
+            with stop.listening():
+                run_locally(todo, cluster.jobs, stop, report)
+            stop.check()
+    except Interrupted as stopped:
+        code = 128 + stopped.signal
+        warn(str(stopped))
     return show_results(runs, code, new=bool(todo))
+
+
+def report(run: Run, error: BaseException | None) -> None:
+    """Say how a run of this machine ended."""
+    now = read_status(run, slurm.Queue({}))
+    say(f"{time.strftime('%H:%M:%S')} {replace(now, error=str(error or now.error))}")
 
 
 def show_results(runs: Sequence[Run], code: int, *, new: bool) -> int:

@@ -17,11 +17,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.cluster import check_parts
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
 from topr_exp.runtime import distributed
@@ -50,10 +50,11 @@ class Child:
         self.process.start()
         theirs.close()
 
-    def ending(self) -> Any:
+    def ending(self) -> BaseException | None:
         """Describe the end of a process: None when its work is done, else the exception, Killed if it sent none."""
         with self._messages, contextlib.suppress(EOFError):
-            return self._messages.recv()
+            found: BaseException | None = self._messages.recv()
+            return found
         code, name = self.process.exitcode or 0, self.process.name
         if code < 0:
             return Killed(f"{name} was killed by {signal.Signals(-code).name} (out of memory?)")
@@ -61,7 +62,7 @@ class Child:
 
 
 def _run(log: Path | None, work: Callable[..., None], arguments: tuple[Any, ...], pipe: connection.Connection) -> None:
-    """Do the work and send how it ended: None, or an exception with its message in one line."""
+    """Do the work and send how it ended: None, or an exception of ours."""
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     open_console(goes_on=True)
     if log is not None:
@@ -71,12 +72,11 @@ def _run(log: Path | None, work: Callable[..., None], arguments: tuple[Any, ...]
         work(*arguments)
     except Interrupted as stopped:
         ending = stopped
-    except Exception as raised:
-        error = distributed.root_cause(raised)
-        if not isinstance(error, TOPRError):
+    except Exception as error:
+        ending = distributed.root_cause(error)
+        if not isinstance(ending, TOPRError):
             traceback.print_exc()
-        kind = next((kind for kind in (distributed.PeerGone, ConfigError) if isinstance(error, kind)), TOPRError)
-        ending = kind(attempt.message(error))
+            ending = TOPRError(attempt.message(ending))
     if ending is not None and log is not None:
         print(ending, file=sys.stderr)
     sys.stdout.flush()
@@ -91,11 +91,46 @@ def _stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def ended(children: Iterable[Child], seconds: float | None = None) -> list[Child]:
-    """Those that are over, once one is or so many seconds have passed."""
-    listed = list(children)
-    connection.wait([child.process.sentinel for child in listed], timeout=seconds)
-    return [child for child in listed if child.process.exitcode is not None]
+def supervise(
+    starts: Iterable[Callable[[int], Child]],
+    at_once: int,
+    stop: StopFlag,
+    report: Callable[[Child, BaseException | None], None],
+    *,
+    one_run: bool = False,
+) -> None:
+    """Start processes, so many at once, each with the number of its slot, and report the ending of each.
+
+    After a stop signal none starts any more, and all are told. one_run: also when one of them was told, since they
+    agree on the update after which they save; and once one failed the others get a few seconds, since they may wait
+    for it for ever.
+    """
+    waiting, slots, working = list(starts)[::-1], list(range(at_once))[::-1], dict[Child, int]()
+    deadline, stopped, told = float("inf"), False, False
+    try:
+        while waiting or working:
+            while waiting and slots:
+                slot = slots.pop()
+                working[waiting.pop()(slot)] = slot
+            connection.wait([child.process.sentinel for child in working], POLL_SECONDS)
+            for child in [child for child in working if child.process.exitcode is not None]:
+                slots.append(working.pop(child))
+                report(child, ending := child.ending())
+                if one_run and isinstance(ending, Exception):
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+                stopped = stopped or (one_run and isinstance(ending, Interrupted))
+            if not told and (stopped or stop.requested()):
+                waiting, told = [], True
+                for child in working:
+                    child.process.terminate()
+            if time.monotonic() > deadline:
+                break
+    finally:
+        for child in working:  # after a second Ctrl-C, too
+            child.process.kill()
+    for child in working:
+        child.process.join()
+        report(child, child.ending())
 
 
 def redirect(log: Path) -> None:
@@ -108,20 +143,12 @@ def redirect(log: Path) -> None:
     print(f"==== {attempt.now()}, process {os.getpid()}", flush=True)
 
 
-def threads_per_run(jobs: int) -> int | None:
-    """CPU threads of a run when so many run at once; None leaves torch's choice to the only one."""
-    if jobs == 1:
-        return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(cores // jobs, int(asked) if asked.isdecimal() else cores))
-
-
-def limit_threads(threads: int | None) -> None:
-    """Set the default number of CPU threads (None: torch's), of child processes too; `cluster.threads` goes before."""
-    if threads is not None:
+def share_threads(processes: int) -> None:
+    """Take a part of the CPU threads by default, child processes too; `cluster.threads` goes before."""
+    if processes > 1:
         import torch
 
+        threads = max(1, torch.get_num_threads() // processes)
         os.environ["OMP_NUM_THREADS"] = str(threads)
         torch.set_num_threads(threads)
 
@@ -129,43 +156,24 @@ def limit_threads(threads: int | None) -> None:
 # ---- runs of a sweep
 
 
-def run_locally(runs: Sequence[Run], jobs: int, report: Callable[[Run, Any], None]) -> None:
-    """Run these, `jobs` at once; `report(run, error)` after each. A signal stops them, and Interrupted is raised."""
-    processes = max(run.settings["cluster"]["processes"] for run in runs)
-    share = threads_per_run(min(jobs, len(runs)) * processes)
-    waiting, slots = list(reversed(runs)), list(reversed(range(jobs)))
-    working: dict[Child, tuple[Run, int]] = {}
-    try:
-        while waiting or working:
-            while waiting and slots:
-                run, slot = waiting.pop(), slots.pop()
-                log = run.folder.resolve() / LOG
-                working[Child("the run", log, run_one, run, log, share, slot)] = run, slot
-            for each in ended(working):
-                run, slot = working.pop(each)
-                slots.append(slot)
-                report(run, each.ending())
-    except (Interrupted, KeyboardInterrupt):
-        with _killing(working):  # by a second Ctrl-C
-            for each in working:
-                each.process.terminate()
-            for each in working:
-                each.process.join()
-        raise
+def run_locally(
+    runs: Sequence[Run], jobs: int, stop: StopFlag, report: Callable[[Run, BaseException | None], None]
+) -> None:
+    """Run these, `jobs` at once; `report(run, error)` after each. A stop signal ends them, and no other starts."""
+    of = dict[Child, Run]()
+
+    def start(run: Run, slot: int) -> Child:
+        log = run.folder.resolve() / LOG
+        child = Child("the run", log, run_one, run, log, min(jobs, len(runs)), slot)
+        of[child] = run
+        return child
+
+    supervise([partial(start, run) for run in runs], jobs, stop, lambda child, error: report(of[child], error))
 
 
-@contextlib.contextmanager
-def _killing(children: Iterable[Child]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for each in children:
-            each.process.kill()
-
-
-def run_one(run: Run, log: Path, share: int | None, slot: int) -> None:
+def run_one(run: Run, log: Path, jobs: int, slot: int) -> None:
     choose_gpus(slot, run.settings["cluster"]["processes"])
-    limit_threads(share)
+    share_threads(jobs)
     run_processes(run.enter(), log)
 
 
@@ -183,32 +191,35 @@ def choose_gpus(slot: int, count: int) -> None:
 def run_processes(config: Config, log: Path | None = None) -> None:
     """A run in this process, or in as many as `cluster.processes` says; raises what the run raises."""
     size, launched = config.cluster.world_size, distributed.launched_processes()
-    if launched > 1:
-        if size not in (1, launched):
-            raise ConfigError(f"the settings ask for {size} processes, torchrun started {launched}")
-        try:
-            check_parts("the number of processes", launched, config.optim.batch_size)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-    if size == 1 or launched > 1:
+    if launched > 1 and size != launched:
+        raise ConfigError(f"{config.cluster.processes_are} must be {launched}, as many as were started; got {size}")
+    if size == launched:
         from topr_exp.pipeline import run
 
         run(config)
         return
-    stop = StopFlag()
+    stop, endings = StopFlag(), list[BaseException]()
     with stop.listening(), rendezvous() as place:
         if "CUDA_VISIBLE_DEVICES" in os.environ:  # the fork server has it as it was when that started
             place["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
-        ranks = [Child(f"process {rank} of {size}", log, run_rank, config, rank, place) for rank in range(size)]
-        endings = supervise(ranks, stop)
-    errors = [ending for ending in endings if isinstance(ending, Exception)]
-    errors.sort(key=lambda error: isinstance(error, distributed.PeerGone))  # which explains nothing
-    if errors and not (stop.requested() and isinstance(errors[0], Killed | distributed.PeerGone)):
-        if isinstance(errors[0], Killed):
-            attempt.record_error(config.folder, errors[0])  # the others wrote down their own
-        raise errors[0]
+
+        def start(rank: int, slot: int) -> Child:
+            return Child(f"process {rank} of {size}", log, run_rank, config, rank, place)
+
+        def note(child: Child, ending: BaseException | None) -> None:
+            endings.extend([ending] if ending else [])
+
+        supervise([partial(start, rank) for rank in range(size)], size, stop, note, one_run=True)
+    endings.sort(key=lambda ending: isinstance(ending, distributed.PeerGone))  # which explains nothing
+    for ending in endings:
+        if isinstance(ending, Exception) and not (
+            stop.requested() and isinstance(ending, Killed | distributed.PeerGone)
+        ):
+            if isinstance(ending, Killed):
+                attempt.record_error(config.folder, ending)  # the others wrote down their own
+            raise ending
     stop.check()  # names the signal that this process got, if it got one
-    for ending in filter(None, endings):
+    for ending in endings:
         raise ending
 
 
@@ -223,35 +234,10 @@ def rendezvous() -> Iterator[dict[str, str]]:
     yield {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
-def supervise(children: Sequence[Child], stop: StopFlag) -> list[Any]:
-    """Wait for all processes of a run; returns their endings, the first one first.
-
-    Once one failed the others get a few seconds, since they may wait for it for ever. Once one was told to stop, all
-    are: they agree on the update after which they save.
-    """
-    working, endings = list(children), list[Any]()
-    deadline, told = float("inf"), False
-    with _killing(working):  # after a second Ctrl-C
-        while working:
-            for each in ended(working, POLL_SECONDS):
-                working.remove(each)
-                endings.append(each.ending())
-                if isinstance(endings[-1], Exception):
-                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
-            if not told and (stop.requested() or any(isinstance(one, Interrupted) for one in endings)):
-                told = True
-                for each in working:
-                    each.process.terminate()
-            if time.monotonic() > deadline:
-                for each in working:
-                    each.process.kill()
-    return endings
-
-
 def run_rank(config: Config, rank: int, place: dict[str, str]) -> None:
     size = config.cluster.world_size
     os.environ.update(place, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
-    limit_threads(threads_per_run(size))
+    share_threads(size)
     from topr_exp.pipeline import run
 
     run(config)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import os
-import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from topr_exp.runs import attempt
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import printable, say, warn
+from topr_exp.runtime.exit_status import plural, printable
 from topr_exp.runtime.files import MISSING, disk_errors, number, read_lines, read_object
 from topr_exp.sweeps.slurm import Queue, query
 from topr_exp.sweeps.sweep import Run
@@ -22,8 +21,6 @@ DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW = "done", "running", "queued", "fail
 UNREADABLE = "unreadable"
 ACTIVE = (RUNNING, QUEUED)
 WIDEST = 60  # characters of an error that a table shows
-POLL_SECONDS = 5.0  # until Slurm is asked again
-QUIET_POLLS = 3  # that must agree before runs without a result count as ended
 
 
 @dataclass(frozen=True)
@@ -34,6 +31,7 @@ class Status:
     stage: str = ""  # with its progress
     left: str = ""  # time, of the stage
     accuracy: str = ""  # pass@1 of the base model, and the newest
+    slurm: str = ""  # id of its job, while Slurm has it
 
     def __str__(self) -> str:
         detail = f"pass@1 {self.accuracy}" if self.state == DONE else self.error
@@ -42,45 +40,39 @@ class Status:
 
 def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
     """The present state of some runs of a sweep."""
-    queue = query(run.slurm for run in runs if run.slurm and not os.path.exists(run.folder / "DONE"))
+    queue = query(run.job for run in runs if run.job and not os.path.exists(run.folder / "DONE"))
     return [read_status(run, queue) for run in runs], queue
 
 
 def read_status(run: Run, queue: Queue) -> Status:
-    """The state of a run; a folder that this user may not read is one too."""
-    try:
-        with disk_errors(f"read {run.folder}"):
-            return readable_status(run, queue)
-    except TOPRError as error:
-        return Status(run, UNREADABLE, str(error))
-
-
-def readable_status(run: Run, queue: Queue) -> Status:
     """The state of a run: from `DONE` and its claim, else from Slurm, else from `error.txt` and `state.json`."""
     state, fault = read_object(run.folder / "state.json")
-    entry, failure = queue.entries.get(run.slurm or ""), attempt.last_error(run.folder)
+    entry, failure = queue.entries.get(run.job or ""), attempt.last_error(run.folder)
     found, error = NEW, ""
-    if (run.folder / "DONE").exists():
-        found = DONE
-    elif is_running(run.folder):
-        found = RUNNING
-    elif entry is not None and entry.active:
-        found = QUEUED if entry.pending else RUNNING
-        error = entry.reason if entry.pending and entry.reason != "None" else ""
-    elif failure:
-        found, error = FAILED, failure
-    elif entry is not None:
-        found, error = STOPPED, f"Slurm: {entry.state}"
-    elif state:
-        found = STOPPED
-        error = "stopped by a signal" if state.get("status") == "stopped" else "its process is gone (killed?)"
-    elif fault != MISSING:
-        found, error = UNREADABLE if fault.startswith("can't") else STOPPED, f"state.json {fault}"
+    try:
+        if (run.folder / "DONE").exists():
+            found = DONE
+        elif is_running(run.folder):
+            found = RUNNING
+        elif entry is not None:
+            found = RUNNING if entry.state in ("RUNNING", "COMPLETING") else QUEUED
+            error = entry.reason.replace("None", "")
+        elif failure:
+            found, error = FAILED, failure
+        elif state:
+            found = STOPPED
+            error = "stopped by a signal" if state.get("status") == "stopped" else "its process is gone (killed?)"
+        elif fault != MISSING:
+            found, error = UNREADABLE if fault.startswith("can't") else STOPPED, f"state.json {fault}"
+        measured = accuracy(run.folder, found == DONE)
+    except (OSError, TOPRError) as denied:  # a folder that this user may not read
+        return Status(run, UNREADABLE, str(denied))
     stage, left = "" if found in (DONE, NEW) else str(state.get("stage", "")), ""
     if found == RUNNING and isinstance(progress := state.get("progress"), dict):
         stage += f" {progress.get('done')}/{progress.get('total')}"
-        left = format_duration(number(progress.get("seconds_left")))
-    return Status(run, found, error, stage, left, accuracy(run.folder, found == DONE))
+        if (seconds := number(progress.get("seconds_left"))) is not None:
+            left = str(datetime.timedelta(seconds=int(min(seconds, 1e9))))
+    return Status(run, found, error, stage, left, measured, entry.id if entry else "")
 
 
 def is_running(folder: Path) -> bool:
@@ -101,23 +93,13 @@ def accuracy(folder: Path, done: bool) -> str:
     return " -> ".join(shown if done or shown[:1] != shown[1:] else shown[:1])
 
 
-def format_duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 def status_table(statuses: Sequence[Status]) -> str:
     """One line a run and a line that counts them."""
     rows = [["run", "state", "stage", "left", "pass@1", "slurm", "folder", ""]]
     for each in statuses:
         error = each.error if len(each.error) <= WIDEST else each.error[: WIDEST - 3] + "..."
-        cells = (str(each.run.number), each.state, each.stage, each.left, each.accuracy, each.run.slurm or "")
-        rows.append([printable(cell, keep="") for cell in (*cells, each.run.folder.name, error)])
-    if not any(each.run.slurm for each in statuses):
-        rows = [row[:5] + row[6:] for row in rows]
+        cells = (each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
+        rows.append([str(each.run.number), *(printable(cell, keep="") for cell in cells)])
     return "\n".join([*aligned(rows), count_states(statuses)])
 
 
@@ -131,34 +113,4 @@ def count_states(statuses: Sequence[Status]) -> str:
     number = Counter(each.state for each in statuses)
     order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE)
     parts = [f"{number[state]} {state}" for state in order if number[state]]
-    return f"{len(statuses)} runs: {', '.join(parts)}" if len(statuses) != 1 else f"1 run: {parts[0]}"
-
-
-def report(run: Run, error: Any) -> None:
-    """Say how a run of this machine ended."""
-    now = read_status(run, Queue())
-    say_change(replace(now, error=str(error or now.error)))
-
-
-def say_change(status: Status) -> None:
-    say(f"{time.strftime('%H:%M:%S')} {status}")
-
-
-def wait_for_slurm(runs: Sequence[Run]) -> None:
-    """Wait until no run is queued or running, telling changes; Submitit's waiting ends with the first cancelled job."""
-    seen, told = {run.number: QUEUED for run in runs}, ""
-    quiet = 0
-    # A shared file system may show the end of a run later than Slurm does: ask more than once.
-    while quiet < QUIET_POLLS:
-        statuses, queue = read_statuses(runs)
-        if queue.note not in ("", told):
-            warn(queue.note)
-            told = queue.note
-        for each in statuses:
-            if seen[each.run.number] != each.state:
-                say_change(each)
-            seen[each.run.number] = each.state
-        if all(each.state in (DONE, FAILED) for each in statuses):
-            return
-        quiet = 0 if not queue.answered or any(each.state in ACTIVE for each in statuses) else quiet + 1
-        time.sleep(POLL_SECONDS)
+    return f"{plural(len(statuses), 'run')}: {', '.join(parts)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,11 +26,7 @@ if TYPE_CHECKING:
 FILE = attempt.LAUNCH
 CLAIM = "sweep.claim"
 LOG = "log.txt"  # what a run printed, over all attempts
-SUBMITIT = ".submitit"  # Submitit's scripts, pickles and logs
-FIELDS = {
-    "number": int, "overrides": list, "settings": dict, "cwd": str, "arguments": list, "launched": float,
-    "slurm": str | None,
-}  # fmt: skip
+SCRIPTS = ".slurm"  # scripts of arrays and what their jobs printed before the runs began
 
 
 @dataclass
@@ -43,12 +40,12 @@ class Run:
     cwd: str  # where it was launched: relative paths among the settings count from here
     arguments: list[str]  # of the command that launched it: cluster settings of a resumed sweep come from them
     launched: float  # seconds since 1970
-    slurm: str | None = None  # id in Slurm, as squeue prints it
+    job: str | None = None  # in Slurm: the array's name and the place there
 
     def save(self) -> None:
         with disk_errors(f"write in {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.folder / FILE, {key: getattr(self, key) for key in FIELDS})
+        write_json(self.folder / FILE, {key: value for key, value in vars(self).items() if key != "folder"})
 
     def enter(self) -> Config:
         """Change to the folder that relative paths count from; returns the settings, checked once more."""
@@ -64,19 +61,22 @@ class Run:
         return config
 
 
+def read_run(folder: Path) -> Run | None:
+    """The run that a folder's `launch.json` describes; a damaged one is a warning."""
+    stored, fault = read_object(folder / FILE)
+    with suppress(TypeError):  # not these keys
+        return Run(folder, **stored)
+    if fault != MISSING:
+        hint = "the run is left out" if fault.startswith("can't") else "the same launch writes it again"
+        warn(f"{folder / FILE} {fault or 'is damaged'}; {hint}")
+    return None
+
+
 def read_runs(sweep: Path) -> list[Run]:
-    """The runs of a sweep by number, [] where there is none; a damaged file is a warning."""
-    runs = []
+    """The runs of a sweep by number, [] where there is none."""
     with disk_errors(f"read {sweep}"):
         folders = [folder for folder in sweep.iterdir() if folder.is_dir()] if sweep.is_dir() else []
-    for folder in folders:
-        stored, fault = read_object(folder / FILE)
-        if all(isinstance(stored.get(key), kind) for key, kind in FIELDS.items()):
-            runs.append(Run(folder, **{key: stored[key] for key in FIELDS}))
-        elif fault != MISSING:
-            hint = "the run is left out" if fault.startswith("can't") else "the same launch writes it again"
-            warn(f"{folder / FILE} {fault or 'is damaged'}; {hint}")
-    return sorted(runs, key=lambda run: run.number)
+    return sorted(filter(None, map(read_run, folders)), key=lambda run: run.number)
 
 
 def open_sweep(sweep: Path) -> list[Run]:
@@ -99,21 +99,21 @@ def runs_of(jobs: Iterable[Job], arguments: list[str], known: Iterable[Run]) -> 
         folder, settings = job.config.folder, plain(job.config)
         run = Run(folder, count + 1, job.overrides, settings, os.getcwd(), arguments, time.time())
         if old := before.get(folder.name):
-            run.number, run.slurm = old.number, old.slurm
+            run.number, run.job = old.number, old.job
         count = max(count, run.number)
         runs.append(run)
     return runs
 
 
 def find(runs: Sequence[Run], name: str) -> Run:
-    """A run by its number, its Slurm id or the beginning of its folder's name; TOPRError when it is not one."""
-    named = [run for run in runs if name in (str(run.number), run.slurm)]
+    """A run by its number or the beginning of its folder's name; TOPRError when it is not one."""
+    named = [run for run in runs if name == str(run.number)]
     named = named or [run for run in runs if run.folder.name.startswith(name)]
     if len(named) == 1:
         return named[0]
     raise TOPRError(
         f"{name}: {'several runs' if named else 'no run'} of {runs[0].folder.parent}; give a number from 1 to "
-        f"{len(runs)}, a Slurm id or a folder's name"
+        f"{len(runs)} or a folder's name"
     )
 
 

@@ -41,10 +41,7 @@ COLUMNS = (
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m topr_exp.tracking.workspace", description=summary.split(": ", 1)[-1], epilog=details
-    )
+    parser = argparse.ArgumentParser(prog="python -m topr_exp.tracking.workspace", description=__doc__)
     parser.add_argument("--project", default="topr_exp", help="as in tracking.project (default: topr_exp)")
     parser.add_argument("--entity", default="", help="the account or team (default: the one that is logged in)")
     parser.add_argument("--group", help="only the runs of this sweep (the `name` of its runs)")

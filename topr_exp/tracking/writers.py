@@ -8,6 +8,7 @@ import logging
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,14 +22,16 @@ COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", 
 UPLOAD_SECONDS = 25.0  # for W&B's client to upload the rest at the end
 
 
+@dataclass
 class Writer:
     """One run in a tracker: `open`, `log`, `finish` and `release` are called from one thread, in this order."""
 
-    def __init__(self, tracking: TrackingConfig, folder: Path, warn: Callable[[str], None]) -> None:
-        self.tracking, self.folder, self.warn = tracking, folder, warn
-        self.sent = -1  # the last step that the tracker has
-        self.shown = ""  # a line for the user: where to find the run
-        self.run: Any = None  # of the client
+    tracking: TrackingConfig
+    folder: Path
+    warn: Callable[[str], None]
+    sent: int = -1  # the last step that the tracker has
+    shown: str = ""  # a line for the user: where to find the run
+    run: Any = None  # of the client
 
     def open(self) -> None: ...
 
@@ -67,29 +70,26 @@ class WandbWriter(Writer):
             self.sent = int(run.step) - 1
         for kind in ("train", "curve", "eval"):
             run.define_metric(f"{kind}/*", step_metric="optimizer_step")
-        for axis in ("optimizer_step", "samples"):
-            run.define_metric(axis, hidden=True)
 
     def _start(self) -> Any:
         """Start online where somebody is logged in and W&B answers, else offline; obey WANDB_MODE."""
         import wandb
 
-        if wandb.setup().settings.mode != "online":
-            return self._init()
-        try:
-            if wandb.login(prompt=False):
-                return self._init()
-        except Exception as error:
-            self.warn(f"going on offline ({' '.join(str(error).split())[:200]})")
-            wandb.teardown()  # the failed attempt holds the id
-        return self._init("offline")
+        mode: Literal["offline"] | None = None
+        if wandb.setup().settings.mode == "online":
+            try:
+                if wandb.login(prompt=False):
+                    return self._init()
+            except Exception as error:
+                self.warn(f"going on offline ({' '.join(str(error).split())[:200]})")
+                wandb.teardown()  # the failed attempt holds the id
+            mode = "offline"
+        return self._init(mode)
 
     def _init(self, mode: Literal["offline"] | None = None) -> Any:
         import wandb
 
-        resolved, environment = (read_object(self.folder / name)[0] for name in ("config.json", "environment.json"))
-        resolved = resolved["resolved"]
-        tags = [resolved["algo"]["name"], resolved["data"]["name"], resolved["data"].get("source", "")]
+        config, environment = (read_object(self.folder / name)[0] for name in ("config.json", "environment.json"))
         quiet = {"silent": True, "console": "off", "disable_git": True, "disable_code": True}
         return wandb.init(
             **{name: getattr(self.tracking, name) for name in ("project", "entity", "group", "job_type")},
@@ -98,8 +98,7 @@ class WandbWriter(Writer):
             resume="allow",
             dir=str(self.folder),
             mode=mode,
-            tags=[tag[:64] for tag in [*tags, resolved["model"]["name"]] if tag],
-            config={**resolved, "overrides": overrides(self.folder), "environment": environment},
+            config={**config["resolved"], "overrides": overrides(self.folder), "environment": environment},
             settings=wandb.Settings(**quiet, finish_timeout=UPLOAD_SECONDS, finish_timeout_raises=True),
         )
 
@@ -138,32 +137,22 @@ def run_id(folder: Path) -> str:
 
 
 class TensorBoardWriter(Writer):
-    """Event files in the run's folder; each attempt writes all records, which supersede those before."""
+    """Numbers in event files of the run's folder; each attempt writes all records, which supersede those before."""
 
     def open(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.run = SummaryWriter(str(self.folder / "tensorboard"), purge_step=0)  # TensorBoard forgets earlier points
-        self.run.add_text("settings", indented((self.folder / "config.yaml").read_text(encoding="utf-8")), 0)
         self.shown = f"TensorBoard: tensorboard --logdir {shlex.quote(str(self.folder.parent))}"
 
     def log(self, step: int, kind: str, record: Record) -> None:
         for name, value in numbers(kind, record).items():
             if name not in AXES and value is not None:
                 self.run.add_scalar(name, value, record["optimizer_step"])
-        rows = sample_rows(self.folder, record["iteration"]) if kind == "eval" else []
-        shown = ["\n".join(f"{name}: {value}" for name, value in zip(COLUMNS, row, strict=True)) for row in rows]
-        if shown:
-            self.run.add_text("completions", indented("\n\n".join(shown)), record["optimizer_step"])
 
     def release(self) -> None:
         if self.run is not None:
             self.run.close()
-
-
-def indented(text: str) -> str:
-    """Text that TensorBoard, which renders Markdown, shows as it is; no text can end an indented block."""
-    return "\n".join(f"    {line}" for line in text.splitlines())
 
 
 # ---- records as rows
@@ -177,7 +166,7 @@ def numbers(kind: str, record: Record) -> dict[str, float]:
     samples = record["samples"] if kind == "train" else record["samples_seen"]
     row = {"optimizer_step": record["optimizer_step"], "samples": samples, "iteration": record["iteration"]}
     row |= {f"{kind}/{name}": value for name, value in record.items() if name not in AXES and is_number(value)}
-    for curve in ("pass@k", "maj@k") if kind != "train" else ():
+    for curve in ("pass@k", "maj@k"):  # of an evaluation
         for k, point in record.get(curve, {}).items():
             name = f"{kind}/{curve[:-1]}{k}"
             row |= {f"{name}_{end}": point[end] for end in ("low", "high") if is_number(point.get(end))}
