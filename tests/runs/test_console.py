@@ -20,9 +20,9 @@ ROUNDS = ["experiment=smoke", "algo=rloo", "schedule.rounds=3", "schedule.prompt
 VERIFIER = ["task=verifier", "task.solver=tiny"]
 
 
-def shown(*overrides: str) -> dict[str, str]:
+def shown(*overrides: str, device: str = "cpu") -> dict[str, str]:
     """The header by its rows, for 5 training problems, of which more were left out, and 3 test problems."""
-    policy: Any = SimpleNamespace(parameters=598_000, place="cpu, float32")
+    policy: Any = SimpleNamespace(parameters=598_000, place="cpu, float32", device=SimpleNamespace(type=device))
     nothing, some = SimpleNamespace(unparsable=0, overlapping=0), SimpleNamespace(unparsable=1, overlapping=1)
     sets: Any = SimpleNamespace(train_report=some, test_report=nothing)
     train, test = (SimpleNamespace(problems=[None] * count, too_long=left) for count, left in ((5, 1), (3, 0)))
@@ -64,3 +64,15 @@ def test_every_row_of_a_plain_run() -> None:
 )  # fmt: skip
 def test_a_setting_is_named_where_it_is_made(overrides: list[str], row: str, text: str) -> None:
     assert text in shown(*overrides)[row]
+
+
+@pytest.mark.parametrize(("seen", "processes", "idle"), [(8, 1, True), (8, 8, False), (1, 1, False)])
+def test_gpus_that_are_left_idle_are_said(
+    seen: int, processes: int, idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(seen))))
+    rows = shown(f"cluster.processes={processes}", device="cuda")
+    assert ("GPUs" in rows) == idle
+    if idle:
+        assert rows["GPUs"].startswith("1 of 8 are used: cluster.processes=8 divides this run over all")
+        assert "cluster.jobs=8" in rows["GPUs"]

@@ -108,7 +108,7 @@ def test_damaged_small_files_are_made_again(
     assert "eval.jsonl: 1 damaged" in warned
     for name in SMALL[:4]:
         assert f"{name} is damaged" in warned
-    lost = "metrics.jsonl lacks 1 update", "eval.jsonl lacks 1 evaluation"
+    lost = "metrics.jsonl lacks update 1/2", "eval.jsonl lacks 1 evaluation"
     assert after.pop("note") == "; ".join(lost)
     same = [name for name in after if name not in ("seconds", "tokens", "iterations")]
     assert {name: after[name] for name in same} == {name: before[name] for name in same}

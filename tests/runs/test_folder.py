@@ -110,7 +110,7 @@ def test_a_run_that_goes_on_drops_what_its_checkpoint_does_not_know(tmp_path: Pa
         assert [(record["iteration"], record["step"]) for record in kept] == places[:left]
 
 
-def test_updates_whose_lines_are_lost_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_updates_whose_lines_are_lost_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.dumps({"iteration": i, "step": step}) for i in (1, 3) for step in range(1, 16)]
     for at, damage in ((1, "{}"), (3, "[]"), (16, '{"iteration": 3, "st'), (17, "null"), (29, "\0")):
         lines[at] = damage
@@ -118,8 +118,8 @@ def test_updates_whose_lines_are_lost_are_counted(tmp_path: Path, capsys: pytest
     metrics = Metrics(tmp_path)
     metrics.rewind(3, 15)
     metrics.close()
-    assert "metrics.jsonl lacks 5 updates" in capsys.readouterr().err
-    assert metrics.missing() == 4, "as the summary notes; the last one may follow"
+    assert "metrics.jsonl lacks updates 1/2, 1/4, 3/2, 3/3, 3/15\n" in capsys.readouterr().err
+    assert metrics.missing() == "updates 1/2, 1/4, 3/2, 3/3", "as the summary notes; the last one may follow"
 
 
 @pytest.mark.parametrize("write", [*WRITES, "nothing"])

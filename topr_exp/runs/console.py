@@ -16,7 +16,7 @@ from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
 from topr_exp.models.loading import with_bos
 from topr_exp.runs.attempt import command_of
 from topr_exp.runs.preflight import model_folders, problems
-from topr_exp.runtime.distributed import main_process_only
+from topr_exp.runtime.distributed import main_process_only, visible_gpus
 from topr_exp.runtime.files import write_text
 from topr_exp.types import VERDICTS, TOPRError
 
@@ -102,8 +102,20 @@ def header(
         "iterations": str(config.iterations) if config.iterations > 1 else "",
         "seed": str(config.seed),
         "folder": str(config.folder),
+        "GPUs": idle_gpus(config.cluster.world_size) if policy.device.type == "cuda" else "",
     }
     return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)
+
+
+def idle_gpus(taken: int) -> str:
+    """What to set where a run sees more GPUs than it takes; "" where it takes all."""
+    seen = len(visible_gpus())
+    if seen <= taken:
+        return ""
+    return (
+        f"{taken} of {seen} are used: cluster.processes={seen} divides this run over all (docs/parallel.md), "
+        f"cluster.jobs={seen} starts as many runs of a sweep at once"
+    )
 
 
 def described(group: Any, prefix: str) -> str:

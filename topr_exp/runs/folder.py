@@ -140,7 +140,7 @@ class RunFolder:
     def lost(self) -> Iterator[str]:
         """Name what damage took from the records, in words."""
         if updates := self.metrics.missing():
-            yield f"metrics.jsonl lacks {plural(updates, 'update')}"
+            yield f"metrics.jsonl lacks {updates}"
         iterations, every = self._config.iterations, self._config.evaluation.every
         if points := self.evaluations.missing(self.metrics.updates(), every, iterations):
             yield f"eval.jsonl lacks {plural(points, 'evaluation')}"

@@ -9,14 +9,13 @@ import contextlib
 import json
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.exit_status import plural, warn
+from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import disk_errors, read_lines, write_text
 
 Record = dict[str, Any]
@@ -38,8 +37,8 @@ class Metrics:
         """Drop the lines after `step` of `iteration`, to write them again; a warning counts lost ones before."""
         kept = {place: record for place, record in self.updates().items() if place <= (iteration, step)}
         write_lines(self.path, kept.values())
-        if lost := count_missing(kept, {iteration: step}):
-            warn(f"{self.path} lacks {plural(lost, 'update')}")
+        if lost := missing_updates(kept, {iteration: step}):
+            warn(f"{self.path} lacks {lost}")
         self.close()
         with disk_errors(f"write {self.path}"):
             self._file = self.path.open("a", encoding="utf-8")
@@ -71,9 +70,9 @@ class Metrics:
         """The records of an iteration's updates."""
         return [record for place, record in self.updates().items() if place[0] == iteration]
 
-    def missing(self) -> int:
-        """Count the updates before the last ones recorded whose lines are lost."""
-        return count_missing(self.updates(), {})
+    def missing(self) -> str:
+        """The updates before the last ones recorded whose lines are lost, in words; "" for none."""
+        return missing_updates(self.updates(), {})
 
     def updates(self) -> dict[tuple[int, int], Record]:
         """The records by iteration and number of the update."""
@@ -123,11 +122,14 @@ def write_lines(path: Path, records: Iterable[Record]) -> None:
     write_text(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
-def count_missing(there: Collection[tuple[int, int]], ends: dict[int, int]) -> int:
-    """Count the updates of each iteration that are not there up to its last one (or the end that is given)."""
-    steps = Counter(iteration for iteration, _ in there)
-    last = {iteration: max(step for place, step in there if place == iteration) for iteration in steps} | ends
-    return sum(end - steps[iteration] for iteration, end in last.items())
+def missing_updates(there: Collection[tuple[int, int]], ends: dict[int, int]) -> str:
+    """The updates of each iteration that are not there up to its last one (or the end that is given), in words."""
+    last = {iteration: max(step for place, step in there if place == iteration) for iteration, _ in there} | ends
+    wanted = [(iteration, step) for iteration in sorted(last) for step in range(1, last[iteration] + 1)]
+    lost = [f"{step}" if len(last) == 1 else f"{iteration}/{step}" for iteration, step in wanted
+            if (iteration, step) not in there]  # fmt: skip
+    more = f" and {len(lost) - 10} more" if len(lost) > 10 else ""
+    return f"update{'s' * (len(lost) > 1)} {', '.join(lost[:10])}{more}" if lost else ""
 
 
 def evaluated(record: Record) -> tuple[Any, ...]:
