@@ -76,8 +76,9 @@ def submit(output: Path, *arguments: object) -> tuple[Path, str, Path]:
     """Submit a sweep; its folder, Slurm's id of its first run, and that run's folder."""
     done = launch(output, *SLURM, *arguments)
     assert done.returncode == 0, done.stderr
-    array = done.stdout.partition("array ")[2].split()[0]
-    return output / "runs", f"{array}_0", launched(output / "runs")[0]["folder"]
+    kind, number = done.stdout.partition("to Slurm: ")[2].split()[:2]
+    job = f"{number}_0" if kind == "array" else number
+    return output / "runs", job, launched(output / "runs")[0]["folder"]
 
 
 def jobs() -> list[list[str]]:
@@ -104,8 +105,7 @@ def reach(folder: Path, number: int) -> None:
 
 
 def script_of(sweep: Path) -> str:
-    (script,) = (sweep / ".slurm").glob("*.sh")
-    return script.read_text()
+    return next((sweep / ".submitit").glob("*/*_submission.sh")).read_text()
 
 
 def status(sweep: Path, **more: str) -> str:
@@ -139,25 +139,26 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     assert results(sweep) == results(tmp_path / "local" / "runs")
 
 
-def test_a_job_whose_launcher_was_killed_is_requeued_and_joined(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    """The launcher of a single run, before it knows the job's id."""
-    arguments, sweep = [*TINY, f"output_dir={tmp_path}", *SLOWLY, *SLURM], tmp_path / "runs"
+def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(
+    tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    """The launcher of a single run, before it knows the job's id and Submitit has named the job's pickle."""
+    arguments, sweep = [*TINY, f"output_dir={tmp_path}", LONG, *SLURM], tmp_path / "runs"
     (tmp_path / "sbatch").write_text(f'#!/bin/sh\n{shutil.which("sbatch")} "$@"; kill -9 $PPID')
     (tmp_path / "sbatch").chmod(0o755)
     killed = command("topr_exp", *arguments, PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    (run,) = launched(sweep)
-    reach(run["folder"], 5)
     (job,) = [name for name, *_ in jobs()]
-    ask("scontrol", "requeue", job)
-    wait_for(lambda: jobs() and attempts(sweep) == {run["folder"].name: 2})
     again = command("topr_exp", *arguments)
     assert "0 to start" in again.stdout, again.stderr
     assert job in again.stdout
+    done = command("topr_exp.sweeps", "cancel", sweep)
+    assert f"run 1 ({job})" in done.stdout, done.stderr
+    finish()
+    assert "1 to start" in command("topr_exp", *arguments).stdout
     finish()
     assert command("topr_exp", *arguments).returncode == 0
-    assert launched(sweep)[0]["job"] == run["job"]
-    assert result(run["folder"]) == undisturbed
+    assert result(launched(sweep)[0]["folder"]) == undisturbed
 
 
 @extended
@@ -228,8 +229,8 @@ def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path: Path)
     sweep, _, folder = submit(tmp_path, *SLOWLY, "cluster.gpus_per_node=2", "cluster.parallel=fsdp")
     reach(folder, 2)
     leader = json.loads((folder / "state.json").read_text())["attempt"]["pid"]
-    tasks = [int(task) for task in ask("pgrep", "-f", f"topr_exp.sweeps.slurm {folder}").split()]
-    (other,) = [task for task in tasks if task != leader and is_task(task)]
+    tasks = [int(task) for task in ask("pgrep", "-f", "submitit.core._submit").split()]
+    (other,) = [task for task in tasks if task != leader and is_task(task, tmp_path)]
     os.kill(other, signal.SIGKILL)
     finish()
     if not (folder / "DONE").exists():  # else Slurm's SIGTERM came before the connection broke: it was queued again
@@ -242,6 +243,7 @@ def test_a_run_of_two_tasks_is_the_run_of_one_though_a_task_dies(tmp_path: Path)
     assert_same_run(folder, tmp_path / "one" / "runs" / folder.name)
 
 
-def is_task(pid: int) -> bool:
-    """True for a task, no srun that started it."""
-    return b"python" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+def is_task(pid: int, tmp_path: Path) -> bool:
+    """True for a task of this test's job, no shell around one."""
+    arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return b"python" in arguments[0] and str(tmp_path).encode() in b" ".join(arguments)

@@ -21,7 +21,7 @@ from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, say, warn
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.status import ACTIVE, read_statuses, status_table
-from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, SCRIPTS, Run, find, lock_sweep, open_sweep
+from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, Run, find, lock_sweep, open_sweep
 from topr_exp.types import TOPRError
 
 LINES = 40  # that `logs` shows
@@ -111,8 +111,8 @@ def logs(folder: Path, run: str) -> int:
 
 def log_of(run: Run) -> Path:
     """Find a run's output; before it printed any, what its job printed."""
-    for path in (run.folder / LOG, run.folder.parent / SCRIPTS / f"{run.job}.log"):
-        if path.exists() and path.stat().st_size:
+    for path in (run.folder / LOG, slurm.log_of_job(run.folder.parent, run.job or "")):
+        if path is not None and path.exists() and path.stat().st_size:
             return path
     raise TOPRError(f"run {run.number} ({run.folder.name}) has printed nothing yet")
 

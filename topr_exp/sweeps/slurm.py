@@ -1,35 +1,32 @@
-"""Slurm: runs of a sweep as one array of jobs, by sbatch; and the state of jobs, by squeue.
+"""Slurm: runs of a sweep as one array of jobs, through Submitit; and the state of jobs, by squeue.
 
-A run knows its job by the array's name and its place there. Both are written down before sbatch is asked, so that no
+A run knows its job by the array's name and its place there. Both are written down before Submitit is asked, so that no
 launcher that is killed loses a job. Nothing relies on an answer about jobs: Slurm may be slow, or down. Then the runs'
 files have to do.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import secrets
-import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from topr_exp.config.cluster import SlurmCluster
 from topr_exp.runs import attempt
-from topr_exp.runtime.exit_status import exit_status, plural
-from topr_exp.runtime.files import disk_errors, write_text
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run
 from topr_exp.types import ConfigError, TOPRError
 
-SECONDS, SUBMIT_SECONDS = 10.0, 120.0  # an answer may take, and sbatch's, before it counts as none
-SAME = ("partition", "account", "qos", "constraint", "nodes", "gpus_per_node", "cpus_per_task")  # as for sbatch
+SECONDS = 10.0  # an answer may take, before it counts as none
 
 # ---- the state of jobs
 
@@ -57,18 +54,17 @@ def query(jobs: Iterable[str]) -> Queue:
     rows, problem = run_slurm("squeue", "-h", "-r", "-n", ",".join(sorted(names)), "-o", "%j_%K|%i|%T|%r")
     if problem:
         return Queue({}, f"Slurm does not answer ({problem}); going on by the runs' files")
-    return Queue({row[0]: Entry(*row[1:]) for row in rows})
+    return Queue({row[0].replace("_N/A", "_0"): Entry(*row[1:]) for row in rows})  # N/A: a job alone is no array
 
 
 def run_slurm(*command: str) -> tuple[list[list[str]], str]:
     """The lines of a command's answer, split at `|`, and what went wrong in one line ("" when nothing did)."""
-    seconds = SUBMIT_SECONDS if command[0] == "sbatch" else SECONDS
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
     except FileNotFoundError:
         return [], f"{command[0]} is not on PATH"
     except subprocess.TimeoutExpired:
-        return [], f"no answer within {seconds:g} s"
+        return [], f"no answer within {SECONDS:g} s"
     if done.returncode:
         return [], (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
     return [line.split("|") for line in done.stdout.splitlines() if line.strip()], ""
@@ -86,84 +82,97 @@ def require() -> None:
 def submit(sweep: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
     """Submit runs as one array; returns a line that says so. ConfigError with Slurm's own words."""
     array = "-".join(["topr", *re.findall(r"[\w.]+", sweep.name), secrets.token_hex(4)])
-    script = sweep.resolve() / SCRIPTS / f"{array}.sh"
-    with disk_errors(f"write in {sweep}"):
-        script.parent.mkdir(exist_ok=True)
-    write_text(script, script_of(script, runs, cluster))
     for place, run in enumerate(runs):
         run.job = f"{array}_{place}"
         run.save()
-    rows, problem = run_slurm("sbatch", "--parsable", str(script))
-    if "partition" in problem and (known := run_slurm("sinfo", "-h", "-o", "%R")[0]):
-        problem += (
-            f" (cluster.partition={cluster.partition}; there are: {', '.join(sorted({row[0] for row in known}))})"
-        )
-    if problem:
-        raise ConfigError(f"Slurm refuses the jobs: {problem}")
-    follow = f"follow it: python -m topr_exp.sweeps status {sweep}"
-    return f"submitted to Slurm: array {rows[0][0]} of {plural(len(runs), 'run')}\n{follow}"
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # sbatch's words come with the exception
+            executor = make_executor(sweep / SCRIPTS, array, cluster)
+            jobs = executor.map_array(Task(), [run.folder.resolve() for run in runs])
+    except Exception as error:
+        raise ConfigError(describe_refusal(error, cluster)) from None
+    number = jobs[0].job_id.split("_")[0]
+    what = f"array {number} of {len(runs)} runs" if len(runs) > 1 else f"job {number}"
+    return f"submitted to Slurm: {what}\nfollow it: python -m topr_exp.sweeps status {sweep}"
 
 
-def script_of(script: Path, runs: Sequence[Run], cluster: SlurmCluster) -> str:
-    """The script of an array, each of whose jobs is a run and each of whose tasks is one of its processes."""
-    cpus, tasks = cluster.cpus_per_task, cluster.gpus_per_node or 1
-    options = {
-        "job-name": script.stem,
-        "array": f"0-{len(runs) - 1}%{cluster.array_parallelism}",
-        "output": str(script.with_suffix("")).replace("%", "%%") + "_%a.log",
-        "open-mode": "append",
-        "time": cluster.timeout_min,
-        "signal": f"USR2@{cluster.signal_delay_s}",
-        "ntasks-per-node": tasks,
-        "mem": f"{cluster.mem_gb}G" if cluster.mem_gb else None,
-        **{key: getattr(cluster, key) for key in SAME},
-        "requeue": True,  # Slurm may be set up never to queue a preempted job again unless the job asks for it
-        **(cluster.additional_parameters or {}),
-    }
-    lines = ["#!/bin/bash"]
-    for key, value in options.items():
-        if value is not None:
-            flag = f"#SBATCH --{key.replace('_', '-')}"
-            lines.append(flag if value is True else f"{flag}={shlex.quote(str(value))}")
-    lines += [
-        f"export WORLD_SIZE={cluster.world_size} LOCAL_WORLD_SIZE={tasks}",
-        "export MASTER_ADDR=$(scontrol show hostnames | head -n 1) MASTER_PORT=$((20000 + SLURM_JOB_ID % 40000))",
-    ]
-    task = ["srun", "--kill-on-bad-exit=1"]  # the other tasks would wait for one that failed
-    if cpus:
-        lines.append(f"export OMP_NUM_THREADS={cpus}")
-        task.append(f"--cpus-per-task={cpus}")  # which srun no longer takes over (Slurm 22.05)
-    task += [sys.executable, "-m", __name__]
-    lines += cluster.setup or []
-    lines.append(f"folders=({shlex.join(str(run.folder.resolve()) for run in runs)})")
-    lines.append(f'{shlex.join(task)} "${{folders[$SLURM_ARRAY_TASK_ID]}}"')
-    return "\n".join(lines) + "\n"
+def make_executor(folder: Path, array: str, cluster: SlurmCluster) -> Any:
+    """Submitit's executor; what it writes, and what jobs print before their runs begin, lies in `folder`/`array`."""
+    import submitit
+
+    setup = list(cluster.setup or [])
+    if cluster.cpus_per_task:
+        setup.append(f"export OMP_NUM_THREADS={cluster.cpus_per_task}")
+        setup.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")  # srun no longer takes it over (Slurm 22.05)
+    same = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")
+    of_slurm = ("partition", "account", "qos", "constraint", "signal_delay_s", "array_parallelism")
+    values = {key: getattr(cluster, key) for key in same}
+    values |= {f"slurm_{key}": getattr(cluster, key) for key in of_slurm}
+    executor = submitit.AutoExecutor(folder=folder / array, cluster="slurm")
+    executor.update_parameters(
+        **{key: value for key, value in values.items() if value is not None},
+        name=array,
+        tasks_per_node=cluster.gpus_per_node or 1,
+        slurm_stderr_to_stdout=True,
+        slurm_srun_args=["--kill-on-bad-exit=1"],  # the other tasks would wait for one that failed
+        slurm_setup=setup or None,
+        # Slurm may be set up never to queue a preempted job again unless the job asks for it.
+        slurm_additional_parameters={"requeue": True, **(cluster.additional_parameters or {})},
+    )
+    return executor
+
+
+def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if "error:" in line]
+    reason = "; ".join(line.split("error:", 1)[1].strip() for line in lines) or attempt.message(error)
+    if "partition" in reason and (rows := run_slurm("sinfo", "-h", "-o", "%R")[0]):
+        reason += f" (cluster.partition={cluster.partition}; there are: {', '.join(sorted({row[0] for row in rows}))})"
+    return f"Slurm refuses the jobs: {reason}"
+
+
+def log_of_job(sweep: Path, job: str) -> Path | None:
+    """What a run's job printed, before the run had a log of its own."""
+    array, _, place = job.rpartition("_")
+    found = sorted((sweep / SCRIPTS / array).glob(f"*_{place}_0_log.out")) or sorted(
+        (sweep / SCRIPTS / array).glob("*[0-9]_0_log.out")
+    )
+    return found[0] if found else None
 
 
 # ---- in a job
 
 
-def work(folder: Path) -> int:
-    """A task of a job: a process of the run in this folder. What others than the first print stays in the job's log.
+class Task:
+    """What Submitit pickles; at a time limit before the run listens it is queued again as it is."""
 
-    Raises what the run raises, so that Slurm sees it failed.
-    """
-    from topr_exp.sweeps.processes import redirect, run_processes
+    def __call__(self, folder: Path) -> None:
+        """Be a task of a job: a process of the run in this folder.
 
-    run, rank = read_run(folder), int(os.environ["SLURM_PROCID"])
-    assert run is not None, f"{folder} is no run of a sweep any more"
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": os.environ["SLURM_LOCALID"]}
-    if rank == 0:
-        print(f"the run's output goes on in {folder / LOG}", flush=True)
-        redirect(folder / LOG)
-    try:
-        run_processes(run.enter())
-    except Interrupted as stop:
-        if rank != 0:
-            return 0  # as done: a task that fails would end the first, which has the job queued again
-        queue_again(stop.signal, run)
-        raise
-    return 0
+        What others than the first print stays in the job's log. Raises what the run raises: Slurm sees it failed.
+        """
+        from submitit.helpers import TorchDistributedEnvironment
+
+        from topr_exp.sweeps.processes import redirect, run_processes
+
+        run, place = read_run(folder), TorchDistributedEnvironment()
+        assert run is not None, f"{folder} is no run of a sweep any more"
+        place.export(set_cuda_visible_devices=False, overwrite=True)
+        if place.rank == 0:
+            print(f"the run's output goes on in {folder / LOG}", flush=True)
+            redirect(folder / LOG)
+        try:
+            run_processes(run.enter())
+        except Interrupted as stop:
+            print(stop, file=sys.stderr, flush=True)
+            if place.rank != 0:
+                return  # as done: a task that fails would end the first, which has the job queued again
+            queue_again(stop.signal, run)
+            raise SystemExit(128 + stop.signal) from None
+
+    def checkpoint(self, folder: Path) -> Any:
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, folder)
 
 
 def queue_again(reason: signal.Signals, run: Run) -> None:
@@ -184,7 +193,3 @@ def queue_again(reason: signal.Signals, run: Run) -> None:
     if at_once or run_slurm("squeue", "-h", "-j", job, "-o", "%T")[0] == [["RUNNING"]]:
         _, problem = run_slurm("scontrol", "requeue", job)
         print(problem or "queued again", file=sys.stderr, flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_status(partial(work, Path(sys.argv[1])), resumes=True))

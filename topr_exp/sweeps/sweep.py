@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FILE = attempt.LAUNCH
 CLAIM = "sweep.claim"
 LOG = "log.txt"  # what a run printed, over all attempts
-SCRIPTS = ".slurm"  # scripts of arrays and what their jobs printed before the runs began
+SCRIPTS = ".submitit"  # Submitit's scripts, pickles and logs
 
 
 @dataclass
