@@ -75,9 +75,17 @@ def test_problems(source: Path, told: Told) -> None:
         assert message in told(setting, *more)
 
 
-def test_a_machine_that_has_no_gpu(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("cluster.device=cuda", "cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu"),
+        ("output_dir=/proc/x", "output_dir=/proc/x: cannot make /proc/x/runs (No such file or directory)"),
+    ],
+    ids=["device", "folder"],
+)
+def test_a_machine_that_can_t_run_it(setting: str, message: str, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert told("cluster.device=cuda") == "error: cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu"
+    assert told(setting) == f"error: {message}"
 
 
 ID = load_problems(config_of("experiment=smoke").data).train[0].id

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,8 +170,10 @@ def read_completions(at: tuple[str, int, int], known: frozenset[str] | None) -> 
 
 
 def check_machine(configs: Iterable[Config]) -> None:
-    """Refuse a GPU or a sampler that unfinished runs need and that is not here."""
+    """Refuse an output folder that can't be made, and a GPU or sampler that unfinished runs need and is not here."""
     runs = [config for config in configs if not (config.folder / "DONE").exists()]
+    for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
+        check_output_dir(folder.absolute(), name)
     for device in {config.cluster.device.name for config in runs if not isinstance(config.cluster, SlurmCluster)}:
         check_device(device)
     engines = [
@@ -182,6 +185,16 @@ def check_machine(configs: Iterable[Config]) -> None:
         interpreter = check_python(python)
         if on_gpu:
             check_gpu_machine(interpreter)
+
+
+def check_output_dir(folder: Path, name: str) -> None:
+    """Try to make a folder like the one of the runs beside it, or within it where it is there; nothing is left."""
+    try:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        with tempfile.TemporaryDirectory(dir=there, prefix=".try-") as trial:
+            (trial / folder.relative_to(there)).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output_dir={name}: cannot make {folder} ({error.strerror})") from None
 
 
 def samples_here(config: Config) -> bool:
@@ -201,7 +214,7 @@ def compare_inputs(run: RunFolder, found: dict[str, dict[str, str]], note: bool 
     """
     noted = run.read(INPUTS)
     for kind, now in found.items():
-        before = noted.get(kind, now)
+        before = noted[kind] if isinstance(noted.get(kind), dict) else now
         if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
             raise TOPRError(f"{changed[0]} has changed since {run.path} was begun; set another name, or remove that")
     if note and {**noted, **found} != noted:
