@@ -66,7 +66,7 @@ def test_problems(source: Path, told: Told) -> None:
     unreadable = [{"question": "Why?", "answer": "many"}] * 10
     for content, message, *more in (
         ([*rows[:40], "{", *rows[40:]], f"error: {source}/train.jsonl:41: not valid JSON"),
-        ([*rows[:40], {"question": "?"}], f"error: {source}/train.jsonl:41: the field answer is missing"),
+        ([*rows[:40], {"question": "?"}], f"error: {source}/train.jsonl:41: there is no answer, it has question"),
         ([*rows, *unreadable], f"error: {source}/train.jsonl: 10 of 60 problems have no gsm8k answer that can be read"),
         (problem_rows(20, 0), "no problem is left; every training question is also a test question"),
         (rows[:5], "schedule.prompts=6: there are 5 problems", *rounds),
