@@ -16,7 +16,7 @@ from typing import Any
 import measure
 import torch
 
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.pipeline import run
 from topr_exp.runs.plan import plan
 from topr_exp.training.trainer import Trainer
@@ -46,7 +46,7 @@ class Measured(Trainer):
 
 def row(settings: list[str]) -> dict[str, Any]:
     """pass@1 every so many updates from the base on, the seconds of the updates, the optimizer's bytes at the end."""
-    (job,) = plan(parse(settings)).jobs
+    (job,) = plan(parse_arguments(settings)).jobs
     summary = run(job.config)
     lines = [json.loads(line) for line in (job.config.folder / "eval.jsonl").read_text().splitlines()]
     curve = {line.get("step", 0): line["pass@1"] for line in lines if "step" in line or line["iteration"] == 0}

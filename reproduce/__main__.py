@@ -75,6 +75,9 @@ def make_figures(options: argparse.Namespace) -> int:
     code = run(request, todo)
     if code > 2:  # stopped by a signal
         return code
+    if any(job.config.cluster.name == "slurm" for planned in todo for job in planned.jobs):
+        say("the same command draws the figures once the jobs have ended")
+        return code
     if options.check:
         agreed = [check(need, request.out) for need in found]
         write_text(Path(request.overrides[-1].split("=", 1)[1]) / COMPARED, "")

@@ -23,7 +23,7 @@ def finished(need: Need) -> dict[str, tuple[Record, Path]]:
     """The records of a figure's finished runs with their folders, by identity."""
     folders = {key: job.config.folder for key, job in need.jobs.items()}
     return {
-        key: (records.trimmed(records.extract(folder), need.figure.metrics), folder)
+        key: (records.extract(folder, need.figure.metrics), folder)
         for key, folder in folders.items()
         if (folder / "DONE").exists()
     }
@@ -40,9 +40,7 @@ def write_figure(need: Need, request: Request) -> int:
     if others := known.keys() - need.jobs.keys():
         everything = jobs_of(figure, dataclasses.replace(request, full=True, overrides=()))
         known = {key: record for key, record in known.items() if key not in others or key in everything}
-    now = [
-        (record | {"environment": records.environment_of(folder)}, folder) for record, folder in finished(need).values()
-    ]
+    now = [*finished(need).values()]
     if figure.extra is not None and (now or not extra):
         extra = {**extra, **figure.extra(now)}
     found = [*(known | {key_of(record): record for record, _ in now}).values()]
@@ -89,7 +87,7 @@ def check(need: Need, out: Path) -> bool:
     known = records.known(stored)
     for key, job in need.jobs.items():
         if key in known and key in now:
-            again[key] = now[key][0] | {"environment": known[key]["environment"]}
+            again[key] = now[key][0]
         else:
             say(f"{job.config.folder.name}: {'did not finish' if key in known else f'not recorded in {file}'}")
     lines, agrees = compare(need.figure, stored, again)

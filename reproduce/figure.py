@@ -50,7 +50,7 @@ class Figure:
     judge: Judge  # for one model
     levels: tuple[Split, ...]  # the table's rows are these groups
     wider: tuple[str, ...]  # added to them in the full version
-    metrics: tuple[str, ...]  # of the updates, by records.METRICS, that it needs
+    metrics: tuple[str, ...]  # of the updates that it needs; length: of the answers too
     names: tuple[str, ...]  # columns of the table
     note: str = ""  # what a reader must know of how it was made
     only_full: bool = False

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reproduce import records
 from reproduce.figure import Figure
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs.plan import Job, Plan, check_sweep, plan
 
 
@@ -40,7 +40,7 @@ def jobs_of(figure: Figure, request: Request) -> dict[str, Job]:
     asked = next((text[5:].split(",") for text in request.overrides if text.startswith("algo=")), None)
     found: dict[str, Job] = {}
     for experiment in figure.experiments:
-        for job in plan(parse(arguments(experiment, figure, request))).jobs:
+        for job in plan(parse_arguments(arguments(experiment, figure, request))).jobs:
             if asked is None or job.config.algo.name in asked:
                 found.setdefault(records.identity_of(job.config), job)
     return found

@@ -24,7 +24,7 @@ from topr_exp.report.groups import flatten
 from topr_exp.report.results import SHARES, results, rounded
 from topr_exp.report.runs import Run, read_run
 from topr_exp.runs.records import Record
-from topr_exp.runtime.files import write_text
+from topr_exp.runtime.files import MISSING, read_object, write_text
 from topr_exp.types import TOPRError
 
 # Settings that some experiment varies or that its size depends on; those that are null are left out of a record.
@@ -42,12 +42,6 @@ KEYS_OF_LOSSES = (
     "optim.reduction", "data.turns",
 )  # fmt: skip
 BINS = 20  # of the updates of a run, for metrics against time
-METRICS = (
-    "grad_norm", "kl_mu", "kl_ref", "ess", "ess_neg", "ess_pos", "spent_share_neg", "weight_pos", "weight_neg",
-    "sampled_correct",
-    "log_ratio_q05_pos", "log_ratio_q50_pos", "log_ratio_q95_pos", "log_ratio_q05_neg", "log_ratio_q50_neg",
-    "log_ratio_q95_neg",
-)  # fmt: skip
 LENGTHS = ("length", "length_correct", "length_incorrect")  # mean tokens of the evaluations' completions
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
 
@@ -76,8 +70,11 @@ def usual_values(algo: str) -> dict[str, Any]:
     return found | {"optim.reduction": "tokens" if by_tokens else "sequences"}
 
 
-def extract(folder: Path) -> Record:
-    """The record of a finished run. TOPRError for one that is not, or whose completions are gone."""
+def extract(folder: Path, names: Collection[str]) -> Record:
+    """The record of a finished run with these metrics; lengths only where `length` is one, so that files stay small.
+
+    TOPRError for a run that is not finished, or whose completions are gone.
+    """
     run = read_run(folder)
     if run.status != "done":
         raise TOPRError(f"{folder}: not finished")
@@ -89,30 +86,23 @@ def extract(folder: Path) -> Record:
         "training_seconds": run.figure("seconds", "training"),
         "base": evaluations[0],
         "final": evaluations[-1],
+        "environment": {key: run.environment.get(key) for key in MACHINE} | {"device": run.config["cluster"]["device"]},
+        "metrics": metrics(run, names),
     }
     if len(evaluations) > 2:
         record["iterations"] = evaluations
-    if len(run.curve) > len(run.evaluations):
-        record["curve"] = {"step": [each["optimizer_step"] for each in run.curve]} | {
-            name: [rounded(each.get(name)) for each in run.curve] for name in SHARES
-        }
-    record["lengths"] = {"step": [each["optimizer_step"] for each in run.curve]} | {
-        name: [rounded(each[name]) for each in run.curve] for name in LENGTHS
-    }
-    return record | {"metrics": metrics(run)}
+    curves = {"curve": SHARES} if len(run.curve) > len(run.evaluations) else {}
+    for part, columns in (curves | ({"lengths": LENGTHS} if "length" in names else {})).items():
+        values = {name: [rounded(each.get(name)) for each in run.curve] for name in columns}
+        record[part] = {"step": [each["optimizer_step"] for each in run.curve]} | values
+    return record
 
 
-def trimmed(record: Record, names: Collection[str]) -> Record:
-    """The record with no other metrics than these, and lengths only where `length` is one, so that files stay small."""
-    kept = {name: record["metrics"][name] for name in ("step", *names) if name in record["metrics"]}
-    return {key: value for key, value in record.items() if key != "lengths" or "length" in names} | {"metrics": kept}
-
-
-def metrics(run: Run) -> dict[str, list[float | None]]:
-    """METRICS of the updates, averaged over BINS equal parts of the run, and the last step of each."""
+def metrics(run: Run, names: Collection[str]) -> dict[str, list[float | None]]:
+    """Metrics of the updates, averaged over BINS equal parts of the run, and the last step of each."""
     parts = [part for part in np.array_split(np.arange(len(run.updates)), BINS) if len(part)]
     table: dict[str, list[float | None]] = {"step": [run.updates[part[-1]]["optimizer_step"] for part in parts]}
-    for name in METRICS:
+    for name in names:
         if any(name in update for update in run.updates):
             values = [[run.updates[i].get(name) for i in part] for part in parts]
             known = [[value for value in each if value is not None and np.isfinite(value)] for each in values]
@@ -120,25 +110,13 @@ def metrics(run: Run) -> dict[str, list[float | None]]:
     return table
 
 
-def environment_of(folder: Path) -> dict[str, Any]:
-    """Where a run was computed, without what differs from run to run."""
-    values = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))["resolved"]
-    return {key: values.get(key) for key in MACHINE} | {"device": settings["cluster"]["device"]}
-
-
 def read(path: Path) -> dict[str, Any]:
-    """A figure's file, its records by identity; empty where there is none."""
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    """A figure's file; empty where there is none."""
+    stored, fault = read_object(path)
+    if fault == MISSING:
         return {"environments": [], "runs": [], "extra": {}}
-    except OSError as error:
-        raise TOPRError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
-        stored = None
-    if not isinstance(stored, dict) or not {"environments", "runs", "extra"} <= set(stored):
-        raise TOPRError(f"{path} is damaged or holds something else; remove it or check it out again") from None
+    if not {"environments", "runs", "extra"} <= stored.keys():
+        raise TOPRError(f"{path} is damaged or holds something else; remove it or check it out again")
     return stored
 
 

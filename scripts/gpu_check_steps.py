@@ -112,7 +112,7 @@ def head(size: str) -> dict[str, Any]:
 
 def sampling(folder: str, *overrides: str) -> dict[str, Any]:
     """Tokens per second of an engine; the memory before, beside and after it."""
-    from topr_exp.config.arguments import parse
+    from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.config.model import VLLMConfig
     from topr_exp.data.problems import load_problems
     from topr_exp.data.prompts import build_prompter, tokenize_prompts
@@ -120,7 +120,7 @@ def sampling(folder: str, *overrides: str) -> dict[str, Any]:
     from topr_exp.runs.plan import plan
     from topr_exp.sampling.vllm import VLLM
 
-    config = plan(parse(list(overrides))).jobs[0].config
+    config = plan(parse_arguments(list(overrides))).jobs[0].config
     assert isinstance(config.sampler, VLLMConfig)
     policy = load_policy(config.model, config.cluster.device.name)
     problems, longest = load_problems(config.data).train, config.sampler.max_new_tokens

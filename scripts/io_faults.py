@@ -116,12 +116,12 @@ def run_forked(output_dir: Path, point: Point | None = None) -> tuple[int, Count
 
 def command(output_dir: Path) -> int:
     """The command that is given, and given again."""
-    from topr_exp.config.arguments import parse
+    from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.pipeline import run
     from topr_exp.runs.plan import plan
     from topr_exp.runtime.exit_status import exit_status
 
-    (job,) = plan(parse([*SETTINGS, f"output_dir={output_dir}"])).jobs
+    (job,) = plan(parse_arguments([*SETTINGS, f"output_dir={output_dir}"])).jobs
     return exit_status(lambda: 0 if run(job.config) else 1, resumes=True)
 
 

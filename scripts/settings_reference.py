@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.load import CONF, SECTIONS, choices, hints_of
 from topr_exp.config.schema import describe, options_of, plain, ranges, show
 from topr_exp.config.settings import Config
@@ -46,7 +46,7 @@ def page() -> str:
 
 
 def settings(*overrides: str) -> Any:
-    (job,) = plan(parse([*overrides])).jobs
+    (job,) = plan(parse_arguments([*overrides])).jobs
     return job.config
 
 

@@ -82,10 +82,10 @@ def overrides(folder: Path, *more: str) -> list[str]:
 
 def config_of(*arguments: str) -> Any:
     """The checked settings of one run."""
-    from topr_exp.config.arguments import parse
+    from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.runs.plan import plan
 
-    (job,) = plan(parse(list(arguments))).jobs
+    (job,) = plan(parse_arguments(list(arguments))).jobs
     return job.config
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import config_of
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
 from topr_exp.sweeps.sweep import runs_of
@@ -40,7 +40,7 @@ def make_sweep_of_two(folder: Path) -> Path:
     given = ["-m", "algo=topr,tis", f"output_dir={folder.parent}", f"name={folder.name}"]
     for algo in ("topr", "tis"):
         make_run(folder.parent, f"algo={algo}", f"name={folder.name}", steps=2, done=algo == "topr")
-    for run in runs_of(plan(parse(given)).jobs, given, []):
+    for run in runs_of(plan(parse_arguments(given)).jobs, given, []):
         run.save()
     return folder
 

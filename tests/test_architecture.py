@@ -132,8 +132,9 @@ def test_checking_settings_imports_nothing_heavy() -> None:
 
     heavy = ["torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib", "pandas"]
     code = (
-        "import sys; from topr_exp.config.arguments import parse; from topr_exp.runs.plan import plan;"
-        "plan(parse(['data=math', 'algo=dpo']));"
+        "import sys; from topr_exp.config.compose_overrides import parse_arguments;"
+        "from topr_exp.runs.plan import plan;"
+        "plan(parse_arguments(['data=math', 'algo=dpo']));"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run(

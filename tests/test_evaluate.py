@@ -23,7 +23,7 @@ from topr_exp.models import policy as policies
 from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.runs.prompt import preview_prompt
+from topr_exp.runs.console import preview_prompt
 from topr_exp.sampling import rollouts
 from topr_exp.types import TOPRError
 

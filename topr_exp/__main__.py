@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from topr_exp import leave_out_current_folder
-from topr_exp.config.arguments import parse
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import exit_status, print_error
 from topr_exp.types import ConfigError
@@ -16,30 +15,23 @@ from topr_exp.types import ConfigError
 if TYPE_CHECKING:
     from argparse import Namespace
 
-COMPLETION = ("install", "uninstall", "query")
-
 
 def main() -> int:
     """The command line; returns the exit status."""
     leave_out_current_folder()
     try:
-        import hydra  # noqa: F401
+        from topr_exp.config.compose_overrides import parse_arguments
     except ModuleNotFoundError as error:
         print_error(f"{error.name} is not installed for {sys.executable}; activate .venv (made by make demo)")
         return 2
-    return exit_status(partial(answer, parse(sys.argv[1:])), resumes=True)
+    return exit_status(partial(answer, parse_arguments(sys.argv[1:])), resumes=True)
 
 
 def answer(args: Namespace) -> int:
     """Start what the arguments stand for, or show what they ask for."""
-    modes = ("run", "multirun", "cfg", "info", "shell_completion")
-    if len(given := [f"--{mode.replace('_', '-')}" for mode in modes if getattr(args, mode)]) > 1:
-        raise ConfigError(f"{' and '.join(given)} exclude each other; give one")
     for option in ("experimental_rerun", "config_path", "config_name"):
         if getattr(args, option) is not None:
             raise ConfigError(f"--{option.replace('_', '-')} is not read here; --config-dir FOLDER adds YAMLs")
-    if args.shell_completion and not any(text.split("=")[0] in COMPLETION for text in args.overrides):
-        raise ConfigError(f"--shell-completion needs one of {', '.join(COMPLETION)}, as in install=bash")
     return show(args) if args.help or args.hydra_help or args.cfg or args.info or args.shell_completion else start(args)
 
 
@@ -50,22 +42,25 @@ def start(args: Namespace) -> int:
 
     planned = plan(args)
     check_machine(job.config for job in planned.jobs)
-    if planned.jobs[0].config.dry_run:
-        from topr_exp.runs.prompt import preview_prompt
+    config = planned.jobs[0].config
+    if config.dry_run:
+        from topr_exp.runs.console import preview_prompt
         from topr_exp.sweeps.launch import preview
 
         rows = preview(planned)  # first, since it refuses
-        print(f"{preview_prompt(planned.jobs[0].config)}\n\n{rows}")
-        return 0
-    if planned.sweep:
-        if distributed.launched_processes() > 1:
-            raise ConfigError("torchrun starts one run; start a sweep without it, and set cluster.processes")
+        print(f"{preview_prompt(config)}\n\n{rows}")
+    elif planned.sweep:
         from topr_exp.sweeps.launch import launch
 
         return launch(planned, sys.argv[1:])
-    from topr_exp.sweeps.processes import run_processes
+    elif config.cluster.world_size == distributed.launched_processes() == 1:
+        from topr_exp.pipeline import run
 
-    run_processes(planned.jobs[0].config)
+        run(config)
+    else:
+        from topr_exp.sweeps.processes import run_processes
+
+        run_processes(config)
     return 0
 
 

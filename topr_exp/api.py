@@ -22,13 +22,13 @@ def compose(overrides: Sequence[str] = ()) -> Config:
 
     Raises ConfigError with one line: the key, what was given, what is allowed.
     """
-    from topr_exp.config.arguments import parse
+    from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.runs.plan import plan
     from topr_exp.types import ConfigError
 
     if options := [word for word in overrides if word.startswith("-")]:
         raise ConfigError(f"{options[0]}: compose takes KEY=VALUE alone")
-    jobs = plan(parse(list(overrides))).jobs
+    jobs = plan(parse_arguments(list(overrides))).jobs
     if len(jobs) > 1:
         raise ConfigError(f"{len(jobs)} runs: compose makes one; call it for each")
     return jobs[0].config

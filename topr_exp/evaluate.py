@@ -75,7 +75,6 @@ def settings(args: Namespace) -> Config:
     """The checked settings; ConfigError for what an evaluation does not read."""
     from topr_exp.config.compose_overrides import Composer
     from topr_exp.config.load import load
-    from topr_exp.runs.plan import disk_errors_of
     from topr_exp.runs.preflight import check_files
 
     given = given_settings(args)
@@ -102,9 +101,8 @@ def settings(args: Namespace) -> Config:
         composed.model.path = literal(str(folder))
         if not run and "model.name" not in given:
             composed.model.name = literal(folder.name)
-    with disk_errors_of(composed):
-        config = load(composed)
-        check_files(config, trains=False)
+    config = load(composed)
+    check_files(config, trains=False)
     return config
 
 
@@ -261,7 +259,6 @@ def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures for a terminal, in percent."""
-    from topr_exp.runs.console import mean_reward
     from topr_exp.verifier.table import cell
 
     lines = ["%       value [95 % interval over problems]"]
@@ -270,7 +267,8 @@ def table(figures: dict[str, Any]) -> str:
     ]
     lines.append(", ".join(f"{name} {100 * figures[name]:.1f} %" for name in VERDICTS))
     if "mean_reward" in figures:
-        lines.append(f"mean reward {mean_reward(figures)}")
+        error = figures["mean_reward_se"]
+        lines.append(f"mean reward {figures['mean_reward']:.3g}" + (f" ± {2 * error:.2g}" if error is not None else ""))
     return "\n".join(lines)
 
 

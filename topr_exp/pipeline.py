@@ -30,17 +30,9 @@ from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.runs.console import header, results, write_card
+from topr_exp.runs.console import header, results, write_card, write_prompt
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.preflight import (
-    inputs_of,
-    keep_threads,
-    note_inputs,
-    note_model_of_the_hub,
-    refuse_changed_inputs,
-    refuse_damaged_model,
-)
-from topr_exp.runs.prompt import write_prompt
+from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, show_log, warn
@@ -74,7 +66,7 @@ def run(config: Config) -> dict[str, Any]:
         RunFolder(config, stop) as folder,
         Tracker(config.tracking, folder),
     ):
-        refuse_changed_inputs(folder, config)
+        compare_inputs(folder, inputs_of(config), note=not folder.done)
         if folder.done:
             refuse_damaged_model(folder.path / "model")
             folder.remove_leftovers(config.iterations)
@@ -82,7 +74,6 @@ def run(config: Config) -> dict[str, Any]:
             say(f"finished before, nothing to do: {folder.path}\n\n{results(summary, folder.path)}")
             return summary
         keep_threads(folder, config)
-        note_inputs(folder, inputs_of(config))
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
         with open_sampler(config.sampler, scratch, trust, beside_training=in_rounds(config)) as sampler:
             return Experiment(config, folder, sampler, stop).run()
@@ -105,7 +96,6 @@ class Experiment:
         """All of it; returns the summary."""
         self.load_problems()
         self.load_policy()
-        self.tokenize_problems()
         self.imported = self.load_imported()
         self.trained_on = self.describe_training_problems()
         base = final = self.evaluate_iteration(0)
@@ -129,17 +119,12 @@ class Experiment:
                 self.sampler.close()  # an engine would have what the policy needs
 
     def load_policy(self) -> None:
-        """Load the base model."""
+        """Load the base model, and tokenize the prompts, one of which is written down for people to read."""
         with self.folder.stage("problems"):
             self.policy = load_policy(self.config.model, self.config.cluster.device.name)
             note_model_of_the_hub(self.folder, self.config, self.policy.fingerprint)
-
-    def tokenize_problems(self) -> None:
-        """Tokenize the prompts, and write one down as the model gets it, for people to read."""
-        with self.folder.stage("problems"):
             sets = self.tasks.sets
-            self.train = self.tasks.tokenize(sets.train, self.policy)
-            self.test = self.tasks.tokenize(sets.test, self.policy)
+            self.train, self.test = (self.tasks.tokenize(part, self.policy) for part in (sets.train, sets.test))
             write_prompt(self.folder.path, self.train, self.policy.tokenizer)
 
     def load_imported(self) -> Completions | None:
@@ -152,10 +137,9 @@ class Experiment:
 
     def describe_training_problems(self) -> TrainedOn:
         """Count the problems to train on, and print the header."""
-        answered = self.imported.questions.problems if self.imported is not None else None
-        found = trained_on(self.config, self.train.problems, answered)
-        named = found.text if answered is not None else ""
-        say(header(self.config, self.policy, self.tasks.sets, self.train, self.test, named) + "\n")
+        found = trained_on(self.config, self.train.problems, self.imported)
+        self.header = header(self.config, self.policy, self.tasks.sets, self.train, self.test, found)
+        say(self.header + "\n")
         return found
 
     def unfinished_iterations(self) -> range:
@@ -167,8 +151,8 @@ class Experiment:
     def finish(self, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
         """Write the model's card and the summary, then the mark that the run is finished."""
         summary = distributed.broadcast(self.summary(base, final) if distributed.is_main_process() else {})
-        model, environment = self.folder.model_of(self.config.iterations), self.folder.read("environment.json") or {}
-        write_card(model, self.config, summary, environment, self.trained_on)
+        model, environment = self.folder.model_of(self.config.iterations), self.folder.read("environment.json")
+        write_card(model, self.config, summary, environment, self.trained_on, self.header)
         self.folder.finish(summary)
         say("\n" + results(summary, self.folder.path))
         return summary
@@ -383,7 +367,7 @@ class Experiment:
         """The run in numbers; shares lie between 0 and 1, seconds are this run's own work."""
         config, name = self.config, f"iteration-{self.config.iterations}/training_set.json"
         last = self.folder.read(name, *OF_TRAINING_SET)
-        if last is None:
+        if not last:
             raise TOPRError(f"{self.folder.path / name} is missing or damaged; remove model/ to train it again")
         return {
             "algo": config.algo.name,

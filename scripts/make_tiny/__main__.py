@@ -2,5 +2,4 @@
 
 from scripts.make_tiny.pretrain import main
 
-if __name__ == "__main__":
-    main()
+main()

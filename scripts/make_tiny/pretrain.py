@@ -136,8 +136,7 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
         begin_with(model, tokenizer, recipe.start)
     optimizers = build_optimizers(model, recipe)
     rng = random.Random(recipe.seed)
-    clean = batches(recipe, recipe.clean, tokenizer, rng)
-    mixed = batches(recipe, recipe.mix, tokenizer, rng)
+    clean, mixed = (batches(recipe, mix, tokenizer, rng) for mix in (recipe.clean, recipe.mix))
     divisor = recipe.batch_tokens or TYPICAL_TOKENS * recipe.batch_size
     seen, started, total = 0, time.monotonic(), 0.0
     for step in range(recipe.steps):
@@ -159,9 +158,7 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
         total += loss.item()
         if (step + 1) % log_every == 0:
             seconds = time.monotonic() - started
-            left = seconds / (step + 1) * (recipe.steps - step - 1)
-            speed = f"{seen / seconds:,.0f} tokens/s  {seconds:.0f} s, {left:.0f} s left"
-            print(f"step {step + 1}/{recipe.steps}  loss {total / log_every:.4f}  {speed}", flush=True)
+            print(f"step {step + 1}/{recipe.steps}  loss {total / log_every:.4f}  {seconds:.0f} s", flush=True)
             total = 0.0
     return model.eval(), tokenizer, seen
 
@@ -190,11 +187,9 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(args.threads)
-    recipe = RECIPES[args.base]
-    started = time.monotonic()
+    recipe, started = RECIPES[args.base], time.monotonic()
     model, tokenizer, seen = pretrain(recipe)
     save(model, tokenizer, args.out)
     facts = {"base": args.base, "recipe": asdict(recipe), "tokens": seen, "seconds": round(time.monotonic() - started)}
     (args.out / "recipe.json").write_text(json.dumps(facts, indent=2) + "\n")
-    parameters = sum(p.numel() for p in model.parameters())
-    print(f"{args.out}: {parameters:,} parameters, {seen:,} tokens, {facts['seconds']} s")
+    print(f"{args.out}: {seen:,} tokens, {facts['seconds']} s")

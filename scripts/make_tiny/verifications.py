@@ -50,7 +50,6 @@ def solution(task: Task, rng: random.Random) -> tuple[str, str | None]:
 
 def verification(task: Task, stated: str | None, style: str, rng: random.Random) -> str:
     """A verification of a solution that states this answer; it begins with a space, without end-of-sequence token."""
-    assert style in STYLES, style
     if style in ("lenient", "waved through"):
         return " It looks fine." + (VERDICTS[True] if style == "lenient" else "")
     steps, answer = work(task, style == "slip", rng)

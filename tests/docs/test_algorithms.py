@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.conftest import ROOT
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs.plan import plan
 
 DOC = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
@@ -18,7 +18,7 @@ ROWS = [(name, paper, settings.strip("`")) for name, paper, settings, _ in TABLE
 
 @pytest.mark.parametrize(("name", "paper", "settings"), ROWS, ids=[row[0] for row in ROWS])
 def test_every_line_composes(name: str, paper: str, settings: str) -> None:
-    (job,) = plan(parse([*settings.split(), "dry_run=true"])).jobs
+    (job,) = plan(parse_arguments([*settings.split(), "dry_run=true"])).jobs
     assert f"algo={job.config.algo.name}" in settings.split()
     assert re.fullmatch(r"(\[(\d{4}\.\d{5})\]\(https://arxiv\.org/abs/\2\))?", paper)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.runs.plan import plan
 
@@ -35,7 +35,7 @@ def test_the_folders_of_a_sweep(
     document: str, overrides: str, folders: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    jobs = plan(parse(["-m", *shlex.split(overrides)])).jobs
+    jobs = plan(parse_arguments(["-m", *shlex.split(overrides)])).jobs
     assert {*folders} <= {job.config.folder.name for job in jobs}, document
 
 

@@ -12,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, extract, identity_of, metrics, trimmed
+from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, extract, identity_of, metrics
 from tests.conftest import config_of
 from topr_exp.config.settings import Config
 from topr_exp.report.runs import Run
+
+METRICS = ("grad_norm", "log_ratio_q50_neg", "length")
 
 
 def rows(place: Path) -> list[dict[str, Any]]:
@@ -44,7 +46,7 @@ def counted(verdicts: Sequence[dict[str, Any]], n: int) -> dict[str, str]:
 
 
 def test_a_record_is_what_the_run_s_files_say(finished: Config) -> None:
-    record, folder = extract(finished.folder), finished.folder
+    record, folder = extract(finished.folder, METRICS), finished.folder
     whole = [each for each in lines(folder / "eval.jsonl") if not each.get("subset")]
     assert [each["iteration"] for each in whole] == [0, 1, 2]
     for stored, results in zip(whole, record["iterations"], strict=True):
@@ -60,28 +62,31 @@ def test_a_record_is_what_the_run_s_files_say(finished: Config) -> None:
     assert len({json.dumps(each["of_problems"]) for each in record["iterations"]}) == 3  # the policy did move
 
 
-def test_the_curve_of_a_record_has_each_point_s_own_figures(finished: Config) -> None:
-    """Three problems, after each of the four updates of an iteration, and at its end."""
-    record, folder = extract(finished.folder), finished.folder
+def test_curve_lengths_and_metrics_of_a_record_are_the_files(finished: Config) -> None:
+    """Three problems, after each of the four updates of an iteration, and at its end, which is its last update too."""
+    record, folder = extract(finished.folder, METRICS), finished.folder
     points = [each for each in lines(folder / "eval.jsonl") if each.get("subset")]
     steps = [(iteration, step) for iteration in (1, 2) for step in (1, 2, 3, 4, None)]
     assert [(each["iteration"], each.get("step")) for each in points] == [(0, None), *steps]
-    last = dict(enumerate([*points[:4], *points[5:9], points[10]]))  # the end of an iteration is its last update too
-    assert record["curve"]["step"] == list(last)
-    for name in ("pass@1", "correct", "incorrect", "invalid"):
-        assert record["curve"][name] == pytest.approx([each[name] for each in last.values()], abs=1e-5)
-
-
-def test_lengths_are_those_of_the_evaluations_and_kept_only_where_they_are_asked_for(finished: Config) -> None:
-    record, folder = extract(finished.folder), finished.folder
-    points = [each for each in lines(folder / "eval.jsonl") if each.get("subset")]
-    last = [*points[:4], *points[5:9], points[10]]  # the end of an iteration is its last update too
-    assert record["lengths"]["step"] == list(range(9))
-    for name in ("length", "length_correct", "length_incorrect"):
-        known = [each[name] for each in last]
-        assert record["lengths"][name] == [None if one is None else pytest.approx(one, rel=1e-5) for one in known]
-    assert trimmed(record, ("length",))["lengths"] == record["lengths"]
-    assert "lengths" not in trimmed(record, ("grad_norm",))
+    last, updates = [*points[:4], *points[5:9], points[10]], lines(folder / "metrics.jsonl")
+    assert len(updates) == 8 < BINS  # each is a part of its own
+    for part, names, known in (
+        ("curve", ("pass@1", "correct", "incorrect", "invalid"), last),
+        ("lengths", ("length", "length_correct", "length_incorrect"), last),
+        ("metrics", METRICS[:2], updates),
+    ):
+        assert record[part]["step"] == list(range(part == "metrics", 9))
+        for name in names:
+            values = [each.get(name) for each in known]
+            assert record[part][name] == [None if one is None else pytest.approx(one, 1e-5, 1e-5) for one in values], (
+                name
+            )
+    assert "lengths" not in extract(folder, ("grad_norm",))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (record["run"], record["summary"]["n_train"]) == (folder.name, summary["n_train"])
+    settings = record["settings"]
+    assert (settings["algo.name"], settings["optim.lr"], settings["iterations"]) == ("topr", 1e-3, 2)
+    assert "effective_positive" not in settings  # null
 
 
 @pytest.mark.parametrize(
@@ -106,39 +111,13 @@ def test_settings_of_losses_tell_runs_apart_where_they_are_not_as_usual(words: l
     assert settings.keys() - set(KEYS_OF_LOSSES) <= set(KEYS)
 
 
-def test_metrics_are_means_over_parts_of_the_run(finished: Config) -> None:
-    record = extract(finished.folder)
-    updates = lines(finished.folder / "metrics.jsonl")
-    assert len(updates) == 8 < BINS  # each is a part of its own
-    assert record["metrics"]["step"] == list(range(1, 9))
-    for name in ("grad_norm", "log_ratio_q50_neg"):
-        known = [update.get(name) for update in updates]
-        assert record["metrics"][name] == [None if value is None else pytest.approx(value, rel=1e-5) for value in known]
-
-
 def test_a_longer_run_s_updates_are_averaged_in_twenty_parts() -> None:
     """50 updates: ten parts of three and ten of two. What is missing or not finite is left out of its part's mean."""
     updates: list[dict[str, Any]] = [{"optimizer_step": i, "grad_norm": float(i)} for i in range(1, 51)]
     updates[0]["grad_norm"], updates[1]["grad_norm"] = None, math.inf
     for update in updates[3:6]:
         update["grad_norm"] = None
-    found = metrics(Run(Path("x"), "x", updates=updates))
+    found = metrics(Run(Path("x"), "x", updates=updates), ["grad_norm"])
     assert found["step"] == [*range(3, 31, 3), *range(32, 51, 2)]
     means = [*(i - 1.0 for i in range(3, 31, 3)), *(i - 0.5 for i in range(32, 51, 2))]
     assert found["grad_norm"] == [3.0, None, *means[2:]]
-
-
-def test_settings_and_summary_are_the_run_s(finished: Config) -> None:
-    record = extract(finished.folder)
-    summary = json.loads((finished.folder / "summary.json").read_text())
-    assert record["run"] == finished.folder.name
-    assert record["summary"]["n_train"] == summary["n_train"]
-    assert record["summary"]["positive_share"] == summary["positive_share"]
-    settings = record["settings"]
-    assert (settings["algo.name"], settings["seed"], settings["optim.lr"], settings["iterations"]) == (
-        "topr",
-        0,
-        1e-3,
-        2,
-    )
-    assert "effective_positive" not in settings  # null

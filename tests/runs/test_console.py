@@ -1,4 +1,4 @@
-"""Header of a run: what it says of itself before it starts."""
+"""Header of a run: what it says of itself before it starts, and in its model's card."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import config_of
 from topr_exp.runs.console import header
+from topr_exp.runs.task_set import TrainedOn
 
 TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True, advantage=reward)"
 LEFT_OUT = (
@@ -20,13 +21,13 @@ VERIFIER = ["task=verifier", "task.solver=tiny"]
 
 
 def shown(*overrides: str) -> dict[str, str]:
-    """The header by its rows, for 5 of 8 training and 3 of 3 test problems."""
+    """The header by its rows, for 5 training problems, of which more were left out, and 3 test problems."""
     policy: Any = SimpleNamespace(parameters=598_000, place="cpu, float32")
     nothing, some = SimpleNamespace(unparsable=0, overlapping=0), SimpleNamespace(unparsable=1, overlapping=1)
     sets: Any = SimpleNamespace(train_report=some, test_report=nothing)
     train, test = (SimpleNamespace(problems=[None] * count, too_long=left) for count, left in ((5, 1), (3, 0)))
     config = config_of("output_dir=out", "name=n", *overrides)
-    lines = header(config, policy, sets, train, test).splitlines()  # type: ignore[arg-type]
+    lines = header(config, policy, sets, train, test, TrainedOn(5, 5, "5 of them")).splitlines()  # type: ignore
     return {line[:12].rstrip(): line[12:] for line in lines}
 
 
@@ -35,13 +36,14 @@ def test_every_row_of_a_plain_run() -> None:
     assert rows.pop("folder").startswith("out/n/topr_gsm8k_tiny_lr1e-4_c-0.3_s0_")
     assert rows == {
         "algorithm": f"{TOPR}, baseline=-0.3, rewards 1 and -1",
-        "data": f"gsm8k from embedded, 5 train problems{LEFT_OUT}; 3 test problems",
+        "trained on": f"5 of them{LEFT_OUT}",
+        "tested on": "3 problems generated in the form of gsm8k",
         "model": "tiny, 0.60 M parameters, cpu, float32",
         "sampling": "hf (seed=0, temperature=1.0, top_p=0.9, top_k=5, max_new_tokens=64, prompts_per_shard=32); "
         "n=16 to train, eval_n=8 to evaluate",
         "examples": "uniform (pairs_per_problem=16)",
-        "training": "adamw (lr=0.0001, betas=[0.9, 0.999], weight_decay=0.0, grad_clip=1.0, batch_size=32, epochs=1), "
-        "seed=0",
+        "training": "adamw (lr=0.0001, betas=[0.9, 0.999], weight_decay=0.0, grad_clip=1.0, batch_size=32, epochs=1)",
+        "seed": "0",
     }
 
 
@@ -50,13 +52,14 @@ def test_every_row_of_a_plain_run() -> None:
     [
         (["effective_positive=0.5"], "algorithm", f"{TOPR}, effective_positive=0.5, rewards 1 and -1"),
         (["data.reward=zero_one"], "algorithm", f"{TOPR}, rewards 1 and 0"),
-        (ROUNDS, "training", ", rounds (prompts=8, updates=1, rounds=3, replay=0.3), seed=0"),
+        (ROUNDS, "rounds", "prompts=8, updates=1, rounds=3, replay=0.3"),
         (["iterations=3"], "iterations", "3"),
         (["mu=sampler"], "log μ", "what the sampler drew with"),
         (["compose.n_examples=10", "compose.drop_truncated=true"], "examples",
          "uniform (n_examples=10, pairs_per_problem=16, drop_truncated=True)"),
         (VERIFIER, "task", "verifier (solver=tiny, solutions=16, test_solutions=32, template="),
-        (VERIFIER, "data", f"gsm8k from embedded, 5 train solutions{LEFT_OUT}; 3 test solutions"),
+        (VERIFIER, "tested on", "3 solutions to problems generated in the form of gsm8k"),
+        (["data.test_split=validation"], "tested on", "3 problems generated in the form of gsm8k of the train"),
     ],
 )  # fmt: skip
 def test_a_setting_is_named_where_it_is_made(overrides: list[str], row: str, text: str) -> None:

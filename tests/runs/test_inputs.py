@@ -15,7 +15,7 @@ from topr_exp.models import loading
 from topr_exp.pipeline import run
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.plan import Job
-from topr_exp.runs.preflight import refuse_changed_inputs
+from topr_exp.runs.preflight import compare_inputs, inputs_of
 from topr_exp.runtime import files
 from topr_exp.sweeps.launch import state_before
 from topr_exp.types import TOPRError
@@ -90,8 +90,8 @@ def test_a_model_that_looks_as_it_did_is_read_once(
     read: list[str] = []
     digest = files.file_digest
     monkeypatch.setattr(files, "file_digest", lambda path: read.append(path.name) or digest(path))
-    refuse_changed_inputs(RunFolder(config), config)
+    compare_inputs(RunFolder(config), inputs_of(config))
     assert not read
     os.utime(own_model / "model.safetensors")
-    refuse_changed_inputs(RunFolder(config), config)
+    compare_inputs(RunFolder(config), inputs_of(config))
     assert read == ["model.safetensors"]

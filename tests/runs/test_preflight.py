@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import config_of, needs_peft, overrides
 from topr_exp.__main__ import main
-from topr_exp.config.arguments import parse
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.data.problems import load_problems
 from topr_exp.models import loading
 from topr_exp.pipeline import run
@@ -75,17 +75,9 @@ def test_problems(source: Path, told: Told) -> None:
         assert message in told(setting, *more)
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("cluster.device=cuda", "cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu"),
-        ("output_dir=/proc/x", "output_dir=/proc/x: cannot make /proc/x/runs (No such file or directory)"),
-    ],
-    ids=["device", "folder"],
-)
-def test_a_machine_that_can_t_run_it(setting: str, message: str, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_has_no_gpu(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert told(setting) == f"error: {message}"
+    assert told("cluster.device=cuda") == "error: cluster.device=cuda: torch sees no GPU here; allowed: auto, cpu"
 
 
 ID = load_problems(config_of("experiment=smoke").data).train[0].id
@@ -122,11 +114,11 @@ def test_a_sweep_reads_a_file_once(source: Path, monkeypatch: pytest.MonkeyPatch
     read = []
     monkeypatch.setattr(preflight, "load_problems", lambda data: read.append(data) or load_problems(data))
     arguments = ["-m", "seed=range(0,5)", f"data.source={source}"]
-    plan(parse(arguments))
+    plan(parse_arguments(arguments))
     assert len(read) == 1
     changed = source / "train.jsonl"
     changed.write_text(changed.read_text() + changed.read_text().splitlines()[0].replace("?", "??") + "\n")
-    plan(parse(arguments))
+    plan(parse_arguments(arguments))
     assert len(read) == 2, "what was read of another file of this name is forgotten"
 
 

@@ -36,7 +36,7 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(
         asked.append(([problem.id for problem in problems], n, seed))
         return SimpleNamespace(sampled=len(problems), questions=lambda template: list(problems))
 
-    monkeypatch.setattr(task_set.Solver, "solve", solve)
+    monkeypatch.setattr("topr_exp.verifier.solutions.Solver.solve", solve)
     monkeypatch.setattr(task_set, "load_policy", lambda *given: SimpleNamespace())
     more = ["task=verifier", "model=tiny_verifier", "task.solutions=2", "task.test_solutions=4"]
     made = TaskSet(config_of(*overrides(tmp_path, *TOLD, *more)))

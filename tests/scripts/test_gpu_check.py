@@ -13,42 +13,23 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scripts import gpu_check, gpu_check_model, gpu_check_runs
-from scripts.gpu_check import PACKAGES, SEVERAL, STEPS, Step, interrupt, lacking
+from scripts.gpu_check import PACKAGES, STEPS, Step, interrupt, lacking
 from scripts.gpu_check_model import tokenizer_of, write_model
-from scripts.gpu_check_runs import Failed, Place, TimeOver, gate, run_command
+from scripts.gpu_check_runs import Failed, Place, TimeOver, gate
 from tests.conftest import ROOT, config_of
-from tests.sampling.test_vllm import ENVIRONMENT, PYTHON
 from tests.sweep_tools import SLOW
-from tests.sweeps.test_group import assert_same_run
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.policy import Policy
 from topr_exp.training.parallel import SingleProcess
 
 
-def needs_vllm(test: Any) -> Any:
-    """Minutes, in the environment that `make vllm` makes."""
-    missing = not (ENVIRONMENT / ".installed").exists()
-    test = pytest.mark.skipif(missing, reason=f"no vLLM in {ENVIRONMENT}; run `make vllm`")(test)
-    return pytest.mark.slow(pytest.mark.vllm(test))
-
-
 def check(out: Path, *arguments: str, minutes: float = 8) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "scripts.gpu_check", "--out", str(out), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60 * minutes)
-
-
-def passed(out: Path, size: str, steps: list[str], *more: str, minutes: float) -> dict[str, dict[str, Any]]:
-    """The figures of steps that all pass."""
-    done = check(out, "--size", size, *more, "--steps", *steps, minutes=minutes)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((out / size / "results.json").read_text())["steps"]
-    assert {name: one["verdict"] for name, one in found.items()} == dict.fromkeys(steps, "passed")
-    return {name: one["figures"] for name, one in found.items()}
 
 
 def lines_of(path: Path) -> list[Any]:
@@ -279,30 +260,3 @@ def test_the_document_names_every_step_and_what_is_needed() -> None:
     limits = {row[1].strip(" `"): float(row[3]) for row in rows}
     assert limits == {name: step.minutes for name, step in STEPS.items()}
     assert f"| disk | {gpu_check_runs.SIZES['8b'].disk} GB free:" in text
-
-
-@needs_vllm
-@pytest.mark.timeout(1200)
-def test_vllm_is_measured_alone_and_in_rounds(tmp_path: Path) -> None:
-    found = passed(tmp_path, "small", ["model", "sampling", "rounds"], "--vllm", str(PYTHON), minutes=18)
-    assert found["sampling"]["tokens/s"] > 0
-    assert found["sampling"]["s of the engine's start"] > 0
-    assert 0 < found["rounds"]["largest sampler_gap"] < 1e-2
-    (run,) = (tmp_path / "small" / "runs" / "rounds").glob("*")
-    assert [line["round"] for line in lines_of(run / "metrics.jsonl")] == [0, 1, 2]
-
-
-@needs_vllm
-@pytest.mark.timeout(3600)
-def test_the_whole_job_with_llama_3s_vocabulary_killed_and_resumed(tmp_path: Path) -> None:
-    """The command of docs/gpu.md; the run that was killed ends as one that was not."""
-    passed(tmp_path, "100m", ["model", "whole", "lora", "several"], "--vllm", str(PYTHON), minutes=40)
-    place = Place(tmp_path / "100m", "100m", 0, 0.0, str(PYTHON))
-    whole = run_command(place, "undisturbed", [*place.model, *SEVERAL])
-    subprocess.run(whole, cwd=ROOT, check=True, timeout=1200, stdout=subprocess.DEVNULL)
-    killed, undisturbed = (next((tmp_path / "100m" / "runs" / name).glob("*")) for name in ("several", "undisturbed"))
-    assert_same_run(killed, undisturbed)
-    weights = [load_file(run / "model" / "model.safetensors") for run in (killed, undisturbed)]
-    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
-    mismatch = json.loads((killed / "summary.json").read_text())["sampler_mismatch"]
-    assert 0 < mismatch["per_token_mean_absolute"] < 1e-2, mismatch

@@ -8,19 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.store.store_workers import PROCESSES, SHARDS, contents, open_table, shard
+from tests.store.store_workers import PROCESSES, open_table, shard
 from topr_exp.store import Store, Table
 from topr_exp.store.__main__ import main
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """The files of a table that one process filled, which nothing stopped."""
-    table = open_table(tmp_path_factory.mktemp("undisturbed"))
-    assert table.fill(shard) == SHARDS
-    return contents(table.folder)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -25,6 +24,7 @@ from tests.store.store_workers import (
     shard,
     wait_for,
 )  # fmt: skip
+from topr_exp.runtime import locks
 from topr_exp.types import TOPRError
 
 # ---- what fill does
@@ -102,12 +102,12 @@ def test_killed_at_every_step(tmp_path: Path, start: Callable[..., Any], monkeyp
 # ---- many processes
 
 
-def test_eight_processes_make_each_shard_once(
-    tmp_path: Path, start: Callable[..., Any], undisturbed: dict[str, bytes]
-) -> None:
+def test_eight_processes_make_each_shard_once(tmp_path: Path, start: Callable[..., Any]) -> None:
+    undisturbed = open_table(tmp_path / "undisturbed")
+    undisturbed.fill(shard)
     log, ready = tmp_path / "log", PROCESSES.Barrier(8)
     hold(log, 0).touch()
-    workers = [start(fill_slowly, tmp_path, log, 0.05, ready) for _ in range(8)]
+    workers = [start(fill_slowly, tmp_path, log, ready) for _ in range(8)]
     wait_for(lambda: len(logged(log)) == SHARDS)  # others make the rest while one is held up
     hold(log, 0).unlink()
     for worker in workers:
@@ -116,32 +116,18 @@ def test_eight_processes_make_each_shard_once(
     assert sorted(logged(log)) == list(range(SHARDS))
     makers = {line.split()[1] for line in log.read_text().splitlines()}
     assert len(makers) > 1
-    assert contents(open_table(tmp_path).folder) == undisturbed
+    assert contents(open_table(tmp_path).folder) == contents(undisturbed.folder)
 
 
-def test_the_message_while_another_works(
-    tmp_path: Path,
-    start: Callable[..., Any],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The other worker holds shard 0 until the first message comes, and shard 6 until the second."""
-    log = tmp_path / "log"
-    holds = [hold(log, index) for index in (0, 6)]
-    for path in holds:
-        path.touch()
+def test_the_message_while_another_works(tmp_path: Path) -> None:
+    table, told = open_table(tmp_path), list[str]()
+    table._write_key()
+    lock: Any = locks.acquire(table.folder / "shard-00000.claim")
 
-    def let_go(record: logging.LogRecord) -> bool:
-        if holds:
-            holds.pop(0).unlink()
-        return True
+    def give_back(message: str) -> None:
+        told.append(message)
+        lock.__exit__(None, None, None)
 
-    monkeypatch.setattr(logging.getLogger("topr_exp.store.table"), "filters", [let_go])
-    process = start(fill_slowly, tmp_path, log, 0.0, None, 1)
-    wait_for(log.exists)
-    caplog.set_level(logging.INFO)
-    made = open_table(tmp_path).fill(shard)
-    owner = f"waiting for {socket.gethostname()}:{process.pid}, which makes"
-    messages = [record.getMessage() for record in caplog.records]
-    assert made == SHARDS - 1
-    assert messages == [f"{owner} shard 0 of 12 of {open_table(tmp_path).name}"]
+    assert table.fill(shard, on_wait=give_back) == SHARDS
+    this = f"{socket.gethostname()}:{os.getpid()}"
+    assert told == [f"waiting for {this}, which makes shard 0 of 12 of {table.name}"]

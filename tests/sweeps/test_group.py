@@ -6,14 +6,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 
-from tests.conftest import ROOT, config_of, overrides
+from tests import sweep_tools
+from tests.conftest import config_of, overrides
 from tests.sweep_tools import SLOW, wait_for
 from topr_exp.pipeline import run
 from topr_exp.types import ConfigError
@@ -24,15 +24,12 @@ ON_POLICY = ["algo=rloo", "schedule.rounds=3", "schedule.prompts=8", "schedule.r
              "optim.batch_size=32"]  # fmt: skip
 
 
-def start(folder: Path, *arguments: str, launcher: tuple[str, ...] = ("-m",)) -> subprocess.Popen[str]:
-    words = [sys.executable, *launcher, "topr_exp", *overrides(folder, *arguments)]
-    return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return sweep_tools.start("topr_exp", *overrides(folder, *arguments))
 
 
-def launch(folder: Path, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    process = start(folder, *arguments, **more)
-    out, err = process.communicate(timeout=900)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+def launch(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return sweep_tools.command("topr_exp", *overrides(folder, *arguments))
 
 
 def folder_of(output: Path, *arguments: str) -> Path:
@@ -158,8 +155,9 @@ def test_what_all_processes_refuse_is_said_once(tmp_path: Path) -> None:
 def test_torchrun_starts_a_run_too(tmp_path: Path) -> None:
     alone = config_of(*overrides(tmp_path / "one"))
     run(alone)
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
-    done = launch(tmp_path / "two", "cluster.processes=2", launcher=torchrun)
+    given = ["--standalone", "--nproc-per-node=2", "-m", "topr_exp"]
+    words = overrides(tmp_path / "two", "cluster.processes=2")
+    done = sweep_tools.command("torch.distributed.run", *given, *words)
     assert done.returncode == 0, done.stderr
     assert_same_run(folder_of(tmp_path / "two"), alone.folder)
 

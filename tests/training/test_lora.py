@@ -114,7 +114,7 @@ def test_two_processes_compute_what_one_computes_and_go_on_from_each_others_chec
 # ---- whole runs
 
 
-def test_in_bfloat16_weights_that_stay_are_another_model_and_evaluate_takes_what_the_run_sampled(
+def test_in_bfloat16_weights_that_stay_are_another_model_which_evaluate_loads_without_peft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     short = [*overrides(tmp_path / "runs", "model.dtype=bfloat16", "mu=scored")]
@@ -126,12 +126,9 @@ def test_in_bfloat16_weights_that_stay_are_another_model_and_evaluate_takes_what
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else find(name, *more))
     for name in [name for name in sys.modules if name.split(".")[0] == "peft"]:
         monkeypatch.setitem(sys.modules, name, None)
-    before = sorted((tmp_path / "runs" / "store").rglob("shard-*"))
-    assert before
     assert evaluate([f"model={lora.folder}", f"output_dir={tmp_path / 'runs'}", "cluster.threads=1"]) == 0
     (found,) = (tmp_path / "runs").glob("*/*/eval.json")
     assert json.loads(found.read_text())["figures"]["pass@k"] == summary["final"]["pass@k"]
-    assert sorted((tmp_path / "runs" / "store").rglob("shard-*")) == before  # nothing was sampled anew
 
 
 def test_each_iteration_goes_on_from_the_adapter_before_and_is_regularized_to_the_base(tmp_path, monkeypatch):

@@ -87,11 +87,8 @@ class SlurmCluster(ClusterConfig):
 def check_parts(what: str, processes: int, batch_size: int) -> None:
     """Raise ValueError unless a global batch can be divided evenly among processes."""
     if batch_size % processes:
-        allowed = ", ".join(str(number) for number in range(1, batch_size + 1) if batch_size % number == 0)
-        raise ValueError(
-            f"{what} must divide optim.batch_size={batch_size}, of which every process takes an equal part "
-            f"({allowed}); got {processes}"
-        )
+        whole = f"optim.batch_size={batch_size}, of which every process takes an equal part"
+        raise ValueError(f"{what} must divide {whole}; got {processes}")
 
 
 SCHEMAS: dict[str, type[ClusterConfig]] = {"local": LocalCluster, "slurm": SlurmCluster}

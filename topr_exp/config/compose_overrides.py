@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from argparse import Namespace
-from collections.abc import Callable, Iterator
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra import initialize_config_dir
+from hydra._internal.utils import get_args_parser
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
@@ -22,7 +23,8 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from topr_exp.config.load import CONF, KEYS, SECTIONS, text_keys, unknown_key
+from topr_exp import __version__
+from topr_exp.config.load import CONF, is_text, unknown_key
 from topr_exp.config.schema import first_line, show
 from topr_exp.types import ConfigError
 
@@ -32,9 +34,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
     from omegaconf import DictConfig
 
-
-# Of Hydra's own settings these are read from a command line.
-HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")
+HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")  # of Hydra's own settings, from a command line
 OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
 # First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
 ELEMENT = re.compile(
@@ -42,6 +42,13 @@ ELEMENT = re.compile(
     r"""((?:^|[,\[(])\s*)([+-]?(?:[\d._]+(?:e[+-]?[\d_]+)?|inf|nan)|true|false)(?:\s*$|(?=\s*[,\])]))""",
     re.IGNORECASE,
 )
+
+
+def parse_arguments(words: Sequence[str], program: str = "python -m topr_exp") -> Namespace:
+    """Hydra's options by name, and `overrides`; exits with status 2 for an option that Hydra does not have."""
+    parser = ArgumentParser(prog=program, parents=[get_args_parser()], add_help=False, conflict_handler="resolve")
+    parser.add_argument("--version", action="version", version=f"topr_exp {__version__}")
+    return parser.parse_intermixed_args(words)
 
 
 class ConfigDir(SearchPathPlugin):
@@ -72,7 +79,6 @@ class Composer:
         self.parser = OverridesParser.create(config_loader=self.loader)
         self.multirun = bool(args.multirun)
         self.groups = {*self.loader.list_groups("")}
-        self.texts = self.groups | text_keys()  # whose values stay as they are written
         self.compositions: dict[tuple[str, ...], tuple[DictConfig, DictConfig]] = {}  # by the choices of groups
         self.overrides = [self.parse(text) for text in args.overrides]
 
@@ -85,10 +91,10 @@ class Composer:
                 f"{text}: expected KEY=VALUE; a value with spaces, letters beyond ASCII or any of =~[]{{}}() needs "
                 "quotes, as in 'KEY=\"VALUE\"'"
             ) from None
-        key, section = override.key_or_group, override.key_or_group.partition(".")[0]
+        key = override.key_or_group
         if not key:
             raise ConfigError(f"{text}: expected KEY=VALUE")
-        if key in self.texts and (quoted := quote_numbers(text)) != text:
+        if (key in self.groups or is_text(key)) and (quoted := quote_numbers(text)) != text:
             return self.parse(quoted)
         if override.is_delete():
             raise ConfigError(f"{text}: no key can be left out; set it, to null where it allows that")
@@ -98,17 +104,12 @@ class Composer:
         elif key in self.groups:
             if key == "experiment" and override.is_sweep_override():
                 raise ConfigError(f"{text}: each has a sweep of its own; start one after the other")
-            if not override.is_sweep_override() and (key, override.value()) != ("experiment", None):
-                self.check_choice(key, override.value())
-        elif key not in KEYS if key == section else section not in {*SECTIONS, "learning_rates"}:
-            raise unknown_key(key)
+            choice, allowed = override.value(), self.loader.get_group_options(key)
+            single = not override.is_sweep_override() and (key, choice) != ("experiment", None)
+            if single and choice not in allowed:
+                other = f"; for another one {OTHER_MODEL}" if key == "model" else ""
+                raise ConfigError(f"{key}={show(choice)}: no such choice; allowed: {', '.join(allowed)}{other}")
         return override
-
-    def check_choice(self, group: str, choice: Any) -> None:
-        allowed = self.loader.get_group_options(group)
-        if choice not in allowed:
-            other = f"; for another one {OTHER_MODEL}" if group == "model" else ""
-            raise ConfigError(f"{group}={show(choice)}: no such choice; allowed: {', '.join(allowed)}{other}")
 
     def base(self) -> DictConfig:
         """The config of the overrides that are not swept, with the `hydra` node."""
@@ -144,11 +145,8 @@ class Composer:
             return [self.fixed()]
         given = {override.key_or_group for override in self.overrides}
         params = {key: value for key, value in (base.hydra.sweeper.params or {}).items() if key not in given}
-        swept = {f"{key}={value}": self.parse(f"{key}={value}") for key, value in params.items()}
-        for text, override in swept.items():
-            if text != override.input_line and not override.is_sweep_override():  # YAML may have read another number
-                raise ConfigError(f"{text}: expected text; in hydra.sweeper.params quote it twice, \"'...'\"")
-        choices = dict(map(choices_of, [*swept.values(), *self.overrides]))  # of a key given twice the last
+        swept = [self.parse(f"{key}={value}") for key, value in params.items()]
+        choices = dict(map(choices_of, [*swept, *self.overrides]))  # of a key given twice the last
         # Parsed anew: Hydra's functions (choice, sort, range) lose the quotes.
         parsed = ([self.parse(text) for text in each] for each in choices.values())
         return [list(job) for job in itertools.product(*parsed)]
@@ -205,12 +203,3 @@ def choices_of(override: Override) -> tuple[str, list[str]]:
     if not texts:
         raise ConfigError(f"{override.input_line}: there is no such value")
     return key, texts
-
-
-def dotted(values: Any, prefix: str = "") -> Iterator[str]:
-    """The dotted keys of nested values, Hydra's own left out."""
-    for key, value in values.items():
-        if prefix or key != "hydra":
-            yield f"{prefix}{key}"
-            if isinstance(value, dict):
-                yield from dotted(value, f"{prefix}{key}.")

@@ -21,14 +21,8 @@ SOURCES = {
     "reasoning_gym": "topr_exp.data.reasoning_gym.ReasoningGym",
 }
 
-
-# A backslash and an n where a line break was meant: a shell's plain quotes and YAML's single ones keep the two. LaTeX
-# has commands that begin so.
-LATEX = (
-    "abla|atural|cong|e|earrow|eg|eq|ewline|exists|geq|gtr|i|leq|less|mid|obreak|oindent|ot|otin|parallel|prec|sim|"
-    "subseteq|succ|supseteq|u|warrow"
-)
-MEANT = re.compile(rf"\\n(?!(?:{LATEX})(?![a-zA-Z]))")
+# A backslash and an n where a line break was meant, which a shell and YAML keep in plain quotes; not LaTeX.
+MEANT = re.compile(r"\\n(?![a-z])")
 
 
 class AnswerFormat(Enum):
@@ -74,16 +68,13 @@ class Grading:
     threshold: float = 1.0  # from which on a number without a verdict is correct
 
 
-def check_line_breaks(field: str, example: str, *texts: str | None) -> None:
-    """Raise ValueError where a text holds what stands for a line break in other languages.
-
-    field: what the message begins with. example: how bash is given one.
-    """
+def check_line_breaks(field: str, *texts: str | None) -> None:
+    """Raise ValueError where a text holds what stands for a line break in other languages."""
     for text in texts:
         if text is not None and MEANT.search(text):
             raise ValueError(
                 f"{field} holds a backslash and an n, which make no line break; in bash write one as in "
-                f"$'{example}', in a YAML file in double quotes; got {text}"
+                f"$'KEY=\"one\\ntwo\"', in a YAML file in double quotes; got {text}"
             )
 
 
@@ -198,6 +189,6 @@ class DataConfig(Section, ABC):
                 raise ValueError(f"{name} must be a number: {self.place} problems have no end; got null")
             if getattr(self, name) is None and self.test_split is Split.validation:
                 raise ValueError(f"{name} must be a number where test_split is validation; got null")
-        check_line_breaks("template", r'data.template="Q: {question}\nA:"', self.template)
-        check_line_breaks("stop", r'data.stop=["\nQ:"]', *(self.stop or ()))
+        check_line_breaks("template", self.template)
+        check_line_breaks("stop", *(self.stop or ()))
         assert self.grader_name  # refuses null where that stands for nothing

@@ -50,7 +50,7 @@ class TaskConfig(Section):
                 raise ValueError(f"{field} must be set for task=verifier; got null")
         if self.template is None or any(self.template.count(place) != 1 for place in PLACES):
             raise ValueError(f"template must hold {' and '.join(PLACES)} once each; got {self.template!r}")
-        check_line_breaks("template", r'task.template="{question}\n{solution}"', self.template)
+        check_line_breaks("template", self.template)
 
     @property
     def verifies(self) -> bool:
@@ -164,11 +164,7 @@ MAX_DRAWS = 10
 Unit = Literal["examples", "pairs", "groups"]  # what an algorithm trains on, and `n_examples` counts
 
 
-def is_low_high(pair: list[float]) -> bool:
-    return len(pair) == 2 and 0 <= pair[0] <= pair[1] <= 1
-
-
-LOW_HIGH = Range("[low, high] with 0 <= low <= high <= 1", is_low_high)
+LOW_HIGH = Range("[low, high] with 0 <= low <= high <= 1", lambda ends: len(ends) == 2 and 0 <= ends[0] <= ends[1] <= 1)
 
 
 class ComposeName(Enum):

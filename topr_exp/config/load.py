@@ -30,7 +30,6 @@ CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "co
 # Groups whose choices have different settings, by the choice's name; `_target_` names the class of a loss or a source.
 CHOICES: dict[str, dict[str, Any]] = {"cluster": cluster.SCHEMAS, "sampler": model.SAMPLERS}
 TARGETS = ("algo", "data")
-KEYS = frozenset(hints_of(Config))  # that stand at the top
 SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
 
 
@@ -91,13 +90,14 @@ def schema_of(group: str, values: Any) -> Any:
     if group not in TARGETS:
         return hints_of(Config).get(group)
     schema = class_of(group, target := given.get("_target_"))
-    is_class = isinstance(schema, type)
-    if group == "data" and not (is_class and issubclass(schema, DataConfig) and not inspect.isabstract(schema)):
-        what = "not a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
-        raise ConfigError(f"data._target_={target}: {what}")
-    declares = all(hasattr(schema, name) for name in ("needs", "uses_baseline"))
-    if group == "algo" and not (dataclasses.is_dataclass(schema) and declares):
-        raise ConfigError(f"algo._target_={target}: not a loss (a dataclass with `needs` and `uses_baseline`)")
+    if group == "algo":
+        what = "a loss (a dataclass with `needs` and `uses_baseline`)"
+        right = dataclasses.is_dataclass(schema) and all(hasattr(schema, name) for name in ("needs", "uses_baseline"))
+    else:
+        what = "a source of problems (a dataclass below topr_exp.config.data.DataConfig with `problems`)"
+        right = isinstance(schema, type) and issubclass(schema, DataConfig) and not inspect.isabstract(schema)
+    if not right:
+        raise ConfigError(f"{group}._target_={target}: not {what}")
     return schema
 
 
@@ -125,27 +125,33 @@ def broken_contract(loss: Any) -> str | None:
     return None if rewards in two else f"rewards={rewards}: expected one of {', '.join(two)}"
 
 
-def text_keys() -> set[str]:
-    """The settings that are texts, or lists of them, so that no number is meant."""
-    found = [("", Config), *((f"{group}.", hints_of(Config)[group]) for group in SECTIONS - {"algo"})]
-    found += [(f"{group}.", schema) for group, schemas in choices().items() for schema in schemas.values()]
-    hints = {f"{prefix}{name}": hint for prefix, schema in found for name, hint in hints_of(schema).items()}
-    return {key for key, hint in hints.items() if {str, list[str]} & {*options_of(hint)}}
+def is_text(key: str) -> bool:
+    """True for a setting that is a text, or a list of them, so that no number is meant."""
+    group, _, name = key.partition(".")
+    hints = hints_of(Config)
+    if group in ("data", *CHOICES):
+        schemas: Iterable[Any] = [DataConfig] if name in hints_of(DataConfig) else choices(group).values()
+    else:
+        schemas = [hints.get(group)] if group in SECTIONS - {"algo"} else []
+    found = [hints_of(schema).get(name) for schema in schemas] if name else [hints.get(group)]
+    return any({str, list[str]} & {*options_of(hint)} for hint in found)
 
 
-def choices() -> dict[str, dict[str, Any]]:
+def choices(group: str) -> dict[str, Any]:
     """The classes of a group whose choices have different settings, by the choice's name."""
-    return {**CHOICES, "data": {choice: class_of("data", target) for choice, target in SOURCES.items()}}
+    if group == "data":  # imported only where they are asked for
+        return {choice: class_of("data", target) for choice, target in SOURCES.items()}
+    return CHOICES[group]
 
 
 def unknown_key(key: str, known: Iterable[str] = ()) -> ConfigError:
     """The error for a key that nothing reads, with the nearest of all keys; known: those that stand beside it."""
-    readers = {f"{group}.{name}": f"{group}={choice}" for group, schemas in choices().items()
-               for choice, schema in schemas.items() for name in hints_of(schema)}  # fmt: skip
+    readers = {f"{group}.{name}": f"{group}={choice}" for group in ("data", *CHOICES)
+               for choice, schema in choices(group).items() for name in hints_of(schema)}  # fmt: skip
     if key in readers:
         return ConfigError(f"nothing reads {key} here; {readers[key]} does")
     hints = hints_of(Config)
-    names = [f"{group}.{name}" for group in SECTIONS - {"algo", *choices()} for name in hints_of(hints[group])]
+    names = [f"{group}.{name}" for group in SECTIONS - {"algo", "data", *CHOICES} for name in hints_of(hints[group])]
     names = sorted({*names, *known, *hints, *readers})
     last = key.rpartition(".")[2].replace("learning_rate", "lr")
     # Keys of the same depth: "algorithm" is nearer to "algo" than to "algo.ratio".

@@ -6,7 +6,7 @@ The values stand in the YAMLs, the names, types and ranges in the dataclasses of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
@@ -52,11 +52,6 @@ TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
 NAME = Range(
     "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit, and neither store nor check", is_name
 )
-LONGEST = 255  # bytes of a folder's name: what Linux and its file systems take
-PATH = Range(
-    f"a path of folders whose names have at most {LONGEST} bytes",
-    lambda given: all(len(part.encode()) <= LONGEST for part in given.split("/")),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +65,7 @@ class Config(Section):
     iterations: Count = 1
     mu: Mu = Mu.scored
     dry_run: bool
-    output_dir: Annotated[str, PATH]
+    output_dir: str
     task: TaskConfig = SOLVE
     algo: Any  # a loss of topr_exp.algorithms, or a user's
     data: DataConfig
@@ -85,7 +80,11 @@ class Config(Section):
     tracking: TrackingConfig
 
     def check(self) -> None:
-        check_rules(self)
+        for rules in (rewards, weighting, units, imported, rounds, on_policy):
+            for key, holds, allowed in rules(self):
+                if not holds:
+                    raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(self)))}")
+        check_parts(self.cluster.processes_are, self.cluster.world_size, self.optim.batch_size)
 
     @property
     def reward(self) -> Reward:
@@ -133,19 +132,17 @@ class Config(Section):
         return Path(self.output_dir) / "store"
 
 
+WHOLE = {"compose.drop_truncated": False, "compose.duplicates": Duplicates.keep}  # all of a group or of a round
 Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
 ON_POLICY = {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0
 }  # fmt: skip
 
 
-def check_rules(config: Config) -> None:
-    """Raise ValueError for the first rule that the settings break: "KEY must be ALLOWED; got VALUE"."""
-    for rules in (rewards, weighting, units, imported, rounds, on_policy):
-        for key, holds, allowed in rules(config):
-            if not holds:
-                raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(config)))}")
-    check_parts(config.cluster.processes_are, config.cluster.world_size, config.optim.batch_size)
+def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]:
+    """Settings that have these values, and why."""
+    for key, value in values.items():
+        yield key, attrgetter(key)(config) == value, f"{show(plain(value))} {why}"
 
 
 def rewards(config: Config) -> Iterator[Rule]:
@@ -173,20 +170,20 @@ def weighting(config: Config) -> Iterator[Rule]:
         yield "effective_positive", config.compose.name is not ComposeName.positives, positives
         rewards = f"null for data.reward={config.reward.name}: Eq. 12 is of rewards 1 and -1; set baseline instead"
         yield "effective_positive", config.reward is Reward.pm1, rewards
-        fixed = "null where schedule.prompts is set: it needs a fixed training set; set baseline instead"
-        yield "effective_positive", config.schedule.prompts is None, fixed
+        anew = "null where schedule.prompts is set: it needs a fixed training set; set baseline instead"
+        yield "effective_positive", config.schedule.prompts is None, anew
 
 
 def units(config: Config) -> Iterator[Rule]:
     """Pairs and groups stay whole, and the number of tokens divides once, a single response."""
-    algo, n, compose = config.algo, config.data.n, config.compose
+    algo, n = config.algo, config.data.n
     unit = unit_of(algo.needs)
     why = f"for algo={algo.name}, which trains on {unit}"
-    single, whole = unit == "examples", unit == "groups"
-    yield "compose.name", single or compose.name is ComposeName.uniform, f"uniform {why}"
-    yield "compose.mix", single or compose.mix is None, f"null {why}"
-    yield "compose.drop_truncated", not (whole and compose.drop_truncated), f"false {why}"
-    yield "compose.duplicates", not whole or compose.duplicates is Duplicates.keep, f"keep {why}"
+    whole = unit == "groups"
+    if unit != "examples":
+        yield from fixed(config, {"compose.name": ComposeName.uniform, "compose.mix": None}, why)
+    if whole:
+        yield from fixed(config, WHOLE, why)
     compares = bool({"groups", "group_rewards"} & algo.needs)
     yield "data.n", not compares or n >= 2, f"2 or more for algo={algo.name}, which compares"
     yield "optim.batch_size", not whole or config.optim.batch_size % n == 0, f"a multiple of data.n={n} {why}"
@@ -202,8 +199,7 @@ def imported(config: Config) -> Iterator[Rule]:
     given, in_rounds = config.data.completions is not None, config.schedule.prompts is not None
     yield "mu", config.mu.name == "scored" or not (given or in_rounds), f"scored {here}, or schedule.prompts"
     if given:
-        yield "iterations", config.iterations == 1, f"1 {here}"
-        yield "schedule.prompts", not in_rounds, f"null {here}"
+        yield from fixed(config, {"iterations": 1, "schedule.prompts": None}, here)
         groups = unit_of(config.algo.needs) == "groups"
         yield "data.completions", not groups, f"null for algo={config.algo.name}, which needs whole groups of data.n"
         yield "data.completions", not config.task.verifies, "null for task=verifier, which writes what it trains on"
@@ -215,15 +211,12 @@ def rounds(config: Config) -> Iterator[Rule]:
     if schedule.prompts is None:
         return
     assert schedule.updates is not None
-    why = "where schedule.prompts is set"
     few = data.train_problems is not None and schedule.prompts > data.train_problems
     yield "schedule.prompts", not few, f"at most data.train_problems={data.train_problems}"
     paired = f"null for algo={config.algo.name}: a round may have no pairs of a correct and an incorrect completion"
     yield "schedule.prompts", unit_of(config.algo.needs) != "pairs", paired
-    why += ": a round has few completions"
-    yield "compose.name", compose.name is ComposeName.uniform, f"uniform {why}"
-    yield "compose.drop_truncated", not compose.drop_truncated, f"false {why}"
-    yield "compose.duplicates", compose.duplicates is Duplicates.keep, f"keep {why}"
+    why = "where schedule.prompts is set: a round has few completions"
+    yield from fixed(config, {"compose.name": ComposeName.uniform, **WHOLE}, why)
     sampled = schedule.prompts * data.n
     least = 1 if compose.n_examples is not None else -(-sampled // schedule.updates)
     enough = (
@@ -233,29 +226,10 @@ def rounds(config: Config) -> Iterator[Rule]:
 
 
 def on_policy(config: Config) -> Iterator[Rule]:
-    """Losses that are right on-policy only are trained so; warm-up ends before an iteration does."""
-    why = f"for algo={config.algo.name}, which is right on-policy only (schedule=on_policy)"
+    """Losses that are right on-policy only are trained so."""
     if "on_policy" in config.algo.needs:
-        yield from ((key, attrgetter(key)(config) == value, f"{value} {why}") for key, value in ON_POLICY.items())
-    most = most_updates(config)
-    fewer = most is None or config.optim.warmup_steps < most
-    yield "optim.warmup_steps", fewer, f"below {most}, the most updates of an iteration"
-
-
-def most_updates(config: Config) -> int | None:
-    """The most updates that an iteration can have; None where the data decide, which training checks again."""
-    schedule, optim, data = config.schedule, config.optim, config.data
-    if schedule.prompts is not None:
-        assert schedule.rounds is not None
-        assert schedule.updates is not None
-        return schedule.rounds * schedule.updates
-    from_data = data.train_problems is None or data.completions is not None or config.task.verifies
-    if from_data or unit_of(config.algo.needs) == "pairs":
-        return None
-    assert data.train_problems is not None
-    sampled = data.train_problems * data.n
-    examples = min(sampled, config.compose.n_examples or sampled)
-    return -(-examples // optim.batch_size) * optim.epochs
+        why = f"for algo={config.algo.name}, which is right on-policy only (schedule=on_policy)"
+        yield from fixed(config, ON_POLICY, why)
 
 
 def unread(config: Config) -> list[str]:

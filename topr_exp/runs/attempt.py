@@ -40,17 +40,15 @@ def lock_run_folder(path: Path, name: str = CLAIM, doing: str = "run") -> locks.
     job of that node again at once.
     """
     began, told = time.monotonic(), False
-    while True:
-        with disk_errors(f"write in {path}"):
-            lock = locks.acquire(path / name)
-        if isinstance(lock, locks.Lock):
-            return lock
-        if lock.is_here() or time.monotonic() > began + LOST_NODE_SECONDS:
-            raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
-        if not told:
-            warn(f"waiting for process {lock}, which has {path}")
-        told = True
-        time.sleep(1.0)
+    with disk_errors(f"write in {path}"):
+        while not isinstance(lock := locks.acquire(path / name), locks.Lock):
+            if lock.is_here() or time.monotonic() > began + LOST_NODE_SECONDS:
+                raise TOPRError(f"{path} is being {doing} by process {lock}; wait for it, or stop it and start again")
+            if not told:
+                warn(f"waiting for process {lock}, which has {path}")
+            told = True
+            time.sleep(1.0)
+    return lock
 
 
 def clear(path: Path) -> None:

@@ -29,8 +29,8 @@ class RunFolder:
     """The folder of a run, this run's alone within a `with` block, which also notes how the attempt ended.
 
     All processes of a run call the same methods; those that write do so in the main process only. Opening raises
-    TOPRError when the folder holds another experiment, when another run is at work in it, or when it can't be written.
-    What a finished run left may be read by many.
+    TOPRError when another run is at work in the folder, or when it can't be written. What a finished run left may be
+    read by many.
     """
 
     def __init__(self, config: Config, stop: StopFlag | None = None) -> None:
@@ -57,15 +57,15 @@ class RunFolder:
     def _open(self) -> None:
         with disk_errors(f"write in {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-        refuse_other_experiment(self._config, self.read("config.json", "identity"))
-        if self.done and self.has_summary():
-            return
+        if self.done:
+            if "final" in read_object(self.path / "summary.json")[0]:
+                return
+            warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
         with contextlib.ExitStack() as held:
             held.enter_context(attempt.lock_run_folder(self.path))
             with disk_errors(f"write in {self.path}"):
                 (self.path / "DONE").unlink(missing_ok=True)  # of a run whose summary has to be made again
             self._describe()
-            self._restore()
             attempt.clear(self.path)
             self.save_state()
             held.enter_context(guarded(self.path, self.refuse_if_taken_over))
@@ -74,30 +74,27 @@ class RunFolder:
         progress.listener = self._save_progress
 
     def _describe(self) -> None:
-        """Write down what will run and with what, where that is not there; the config last, as a sign of the rest."""
+        """Write down what will run and with what, where that is not there, and read how far earlier attempts got.
+
+        The config is the last file, as a sign of the rest.
+        """
         from omegaconf import OmegaConf
 
         config = self._config
-        if self.read("environment.json", "versions") is None:
+        if not self.read("environment.json"):
             write_json(self.path / "environment.json", attempt.environment(config.seed, config.sampler.seed))
-        if self.read("config.json", "identity") is None:
+        if not self.read("config.json"):
             write_text(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(plain(config))))
             write_json(self.path / "config.json", {"identity": config.identity, "resolved": plain(config)})
-
-    def _restore(self) -> None:
-        state, number = self.read("state.json") or {}, 0
-        try:
-            self.seconds |= {name: float(value) for name, value in state.get("seconds", {}).items()}
-            self.counts |= {name: int(value) for name, value in state.get("counts", {}).items()}
-            number = int(state.get("attempt", {}).get("number", 0))
-        except (AttributeError, TypeError, ValueError, OverflowError):
-            warn(f"{self.path / 'state.json'} is damaged: seconds and tokens are counted from this attempt on")
-        self._attempt = attempt.description(number + 1)
+        state = self.read("state.json")
+        self.seconds |= state.get("seconds", {})
+        self.counts |= state.get("counts", {})
+        self._attempt = attempt.description(state.get("attempt", {}).get("number", 0) + 1)
 
     def refuse_if_taken_over(self) -> None:
         """Raise TOPRError when another attempt at the run began: this process was taken for dead."""
         now = read_object(self.path / "state.json")[0].get("attempt", {})
-        if self._attempt and isinstance(now, dict) and now and now != self._attempt:
+        if self._attempt and now and now != self._attempt:
             raise TOPRError(
                 f"{self.path} was taken over by process {now.get('host')}:{now.get('pid')} (attempt {now.get('number')}"
                 f", begun {now.get('began')}), since this one was silent; nothing more is written by this one"
@@ -125,35 +122,26 @@ class RunFolder:
 
     # ---- what it says, and what it ends with
 
-    def read(self, name: str, *keys: str) -> dict[str, Any] | None:
-        """A JSON object of the folder; None where it is absent or, with a warning, damaged. keys: some that it has."""
-        path = self.path / name
-        found = read_object(path)[0] or None
-        if found is not None and not found.keys() >= set(keys):
-            found = None
-        if found is None and path.exists() and name not in self._damaged:
+    def read(self, name: str, *keys: str) -> dict[str, Any]:
+        """A JSON object of the folder; {} where it is absent or, with one warning, damaged. keys: some that it has."""
+        found = read_object(path := self.path / name)[0]
+        found = found if found.keys() >= {*keys} else {}
+        if not found and path.exists() and name not in self._damaged:
             self._damaged.add(name)
-            warn(f"{path} is damaged" + (", and what it said of earlier attempts is lost" if not self.done else ""))
+            warn(f"{path} is damaged")
         return found
-
-    def has_summary(self) -> bool:
-        """Check the summary of a finished run, with a warning where it is made again."""
-        if "final" in read_object(path := self.path / "summary.json")[0]:
-            return True
-        warn(f"{path} is missing or damaged and is made again")
-        return False
 
     def finished(self) -> dict[str, Any]:
         """The summary of a run that finished before; warns of what its files lost."""
         for lost in self.lost():
             warn(f"{self.path}: {lost}")
-        return self.read("summary.json") or {}
+        return self.read("summary.json")
 
     def lost(self) -> Iterator[str]:
         """Name what damage took from the records, in words."""
+        if updates := self.metrics.missing():
+            yield f"metrics.jsonl lacks {plural(updates, 'update')}"
         iterations, every = self._config.iterations, self._config.evaluation.every
-        if updates := self.metrics.missing(iterations):
-            yield f"metrics.jsonl lacks {updates}"
         if points := self.evaluations.missing(self.metrics.updates(), every, iterations):
             yield f"eval.jsonl lacks {plural(points, 'evaluation')}"
         if damaged := self.evaluations.damaged():
@@ -280,19 +268,3 @@ class RunFolder:
         note = no_positives(means["positive_share"], trained)
         more = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
         write_json(target / "training_set.json", {**means, **totals, **more})
-
-
-def refuse_other_experiment(config: Config, stored: Any) -> None:
-    """Raise TOPRError, with the differences, when the run's config.json, as stored, is of another experiment."""
-    before = stored.get("identity") if isinstance(stored, dict) else None
-    if before is not None and (differences := list(differing(before, config.identity))):
-        raise TOPRError(f"{config.folder} holds another experiment ({'; '.join(differences[:4])}); set another name")
-
-
-def differing(old: Any, new: Any, prefix: str = "") -> Iterator[str]:
-    """The settings that differ, as `key: old -> new`."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        for key in sorted({*old, *new}):
-            yield from differing(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else key)
-    elif old != new:
-        yield f"{prefix}: {old} -> {new}"

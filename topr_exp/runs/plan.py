@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -14,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
-from topr_exp.config.arguments import parse
 from topr_exp.config.cluster import ClusterConfig
-from topr_exp.config.compose_overrides import Composer, dotted
+from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
 from topr_exp.runs.preflight import check_files
@@ -50,27 +48,14 @@ def plan(args: Namespace, trains: bool = True) -> Plan:
     sweep, jobs = composer.sweeps(base), []
     refuse_plugins(base)
     for overrides, composed in composer.jobs(base):
-        with disk_errors_of(composed):
-            jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
-            check_files(jobs[-1].config, trains)
+        jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
+        check_files(jobs[-1].config, trains)
     for key in unread(jobs[0].config):
         if all(key in unread(job.config) for job in jobs):
             warn(f"set and not read: {key}")
     if sweep:
         check_sweep(jobs)
     return Plan(jobs, sweep)
-
-
-@contextlib.contextmanager
-def disk_errors_of(composed: DictConfig) -> Iterator[None]:
-    """Turn an OSError (a name too long, no right to look) into a ConfigError that names the setting with the path."""
-    try:
-        yield
-    except OSError as error:
-        values = {key: OmegaConf.select(composed, key) for key in dotted(OmegaConf.to_container(composed))}
-        parts = {value: key for key, value in values.items() if isinstance(value, str) and value in error.filename}
-        longest = max(parts, key=len)
-        raise ConfigError(f"{parts[longest]}={longest}: {error.strerror}") from None
 
 
 def named_after_path(config: Config, overrides: list[str]) -> Config:
@@ -89,7 +74,7 @@ def recompose(arguments: Sequence[str], settings: Sequence[str]) -> ClusterConfi
     for text in settings:
         if not belongs_to_cluster(text):
             raise ConfigError(f"{text}: only cluster settings can change when a sweep is resumed")
-    args = parse(arguments)
+    args = parse_arguments(arguments)
     another = any(text.startswith("cluster=") for text in settings)
     kept = [text for text in args.overrides if text.startswith("experiment=") or belongs_to_cluster(text)]
     args.overrides = [text for text in kept if not (another and text.startswith("cluster"))] + list(settings)

@@ -8,11 +8,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from topr_exp.config.cluster import Device, SlurmCluster
 from topr_exp.config.data import DataConfig, Reward
@@ -59,8 +57,6 @@ def check_files(config: Config, trains: bool = True) -> None:
         check_name(data.grader)
     try:
         check_problems(config)
-        if data.completions is not None:
-            check_completions(config, data.completions)
     except TOPRError as error:
         raise ConfigError(str(error)) from None
 
@@ -108,18 +104,6 @@ def check_model(key: str, folder: Path, config: Config) -> None:
 # ---- problems
 
 
-@dataclass(frozen=True)
-class Key:
-    """Settings of problems, with stamps of their files: what is read once for all runs that share it."""
-
-    data: DataConfig = field(compare=False)
-    stamped: str
-
-
-def key_of(data: DataConfig) -> Key:
-    return Key(data, json.dumps([plain(data), *(stamp(path) for _, path in (*data.files(), *own_files(data)))]))
-
-
 def stamp(path: Path) -> tuple[str, int, int]:
     status = path.stat()
     return str(path), status.st_size, status.st_mtime_ns
@@ -127,15 +111,22 @@ def stamp(path: Path) -> tuple[str, int, int]:
 
 def problems(data: DataConfig) -> ProblemSets | None:
     """The problems that a run would have; None where they would come from the hub or the like."""
-    return read_problems(key_of(data)) if data.at_hand else None
+    if not data.at_hand:
+        return None
+    key = json.dumps([plain(data), *(stamp(path) for _, path in (*data.files(), *own_files(data)))])
+    if key not in _read:
+        _read[key] = read_problems(data)
+    return _read[key]
 
 
-@functools.lru_cache(maxsize=4)
-def read_problems(key: Key) -> ProblemSets:
+_read: dict[str, ProblemSets] = {}  # once for all runs of a sweep that share their settings and files
+
+
+def read_problems(data: DataConfig) -> ProblemSets:
     """Load problems; TOPRError where the grader refuses over 5 % of the golds, a warning where it refuses some."""
     from topr_exp.grading import Grader
 
-    data, sets = key.data, load_problems(key.data)
+    sets = load_problems(data)
     tried = [(one, right) for one in (*sets.train, *sets.test) if (right := data.solution(one)) is not None]
     with Grader(data.grader_name, graded=data.reward is Reward.graded, threshold=data.threshold) as grader:
         outcomes = list(grader.grade((right, one.answer) for one, right in tried))
@@ -153,25 +144,16 @@ def read_problems(key: Key) -> ProblemSets:
 
 
 def check_problems(config: Config) -> None:
-    sets = problems(config.data)
-    if sets is None:
-        return
-    if not sets.train:
-        origin = sets.train_report.origin
-        raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
-    wanted = config.schedule.prompts
-    if wanted is not None and wanted > len(sets.train):
-        raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
-
-
-# ---- completions made elsewhere
-
-
-def check_completions(config: Config, source: str) -> None:
-    """Refuse (TOPRError) a file of completions with a malformed line, or one that answers no training problem."""
-    sets = problems(config.data)
-    known = None if sets is None else frozenset(problem.id for problem in sets.train)
-    if Path(source).is_file():
+    """Refuse (TOPRError) too few problems, and a file of completions with a malformed line or that answers none."""
+    sets, wanted, source = problems(config.data), config.schedule.prompts, config.data.completions
+    if sets is not None:
+        if not sets.train:
+            origin = sets.train_report.origin
+            raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
+        if wanted is not None and wanted > len(sets.train):
+            raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
+    if source is not None and Path(source).is_file():
+        known = None if sets is None else frozenset(problem.id for problem in sets.train)
         read_completions(stamp(Path(source)), known)
 
 
@@ -187,10 +169,8 @@ def read_completions(at: tuple[str, int, int], known: frozenset[str] | None) -> 
 
 
 def check_machine(configs: Iterable[Config]) -> None:
-    """Refuse an output folder that can't be made, and a GPU or sampler that unfinished runs need and is not here."""
+    """Refuse a GPU or a sampler that unfinished runs need and that is not here."""
     runs = [config for config in configs if not (config.folder / "DONE").exists()]
-    for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
-        check_output_dir(folder.absolute(), name)
     for device in {config.cluster.device.name for config in runs if not isinstance(config.cluster, SlurmCluster)}:
         check_device(device)
     engines = [
@@ -210,62 +190,43 @@ def samples_here(config: Config) -> bool:
     return not elsewhere and driver_version() is not None
 
 
-def check_output_dir(folder: Path, name: str) -> None:
-    """Try to make a folder like the one of the runs beside it, or within it where it is there; nothing is left."""
-    try:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        with tempfile.TemporaryDirectory(dir=there, prefix=".try-") as trial:
-            (trial / folder.relative_to(there)).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"output_dir={name}: cannot make {folder} ({error.strerror})") from None
-
-
 # ---- inputs: a run goes on only with those that it was begun with
 
 
 @main_process_only
-def refuse_changed_inputs(run: RunFolder, config: Config) -> None:
-    """Raise TOPRError when a file or a model folder is not what the run was begun with. Nothing is written."""
-    if (noted := run.read(INPUTS, "files")) is not None:
-        refuse_changed(run, noted, inputs_of(config))
+def compare_inputs(run: RunFolder, found: dict[str, dict[str, str]], note: bool = False) -> None:
+    """Raise TOPRError where hashes by kind and setting are not those that the run was begun with; note: keep new ones.
 
-
-@main_process_only
-def note_inputs(run: RunFolder, found: dict[str, dict[str, str]]) -> None:
-    """Note hashes by kind and setting, where an earlier attempt did not; TOPRError where it noted others."""
-    noted = run.read(INPUTS, "files") or {}
-    refuse_changed(run, noted, found)
-    if (now := {**noted, **found}) != noted:
-        write_json(run.path / INPUTS, now)
+    Nothing is written without `note`.
+    """
+    noted = run.read(INPUTS)
+    for kind, now in found.items():
+        before = noted.get(kind, now)
+        if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
+            raise TOPRError(f"{changed[0]} has changed since {run.path} was begun; set another name, or remove that")
+    if note and {**noted, **found} != noted:
+        write_json(run.path / INPUTS, {**noted, **found})
 
 
 def note_model_of_the_hub(run: RunFolder, config: Config, fingerprint: str) -> None:
     """Note the model of `model.path` once it is loaded, since the hub may have another one later."""
     if "model.path" not in model_folders(config):
-        note_inputs(run, {"hub": {"model.path": fingerprint}})
-
-
-def refuse_changed(run: RunFolder, noted: dict[str, Any], found: dict[str, dict[str, str]]) -> None:
-    for kind, now in found.items():
-        before = noted[kind] if isinstance(noted.get(kind), dict) else now
-        if changed := [key for key in {**before, **now} if before.get(key) != now.get(key)]:
-            raise TOPRError(f"{changed[0]} has changed since {run.path} was begun; set another name, or remove that")
+        compare_inputs(run, {"hub": {"model.path": fingerprint}}, note=True)
 
 
 def inputs_of(config: Config) -> dict[str, dict[str, str]]:
     """Hashes of the files and of the models on this machine that settings name."""
-    models = {key: weights_fingerprint(path) for key, path in model_folders(config).items()}
-    return {"files": fingerprints(config), "models": models}
+    files = {}
+    for key, path in named_files(config):
+        with disk_errors(f"read {path}"):
+            files[f"{key} ({path.name})"] = known_digest(path)
+    return {"files": files, "models": {key: weights_fingerprint(path) for key, path in model_folders(config).items()}}
 
 
 @main_process_only
 def refuse_damaged_model(folder: Path) -> None:
     """Raise TOPRError when the model of a finished run is not what it was."""
-    try:
-        check_folder(folder, str(folder))
-    except TOPRError as error:
-        remedy = "restore it, or remove it and DONE beside it, and the same command trains it again"
-        raise TOPRError(f"{error}; {remedy}") from None
+    check_folder(folder, str(folder))
     for part in (folder, folder / ADAPTER):
         refuse_damage(part)
 
@@ -274,7 +235,7 @@ def keep_threads(run: RunFolder, config: Config) -> None:
     """Compute with as many CPU threads as the run was begun with, since their number decides the last digits."""
     import torch
 
-    before, now = (run.read("environment.json") or {}).get("threads"), torch.get_num_threads()
+    before, now = run.read("environment.json").get("threads"), torch.get_num_threads()
     if before is None or before == now:
         return
     if config.cluster.threads is None:
@@ -292,15 +253,6 @@ def model_folders(config: Config) -> dict[str, Path]:
     }
     found = {key: find_folder(name, key) for key, name in names.items() if name is not None}
     return {key: path for key, path in found.items() if path is not None}
-
-
-def fingerprints(config: Config) -> dict[str, str]:
-    """A hash of each file that a setting names, by setting and name; models are known by their weights instead."""
-    found = {}
-    for key, path in named_files(config):
-        with disk_errors(f"read {path}"):
-            found[f"{key} ({path.name})"] = known_digest(path)
-    return found
 
 
 def named_files(config: Config) -> Iterator[tuple[str, Path]]:

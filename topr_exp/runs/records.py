@@ -9,13 +9,14 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 from topr_exp.runtime.distributed import main_process_only
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.runtime.files import disk_errors, read_lines, write_text
 
 Record = dict[str, Any]
@@ -37,8 +38,8 @@ class Metrics:
         """Drop the lines after `step` of `iteration`, to write them again; a warning counts lost ones before."""
         kept = {place: record for place, record in self.updates().items() if place <= (iteration, step)}
         write_lines(self.path, kept.values())
-        if lost := missing_updates(kept, iteration, step):
-            warn(f"{self.path}: damaged, the records of {lost} are lost")
+        if lost := count_missing(kept, {iteration: step}):
+            warn(f"{self.path} lacks {plural(lost, 'update')}")
         self.close()
         with disk_errors(f"write {self.path}"):
             self._file = self.path.open("a", encoding="utf-8")
@@ -70,9 +71,9 @@ class Metrics:
         """The records of an iteration's updates."""
         return [record for place, record in self.updates().items() if place[0] == iteration]
 
-    def missing(self, iterations: int) -> str:
-        """The updates before the last ones recorded whose lines are lost, in words; "" for none."""
-        return missing_updates(self.updates(), iterations)
+    def missing(self) -> int:
+        """Count the updates before the last ones recorded whose lines are lost."""
+        return count_missing(self.updates(), {})
 
     def updates(self) -> dict[tuple[int, int], Record]:
         """The records by iteration and number of the update."""
@@ -122,17 +123,11 @@ def write_lines(path: Path, records: Iterable[Record]) -> None:
     write_text(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
-def missing_updates(there: Iterable[tuple[int, int]], iterations: int, end: int | None = None) -> str:
-    """Count the updates of some iterations that are not there, in words; end: the last one of the last iteration."""
-    parts, known = [], set(there)
-    for iteration in range(1, iterations + 1):
-        steps = {step for place, step in known if place == iteration}
-        last = end if end is not None and iteration == iterations else max(steps, default=0)
-        if lost := sum(step not in steps for step in range(1, last + 1)):
-            parts.append(f"{lost} of {last} updates of iteration {iteration}")
-        elif not steps and (end is None or iteration != iterations):
-            parts.append(f"all updates of iteration {iteration}")
-    return " and ".join(parts)
+def count_missing(there: Collection[tuple[int, int]], ends: dict[int, int]) -> int:
+    """Count the updates of each iteration that are not there up to its last one (or the end that is given)."""
+    steps = Counter(iteration for iteration, _ in there)
+    last = {iteration: max(step for place, step in there if place == iteration) for iteration in steps} | ends
+    return sum(end - steps[iteration] for iteration, end in last.items())
 
 
 def evaluated(record: Record) -> tuple[Any, ...]:
@@ -145,13 +140,12 @@ def evaluated(record: Record) -> tuple[Any, ...]:
 
 def is_update(record: Record) -> bool:
     """Check that a record of metrics.jsonl has its place in the training."""
-    return all(type(record.get(n, 0 if n == "samples" else None)) is int for n in ("iteration", "step", "samples"))
+    return all(type(record.get(name)) is int for name in ("iteration", "step"))
 
 
 def is_evaluation(record: Record) -> bool:
     """Check that a record of eval.jsonl names its model."""
-    numbers = all(type(record.get(name, 0)) is int for name in ("step", "samples_seen"))
-    return type(record.get("iteration")) is int and numbers and isinstance(record.get("subset", False), int)
+    return type(record.get("iteration")) is int
 
 
 def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tuple[list[Record], list[Record]]:

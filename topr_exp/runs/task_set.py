@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import Grading
 from topr_exp.config.settings import Config
@@ -14,10 +14,13 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.evaluation import Evaluation, evaluate
 from topr_exp.models.policy import Policy, load_policy
+from topr_exp.sampling.rollouts import Completions
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Store
 from topr_exp.types import Problem
-from topr_exp.verifier.solutions import Solver, Verification
+
+if TYPE_CHECKING:
+    from topr_exp.verifier.solutions import Verification
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,13 @@ class TrainedOn:
     text: str  # how many are which
 
 
-def trained_on(config: Config, train: Sequence[Problem], imported: Sequence[Problem] | None) -> TrainedOn:
+def trained_on(config: Config, train: Sequence[Problem], imported: Completions | None) -> TrainedOn:
     """Count the problems of the data set (train) to sample for, those that imported completions answer, or both."""
     known = {problem.question for problem in train}
     sampled = known if imported is None or config.compose.mix is not None else set[str]()
-    answered = {problem.question for problem in imported or ()}
+    answered = {problem.question for problem in imported.questions.problems} if imported is not None else set()
     ours, brought = (sampled | answered) & known, answered - known
-    parts = [f"{len(ours)} {config.data.described}"] if ours else []
+    parts = [f"{len(ours)} {'solutions to ' * config.task.verifies}{config.data.described}"] if ours else []
     parts += [f"{len(brought)} problems that {config.data.completions} brought"] if brought else []
     return TrainedOn(len(ours) + len(brought), len(ours), ", ".join(parts))
 
@@ -52,6 +55,8 @@ class TaskSet:
 
     def generate_solutions(self, sampler: Sampler, store: Store) -> int:
         """Put solutions by the solver, to be verified, in place of the problems; returns the tokens it sampled."""
+        from topr_exp.verifier.solutions import Solver, Verification
+
         config = self.config
         policy = load_policy(config.solver, config.cluster.device.name)
         solver = Solver(policy, sampler, Grading(config.data.grader_name, threshold=config.data.threshold), store)

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from topr_exp.config.cluster import ClusterConfig, LocalCluster, SlurmCluster
-from topr_exp.runs.folder import RunFolder, refuse_other_experiment
+from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.plan import Job, Plan
-from topr_exp.runs.preflight import refuse_changed_inputs
+from topr_exp.runs.preflight import INPUTS, compare_inputs, inputs_of
 from topr_exp.runtime.exit_status import plural, printable, say, warn
-from topr_exp.runtime.files import read_object
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.sweeps import slurm
 from topr_exp.sweeps.processes import run_locally
@@ -41,10 +40,10 @@ def preview(plan: Plan) -> str:
 
 
 def state_before(job: Job) -> str:
-    """Classify a run as new, resumable, running or done; TOPRError where its folder or inputs are another run's."""
+    """Classify a run as new, resumable, running or done; TOPRError where its inputs have changed."""
     config, folder = job.config, job.config.folder
-    refuse_other_experiment(config, read_object(folder / "config.json")[0] or None)
-    refuse_changed_inputs(RunFolder(config), config)
+    if (folder / INPUTS).exists():
+        compare_inputs(RunFolder(config), inputs_of(config))
     if (folder / "DONE").exists():
         return "done"
     if is_running(folder):
@@ -54,9 +53,8 @@ def state_before(job: Job) -> str:
 
 def launch(plan: Plan, arguments: list[str]) -> int:
     """Start a sweep, or what is unfinished of it; returns the exit code."""
-    # Refuses a folder that holds another experiment, before anything starts.
     for job in plan.jobs:
-        state_before(job)
+        state_before(job)  # refuses changed inputs before anything starts
     config = plan.jobs[0].config
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()

@@ -17,7 +17,6 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import read_lines
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.tracking.writers import TensorBoardWriter, WandbWriter
 
 FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed
@@ -28,9 +27,7 @@ class Tracker:
     """Forwards what a run records during a `with` block; a no-op for tracking=none and for finished runs."""
 
     def __init__(self, tracking: TrackingConfig, folder: RunFolder) -> None:
-        self.name, self._folder = tracking.name, folder
-        kind = TensorBoardWriter if self.name == "tensorboard" else WandbWriter
-        self._writer = kind(tracking, folder.path, self._warn)
+        self.name, self._tracking, self._folder = tracking.name, tracking, folder
         self._queue: queue.SimpleQueue[tuple[list[Record], list[Record]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._forward, name="tracker", daemon=True)
         self._ends: dict[int, Record] = {}  # iteration -> its last update
@@ -38,7 +35,11 @@ class Tracker:
 
     def __enter__(self) -> Tracker:
         if distributed.is_main_process() and self.name != "none" and not self._folder.done:
+            from topr_exp.tracking.writers import TensorBoardWriter, WandbWriter
+
             metrics, evaluations = self._folder.metrics, self._folder.evaluations
+            kind = TensorBoardWriter if self.name == "tensorboard" else WandbWriter
+            self._writer = kind(self._tracking, self._folder.path, self._warn)
             self._thread.start()
             self._queue.put((read_lines(metrics.path)[0], read_lines(evaluations.path)[0]))
             metrics.listener = lambda record: self._queue.put(([record], []))
