@@ -29,7 +29,7 @@ print(found)
 """
 
 
-@pytest.mark.parametrize("points", ["30"])
+@pytest.mark.parametrize("points", ["30", pytest.param("300", marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])])
 def test_a_run_that_goes_on_after_a_failed_call_has_the_files_of_a_whole_one(points: str) -> None:
     command = [sys.executable, "-m", "scripts.io_faults", "--points", points]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
