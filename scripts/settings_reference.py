@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import textwrap
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.config.load import CONF, SECTIONS, choices, hints_of
+from topr_exp.config.load import CHOICES, CONF, SECTIONS, choices, hints_of
 from topr_exp.config.schema import describe, options_of, plain, ranges, show
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
@@ -24,6 +25,16 @@ from topr_exp.runs.plan import plan
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
 MODELS = ("tiny", "llama3_8b")
+MEANINGS = {  # of losses' keys that several have
+    "length_normalize": "divide an answer's loss by its number of tokens",
+    "eps_low": "the ratio is clipped below 1 − this",
+    "eps_high": "the ratio is clipped above 1 + this",
+    "normalize_std": "divide the advantage by the group's standard deviation",
+    "a_pos": "least weight of a positive",
+    "b_pos": "largest weight of a positive",
+    "a_neg": "least weight of a negative",
+    "b_neg": "largest weight of a negative",
+}
 HEAD = """# Every setting
 
 Written by `python -m scripts.settings_reference` from the schema; [settings.md](settings.md) is the tour. A key is set
@@ -31,6 +42,7 @@ as `KEY=VALUE`. Where a default depends on the model, it is given for the shippe
 """
 
 
+@functools.cache
 def page() -> str:
     """The page's text."""
     models = {model: settings(f"model={model}") for model in MODELS}
@@ -39,7 +51,7 @@ def page() -> str:
         if group == "algo":
             parts += losses()
         elif group in SECTIONS:
-            schemas = choices().get(group) or {"": hints_of(Config)[group]}
+            schemas = choices(group) if group in ("data", *CHOICES) else {"": hints_of(Config)[group]}
             values = {model: getattr(config, group) for model, config in models.items()}
             parts += section(f"{group}.", group, list(dict.fromkeys(schemas.values())), values)
     return "\n".join(parts) + "\n"
@@ -70,7 +82,9 @@ def section(prefix: str, title: str, schemas: list[Any], values: dict[str, Any])
             seen.add(field.name)
             options = " or ".join(describe(option) for option in options_of(hints_of(schema)[field.name]))
             files = [CONF / "algo" / f"{name}.yaml" for name in values] if prefix == "algo." else files_of(prefix)
-            meaning = remarks.get(field.name) or yaml_remark(files, prefix.rstrip("."), field.name)
+            chosen = f"`{prefix.rstrip('.')}=NAME` chooses" if prefix and field.name == "name" else ""
+            meaning = chosen or remarks.get(field.name) or yaml_remark(files, prefix.rstrip("."), field.name)
+            meaning = meaning or MEANINGS.get(field.name, "")
             cells = (f"`{prefix}{field.name}`", allowed.get(field.name, options), default(field.name, values), meaning)
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
