@@ -4,7 +4,7 @@
     python -m scripts.gpu_check --size small                   minutes, also without a GPU: tries the check itself
     python -m scripts.gpu_check --size 100m                    the same with Llama 3's vocabulary and long prompts
     python -m scripts.gpu_check --vllm ~/vllm/bin/python       where vLLM has its own environment
-    python -m scripts.gpu_check --steps update whole           some steps, again where they were done before
+    python -m scripts.gpu_check --only update whole            some steps, again where they were done before
 
 Each step has its own limit and ends with a verdict: passed, failed, unfinished (at its limit) or skipped, and why.
 Weights are random (an 8B Llama with a vocabulary of 128,256), so nothing is downloaded. None is begun that could go
@@ -46,8 +46,18 @@ from scripts.gpu_check_runs import (
     newest_run,
     run_command,
 )
+from topr_exp.runtime.gpu_machine import attention_kernel, examine
 
 # ---- the steps, each of which returns its figures
+
+
+def preflight(place: Place) -> dict[str, Any]:
+    """What a bare machine lacks, as a run that samples with vLLM on a GPU is told."""
+    found, lacks = examine(place.vllm or sys.executable)
+    if place.gpus and place.vllm and lacks:
+        raise Failed("; ".join(lacks))
+    return found | ({"attention": attention_kernel()} if place.gpus else {})
+
 
 ROUNDS = ["schedule=on_policy", "schedule.prompts=4", "optim.batch_size=16"]
 LORA = ["model.lora={rank: 16, alpha: 32, targets: all-linear}", "optim=tiny", *ROUNDS, "schedule.rounds=2"]
@@ -156,6 +166,7 @@ class Step:
 
 MODEL = ("memory", "disk", "vLLM", "model")
 STEPS = {  # in order of value
+    "preflight": Step("driver, compiler, headers, vLLM, shared memory, the kernel of attention", preflight, 4),
     "smoke": Step("a run in float32 and in bfloat16, each stopped by SIGTERM and given again", smoke, 8),
     "update": Step("the paper's update: seconds, memory, MFU, with and without checkpointing", update, 10, ("memory",)),
     "model": Step("a random model, its weights in bfloat16 as the hub's are", model, 8, ("disk",)),
@@ -254,7 +265,15 @@ def main() -> int:
     parser.add_argument("--size", choices=SIZES, default="8b")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "gpu-check")
     parser.add_argument("--vllm", help="Python of an environment that has vLLM; without it this one")
-    parser.add_argument("--steps", nargs="+", choices=STEPS, help="these, again where they passed before")
+    parser.add_argument(
+        "--only",
+        "--steps",
+        dest="steps",
+        nargs="+",
+        choices=STEPS,
+        metavar="STEP",
+        help="these, again where they passed before",
+    )
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):  # what the step runs has to end with it
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup

@@ -40,8 +40,8 @@ def lines_of(path: Path) -> list[Any]:
 @pytest.mark.timeout(1800)
 def test_steps_run_with_a_small_model(tmp_path: Path) -> None:
     """Without vLLM, which is said."""
-    wanted = ["smoke", "update", "model", "whole", "sampling", "rounds", "head", "curve"]
-    done = check(tmp_path, "--size", "small", "--steps", *wanted, minutes=25)
+    wanted = ["preflight", "smoke", "update", "model", "whole", "sampling", "rounds", "head", "curve"]
+    done = check(tmp_path, "--size", "small", "--only", *wanted, minutes=25)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads((tmp_path / "small" / "results.json").read_text())["steps"]
     assert {name: one["verdict"] for name, one in found.items()} == dict.fromkeys(wanted, "passed") | {

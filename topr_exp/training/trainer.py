@@ -234,9 +234,16 @@ class Trainer:
     def check_unit_ratio(self, delta: Tensor) -> None:
         """Before the first update π is μ, so Δ must vanish: anything else means that μ was scored differently.
 
-        In bfloat16 no bound can be set, since batches of another shape are rounded differently.
+        In bfloat16 no bound can be set, since batches of another shape are rounded differently: a line says how far Δ
+        is from 0.
         """
         worst = float(delta.abs().max())
+        if not self.policy.full_precision and self.step == 0 and distributed.is_main_process():
+            median, high = delta.abs().float().quantile(torch.tensor([0.5, 0.99], device=delta.device)).tolist()
+            log.warning(
+                f"log π − log μ of a completion before the first update, by rounding in {self.policy.precision}: "
+                f"{median:.2g} (median), {high:.2g} (99 %), {worst:.2g} (largest)"
+            )
         if self.policy.full_precision and not worst <= RATIO_TOLERANCE:
             raise TOPRError(
                 f"log π − log μ is {worst:.2g} before the first update (at most {RATIO_TOLERANCE:g} is rounding): "
