@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "coins", raising=False)
-    preflight.read_problems.cache_clear()
+    preflight._read.clear()
     yield tmp_path
     sys.modules.pop("coins", None)
 
@@ -72,7 +72,7 @@ def test_a_run_with_it_and_an_evaluation_of_what_it_trained(project: Path, capsy
     summary = run(config)
     assert summary["source"] == "Coins"
     assert summary["base"]["correct"] > 0.1
-    assert "data        coins from Coins, 16 train problems; 8 test problems" in capsys.readouterr().out
+    assert "tested on   8 problems of coins from Coins" in capsys.readouterr().out
     noted = json.loads((config.folder / "inputs.json").read_text())["files"]
     assert noted.keys() == {"data._target_ (coins.py)", "data.grader (coins.py)"}
     stored = json.loads((config.folder / "config.json").read_text())

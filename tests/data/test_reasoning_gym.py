@@ -30,9 +30,9 @@ GRADER = "topr_exp.grading.gym:grade"
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    preflight.read_problems.cache_clear()
+    preflight._read.clear()
     yield
-    preflight.read_problems.cache_clear()
+    preflight._read.clear()
 
 
 def settings(*more: str) -> list[str]:

@@ -64,7 +64,8 @@ def test_a_run_with_it_its_report_and_an_evaluation(project: Path, capsys: pytes
     line = json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])
     assert line["mean_reward"] != line["positive_share"]
     card = (config.folder / "model" / "README.md").read_text()
-    assert f"| mean reward (no percentage) | {summary['base']['mean_reward']:.3g} [" in card
+    assert "mean reward\n" in card
+    assert f" {summary['base']['mean_reward']:.3g}\n" in card
 
     assert report(["out/runs", "--out", "shown"]) == 0
     (row,) = csv.DictReader((project / "shown" / "tables" / "runs.csv").open())
@@ -77,4 +78,4 @@ def test_a_run_with_it_its_report_and_an_evaluation(project: Path, capsys: pytes
     assert evaluate(words) == 2
     assert "data.grader=closeness:grade of the run that wrote the model" in capsys.readouterr().err
     assert evaluate([*words, GRADED[0]]) == 0
-    assert f"mean reward {summary['final']['mean_reward']:.3g} [" in capsys.readouterr().out
+    assert f"mean reward {summary['final']['mean_reward']:.3g} ± " in capsys.readouterr().out

@@ -145,6 +145,12 @@ def is_update(record: Record) -> bool:
     return all(type(record.get(name)) is int for name in ("iteration", "step"))
 
 
+def samples_of(record: Record) -> int:
+    """The samples of an update's record, 0 where a damaged line has no number."""
+    samples = record.get("samples")
+    return samples if type(samples) is int else 0
+
+
 def is_evaluation(record: Record) -> bool:
     """Check that a record of eval.jsonl names its model."""
     return type(record.get("iteration")) is int
@@ -161,7 +167,7 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     for record in filter(is_update, metrics):
         iteration, step = record["iteration"], record["step"]
         by_update[iteration, step] = record
-        ends[iteration] = max(ends.get(iteration, (0, 0)), (step, record.get("samples", 0)))
+        ends[iteration] = max(ends.get(iteration, (0, 0)), (step, samples_of(record)))
 
     @cache
     def start(iteration: int) -> tuple[int, int]:
@@ -171,7 +177,7 @@ def on_one_axis(metrics: Iterable[Record], evaluations: Iterable[Record]) -> tup
     updates = []
     for (iteration, step), record in sorted(by_update.items()):
         first, seen = start(iteration)
-        updates.append({**record, "optimizer_step": first + step, "samples": seen + record.get("samples", 0)})
+        updates.append({**record, "optimizer_step": first + step, "samples": seen + samples_of(record)})
     tests = []
     for record in filter(is_evaluation, evaluations):
         (first, seen), last = start(record["iteration"]), ends.get(record["iteration"], (0, 0))
