@@ -31,6 +31,11 @@ needs_peft = pytest.mark.skipif(
 )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest file first, so that no process waits for it at the end."""
+    items.sort(key=lambda item: "test_io_faults" not in item.nodeid)
+
+
 @pytest.fixture(scope="session")
 def small_model() -> Any:
     """A Llama of two layers with random weights, float32, in evaluation mode."""

@@ -203,6 +203,27 @@ def test_a_preemption_is_no_time_limit(tmp_path: Path, monkeypatch: pytest.Monke
     assert attempt.last_error(run.folder).startswith("out of time")
 
 
+# ---- progress of a sweep on this machine
+
+
+def test_how_far_a_sweep_is_is_said_early_and_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [run_in(tmp_path / str(number), number) for number in (1, 2, 3)]
+    statuses = [Status(runs[0], DONE), Status(runs[1], RUNNING, stage="training 86/250"), Status(runs[2], NEW)]
+    assert launch.progress(statuses[1:], 120) == "0 of 2 runs ended; run 2 training 86/250"
+    told = "1 of 3 runs ended, about 4 min left; run 2 training 86/250"
+    assert launch.progress(statuses, 120) == told
+    clock = [0.0]
+    monkeypatch.setattr(launch.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(launch, "read_status", lambda run, queue: statuses[run.number - 1])
+    tick, said = launch.Ticker(runs), []
+    for clock[0] in (0, 9, 11, 69, 72, 120):
+        tick()
+        said.append(capsys.readouterr().out.count("1 of 3 runs ended"))
+    assert said == [0, 0, 1, 0, 1, 0]
+
+
 # ---- what a launch starts
 
 STATES = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW)
@@ -345,7 +366,7 @@ def test_slots_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "Child", Started)
     monkeypatch.setattr(processes.connection, "wait", lambda *given: None)
     runs, order = [run_in(Path(str(number)), number) for number in range(3)], list[int]()
-    processes.run_locally(runs, 2, StopFlag(), lambda run, error: order.append(run.number))
+    processes.run_locally(runs, 2, StopFlag(), lambda run, error: order.append(run.number), lambda: None)
     assert begun == [(2, 0), (2, 1), (2, 1)]
     assert order == [0, 1, 2]
 

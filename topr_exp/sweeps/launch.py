@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,9 @@ from topr_exp.sweeps.processes import run_locally
 from topr_exp.sweeps.status import (
     ACTIVE,
     DONE,
+    FAILED,
+    RUNNING,
+    Status,
     aligned,
     count_states,
     is_running,
@@ -82,7 +86,7 @@ def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
     try:
         if todo and isinstance(cluster, LocalCluster):
             with stop.listening():
-                run_locally(todo, cluster.jobs, stop, report)
+                run_locally(todo, cluster.jobs, stop, report, Ticker(todo))
             stop.check()
     except Interrupted as stopped:
         code = 128 + stopped.signal
@@ -94,6 +98,29 @@ def report(run: Run, error: BaseException | None) -> None:
     """Say how a run of this machine ended."""
     now = read_status(run, slurm.Queue({}))
     say(f"{time.strftime('%H:%M:%S')} {replace(now, error=str(error or now.error))}")
+
+
+class Ticker:
+    """Says how far runs of this machine are, after 10 seconds and then once a minute."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self.runs, self.began = runs, time.monotonic()
+        self.due = self.began + 10
+
+    def __call__(self) -> None:
+        if (now := time.monotonic()) >= self.due:
+            self.due = now + 60
+            statuses = [read_status(run, slurm.Queue({})) for run in self.runs]
+            say(f"{time.strftime('%H:%M:%S')} {progress(statuses, now - self.began)}")
+
+
+def progress(statuses: Sequence[Status], seconds: float) -> str:
+    """How many runs have ended, about how long the others take, and how far those at work are."""
+    ended = sum(each.state in (DONE, FAILED) for each in statuses)
+    left = seconds / ended * (len(statuses) - ended) if ended else None
+    about = "" if left is None else f", about {math.ceil(left / 60)} min left"
+    working = [f"run {each.run.number} {each.stage}" for each in statuses if each.state == RUNNING]
+    return f"{ended} of {plural(len(statuses), 'run')} ended{about}" + (f"; {', '.join(working)}" if working else "")
 
 
 def show_results(runs: Sequence[Run], code: int, *, new: bool) -> int:

@@ -98,6 +98,7 @@ def supervise(
     report: Callable[[Child, BaseException | None], None],
     *,
     one_run: bool = False,
+    tick: Callable[[], None] = lambda: None,
 ) -> None:
     """Start processes, so many at once, each with the number of its slot, and report the ending of each.
 
@@ -113,6 +114,7 @@ def supervise(
                 slot = slots.pop()
                 working[waiting.pop()(slot)] = slot
             connection.wait([child.process.sentinel for child in working], POLL_SECONDS)
+            tick()
             for child in [child for child in working if child.process.exitcode is not None]:
                 slots.append(working.pop(child))
                 report(child, ending := child.ending())
@@ -157,9 +159,16 @@ def share_threads(processes: int) -> None:
 
 
 def run_locally(
-    runs: Sequence[Run], jobs: int, stop: StopFlag, report: Callable[[Run, BaseException | None], None]
+    runs: Sequence[Run],
+    jobs: int,
+    stop: StopFlag,
+    report: Callable[[Run, BaseException | None], None],
+    tick: Callable[[], None],
 ) -> None:
-    """Run these, `jobs` at once; `report(run, error)` after each. A stop signal ends them, and no other starts."""
+    """Run these, `jobs` at once; `report(run, error)` after each, `tick` again and again meanwhile.
+
+    A stop signal ends them, and no other starts.
+    """
     of = dict[Child, Run]()
 
     def start(run: Run, slot: int) -> Child:
@@ -168,7 +177,8 @@ def run_locally(
         of[child] = run
         return child
 
-    supervise([partial(start, run) for run in runs], jobs, stop, lambda child, error: report(of[child], error))
+    starts = [partial(start, run) for run in runs]
+    supervise(starts, jobs, stop, lambda child, error: report(of[child], error), tick=tick)
 
 
 def run_one(run: Run, log: Path, jobs: int, slot: int) -> None:
