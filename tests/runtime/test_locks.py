@@ -84,9 +84,15 @@ def test_an_onlooker_keeps_nobody_out(tmp_path: Path) -> None:
     path = tmp_path / "x.claim"
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        threading.Timer(0.05, fcntl.flock, (os.dup(file.fileno()), fcntl.LOCK_UN)).start()
+        looked = list[bool]()
+
+        def look_away() -> None:
+            looked.append(True)
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+        threading.Timer(0.05, look_away).start()
         with take(path):
-            pass
+            assert looked, "it is waited for, not taken for a holder"
 
 
 def test_a_lock_that_was_given_back_meanwhile_is_not_taken_for_one(

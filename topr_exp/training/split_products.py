@@ -32,7 +32,7 @@ class SplitLinear(torch.autograd.Function):
     """hidden @ weight.T from bfloat16 halves, forward and backward.
 
     Arguments: hidden [N, H] and weight [V, H] float32; `split(weight)`, made once for many calls. Returns [N, V]
-    float32. Mean error of log p at logits up to 25: 1.5e-5; one product in bfloat16 has 2.4e-2, float32 1.7e-6.
+    float32. At logits up to 25 the mean error of log p is below 1e-4; one product in bfloat16 has over 300 times that.
     """
 
     @staticmethod

@@ -25,7 +25,7 @@ NAME = "sdpa_or_tree"
 # Rotary positions from position_ids, full causal attention through the interface: each is tested.
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
-# Rows are padded to multiples of this. On a GPU cuDNN plans each new shape for 23 to 70 ms and keeps the plan for good.
+# Rows are padded to multiples of this. On a GPU cuDNN plans each new shape and keeps the plan for good.
 WIDTHS = {"cuda": 64}
 
 log = logging.getLogger(__name__)
