@@ -14,7 +14,7 @@ from reproduce.draw import drawing, save
 from reproduce.figure import Figure, key_of
 from reproduce.jobs import Need, Request, jobs_of
 from reproduce.selection import Runs
-from topr_exp.report.results import SHARES
+from topr_exp.report.estimates import SHARES
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import plural, say
 

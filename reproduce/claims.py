@@ -30,7 +30,7 @@ from reproduce.records import LENGTHS
 from reproduce.selection import Runs, collapsed, mean_of, over_seeds, pick
 from reproduce.variance import LIMITS
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.results import contrast, difference, of_problems
+from topr_exp.report.estimates import contrast, difference, of_problems
 from topr_exp.runs.records import Record
 
 # ---- Figures 1, 3 and 4

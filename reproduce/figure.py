@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from reproduce.groups import Split, name_of
 from reproduce.selection import Runs, over_seeds, pick
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.results import contrast, difference, gain
+from topr_exp.report.estimates import contrast, difference, gain
 from topr_exp.runs.records import Record
 
 if TYPE_CHECKING:

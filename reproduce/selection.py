@@ -9,10 +9,10 @@ from typing import Any
 import yaml
 
 from topr_exp.evaluation.intervals import Interval, t_interval
-from topr_exp.report import results
+from topr_exp.report import estimates
 
 
-class Runs(results.Runs):
+class Runs(estimates.Runs):
     """Records, by seed, that are chosen and split by their settings."""
 
     def where(self, settings: Mapping[str, Any]) -> Runs:

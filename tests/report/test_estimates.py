@@ -12,9 +12,18 @@ from tests.report.made_up import evaluation, made_run
 from tests.reproduce.worlds import group
 from topr_exp.evaluation.intervals import Interval, crossed_interval
 from topr_exp.report import estimates as module
-from topr_exp.report.estimates import best_first, estimate, headlines, printed, ranking
+from topr_exp.report.estimates import (
+    Runs,
+    best_first,
+    difference,
+    estimate,
+    headlines,
+    of_problems,
+    packed,
+    printed,
+    ranking,
+)
 from topr_exp.report.groups import group_runs
-from topr_exp.report.results import Runs, difference, of_problems, packed
 from topr_exp.report.runs import Run
 from topr_exp.types import TOPRError
 
