@@ -10,6 +10,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,9 @@ def print_table(worlds: int) -> int:
     return 0
 
 
-def measured(rng: np.random.Generator, worlds: int, seeds: int, collapse: float) -> Iterator[tuple[str, float]]:
+def measured(
+    rng: np.random.Generator, worlds: int, seeds: int, collapse: float
+) -> Iterator[tuple[str, float | np.floating[Any]]]:
     """Measure each rule with so many seeds: its name and a share of worlds."""
     groups = drawn(rng, worlds, 1 + CLAIMS, seeds, collapse)
     first, truth = groups[:, 0], LEVEL * (1 - collapse)

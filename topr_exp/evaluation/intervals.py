@@ -204,8 +204,11 @@ def mean_squares(values: Values) -> tuple[Values, Values, Values]:
     seeds, problems = values.shape[-2:]
     by_seed, by_problem = values.mean(-1, keepdims=True), values.mean(-2, keepdims=True)
     mean = by_seed.mean(-2, keepdims=True)
-    parts = (problems * (by_seed - mean) ** 2, seeds * (by_problem - mean) ** 2)
-    parts = (*parts, (values - by_seed - by_problem + mean) ** 2)
+    parts = (
+        problems * (by_seed - mean) ** 2,
+        seeds * (by_problem - mean) ** 2,
+        (values - by_seed - by_problem + mean) ** 2,
+    )
     freedoms = freedoms_of(seeds, problems)
     found = [part.sum((-2, -1)) / max(count, 1) for part, count in zip(parts, freedoms, strict=True)]
     return found[0], found[1], found[2] if freedoms[2] else np.zeros_like(found[2])
@@ -242,8 +245,8 @@ def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     share: where all are 0, or all 1, it is Clopper and Pearson's of P cases; a difference of 0 everywhere has no width.
     """
     seeds, problems = values.shape
-    if share and (found := extreme(values, problems, seeds)) is not None:
-        return found
+    if share and (counted := extreme(values, problems, seeds)) is not None:
+        return counted
     mean = float(values.mean())
     found = crossed_error(mean_squares(values), freedoms_of(seeds, problems), values.size)
     error, freedom = map(float, found)
