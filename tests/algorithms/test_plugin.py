@@ -68,8 +68,8 @@ def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "100.0" in next(line for line in done.stdout.splitlines() if line.startswith("base "))  # invalid answers
     assert list(inputs(tmp_path)["files"]) == ["sampler.name (own.py)"]
-    keys = [json.loads(path.read_text()) for path in tmp_path.glob("out/**/rollouts/*/key.json")]
-    assert {(key["sampler"]["name"], len(key["code"])) for key in keys} == {("own:Backwards", 32)}
+    keys = [json.loads(path.read_text())["key"] for path in tmp_path.glob("out/**/rollouts/*/key.json")]
+    assert {(key["sampler"]["name"], len(key["code"])) for key in keys} == {("own:Backwards", 64)}
 
 
 @pytest.mark.parametrize(
