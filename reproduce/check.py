@@ -14,7 +14,7 @@ from reproduce.draw import drawing, save
 from reproduce.figure import Figure, key_of
 from reproduce.jobs import Need, Request, jobs_of
 from reproduce.selection import Runs
-from topr_exp.report.estimates import SHARES
+from topr_exp.report.results import SHARES
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import plural, say
 
@@ -75,8 +75,7 @@ def shares(record: Record) -> NDArray[np.float64]:
 
 def verdicts(figure: Figure, stored: dict[str, Any], found: dict[str, Record]) -> dict[str, str]:
     """Every claim's verdict, by model and text."""
-    groups = Runs(found.values()).split("model.name").items()
-    judged = {model: figure.judge(group, stored["extra"]) for model, group in groups}
+    judged = figure.decide(Runs(found.values()), stored["extra"])
     return {f"{model}, {claim.text}": claim.word for model, claims in judged.items() for claim in claims}
 
 

@@ -16,8 +16,8 @@ from reproduce.selection import Runs, pick
 from reproduce.tabular import log_ratios
 from reproduce.variance import LIMITS
 from topr_exp.evaluation.intervals import crossed_interval
-from topr_exp.report.estimates import of_problems, unpacked
 from topr_exp.report.figures import MARKERS
+from topr_exp.report.results import of_problems, unpacked
 from topr_exp.types import VERDICTS
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from reproduce.selection import Runs
 from topr_exp.config.load import CONF
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
-from topr_exp.report.estimates import SHARES, results, rounded
 from topr_exp.report.groups import flatten
+from topr_exp.report.results import SHARES, results, rounded
 from topr_exp.report.runs import Run, read_run
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import MISSING, read_object, write_text

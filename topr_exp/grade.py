@@ -62,7 +62,7 @@ def _lines() -> Iterator[list[bytes]]:
     """The lines of standard input that have come, without waiting for more; of the last one, what is there."""
     begun: list[bytes] = []
     try:
-        while data := sys.stdin.buffer.read1(READ_BYTES):  # type: ignore[attr-defined]
+        while data := sys.stdin.buffer.read1(READ_BYTES):  # type: ignore[union-attr]
             *lines, rest = data.split(b"\n")
             if lines:
                 yield [b"".join([*begun, lines[0]]), *lines[1:]]

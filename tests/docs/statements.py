@@ -24,7 +24,7 @@ from pathlib import Path
 from reproduce import records
 from reproduce.selection import Runs
 from topr_exp.evaluation.intervals import Interval
-from topr_exp.report.estimates import difference, gain
+from topr_exp.report.results import difference, gain
 
 COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
 VERDICTS = ("above", "below", "undecided")

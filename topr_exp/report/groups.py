@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topr_exp.config.schema import NOT_IDENTITY
-from topr_exp.report.estimates import gold_answers
+from topr_exp.report.results import gold_answers
 from topr_exp.report.runs import Run
 from topr_exp.runtime.exit_status import printable
 from topr_exp.types import TOPRError

@@ -1,0 +1,165 @@
+"""Evaluations of runs, problem by problem, small enough to be committed; intervals over seeds and problems at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.evaluation.draws import INVALID
+from topr_exp.evaluation.intervals import Interval, crossed_interval
+from topr_exp.evaluation.statistics import headline_k, measure
+from topr_exp.report.runs import DAMAGE, Run
+from topr_exp.runs.records import Record
+from topr_exp.runtime.files import number
+from topr_exp.store import Store
+from topr_exp.types import VERDICTS, TOPRError
+
+SHARES = ("pass@1", *VERDICTS)
+DIGITS = 6  # of what is written; a second machine has to agree in all of them
+Matrix = NDArray[np.float64]  # [seeds, problems]
+
+
+class Runs(Sequence[Record]):
+    """Records, by seed."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records = sorted(records, key=lambda record: int(record["settings"]["seed"]))
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.records[index]
+
+    @property
+    def seeds(self) -> list[int]:
+        return [int(record["settings"]["seed"]) for record in self]
+
+    def values(self, name: str = "pass@1", part: str = "final") -> Matrix:
+        """[seeds, problems] a share of each problem's completions: pass@1, invalid, or maj (the headline maj@K)."""
+        return np.stack([of_problems(record[part], name) for record in self])
+
+    def interval(self, name: str = "pass@1", part: str = "final") -> Interval:
+        """Over seeds and problems."""
+        return crossed_interval(self.values(name, part), share=True)
+
+
+def of_problems(results: Record, name: str) -> NDArray[np.float64]:
+    """A share of each problem's completions; of a verifier's, which reads several solutions to it, their mean.
+
+    A verifier is asked of the first solutions to all problems, then of the second ones, and so on.
+    """
+    kinds = results["of_problems"]
+    if name.startswith("maj"):
+        return unpacked(kinds["maj"]) / 1000
+    if name == "incorrect":
+        counts = results["n"] - unpacked(kinds["correct"]) - unpacked(kinds["invalid"])
+    else:
+        counts = unpacked(kinds[{"pass@1": "correct"}.get(name, name)])
+    shares = counts / results["n"]
+    return np.asarray(shares.reshape(results.get("solutions", 1), -1).mean(axis=0))
+
+
+def contrast(combine: Callable[..., Matrix], *groups: Runs, name: str = "pass@1") -> Interval | None:
+    """An interval of a combination of several groups' values, problem by problem, over the seeds that all have.
+
+    combine: what is made of their [S, P] matrices, in order. None where they share no seed.
+    """
+    shared = sorted(set.intersection(*({*group.seeds} for group in groups))) if groups else []
+    if not shared:
+        return None
+    paired = (Runs([group[group.seeds.index(seed)] for seed in shared]) for group in groups)
+    return crossed_interval(combine(*(group.values(name) for group in paired)))
+
+
+def difference(first: Runs, second: Runs, name: str = "pass@1") -> Interval | None:
+    """second − first, paired by seed (which decides the training completions) and by problem."""
+    return contrast(lambda a, b: b - a, first, second, name=name)
+
+
+def gain(runs: Runs, name: str = "pass@1") -> Interval | None:
+    """final − base."""
+    return crossed_interval(runs.values(name) - runs.values(name, "base")) if len(runs) else None
+
+
+# ---- from run folders
+
+
+def records(runs: Iterable[Run], *parts: str) -> Runs:
+    """The parts (base, final) of some runs, with their draws as seeds. TOPRError where one can't be read."""
+    found = []
+    for run in runs:
+        for part in set(parts) - run.tested.keys():
+            with readable(run):
+                evaluation = run.evaluations[0 if part == "base" else -1]
+                run.tested[part] = results(run, {**evaluation, "verdicts": verdicts(run, evaluation)})
+        found.append({"settings": {"seed": run.draw}, **{part: run.tested[part] for part in parts}})
+    return Runs(found)
+
+
+def verdicts(run: Run, evaluation: Record) -> Path:
+    """Find the verdicts of an evaluation, in the run's store or the shared one, wherever these are now."""
+    name = Path(evaluation.get("verdicts", "")).name
+    places = [folder / "store" / "verdicts" / name for folder in (run.path, run.path.resolve().parents[1])]
+    found = next((place for place in places if name and place.exists()), None)
+    if found is None:
+        raise TOPRError(f"{run.name}: the verdicts of its evaluation are gone")
+    return found
+
+
+def gold_answers(run: Run) -> str:
+    """The answers to the problems that a run was tested on last, in one text."""
+    with readable(run):
+        place = verdicts(run, run.evaluations[-1])
+        return str(Store(place.parent.parent).open(place).key["golds"])
+
+
+@contextmanager
+def readable(run: Run) -> Iterator[None]:
+    """Make one TOPRError of whatever damaged settings, evaluations or verdicts lead to."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise TOPRError(f"{run.name}: its verdicts can't be read ({' '.join(str(error).split())[:100]})") from error
+
+
+def results(run: Run, record: Record) -> Record:
+    """An evaluation's shares, and of each problem the correct and invalid completions and maj@K."""
+    asked = run.config.get("task", {}).get("test_solutions")
+    solutions = 1 if asked is None else int(asked)  # that a verifier reads of each
+    if missing := [name for name in SHARES if number(record.get(name)) is None]:
+        raise TOPRError(f"{run.name}: its evaluation has no {missing[0]}")
+    place = Path(record["verdicts"])
+    table = Store(place.parent.parent).open(place)
+    columns, problems = table.read(["verdict", "class"]), len(table.key["golds"])
+    if len(columns) % problems or solutions < 1 or problems % solutions:
+        raise TOPRError(f"{run.name}: {place} does not hold the same number of verdicts on each of its problems")
+    codes = np.array([VERDICTS.index(name) for name in columns["verdict"].to_pylist()], np.int8).reshape(problems, -1)
+    n, k = codes.shape[1], headline_k(codes.shape[1])
+    majority = measure(codes, columns["class"].to_numpy().reshape(-1, n)).maj_at[k]
+    counts = {
+        "correct": packed(np.sum(codes == 0, axis=1)),
+        "invalid": packed(np.sum(codes == INVALID, axis=1)),
+        "maj": packed(np.rint(1000 * majority).astype(int)),  # per mille
+    }
+    found = {name: rounded(record[name]) for name in SHARES} | {"n": n, "k": k, "of_problems": counts}
+    return found if asked is None else {**found, "solutions": solutions}
+
+
+def packed(counts: Iterable[int]) -> str:
+    """Whole numbers in one string, which JSON keeps on one line."""
+    return " ".join(str(int(count)) for count in counts)
+
+
+def unpacked(text: str) -> np.ndarray:
+    return np.array(text.split(), dtype=np.float64)
+
+
+def rounded(value: float | None) -> float | None:
+    """To DIGITS significant digits."""
+    return None if value is None else float(f"{value:.{DIGITS}g}")
