@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.composition.conftest import compose
+from tests.composition.test_selection import compose
 from tests.conftest import config_of
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
