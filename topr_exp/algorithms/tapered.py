@@ -61,6 +61,11 @@ class Tapered:
         """Where one sign has no weight, as in sft, a baseline only scales the loss; in a group it cancels."""
         return self.b_pos > 0 and self.b_neg > 0 and self.advantage is Advantage.reward
 
+    @property
+    def needs_mu(self) -> bool:
+        """False where both weights are constants, as in sft and naive."""
+        return (self.a_pos, self.a_neg) != (self.b_pos, self.b_neg)
+
     def __post_init__(self) -> None:
         for sign in ("pos", "neg"):
             a, b = getattr(self, f"a_{sign}"), getattr(self, f"b_{sign}")
