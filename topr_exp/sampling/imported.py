@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,7 +120,9 @@ def match_problems(
     found: list[Problem] = []
     given: dict[int, tuple[str, Any]] = {}
     index = np.zeros(len(columns), dtype=np.int32)
-    for row, one in enumerate(rows_of(columns, ("problem_id", "gold", *KINDS))):
+    names = [name for name in ("problem_id", "gold", *KINDS) if name in columns.column_names]
+    rows = (one for batch in columns.select(names).to_batches() for one in batch.to_pylist())
+    for row, one in enumerate(rows):
         name: Any = one.get("problem_id")
         gold = one.get("gold")
         kind = next((kind for kind in KINDS if one.get(kind)), None)
@@ -143,12 +144,6 @@ def match_problems(
                     given[place] = kind, value
         index[row] = answered[key]
     return found, index, given
-
-
-def rows_of(columns: pa.Table, names: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
-    """Some columns of a table, row by row, as far as they are there."""
-    for batch in columns.select([name for name in names if name in columns.column_names]).to_batches():
-        yield from batch.to_pylist()
 
 
 def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
