@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import config_of, overrides
+from topr_exp.config.data import Reward
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.policy import load_policy
@@ -57,11 +58,13 @@ def test_what_one_run_sampled_trains_another_alike_after_export_and_import(tmp_p
     assert again["final"]["pass@1"] == pytest.approx(sampled["final"]["pass@1"], abs=0.2)
 
 
-def imported(tmp_path: Path, rows: list[dict[str, Any]], *words: str, whole: int | None = None) -> Completions:
+def imported(
+    tmp_path: Path, rows: list[dict[str, Any]], *words: str, whole: int | None = None, **more: Any
+) -> Completions:
     """What a file of these lines becomes beside the problems of the smoke experiment."""
     config = config_of("experiment=smoke", *words)
     prompter, policy = build_prompter(config.data), load_policy(config.model, "cpu")
-    data = dataclasses.replace(config.data, completions=str(lines(tmp_path / "own.jsonl", rows)))
+    data = dataclasses.replace(config.data, completions=str(lines(tmp_path / "own.jsonl", rows)), **more)
     return load_imported(data, open_log(data, Store(tmp_path)), problems(), prompter, policy, whole)
 
 
@@ -132,9 +135,7 @@ def test_a_prompt_is_taken_as_it_was_given(tmp_path: Path, monkeypatch: pytest.M
         {"prompt_tokens": ids.tolist()},
     ]
     for row in rows:
-        found = imported(
-            tmp_path, [row | {"completion": "x", "reward": 0.5}], "data.reward=given", "data.completions=x"
-        )
+        found = imported(tmp_path, [row | {"completion": "x", "reward": 0.5}], reward=Reward.given)
         assert found.rollouts.prompt_of(0).tolist() == ids.tolist()
         assert found.rewards is not None
         assert found.rewards.tolist() == [0.5]
@@ -205,8 +206,8 @@ def test_a_log_s_rewards_are_trained_on_without_gold_and_grader(
     "more",
     [
         ("algo=naive", "mu=none"),
-        ("algo=sft", "mu=none"),
-        ("algo=asymre", "mu=none"),
+        pytest.param(("algo=sft", "mu=none"), marks=pytest.mark.extended),
+        pytest.param(("algo=asymre", "mu=none"), marks=pytest.mark.extended),
         ("algo=agro",),
         ("algo=dpo", "mu=none"),
     ],

@@ -32,9 +32,9 @@ def logged_by_trl(folder: Path) -> tuple[Any, dict[str, Any], pd.DataFrame]:
     import datasets
 
     class Watched(trl.GRPOTrainer):  # type: ignore[name-defined,misc]
-        def _prepare_inputs(self, inputs: Any) -> Any:
-            self.prepared = super()._prepare_inputs(inputs)
-            return self.prepared
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            self.generated = super()._generate_and_score_completions(inputs)  # later TRL shuffles it
+            return self.generated
 
     problems = load_problems(config_of("experiment=smoke").data).train[:8]
     arguments = {"loss_type": "grpo", "beta": 0.0, "num_generations": N, "max_completion_length": LIMIT}
@@ -49,7 +49,7 @@ def logged_by_trl(folder: Path) -> tuple[Any, dict[str, Any], pd.DataFrame]:
         ),
     )
     trainer.train()
-    return trainer, trainer.prepared, pd.read_parquet(folder / "completions" / "completions_00001.parquet")
+    return trainer, trainer.generated, pd.read_parquet(folder / "completions" / "completions_00001.parquet")
 
 
 @pytest.mark.extended
@@ -74,11 +74,14 @@ def test_our_first_gradient_on_trl_s_log_is_trl_s(tmp_path: Path, monkeypatch: p
     log[kept].to_parquet(file := tmp_path / "log.parquet")
     ours: dict[str, torch.Tensor] = {}
 
-    def clip(self: Trainer, most: float) -> Any:
+    gradients = Trainer.accumulate_gradients
+
+    def accumulate_gradients(self: Trainer, *examples: Any) -> Any:
+        gradients(self, *examples)
         ours.update({name: value.grad for name, value in self.policy.model.named_parameters()})
         raise Seen
 
-    monkeypatch.setattr(Trainer, "clip", clip)
+    monkeypatch.setattr(Trainer, "accumulate_gradients", accumulate_gradients)
     more = [f"data.n={N}", f"optim.batch_size={kept.sum()}", f"data.completion_limit={LIMIT}", "data.reward=given"]
     more += ["algo=grpo", "algo.length_normalize=true", f"data.completions={file}"]
     with pytest.raises(Seen):

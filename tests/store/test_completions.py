@@ -79,7 +79,7 @@ def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPa
 def test_columns_and_types_and_the_same_content_once(tmp_path: Path) -> None:
     rows = [
         {"problem_id": "a/1", "completion": " 4.", "tokens": [3, 1], "logprobs": [-0.1, 0], "finish": "stop"},
-        {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e-3], "reward": 1},
+        {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e-3], "other": 1},
     ]
     store = Store(tmp_path)
     table, made = import_file(store, write(tmp_path / "a.jsonl", rows))

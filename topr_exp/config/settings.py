@@ -31,7 +31,7 @@ from topr_exp.config.groups import (
     unit_of,
 )
 from topr_exp.config.identity import identity, run_name
-from topr_exp.config.model import MODEL, ModelConfig, Precision, SamplerConfig
+from topr_exp.config.model import ModelConfig, Precision, SamplerConfig
 from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, plain, show, within
 
 
@@ -65,9 +65,7 @@ class Config(Section):
     effective_positive: Annotated[float | None, within("[0, 1]")] = None
     iterations: Count = 1
     mu: Mu = Mu.scored
-    mu_model: Annotated[str | None, MODEL] = (
-        None  # whose forward pass scores imported completions; null: of the model in training
-    )
+    mu_model: str | None = None  # whose forward pass scores imported completions; null: the model in training's
     dry_run: bool
     output_dir: str
     task: TaskConfig = SOLVE

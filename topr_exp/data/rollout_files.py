@@ -102,7 +102,7 @@ class RolloutReader:
         self.found |= chosen
         self.unread |= row.keys() - {*chosen.values()}
         values = {role: row[name] for role, name in chosen.items()}
-        first = values.get("completion", values.get("tokens"))
+        first: Any = values.get("completion", values.get("tokens"))
         several = isinstance(first, list) and bool(first)
         if not several or not all(isinstance(one, (str, list) if "completion" in values else list) for one in first):
             yield values
@@ -188,8 +188,9 @@ def roles_of(names: tuple[str, ...], there: tuple[str, ...], columns: Columns | 
 
 def prompt_of(row: Mapping[str, Any]) -> str | None:
     """The prompt that a row brings, with its kind; None: it names a problem of the run's."""
-    kinds = ["prompt_tokens", "messages", "prompt", *(["question"] if {"gold", "reward"} & row.keys() else [])]
-    return next((f"{kind} {row[kind]}" for kind in kinds if row.get(kind)), None)
+    asked = row.get("gold") is not None or row.get("reward") is not None
+    kinds = ["prompt_tokens", "messages", "prompt", *(["question"] if asked else [])]
+    return next((f"{kind} {row[kind]}" for kind in kinds if row.get(kind) is not None), None)
 
 
 def take_turns(row: dict[str, Any]) -> dict[str, Any]:
@@ -219,8 +220,8 @@ def turn_of(turn: Any) -> dict[str, str]:
     said = turn if isinstance(turn, dict) else {}
     if said.get("tool_calls") or said.get("role") == "tool":
         raise ValueError("a message calls a tool; completions with tool calls are not trained on")
-    parts = said.get("content") if isinstance(said.get("content"), list) else [{"text": said.get("content")}]
-    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    parts: Any = said.get("content") if isinstance(said.get("content"), list) else [{"text": said.get("content")}]
+    texts: list[Any] = [part.get("text") if isinstance(part, dict) else None for part in parts]
     if not all(isinstance(text, str) for text in (said.get("role"), *texts)):
         raise ValueError("a message must have a role and a content that is text")
     return {"role": said["role"], "content": "".join(texts)}

@@ -125,7 +125,7 @@ def match_problems(
     for row, one in enumerate(rows):
         name: Any = one.get("problem_id")
         gold = one.get("gold")
-        kind = next((kind for kind in KINDS if one.get(kind)), None)
+        kind = next((kind for kind in KINDS if one.get(kind) is not None), None)
         if kind == "question" and gold is None and graded:
             kind = None  # an id's question, for people to read
         check_answerable(source, row + 1, {key: each for key, each in one.items() if each is not None}, known, graded)

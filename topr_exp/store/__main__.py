@@ -331,7 +331,10 @@ def import_(store: Store, options: argparse.Namespace) -> None:
     from topr_exp.data.rollout_files import RolloutReader, import_rows
     from topr_exp.store.completions import COLUMNS, LISTS
 
-    table, made = import_rows(store, RolloutReader(options.file))
+    reader = RolloutReader(options.file)
+    table, made = import_rows(store, reader)
+    if reader.unread:
+        log.warning("nothing reads the columns %s of %s", ", ".join(sorted(reader.unread)), options.file)
     has = " and ".join(name for name in LISTS if COLUMNS[name] in table.shard(0).column_names) or "text only"
     print(f"{table.name}: {table.bounds()[-1]:,} completions, {has}{'' if made else ' (was there already)'}")
 
