@@ -127,7 +127,8 @@ CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if ad
 def test_a_prompt_is_taken_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text as it is, ids as they are, messages through the chat template: all three are one prompt, and one group."""
     policy = load_policy(config_of().model, "cpu")
-    monkeypatch.setattr(type(policy.tokenizer), "chat_template", CHAT, raising=False)
+    policy.tokenizer.chat_template = CHAT
+    monkeypatch.setitem(globals(), "load_policy", lambda *given: policy)
     ids = policy.encode(text := "<user>2 + 2?<a>")
     rows: list[dict[str, Any]] = [
         {"prompt": text},

@@ -118,14 +118,12 @@ def encoded_again(log: ImportedLog, policy: Policy) -> dict[str, str]:
     """How many texts don't give the token ids that were logged beside them; nothing where one of both is missing."""
     if "tokens" not in log.columns.column_names or log.columns["text"].null_count:
         return {}
-    texts, logged = tokenize_completions(log.columns, policy), Ragged(log.columns["tokens"])
-    other = sum(not same_but_end(ours, theirs, policy) for ours, theirs in zip(Ragged(texts), logged, strict=True))
-    return {"texts": f"{other} of {len(logged)} don't give the logged token ids when they are encoded again"}
-
-
-def same_but_end(ours: NDArray[np.integer], theirs: NDArray[np.integer], policy: Policy) -> bool:
-    ours, theirs = (ids[:-1] if len(ids) and ids[-1] in policy.eos_ids else ids for ids in (ours, theirs))
-    return np.array_equal(ours, theirs)
+    pairs = zip(Ragged(tokenize_completions(log.columns, policy)), Ragged(log.columns["tokens"]), strict=True)
+    other = 0
+    for pair in pairs:
+        ours, theirs = (ids[:-1] if len(ids) and ids[-1] in policy.eos_ids else ids for ids in pair)
+        other += not np.array_equal(ours, theirs)
+    return {"texts": f"{other} of {len(log.columns)} don't give the logged token ids when they are encoded again"}
 
 
 def distance(found: Completions, policy: Policy, batch_size: int) -> str:
