@@ -132,7 +132,7 @@ class Policy:
 
     def text_of(self, prompt: NDArray[np.integer]) -> str:
         """A prompt as text that `encode` gives back, special tokens included, but for the one at the beginning."""
-        bos = self.tokenizer.bos_token_id
+        bos = getattr(self.tokenizer, "bos_token_id", None)
         ids = prompt[1:] if bos is not None and prompt[:1] == bos else prompt
         text: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
