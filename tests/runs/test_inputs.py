@@ -14,6 +14,7 @@ from tests.conftest import config_of, overrides
 from topr_exp.models import loading
 from topr_exp.pipeline import run
 from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.plan import Job
 from topr_exp.runs.preflight import compare_inputs, inputs_of
 from topr_exp.runtime import files
 from topr_exp.sweeps.launch import refuse_changed_inputs
@@ -74,7 +75,10 @@ def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Pat
     if not finished:
         (config.folder / "DONE").unlink()
     change(own_model)
-    for answer in (run, refuse_changed_inputs):  # the second: dry_run and a sweep's launch
+    for answer in (
+        run,
+        lambda config: refuse_changed_inputs(Job([], config)),
+    ):  # the second: dry_run and a sweep's launch
         with pytest.raises(TOPRError, match=rf"^{key} has changed since .*; set another name, or remove that$"):
             answer(config)
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from topr_exp.config.groups import ClusterConfig, LocalCluster, SlurmCluster
-from topr_exp.config.settings import Config
 from topr_exp.runs.folder import RunFolder
-from topr_exp.runs.plan import Plan
+from topr_exp.runs.plan import Job, Plan
 from topr_exp.runs.preflight import INPUTS, compare_inputs, inputs_of
 from topr_exp.runtime.exit_status import plural, printable, say, warn
 from topr_exp.runtime.stop import Interrupted, StopFlag
@@ -38,23 +37,23 @@ def preview(plan: Plan) -> str:
     rows = []
     for number, job in enumerate(plan.jobs, 1):
         words = " ".join(text for text in job.overrides if not text.startswith("dry_run="))
-        refuse_changed_inputs(job.config)
+        refuse_changed_inputs(job)
         state = read_status(Run(job.config.folder, number, [], {}, "", [], 0.0), slurm.Queue({})).state
         rows.append([str(number), state, str(job.config.folder), printable(words, keep="")])
     where = plan.jobs[0].config.cluster.name
     return "\n".join([*aligned(rows), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
 
 
-def refuse_changed_inputs(config: Config) -> None:
+def refuse_changed_inputs(job: Job) -> None:
     """Raise TOPRError where a run was begun with other inputs."""
-    if (config.folder / INPUTS).exists():
-        compare_inputs(RunFolder(config), inputs_of(config))
+    if (job.config.folder / INPUTS).exists():
+        compare_inputs(RunFolder(job.config), inputs_of(job.config))
 
 
 def launch(plan: Plan, arguments: list[str]) -> int:
     """Start a sweep, or what is unfinished of it; returns the exit code."""
     for job in plan.jobs:
-        refuse_changed_inputs(job.config)
+        refuse_changed_inputs(job)
     config = plan.jobs[0].config
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()
