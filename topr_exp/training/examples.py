@@ -26,7 +26,7 @@ class Examples:
 
     training_set: TrainingSet
     rollouts: Rollouts
-    mu_logp: Sequence[NDArray[np.float32]]  # by candidate
+    mu_logp: Sequence[NDArray[np.float32]] | None  # by candidate; None: there is no μ, and the loss reads none
     ref_logp: Sequence[NDArray[np.float32]] | None  # by candidate, where the loss needs π_ref
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class Examples:
 
         return Batch(
             logp=logp,
-            mu_logp=padded(self.mu_logp),
+            mu_logp=padded(self.mu_logp) if self.mu_logp is not None else logp.detach(),
             mask=mask,
             reward=column(source.reward),
             positive=column(source.candidates.positive, torch.bool),
