@@ -7,9 +7,10 @@
     python -m scripts.gpu_check --only update whole            some steps, again where they were done before
 
 Each step has its own limit and ends with a verdict: passed, failed, unfinished (at its limit) or skipped, and why.
-Weights are random (an 8B Llama with a vocabulary of 128,256), so nothing is downloaded. None is begun that could go
-beyond the 45 minutes; the same command again goes on with those that have not passed. OUT/results.json has the figures
-and OUT/results.md the table for docs/performance.md, both written after each step.
+Weights are random (an 8B Llama with a vocabulary of 128,256) but for --model FOLDER, so nothing is downloaded. No step
+is begun that could go beyond the 45 minutes (but for --full); the same command again goes on with those that have not
+passed. OUT/results.json has the figures and OUT/results.md the table for docs/performance.md, both written after each
+step.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def attention_kernel() -> str:
 ROUNDS = ["schedule=on_policy", "schedule.prompts=4", "optim.batch_size=16"]
 LORA = ["model.lora={rank: 16, alpha: 32, targets: all-linear}", "optim=tiny", *ROUNDS, "schedule.rounds=2"]
 CURVE = ["compose.n_examples=24", "evaluation.every=2", "evaluation.problems=4"]
-SEVERAL = [*CURVE, "cluster.processes=2", "cluster.parallel=fsdp", "checkpoint.every_seconds=0"]
+SEVERAL = [*CURVE, "cluster.parallel=fsdp", "checkpoint.every_seconds=0"]
 
 
 def smoke(place: Place) -> dict[str, Any]:
@@ -98,14 +99,19 @@ def interrupt(place: Place, name: str, settings: list[str]) -> None:
 def update(place: Place) -> dict[str, Any]:
     whole = place.size != "8b" or place.memory >= 88  # without checkpointing: estimated 80 GiB
     ways = ("checkpointing", "plain") if whole else ("checkpointing",)
-    return {key: value for way in ways for key, value in child(place, f"update-{way}", place.size, way).items()}
+    return {
+        key: value
+        for way in ways
+        for key, value in child(place, f"update-{way}", place.size, way, str(place.out)).items()
+    }
 
 
 def model(place: Place) -> dict[str, Any]:
     if place.shots.exists():
         return {}
-    shutil.rmtree(place.random, ignore_errors=True)
-    return child(place, "model", place.size, str(place.random), str(place.shots))
+    if place.given is None:
+        shutil.rmtree(place.weights, ignore_errors=True)
+    return child(place, "model", place.size, str(place.weights), str(place.shots), str(place.given or ""))
 
 
 def whole(place: Place) -> dict[str, Any]:
@@ -121,8 +127,8 @@ def whole(place: Place) -> dict[str, Any]:
 
 
 def sampling(place: Place) -> dict[str, Any]:
-    count, n, shard = (128, 8, 16) if place.size == "8b" else (12, 4, 3)
-    more = [f"data.train_problems={count}", f"data.n={n}", f"sampler.prompts_per_shard={shard}"]
+    count, n, shard = (256, 16, 64) if place.size == "8b" else (12, 4, 3)  # 1,024 completions at once
+    more = [f"data.train_problems={count}", f"data.n={n}", f"sampler.prompts_per_shard={shard}", "sampler.top_k=500"]
     return child(place, "sampling", str(place.out / "sampling"), *place.model, *more)
 
 
@@ -138,6 +144,10 @@ def rounds(place: Place) -> dict[str, Any]:
     return {"sampler": place.sampler} | figures
 
 
+def head(place: Place) -> dict[str, Any]:
+    return child(place, "head", place.size)
+
+
 def tests(place: Place) -> dict[str, Any]:
     if place.vllm:
         os.environ["TOPR_VLLM"] = str(Path(place.vllm).parent.parent)
@@ -150,7 +160,13 @@ def run_of(name: str, settings: list[str]) -> Callable[[Place], dict[str, Any]]:
 
 
 def several(place: Place) -> dict[str, Any]:
-    settings = [*place.model, *SEVERAL]
+    count = max(2, place.gpus)
+    figures = child(place, "gathers", str(count), str(place.out)) | {"processes": count}
+    seeds, began = ",".join(map(str, range(count))), time.monotonic()
+    small = ["-m", "experiment=smoke", f"seed={seeds}", f"cluster.jobs={count}"]
+    execute(place, "jobs", run_command(place, "jobs", small))
+    figures[f"s of {count} small runs at once"] = round(time.monotonic() - began, 1)
+    settings = [*place.model, *SEVERAL, f"cluster.processes={count}"]
     forget(place, "several")
     with Command(place, "several", run_command(place, "several", settings)) as running:
         running.wait(lambda: place.runs("several", "checkpoints/1/step-????????"))
@@ -160,7 +176,7 @@ def several(place: Place) -> dict[str, Any]:
         os.kill(state["attempt"]["pid"], signal.SIGKILL)  # the process of rank 0; its launcher lives
         if running.wait() == 0:
             raise Failed("a run one of whose processes was killed said that it was done")
-    return figures_of(place, experiment(place, "several", settings))
+    return figures | figures_of(place, experiment(place, "several", settings))
 
 
 TOTAL = 45.0  # minutes
@@ -178,18 +194,16 @@ MODEL = ("memory", "disk", "vLLM", "model")
 STEPS = {  # in order of value
     "preflight": Step("driver, compiler, headers, vLLM, shared memory, the kernel of attention", preflight, 4),
     "smoke": Step("a run in float32 and in bfloat16, each stopped by SIGTERM and given again", smoke, 8),
-    "update": Step("the paper's update: seconds, memory, MFU, with and without checkpointing", update, 10, ("memory",)),
-    "model": Step("a random model, its weights in bfloat16 as the hub's are", model, 8, ("disk",)),
-    "whole": Step("every stage with the model, on few problems", whole, 15, MODEL),
-    "sampling": Step("vLLM alone: tokens/s and memory", sampling, 10, (*MODEL, "an engine")),
-    "rounds": Step("three rounds on-policy, by each way to hand the weights over", rounds, 22, MODEL),
-    "head": Step(
-        "the output layer by logits, our chunks and torch's", lambda place: child(place, "head", place.size), 4
-    ),
-    "curve": Step("an evaluation while the model trains", run_of("curve", CURVE), 10, MODEL),
     "tests": Step("the tests marked gpu", tests, 8, ("GPU", "pytest", "hypothesis")),
-    "lora": Step("two rounds on-policy with LoRA and AdamW", run_of("lora", LORA), 10, (*MODEL, "peft")),
-    "several": Step("FSDP in two processes, one of them killed", several, 22, ("two GPUs", *MODEL)),
+    "head": Step("the output layer by logits, our chunks and torch's", head, 4),
+    "update": Step("the paper's update: seconds, memory, MFU, with and without checkpointing", update, 8, ("memory",)),
+    "model": Step("a random model, its weights in bfloat16 as the hub's are", model, 8, ("disk",)),
+    "whole": Step("every stage with the model, on few problems", whole, 8, MODEL),
+    "sampling": Step("vLLM alone, 1,024 sequences: tokens/s, idle time, memory", sampling, 8, (*MODEL, "an engine")),
+    "rounds": Step("three rounds on-policy, by each way to hand the weights over", rounds, 8, MODEL),
+    "lora": Step("two rounds on-policy with LoRA and AdamW", run_of("lora", LORA), 8, (*MODEL, "peft")),
+    "curve": Step("an evaluation while the model trains", run_of("curve", CURVE), 8, MODEL),
+    "several": Step("all GPUs: gathers, runs side by side, FSDP with a kill", several, 8, ("two GPUs", *MODEL)),
 }
 PACKAGES = {"peft": "pip install -e '.[lora]'", "pytest": "pip install -e '.[dev]'"}
 PACKAGES["hypothesis"] = PACKAGES["pytest"]
@@ -209,15 +223,18 @@ def lacking(place: Place, needs: tuple[str, ...]) -> str | None:
         # Smaller models are sampled from with transformers in reasonable time.
         "vLLM": big and not place.vllm and "vLLM is needed: --vllm PYTHON",
         "an engine": not place.vllm and "vLLM is needed: --vllm PYTHON",
-        "model": not place.shots.exists() and "there is no random model (step model)",
+        "model": not place.shots.exists() and "there is no model (step model)",
     }
     for package, install in PACKAGES.items():
         reasons[package] = importlib.util.find_spec(package) is None and f"{package} is not installed: {install}"
     return next((str(reasons[need]) for need in needs if reasons[need]), None)
 
 
-def check(place: Place, wanted: list[str], again: bool) -> dict[str, Any]:
-    """Do the steps that are wanted and have not passed; results and their table are on disk after each."""
+def check(place: Place, wanted: list[str], again: bool, full: bool = False) -> dict[str, Any]:
+    """Do the steps that are wanted and have not passed; results and their table are on disk after each.
+
+    full: steps and the whole have no limits.
+    """
     path = place.out / "results.json"
     results: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"steps": {}}
     results["machine"] = json.loads((place.out / "machine.json").read_text())
@@ -227,12 +244,13 @@ def check(place: Place, wanted: list[str], again: bool) -> dict[str, Any]:
             continue
         step, began = STEPS[name], time.monotonic()
         print(f"{name}: {step.what}", flush=True)
-        if began - started > 60 * (TOTAL - step.minutes):
+        if not full and began - started > 60 * (TOTAL - step.minutes):
             found: dict[str, Any] = {"verdict": "skipped", "why": "no time was left; the same command goes on with it"}
         elif reason := lacking(place, step.needs):
             found = {"verdict": "skipped", "why": reason}
         else:
-            found = attempt(step, dataclasses.replace(place, until=began + 60 * step.minutes))
+            limit = float("inf") if full else began + 60 * step.minutes
+            found = attempt(step, dataclasses.replace(place, until=limit))
         found["seconds"] = round(time.monotonic() - began, 1)
         done = results["steps"] | {name: found}
         results["steps"] = {name: done[name] for name in STEPS if name in done}
@@ -274,6 +292,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="8b")
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "gpu-check")
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="check with these weights, not with random ones")
     parser.add_argument("--vllm", help="Python of an environment that has vLLM; without it this one")
     parser.add_argument(
         "--only",
@@ -284,11 +303,15 @@ def main() -> int:
         metavar="STEP",
         help="these, again where they passed before",
     )
+    parser.add_argument("--full", action="store_true", help="without limits for a step or in all")
     options = parser.parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):  # what the step runs has to end with it
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, lambda signum, _: sys.exit(128 + signum))
-    out = options.out.resolve() / options.size
+    if options.model and not (options.model / "config.json").exists():
+        parser.error(f"--model {options.model}: no model lies there (config.json)")
+    given = options.model.resolve() if options.model else None
+    out = options.out.resolve() / (given.name if given else options.size)
     out.mkdir(parents=True, exist_ok=True)
     place = Place(out, options.size, 0, 0.0, options.vllm, time.monotonic() + 180)
     try:
@@ -296,11 +319,11 @@ def main() -> int:
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    place = Place(out, options.size, machine["gpus"], machine["GPU memory, GiB"], machine["vllm python"])
+    place = Place(out, options.size, machine["gpus"], machine["GPU memory, GiB"], machine["vllm python"], given=given)
     if options.size == "8b" and not place.gpus:
         print("torch sees no GPU here; --size small tries the check without one", file=sys.stderr)
         return 2
-    results = check(place, options.steps or list(STEPS), again=options.steps is not None)
+    results = check(place, options.steps or list(STEPS), options.steps is not None, options.full)
     print(f"\n{table(results)}\nwritten to {out}/results.json and results.md")
     return 1 if any(found["verdict"] == "failed" for found in results["steps"].values()) else 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import string
 import time
 from pathlib import Path
@@ -54,19 +55,32 @@ def settings(size: str) -> dict[str, Any]:
     return {**LLAMAS[size], "max_position_embeddings": CONTEXT, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 
 
-def write_model(size: str, folder: str, shots: str) -> dict[str, Any]:
-    """A random model in bfloat16, its tokenizer, and the worked examples of its prompts as a file."""
+LOGITS = 5.0  # standard deviation of a trained model's; a random head's are four times closer together
+
+
+def write_model(size: str, folder: str, shots: str, given: str = "") -> dict[str, Any]:
+    """A random model in bfloat16 with its tokenizer, or one that is given, and the worked examples of its prompts."""
+    from topr_exp.models.loading import weights_fingerprint
+
+    began, found = time.monotonic(), {} if given else random_model(size, Path(folder))
+    written = time.monotonic()
+    weights_fingerprint(Path(folder))
+    lines = [json.dumps({"question": shot.question, "solution": shot.solution}) for shot in worked_examples()]
+    Path(shots).write_text("".join(f"{line}\n" for line in lines))
+    return found | {"s": round(written - began, 1), "s of hashing": round(time.monotonic() - written, 1)}
+
+
+def random_model(size: str, target: Path) -> dict[str, Any]:
+    """Write it; its logits spread as a trained model's do."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
-    began, target = time.monotonic(), Path(folder)
     config = LlamaConfig(**settings(size))
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    with torch.no_grad():  # what reaches the head has a mean square of 1
+        model.get_output_embeddings().weight *= LOGITS / (config.initializer_range * math.sqrt(config.hidden_size))
     tokenizer = tokenizer_of(config.vocab_size)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
-    lines = [json.dumps({"question": shot.question, "solution": shot.solution}) for shot in worked_examples()]
-    Path(shots).write_text("".join(f"{line}\n" for line in lines))
-    weights = sum(weight.numel() for weight in model.parameters())
-    return {"s": round(time.monotonic() - began, 1), "weights": weights, "vocabulary": len(tokenizer)}
+    return {"weights": sum(weight.numel() for weight in model.parameters()), "vocabulary": len(tokenizer)}

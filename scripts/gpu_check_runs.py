@@ -58,15 +58,16 @@ class Place:
     memory: float  # GiB of the first GPU
     vllm: str | None  # the Python that has it
     until: float = float("inf")  # when the step's time is over, by time.monotonic()
+    given: Path | None = None  # the folder of a model to check with; None: a random one is written
 
     @property
-    def random(self) -> Path:
-        """The folder of the random model."""
-        return self.out / "random-model"
+    def weights(self) -> Path:
+        """The folder of the model."""
+        return self.given or self.out / "random-model"
 
     @property
     def shots(self) -> Path:
-        """The worked examples of its prompts, written after the model: where they are, it is whole."""
+        """The worked examples of its prompts, written after a random model: where they are, it is whole."""
         return self.out / "shots.jsonl"
 
     @property
@@ -75,12 +76,12 @@ class Place:
 
     @property
     def model(self) -> list[str]:
-        """A run of the random model, on generated problems after worked examples."""
+        """A run of the model, on generated problems after worked examples."""
         size = SIZES[self.size]
         sampler = ["sampler=vllm", f"sampler.python={self.vllm}"] if self.vllm else ["sampler=hf"]
         more = [text for text in size.settings if self.vllm or not text.startswith("sampler.")]
         return [
-            "model=llama3_8b", f"model.name=random_{self.size}", f"model.path={self.random}",
+            "model=llama3_8b", f"model.name={self.weights.name}", f"model.path={self.weights}",
             "data=gsm8k", "data.source=embedded", f"data.fewshot_file={self.shots}", f"data.shots={size.shots}",
             f"data.train_problems={size.problems}", "data.test_problems=8", "data.n=4", "data.eval_n=2",
             f"sampler.max_new_tokens={size.tokens}", "sampler.top_k=0",

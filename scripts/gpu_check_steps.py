@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,8 @@ from scripts.gpu_check_model import write_model
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-PEAK = {"H100": 989, "H200": 989, "A100": 312, "B200": 2250}  # TFLOP/s in bfloat16, dense, by the makers
+# TFLOP/s in bfloat16, dense, by the makers; the first name that fits.
+PEAK = {"H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "H200 NVL": 835, "H200": 989, "A100": 312, "B200": 2250}
 
 
 def machine(vllm: str | None = None) -> dict[str, Any]:
@@ -48,7 +51,7 @@ def machine(vllm: str | None = None) -> dict[str, Any]:
     }
 
 
-def update(size: str, recompute: str) -> dict[str, Any]:
+def update(size: str, recompute: str, folder: str = ".") -> dict[str, Any]:
     """Seconds and memory of an update of 8 examples after 900 shared tokens, and how much of them Adafactor takes."""
     import torch
     from training import Case, Ours, timed
@@ -81,7 +84,19 @@ def update(size: str, recompute: str) -> dict[str, Any]:
         name = torch.cuda.get_device_name()
         if peak := next((value for key, value in PEAK.items() if key in name), None):
             found["MFU %"] = 100 * operations(ours, unique) / (seconds * peak * 1e12)
+    if recompute == "checkpointing":
+        found["s of a checkpoint"] = checkpoint(trainer, folder)
     return {f"{recompute}: {key}": round(value, 3) for key, value in found.items()}
+
+
+def checkpoint(trainer: Any, below: str) -> float:
+    """Seconds to write a checkpoint of weights and optimizer, with its checksums."""
+    from topr_exp.training import checkpoint as checkpoints
+
+    with tempfile.TemporaryDirectory(dir=below) as folder:
+        began = time.monotonic()
+        checkpoints.save(Path(folder), 1, trainer.policy.model, trainer.optimizer, {}, {})
+        return time.monotonic() - began
 
 
 def operations(ours: Any, tokens: int) -> float:
@@ -110,8 +125,40 @@ def head(size: str) -> dict[str, Any]:
     return found | {f"{line['head']}: GiB": round(max(line["peak_bytes"], 0) / 2**30, 3) for line in lines}
 
 
+def gathers(count: str, folder: str) -> dict[str, Any]:
+    """GB/s at which each of so many processes, a GPU each, gathers what FSDP shares out."""
+    import torch
+
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        torch.multiprocessing.spawn(gather, (int(count), place), nprocs=int(count))
+        return {"gathers GB/s": float(Path(place, "answer").read_text())}
+
+
+def gather(rank: int, count: int, place: str, mib: int = 256, times: int = 20) -> None:
+    """One process of them: pieces of `mib` MiB, all_gather by NCCL, or by gloo without GPUs."""
+    import torch
+    import torch.distributed as dist
+
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(rank)
+    meeting = f"file://{place}/meeting"
+    dist.init_process_group("nccl" if cuda else "gloo", init_method=meeting, rank=rank, world_size=count)
+    piece = torch.ones(mib << 20, dtype=torch.uint8, device="cuda" if cuda else "cpu")
+    whole = torch.empty(count * len(piece), dtype=torch.uint8, device=piece.device)
+    for step in range(times + 1):
+        if step == 1:  # the first one starts the links
+            began = time.monotonic()
+        dist.all_gather_into_tensor(whole, piece)
+        if cuda:
+            torch.cuda.synchronize()
+    if rank == 0:
+        Path(place, "answer").write_text(f"{times * (count - 1) * len(piece) / (time.monotonic() - began) / 1e9:.2f}")
+    dist.destroy_process_group()
+
+
 def sampling(folder: str, *overrides: str) -> dict[str, Any]:
-    """Tokens per second of an engine; the memory before, beside and after it."""
+    """Tokens per second of an engine and how long the GPU idles; the memory before, beside and after it."""
     from topr_exp.config.compose_overrides import parse_arguments
     from topr_exp.config.model import VLLMConfig
     from topr_exp.data.problems import load_problems
@@ -130,6 +177,11 @@ def sampling(folder: str, *overrides: str) -> dict[str, Any]:
     try:
         found |= rate(sampler, policy, questions, config.data.n, Path(folder))
         beside = free_memory()
+        sampler.close()
+        began = time.monotonic()
+        sampler.prepare(policy, max(map(len, questions.prompts)) + longest)
+        sampler.sample(policy, [questions.prompts[0].tolist()], 1, (0,), questions.stop)
+        found["s of the engine's second start"] = round(time.monotonic() - began, 1)
     finally:
         sampler.close()
     if memory is not None:
@@ -139,8 +191,6 @@ def sampling(folder: str, *overrides: str) -> dict[str, Any]:
 
 def rate(sampler: Any, policy: Any, questions: Any, n: int, folder: Path) -> dict[str, float]:
     """How long an engine takes to start, and how many tokens a second it then samples in several shards."""
-    import tempfile
-
     from topr_exp.sampling.rollouts import generate_rollouts
     from topr_exp.store import Store
 
@@ -148,10 +198,35 @@ def rate(sampler: Any, policy: Any, questions: Any, n: int, folder: Path) -> dic
     sampler.prepare(policy, max(map(len, questions.prompts)) + sampler.config.max_new_tokens)
     sampler.sample(policy, [prompt.tolist() for prompt in questions.prompts[:2]], 1, (0,), questions.stop)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(dir=folder) as store:
+    with tempfile.TemporaryDirectory(dir=folder) as store, Utilization() as watch:
         rollouts = generate_rollouts(sampler, policy, questions, n, 0, Store(Path(store)))
     seconds = time.monotonic() - started
-    return {"s of the engine's start": round(started - began, 1), "tokens/s": round(rollouts.sampled / seconds, 1)}
+    found = {"s of the engine's start": round(started - began, 1), "tokens/s": round(rollouts.sampled / seconds, 1)}
+    if (busy := watch.share()) is not None:
+        found["% of the time that the GPU idles"] = round(100 - busy, 1)
+    return found
+
+
+class Utilization:
+    """The share of time that kernels run on the first GPU, by nvidia-smi, while the block runs."""
+
+    def __enter__(self) -> Utilization:
+        query = ["nvidia-smi", "-i", "0", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "200"]
+        self.log = tempfile.TemporaryFile("w+")
+        with contextlib.suppress(FileNotFoundError):
+            self.process = subprocess.Popen(query, stdout=self.log, stderr=subprocess.DEVNULL)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if hasattr(self, "process"):
+            self.process.kill()
+            self.process.wait()
+
+    def share(self) -> float | None:
+        """Mean %; None without nvidia-smi."""
+        self.log.seek(0)
+        numbers = [float(line) for line in self.log.read().split("\n") if line.strip().isdecimal()]
+        return sum(numbers) / len(numbers) if numbers else None
 
 
 def free_memory() -> float | None:
@@ -166,6 +241,7 @@ STEPS: dict[str, Callable[..., dict[str, Any]]] = {
     "model": write_model,
     "update": update,
     "head": head,
+    "gathers": gathers,
     "sampling": sampling,
 }
 

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from omegaconf import OmegaConf
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.conftest import ROOT, config_of, make_model, refused
 from tests.store.store_workers import wait_for
@@ -177,6 +178,32 @@ def test_trust_and_the_precision_of_the_output_layer_reach_an_engine_as_they_wer
         made.sample(policy, [[0, 5]], 1, (0,), [])
     assert noted(notes, "trust") == [asked]
     assert noted(notes, "head") == [{"head_dtype": "float32"} if asked else None]
+
+
+@pytest.mark.parametrize("kind", ["float64", "tf32"])
+def test_the_tolerance_tells_products_of_tf32_from_those_of_float32(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TF32 keeps 10 bits of a factor; the logits are spread as a trained model's."""
+    torch.manual_seed(0)
+    shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=2000, **shape)).eval()
+    model.lm_head.weight.data *= 15
+    tokens, plain = torch.randint(0, 2000, (2, 64)), torch.nn.functional.linear
+
+    def tf32(values: torch.Tensor) -> torch.Tensor:
+        bits = values.contiguous().view(torch.int32)
+        return ((bits + 0xFFF + ((bits >> 13) & 1)) & ~0x1FFF).view(torch.float32)  # half to even
+
+    def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return plain(tf32(x), tf32(weight)) if kind == "tf32" else plain(x.double(), weight.double()).float()
+
+    def logp() -> torch.Tensor:
+        with torch.no_grad():
+            return model(tokens).logits.log_softmax(-1)[:, :-1].gather(2, tokens[:, 1:, None])
+
+    exact = logp()
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    gap, most = float((logp() - exact).abs().mean()), vllm_module.TOLERANCE["float32"]
+    assert gap > 2 * most if kind == "tf32" else gap < most / 50
 
 
 @pytest.mark.parametrize("engine", ["keep, refuse"], indirect=True)

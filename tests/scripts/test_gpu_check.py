@@ -124,7 +124,7 @@ def test_the_random_model_has_llama_3s_vocabulary_and_prompts_of_900_tokens(
     assert len(tokenizer) == 128_256
 
     place = Place(tmp_path, size, 0, 0.0, None)
-    write_model("small", str(place.random), str(place.shots))
+    write_model("small", str(place.weights), str(place.shots))
     data = config_of(*place.model).data
     prompter, policy = build_prompter(data), Policy(None, tokenizer, "", torch.float32)
     problems = load_problems(data).train
