@@ -244,6 +244,8 @@ class Reference:
                 one.mu = self.sampled_from(one)
             elif one.mu is None:
                 one.mu = token_logp(self.policy, one).float()  # as the store keeps it
+            if one.old is None:
+                one.old = token_logp(self.policy, one).float()
             if self.reference is not None:
                 one.ref = token_logp(self.reference, one).float()
         for one in candidates:

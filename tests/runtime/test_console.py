@@ -55,7 +55,7 @@ def test_a_run_goes_on_without_a_reader(tmp_path: Path) -> None:
 
 NAMES = ["tokenizers.py", "torch.py", "pyarrow.py", "numpy.py", "hydra_plugins/stranger.py", "multiprocessing.py"]
 OWN = """
-from topr_exp.algorithms.tapered import Tapered
+from topr_exp.algorithms.policy_gradient import Tapered
 
 
 class Loss(Tapered):

@@ -196,8 +196,10 @@ def units(config: Config) -> Iterator[Rule]:
 def imported(config: Config) -> Iterator[Rule]:
     """Imported completions bring their own log μ, any number a problem, and are trained on once."""
     here = "where data.completions is set"
-    given, in_rounds = config.data.completions is not None, config.schedule.prompts is not None
-    yield "mu", config.mu.name == "scored" or not (given or in_rounds), f"scored {here}, or schedule.prompts"
+    given = config.data.completions is not None
+    yield "mu", config.mu.name == "scored" or not given, f"scored {here}"
+    two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
+    yield "mu", config.mu is Mu.sampler or "old_logp" not in config.algo.needs, two
     if given:
         yield from fixed(config, {"iterations": 1, "schedule.prompts": None}, here)
         groups = unit_of(config.algo.needs) == "groups"
