@@ -75,8 +75,7 @@ def shares(record: Record) -> NDArray[np.float64]:
 
 def verdicts(figure: Figure, stored: dict[str, Any], found: dict[str, Record]) -> dict[str, str]:
     """Every claim's verdict, by model and text."""
-    groups = Runs(found.values()).split("model.name").items()
-    judged = {model: figure.judge(group, stored["extra"]) for model, group in groups}
+    judged = figure.decide(Runs(found.values()), stored["extra"])
     return {f"{model}, {claim.text}": claim.word for model, claims in judged.items() for claim in claims}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ from reproduce.figure import (
     model_and_seed,
     of_model,
     row,
+    sound,
+    versus,
 )
 from reproduce.groups import EFFECTIVE, RATE, TURNS, algorithms, grouping, name_of, titled, ways
 from reproduce.panels import distances
@@ -39,12 +42,23 @@ from topr_exp.runs.records import Record
 def naive_collapses(runs: Runs, extra: Extra) -> Claim:
     text = "naive REINFORCE collapses: most of its seeds end below half of the base's pass@1"
     found = collapsed(pick(runs, "naive"))
-    return Claim(text, above(text, found, 0.5).holds, counted(found) if found else "no runs")
+    if found is None:
+        return Claim(text, None, "no runs")
+    holds = True if found.low > 0.5 else False if found.high < 0.5 else None
+    return Claim(text, holds, counted(found), half_or_fewer(round(found.value * found.seeds), found.seeds))
+
+
+def half_or_fewer(count: int, total: int) -> float:
+    """Two-sided p of the binomial test of a share of one half."""
+    from scipy.special import bdtr
+
+    return min(1.0, 2 * float(bdtr(min(count, total - count), total, 0.5)))
 
 
 def ppo_stalls(runs: Runs, extra: Extra) -> Claim:
     found = combined(runs, lambda ppo, topr, base: (topr - base) / 2 - (ppo - base), "ppo", "topr")
-    return above("PPO stalls: it gains less than half of what TOPR gains", found)
+    claim = above("PPO stalls: it gains less than half of what TOPR gains", found)
+    return sound(claim, pick(runs, "topr"), pick(runs, "ppo"), found.value if found else 0.0)
 
 
 def halved(runs: Runs, name: str, text: str) -> Claim:
@@ -54,7 +68,7 @@ def halved(runs: Runs, name: str, text: str) -> Claim:
         return Claim(text, None, "no runs")
     found = below(text, crossed_interval(group.values("invalid") - group.values("invalid", "base") / 2))
     now, before = group.interval("invalid"), group.interval("invalid", "base")
-    return Claim(text, found.holds, f"{before.percent()} → {now.percent()}")
+    return replace(found, evidence=f"{before.percent()} → {now.percent()}")
 
 
 def judge_figure_3(runs: Runs, extra: Extra) -> list[Claim]:
@@ -85,8 +99,8 @@ def best_proportions(runs: Runs, extra: Extra) -> list[Claim]:
             continue
         ours, others, peak = (pick(Runs(part), f"best {EFFECTIVE}") for part in (*parts, group.records))
         text = f"{label}: the better of 10 and 20 % ends above the best other effective proportion"
-        claim = above(text, difference(others, ours))
-        found.append(Claim(text, claim.holds, f"{share(ours)} against {share(others)}: {claim.evidence}"))
+        claim = versus(text, others, ours)
+        found.append(replace(claim, evidence=f"{share(ours)} against {share(others)}: {claim.evidence}"))
         peaks.append(peak)
     text = "the best effective proportion hardly depends on p (highest means the same, or neighbours on the grid)"
     if len(peaks) == 2:
@@ -102,7 +116,9 @@ def share(runs: Runs) -> str:
 def alike_where_many(runs: Runs, extra: Extra) -> Claim:
     many = grouping("many")(runs).items()
     leads = ((label, difference(pick(group, "topr"), pick(group, "tis"))) for label, group in many)
-    return between("{data_sets}: no difference of more than 3 points from p̃ = 50 % on", leads, 0.03)
+    claim = between("{data_sets}: no difference of more than 3 points from p̃ = 50 % on", leads, 0.03)
+    topr, tis = (Runs(one for _, group in many for one in pick(group, name)) for name in ("topr", "tis"))
+    return sound(claim, topr, tis, 0.0)
 
 
 def over_the_map(runs: Runs, extra: Extra) -> list[Claim]:
@@ -118,7 +134,7 @@ def over_the_map(runs: Runs, extra: Extra) -> list[Claim]:
     tis, topr = (min(column, key=mean_of) for column in zip(*pairs, strict=True))
     return [
         above("averaged over the map TOPR is above TIS", mean),
-        above("the worst cell of TOPR is above the worst of TIS", difference(tis, topr)),
+        versus("the worst cell of TOPR is above the worst of TIS", tis, topr),
     ]
 
 
@@ -217,7 +233,7 @@ def at_beta(runs: Runs, extra: Extra) -> Claim:
     text, pair = "off-policy, β = {bare_betas}: AGRO above the KL-regularised policy gradient", ("kl_pg", "agro")
     claim = row(runs, extra, text=text, group="agro", reference="kl_pg")
     kl = ", ".join(f"{name_of(name)} {np.mean(distances(pick(runs, name), extra)):.2f}" for name in pair)
-    return Claim(text, claim.holds, f"{claim.evidence}; KL {kl}")
+    return replace(claim, evidence=f"{claim.evidence}; KL {kl}")
 
 
 # ---- beyond the papers

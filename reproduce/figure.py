@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reproduce.groups import Split, name_of
-from reproduce.selection import Runs, over_seeds, pick
-from topr_exp.evaluation.intervals import Interval
+from reproduce.selection import Runs, fell, over_seeds, pick
+from topr_exp.evaluation.intervals import FEWEST_SEEDS, LEVEL, Interval
 from topr_exp.report.results import contrast, difference, gain
 from topr_exp.runs.records import Record
 
@@ -27,10 +27,15 @@ class Claim:
     text: str  # with the rule
     holds: bool | None  # None: not decided, for lack of runs or since the interval holds 0
     evidence: str
+    p: float | None = None  # two-sided, of the test that decides it; None: no interval does
+    alone: bool = False  # by its own interval, but not among all claims of its figure
+    equal: bool = False  # an identity: the difference is 0 for each seed and problem
 
     @property
     def word(self) -> str:
-        return {True: "shown", False: "not shown", None: "undecided"}[self.holds]
+        if self.equal:
+            return "equal"
+        return {True: "shown", False: "not shown", None: "undecided"}[self.holds] + " alone" * self.alone
 
 
 PARTS = ("text", "evidence")  # of a claim, for people
@@ -58,21 +63,63 @@ class Figure:
     extra: Callable[[Sequence[tuple[Record, Path]]], Extra] | None = None  # computed from finished runs
     own_table: Callable[[Runs, Extra], list[str]] | None = None  # in Markdown, for one model, beside that of numbers
 
+    def decide(self, runs: Runs, extra: Extra) -> dict[str, list[Claim]]:
+        """The claims by model, with Holm's correction over all of them."""
+        judged = {model: self.judge(group, extra) for model, group in runs.split("model.name").items()}
+        corrected = iter(holm([claim for claims in judged.values() for claim in claims]))
+        return {model: [next(corrected) for _ in claims] for model, claims in judged.items()}
+
 
 # ---- rules
 
 
+def holm(claims: Sequence[Claim]) -> list[Claim]:
+    """Mark the decided claims that Holm's step-down procedure (1979) leaves open: `alone`.
+
+    With all m p-values in order, the i-th counts while p_i ≤ (1 − LEVEL) / (m − i), i from 0: the error of all
+    together is at most 5 %. Claims without a p are no part of it.
+    """
+    order = sorted((i for i, claim in enumerate(claims) if claim.p is not None), key=lambda i: claims[i].p or 0.0)
+    passed = [(claims[i].p or 0.0) <= (1 - LEVEL) / (len(order) - rank) for rank, i in enumerate(order)]
+    open_ = {i for rank, i in enumerate(order) if not all(passed[: rank + 1])}
+    return [replace(claim, alone=i in open_ and claim.holds is not None) for i, claim in enumerate(claims)]
+
+
+def sound(claim: Claim, first: Runs, second: Runs, lead: float) -> Claim:
+    """Leave open whether a group is above another where some of its seeds collapsed; count those of both.
+
+    lead: above 0 where `first` is the one that would be above; 0: neither may have collapsed.
+    """
+    fallen = [sum(fell(group)) for group in (first, second)]
+    if not any(fallen):
+        return claim
+    told = " against ".join(
+        f"{count} of {len(group)}" for count, group in zip(fallen, (first, second), strict=True) if len(group)
+    )
+    above_fell = fallen[lead < 0] if lead else any(fallen)
+    found = replace(claim, evidence=f"{claim.evidence}; collapsed: {told} seeds")
+    return replace(found, holds=None, p=1.0) if above_fell and claim.holds is not None else found
+
+
 def counted(found: Interval) -> str:
-    """A share of seeds as it is printed: 2 of 5 seeds, 40.0 [11.8, 76.9] %."""
+    """A share of seeds as it is printed: 2 of 5 seeds, 40.0 [5.3, 85.3] %."""
     return f"{round(found.value * found.seeds)} of {found.seeds} seeds, {found.percent()} %"
 
 
 def above(text: str, found: Interval | None, limit: float = 0.0) -> Claim:
-    """Shown where the whole interval lies above the limit, not shown where it lies below, else undecided."""
+    """Shown where the whole interval lies above the limit, not shown where it lies below, else undecided.
+
+    Fewer than three seeds decide nothing; a difference of exactly 0 is equal.
+    """
     if found is None:
         return Claim(text, None, "no runs")
+    evidence = found.percent(sign=True)
+    if found.seeds < FEWEST_SEEDS:
+        return Claim(text, None, f"{evidence}; fewer than {FEWEST_SEEDS} seeds", 1.0)
+    if limit == found.value == found.error == 0:
+        return Claim(text, None, evidence, equal=True)
     holds = True if found.low > limit else False if found.high < limit else None
-    return Claim(text, holds, found.percent(sign=True))
+    return Claim(text, holds, evidence, found.p_value(limit))
 
 
 def below(text: str, found: Interval | None, limit: float = 0.0) -> Claim:
@@ -81,7 +128,7 @@ def below(text: str, found: Interval | None, limit: float = 0.0) -> Claim:
 
 
 def contrary(text: str, claim: Claim) -> Claim:
-    return Claim(text, None if claim.holds is None else not claim.holds, claim.evidence)
+    return replace(claim, text=text, holds=None if claim.holds is None else not claim.holds)
 
 
 def between(text: str, found: Iterable[tuple[str, Interval | None]], most: float) -> Claim:
@@ -89,9 +136,14 @@ def between(text: str, found: Iterable[tuple[str, Interval | None]], most: float
     known = [(label, one) for label, one in found if one is not None]
     if not known:
         return Claim(text, None, "no runs")
+    evidence = "; ".join(f"{label}: {one.percent(sign=True)}" for label, one in known)
+    if min(one.seeds for _, one in known) < FEWEST_SEEDS:
+        return Claim(text, None, f"{evidence}; fewer than {FEWEST_SEEDS} seeds", 1.0)
+    ends = [max(one.p_value(-most), one.p_value(most)) for _, one in known]  # two one-sided tests each
+    beyond = [min(one.p_value(-most), one.p_value(most)) for _, one in known if abs(one.value) > most]
     outside = any(one.low > most or one.high < -most for _, one in known)
     holds = False if outside else True if all(-most < one.low and one.high < most for _, one in known) else None
-    return Claim(text, holds, "; ".join(f"{label}: {one.percent(sign=True)}" for label, one in known))
+    return Claim(text, holds, evidence, min(1.0, len(known) * min(beyond)) if outside else max(ends) if holds else 1.0)
 
 
 def within(text: str, found: Interval | None, most: float) -> Claim:
@@ -102,16 +154,15 @@ def by_seeds(
     text: str, values: Sequence[float], shown: str, rule: Callable[..., Claim] = above, limit: float = 0.0
 ) -> Claim:
     """Decide by the interval over seeds of a number of each; shown: the evidence."""
-    return Claim(text, rule(text, over_seeds(values), limit).holds, shown if len(values) else "no runs")
+    return replace(rule(text, over_seeds(values), limit), evidence=shown if len(values) else "no runs")
 
 
 def verdict(claims: Sequence[Claim]) -> str:
-    """shown: all claims are; partly: some are; else undecided where any claim is, and not shown where none is."""
+    """shown: all claims are; partly: some are, or alone; else undecided where any is, and not shown where none is."""
     if not claims:
         return "nothing to decide"
-    shown = sum(claim.holds is True for claim in claims)
-    if shown:
-        return "shown" if shown == len(claims) else "partly"
+    if any(claim.holds for claim in claims):
+        return "shown" if all(claim.word == "shown" for claim in claims) else "partly"
     return "undecided" if any(claim.holds is None for claim in claims) else "not shown"
 
 
@@ -139,9 +190,12 @@ def row(
     rule: Callable[[str, Interval | None, float], Claim] = above,
 ) -> Claim:
     """Decide that a group of runs ends above a reference (None: the base) in a metric, by more than a limit."""
-    ours = pick(runs, group)
-    found = gain(ours, metric) if reference is None else difference(pick(runs, reference), ours, metric)
-    return rule(text, found, limit)
+    ours, others = pick(runs, group), Runs([]) if reference is None else pick(runs, reference)
+    found = gain(ours, metric) if reference is None else difference(others, ours, metric)
+    claim = rule(text, found, limit)
+    if found is None or metric == "invalid":
+        return claim
+    return sound(claim, ours, others, 0.0 if rule is within else found.value - limit)
 
 
 def judged(*rows: Decides) -> Judge:
@@ -152,6 +206,12 @@ def judged(*rows: Decides) -> Judge:
         return [claim for each in found for claim in ([each] if isinstance(each, Claim) else each)]
 
     return judge
+
+
+def versus(text: str, first: Runs, second: Runs) -> Claim:
+    """That the second group ends above the first."""
+    found = difference(first, second)
+    return above(text, found) if found is None else sound(above(text, found), second, first, found.value)
 
 
 def each(name: str, split: Split, *rows: Decides) -> Judge:
@@ -174,7 +234,7 @@ def others(text: str, split: Split, ours: str, *, ahead: bool = False) -> Judge:
         groups = split(runs)
         own = groups.get(ours, Runs([]))
         pairs = {key: (group, own) if ahead else (own, group) for key, group in groups.items() if key != ours}
-        return [above(text.replace("{}", name_of(key)), difference(*pair)) for key, pair in pairs.items()]
+        return [versus(text.replace("{}", name_of(key)), *pair) for key, pair in pairs.items()]
 
     return judge
 

@@ -9,12 +9,13 @@ from typing import Any
 from reproduce import records
 from reproduce.figure import Claim, Extra, Figure, counted, verdict
 from reproduce.groups import group_by, grouping, name_of
-from reproduce.selection import Runs, collapsed
-from topr_exp.evaluation.intervals import crossed_interval
+from reproduce.selection import Runs, collapsed, fell, mean_of
+from topr_exp.report.standing import against_best
 from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import write_text
 
 BASE_BY = ("data_sets", "lengths", "top_ks")  # groupings that decide what the base scores
+WORDS = ("shown", "shown alone", "not shown", "not shown alone", "equal", "undecided")
 ENVIRONMENT = ("python", "platform", "processor", "cores", "device")
 
 
@@ -25,7 +26,7 @@ def write_page(figures: Sequence[Figure], out: Path) -> Path:
         stored = records.read(out / f"{figure.name}.json")
         found = records.runs_of(stored)
         environments += [each for each in stored["environments"] if each not in environments]
-        judged = {model: figure.judge(group, stored["extra"]) for model, group in found.split("model.name").items()}
+        judged = figure.decide(found, stored["extra"])
         words += [claim.word for claims in judged.values() for claim in claims]
         link = "".join(ch for ch in figure.title.lower() if ch.isalnum() or ch in " -_").replace(" ", "-")  # GitHub's
         told = ", ".join(f"{model}: {verdict(claims)}" for model, claims in judged.items())
@@ -33,7 +34,7 @@ def write_page(figures: Sequence[Figure], out: Path) -> Path:
         sections.append(section(figure, found, judged, stored["extra"]))
     head = Path(__file__).with_name("head.md").read_text(encoding="utf-8")
     table = ["| | verdict |", "|---|---|", *rows]
-    counts = ", ".join(f"{words.count(word)} {word}" for word in ("shown", "not shown", "undecided"))
+    counts = ", ".join(f"{words.count(word)} {word}" for word in WORDS)
     text = "\n".join([head, *origin(environments), "", *table, "", f"{len(words)} claims: {counts}.", "", *sections])
     path = out / "README.md"
     write_text(path, text.rstrip("\n") + "\n")
@@ -73,9 +74,22 @@ def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]], extr
             lines += [*figure.own_table(group, extra), ""]
         seeds = " ".join(str(seed) for seed in sorted({*group.seeds}))
         lines += ["<details>", f"<summary>{model}: the numbers ({plural(len(group), 'run')}, seeds {seeds})</summary>"]
-        lines += ["", *numbers(figure, group), "", "</details>", ""]
+        lines += ["", *numbers(figure, group), "", *highest(figure, group), "", "</details>", ""]
     sweeps = ", ".join(f"`python -m topr_exp experiment={each}`" for each in figure.experiments)
     return "\n".join([*lines, f"{command}; the same runs as a sweep: {sweeps}", ""])
+
+
+def highest(figure: Figure, runs: Runs) -> list[str]:
+    """Say of the table's groups on each test which has the highest mean, and what is sure of it."""
+    asked = [split for split in map(grouping, BASE_BY) if len(split(runs)) > 1]
+    lines = []
+    for members in group_by(runs, *asked).values():
+        groups = {name_of(label): group for label, group in group_by(members, *figure.levels).items() if len(group)}
+        if len(groups) > 1:
+            best = max(groups, key=lambda label: mean_of(groups[label]))
+            told = against_best(groups, best, {label: fell(group) for label, group in groups.items()})
+            lines.append(f"- {best} has the highest mean of {len(groups)}. {told}")
+    return lines
 
 
 def numbers(figure: Figure, runs: Runs) -> list[str]:
@@ -88,7 +102,7 @@ def numbers(figure: Figure, runs: Runs) -> list[str]:
     rows: dict[str, tuple[Runs, str]] = {label: (Runs(group[:1]), "base") for label, group in bases.items()}
     rows |= {label: (group, "final") for label, group in group_by(runs, *figure.levels).items() if len(group)}
     for label, (group, part) in rows.items():
-        cells = [crossed_interval(group.values(name, part)).percent() for name in figure.names]
+        cells = [group.interval(name, part).percent() for name in figure.names]
         each = " ".join(f"{100 * value:.1f}" for value in group.each("pass@1", part)) if part == "final" else ""
         fallen = collapsed(group)
         if part == "final" and len(group) > 1 and fallen is not None and fallen.value > 0:

@@ -1,14 +1,13 @@
-"""Runs by their settings and as a choice names them, seeds that collapsed, and Wilson's interval of their share."""
+"""Runs by their settings and as a choice names them, and seeds that collapsed."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
-from topr_exp.evaluation.intervals import Interval, t_interval
+from topr_exp.evaluation.intervals import Interval, clopper_pearson, t_interval
 from topr_exp.report import results
 
 
@@ -57,18 +56,13 @@ def over_seeds(values: Sequence[float]) -> Interval | None:
     return t_interval(values) if len(values) > 1 else None
 
 
+def fell(runs: Runs) -> list[bool]:
+    """Of each seed: did it collapse, its final pass@1 below half of the base's?"""
+    if not len(runs):
+        return []
+    return [final < base / 2 for final, base in zip(runs.each(), runs.each(part="base"), strict=True)]
+
+
 def collapsed(runs: Runs) -> Interval | None:
-    """The share of seeds whose final pass@1 is below half of the base's; None without runs."""
-    pairs = zip(runs.each(), runs.each(part="base"), strict=True) if len(runs) else ()
-    return wilson_interval(sum(final < base / 2 for final, base in pairs), len(runs)) if len(runs) else None
-
-
-def wilson_interval(count: int, total: int) -> Interval:
-    """The share p = count / total of independent cases, with Wilson's score interval (1927).
-
-    (p + z²/2n ± z sqrt(p (1 - p) / n + z²/4n²)) / (1 + z²/n), z = 1.96: it has a width where none or all are counted.
-    """
-    share, z2 = count / total, 1.96**2
-    middle, scale = share + z2 / (2 * total), 1 + z2 / total
-    half = math.sqrt(z2 * (share * (1 - share) / total + z2 / (4 * total**2)))
-    return Interval(share, max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale), total)
+    """The share of seeds that collapsed; None without runs."""
+    return clopper_pearson(sum(fell(runs)), len(runs)) if len(runs) else None

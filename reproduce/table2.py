@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,7 @@ def balanced_claim(noted: Sequence[Noted]) -> Claim:
     found = over_seeds([b - a for a, b in zip(before, after, strict=True)])
     claim = above("and in balanced accuracy (the mean over correct and over incorrect solutions)", found)
     shown = " to ".join(" ".join(f"{100 * value:.1f}" for value in values) for values in (before, after))
-    return Claim(claim.text, claim.holds, f"{claim.evidence}; {shown}")
+    return replace(claim, evidence=f"{claim.evidence}; {shown}")
 
 
 def balanced(tally: Mapping[str, Sequence[float]]) -> float:

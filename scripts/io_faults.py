@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import contextlib
 import errno
+import gc
 import hashlib
 import io
 import json
@@ -33,7 +35,7 @@ VOLATILE = {"seconds", "time", "began", "attempt", "command", "counts", "tokens"
 SETTINGS = (
     "experiment=smoke", "cluster.threads=1", "data.train_problems=4", "data.test_problems=2", "data.n=4",
     "data.eval_n=2", "sampler.prompts_per_shard=2", "optim.batch_size=8", "checkpoint.every_seconds=0",
-    "evaluation.every=2", "iterations=2",
+    "evaluation.every=2", "iterations=2", "sampler.max_new_tokens=16",
 )  # fmt: skip
 Point = tuple[str, int, str]  # a kind of call, which one of them, and the fault
 
@@ -158,8 +160,10 @@ def spread(counts: Counter[str], number: int) -> list[Point]:
 
 def faults_found(root: Path, number: int) -> Iterator[tuple[Point, str | None]]:
     """Each point with what is wrong after it, None for nothing."""
-    import topr_exp.pipeline  # noqa: F401  warm: children share it
-
+    with contextlib.redirect_stdout(io.StringIO()):
+        command(root / "warm" / "out")  # children share what it loaded
+    gc.collect()
+    gc.freeze()
     status, counts, said = run_forked(root / "whole" / "out")
     assert status == 0, said
     whole = contents(root / "whole" / "out")

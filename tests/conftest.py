@@ -1,7 +1,5 @@
 """What many tests use: a small random model, a policy around it, and runs with few problems."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import tempfile
@@ -13,7 +11,7 @@ import hypothesis
 import pytest
 
 # The same cases every time: chance must not decide whether a change passes. New ones:
-# python -m pytest --hypothesis-profile=default tests/grading/test_fuzz.py
+# python -m pytest --hypothesis-profile=default tests/grading/test_equivalence.py
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.load_profile("same")
 
@@ -65,6 +63,23 @@ def make_model(vocabulary: int, seed: int = 0, **changes: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**(settings | changes))).eval()
 
 
+def make_rollouts(problem: Any, prompts: Any, name: str = "", bounds: list[int] | None = None, **columns: Any) -> Any:
+    """Completions of these problems, by row, with these columns; `finish` is "stop" where it is not given."""
+    import numpy as np
+    import pyarrow as pa
+
+    from topr_exp.sampling.rollouts import Rollouts
+
+    kinds = {"tokens": pa.list_(pa.int32()), "text": pa.string(), "finish": pa.string()}
+    rows = np.asarray(problem)
+    sample = [int((rows[:i] == rows[i]).sum()) for i in range(len(rows))]
+    table = {"problem": pa.array(rows, pa.int32()), "sample": pa.array(sample, pa.int16())}
+    given = {"finish": ["stop"] * len(rows)} | columns
+    table |= {each: pa.array(values, kinds[each]) for each, values in given.items()}
+    ids = [np.array(prompt, np.int32) for prompt in prompts]
+    return Rollouts(name, pa.table(table), ids, bounds or [0, len(rows)], 0)
+
+
 @pytest.fixture
 def make_policy() -> Any:
     """A function that wraps a copy of a model as a policy."""
@@ -92,6 +107,22 @@ def config_of(*arguments: str) -> Any:
 
     (job,) = plan(parse_arguments(list(arguments))).jobs
     return job.config
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The settings and the summary of a finished run of `overrides`, to read only."""
+    from topr_exp.pipeline import run
+
+    config = config_of(*overrides(tmp_path_factory.mktemp("smoke")))
+    return config, run(config)
+
+
+def refused(pattern: str, error: type[Exception] | None = None) -> Any:
+    """As `pytest.raises`, of a single line; TOPRError where no other is named."""
+    from topr_exp.types import TOPRError
+
+    return pytest.raises(error or TOPRError, match=rf"\A(?=.*(?:{pattern}))[^\n]*\Z")
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Several processes that are one run, as torchrun would start them, on this machine's CPU."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -11,14 +9,20 @@ from typing import Any
 
 from topr_exp.sweeps.processes import rendezvous
 
+# A server that has the imports done and forks: processes start in milliseconds, and pytest's own is not forked.
+PROCESSES = multiprocessing.get_context("forkserver")
+STORE = ["pytest", "pandas", "numpy.random", "topr_exp.store"]
+LLAMA = "transformers.models.llama.modeling_llama"
+TRAINING = ["topr_exp.training.trainer", "topr_exp.training.parallel", LLAMA, "peft"]
+PROCESSES.set_forkserver_preload([*STORE, *TRAINING])
+
 
 def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What `function(*arguments)` returns in each of `size` processes, by rank."""
-    context = multiprocessing.get_context("forkserver")
-    pairs = [context.Pipe(duplex=False) for _ in range(size)]
+    pairs = [PROCESSES.Pipe(duplex=False) for _ in range(size)]
     with rendezvous() as place:
         workers = [
-            context.Process(target=work, args=(rank, size, place, theirs, function, arguments), daemon=True)
+            PROCESSES.Process(target=work, args=(rank, size, place, theirs, function, arguments), daemon=True)
             for rank, (_, theirs) in enumerate(pairs)
         ]
         for worker in workers:

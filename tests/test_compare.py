@@ -196,7 +196,9 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, l
     assert main([str(each) for each in arguments]) == 0
     number = r"([-+]?\d+\.\d)"
     found = {}
-    for line in capsys.readouterr().out.splitlines():
+    table, _, said = capsys.readouterr().out.partition("[ ]: 95 % each; ")
+    assert (" has the highest mean of " in said) == (table.count("\n") > 2 and "invalid, %" not in table)
+    for line in table.splitlines():
         values = re.findall(rf"{number} \[{number}, {number}\]", line)
         if values:
             found[line.split("  ")[0]] = [[float(value) for value in each] for each in values]

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_comparison(options: argparse.Namespace) -> int:
-    from topr_exp.report.estimates import headlines, versus
+    from topr_exp.report.estimates import headlines, standing, versus
     from topr_exp.report.groups import group_runs, tell
     from topr_exp.report.runs import find_runs
     from topr_exp.sweeps.status import aligned
@@ -55,7 +55,9 @@ def print_comparison(options: argparse.Namespace) -> int:
     head = options.against or next(iter(keys))
     rows = versus(comparison.groups, references(keys, options.against), head, name)
     print("\n".join(aligned([[*rows[0]], *([*row.values()] for row in rows)])))
-    print("[ ]: 95 %; differences are paired by seed and test problem")
+    print("[ ]: 95 % each; differences are paired by seed and test problem")
+    if name != "invalid" and len(comparison.groups) > 1:
+        print(standing(comparison.groups, name))
     if comparison.confounded:
         print(f"also differs: {comparison.confounded}")
     return 0

@@ -4,105 +4,72 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
 from tests.algorithms.tabular_policies import random_case
+from tests.conftest import ROOT, config_of
+from tests.extending import LOSS, REWARD, SOURCE, commands, project
+from topr_exp.__main__ import answer
 from topr_exp.algorithms.base import NEEDS, Loss
+from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.load import build_section
-
-ROOT = Path(__file__).parents[2]
-DOC = (ROOT / "docs" / "extending.md").read_text().partition("\n# A source of problems\n")[0]
+from topr_exp.types import ConfigError
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """The two files of the document, and nothing else."""
-    for name, language in (("soft_topr.py", "python"), ("conf/algo/soft_topr.yaml", "yaml")):
-        match = re.search(rf"`{re.escape(name)}`:\n\n```{language}\n(.*?)```", DOC, re.DOTALL)
-        assert match, name
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(match[1])
-    monkeypatch.syspath_prepend(tmp_path)
-    yield tmp_path
-    sys.modules.pop("soft_topr", None)
+@pytest.mark.parametrize(
+    ("part", "runs", "name"),
+    [(LOSS, [1, 1, 6], "soft-topr"), (SOURCE, [1, 1, 4], "_coins_"), (REWARD, [1, 1], "_reward-graded_")],
+    ids=["a loss", "a source", "a reward"],
+)
+def test_the_commands_find_it(tmp_path, capsys, part, runs, name):
+    with project(tmp_path, part):
+        for words, count in zip(commands(part), runs, strict=True):
+            assert answer(parse_arguments([*dict.fromkeys([*words, "dry_run=true"])])) == 0
+            *listed, last = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
+            assert last.endswith("nothing started")
+            assert (len(listed), name in listed[-1]) == (count, True)
 
 
-def command(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "topr_exp", *arguments],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
-
-
-def test_the_commands_find_it(project):
-    lines = [line for line in DOC.splitlines() if line.startswith("python -m topr_exp")]
-    assert len(lines) == 3
-    for line in lines:
-        done = command(project, *line.split()[3:], "dry_run=true")
-        assert done.returncode == 0, done.stderr
-        *runs, count = done.stdout.rpartition("\n\n")[2].splitlines()
-        assert count.endswith("nothing started")
-        assert len(runs) == (6 if "seed=0,1,2" in line else 1)
-        assert "soft-topr" in runs[-1]
-
-
-def test_a_value_out_of_range_is_refused_as_printed(project):
-    done = command(project, "--config-dir", "conf", "algo=soft_topr", "algo.ceiling=0.5", "dry_run=true")
-    assert done.returncode == 2
-    message = done.stderr.strip().removeprefix("error: ")
-    assert message in DOC
+def test_a_value_out_of_range_is_refused_as_printed(tmp_path):
+    for part, words in ((LOSS, ["algo=soft_topr", "algo.ceiling=0.5"]), (SOURCE, ["data=coins", "data.largest=5"])):
+        with project(tmp_path, part), pytest.raises(ConfigError) as refused:
+            config_of("--config-dir", "conf", *words)
+        assert str(refused.value) in part
 
 
 def test_the_table_of_needs_is_complete():
-    assert set(re.findall(r"^\| `(\w+)` \|", DOC, re.MULTILINE)) - {"needs"} == NEEDS.keys()
+    assert set(re.findall(r"^\| `(\w+)` \|", LOSS, re.MULTILINE)) - {"needs"} == NEEDS.keys()
 
 
-def test_the_packages_checks_hold_for_the_printed_loss(project):
-    (line,) = [line for line in DOC.splitlines() if line.startswith("TOPR_LOSS=")]
+def test_the_packages_checks_hold_for_the_printed_loss(tmp_path):
+    (line,) = [line for line in LOSS.splitlines() if line.startswith("TOPR_LOSS=")]
     variable, python, *arguments = line.replace("../topr-exp", str(ROOT)).split()
     assert python == "python"
-    done = subprocess.run(
-        [sys.executable, *arguments, "-p", "no:cacheprovider"],
-        cwd=project,
-        env={**os.environ, **dict([variable.split("=")])},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
+    command = [sys.executable, *arguments, "-p", "no:cacheprovider"]
+    environment = {**os.environ, **dict([variable.split("=")])}
+    with project(tmp_path, LOSS):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout
     assert int(re.search(r"(\d+) passed", done.stdout)[1]) > 20
 
 
 @pytest.mark.parametrize("by_token", [False, True])
-def test_gradient_of_the_printed_losses(project, by_token):
+def test_gradient_of_the_printed_losses(tmp_path, by_token):
     """Of the example, and of that with the printed method for a weight of each token in the place of its own."""
-    if by_token:
-        path = project / "soft_topr.py"
-        (method,) = re.findall(r"```python\n(    def __call__.*?)```", DOC, re.DOTALL)
-        before = path.read_text().partition("    def __call__")[0]
-        path.write_text(before.replace("log_ratio, reduce", "lengths, masked, token_log_ratio, reduce") + method)
-    loss = build_section("algo", OmegaConf.to_container(OmegaConf.load(project / "conf/algo/soft_topr.yaml")))
+    with project(tmp_path, LOSS):
+        if by_token:
+            (method,) = re.findall(r"```python\n(    def __call__.*?)```", LOSS, re.DOTALL)
+            path = tmp_path / "soft_topr.py"
+            before = path.read_text().partition("    def __call__")[0]
+            path.write_text(before.replace("log_ratio, reduce", "lengths, masked, token_log_ratio, reduce") + method)
+        loss = build_section("algo", OmegaConf.to_container(OmegaConf.load("conf/algo/soft_topr.yaml")))
+        case = random_case(0, baseline=0.2)
+        gradient = case.gradient(loss)
     assert isinstance(loss, Loss)
-    case = random_case(0, baseline=0.2)
     r = np.exp(case.delta_t if by_token else case.delta[:, None])
     w = np.where(case.positive[:, None], 1.0, 2 * r / (1 + r))
     expected = -((case.R / case.length)[:, None] * (w[:, :, None] * case.score_t).sum(1)).mean(0)
-    np.testing.assert_allclose(case.gradient(loss), expected, atol=1e-10)
-
-
-def test_a_whole_run_with_the_printed_loss(project):
-    done = command(project, "--config-dir", "conf", "algo=soft_topr", "experiment=smoke", "output_dir=out")
-    assert done.returncode == 0, done.stderr
-    (folder,) = (project / "out" / "runs").iterdir()
-    assert folder.name.startswith("soft-topr_")
-    assert (folder / "DONE").exists()
+    np.testing.assert_allclose(gradient, expected, atol=1e-10)

@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.composition.conftest import compose
 from topr_exp.composition.candidates import Candidates, group_statistics, random_generator, repeated
 from topr_exp.composition.selection import select_examples, select_groups
 from topr_exp.composition.training_set import sample_distinct, select_pairs
+from topr_exp.config.groups import ComposeConfig, ComposeName
 from topr_exp.types import TOPRError
 
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])  # unequal groups
 PATTERNS = [np.array(bits) for bits in product([False, True], repeat=len(PROBLEM))]
+
+
+def compose(name="uniform", **changes):
+    """The settings of `compose=name`, with 16 pairs a problem unless they are changed."""
+    return ComposeConfig(name=ComposeName[name], **{"pairs_per_problem": 16, **changes})
 
 
 def nearly_equal(counts, total):
@@ -89,7 +94,7 @@ def test_anna_karenina_exhaustively(n):
 
 
 @pytest.mark.parametrize(
-    ("config", "size", "sets"),
+    ("config", "size", "count"),
     [
         (compose(n_examples=2), 2, 10),
         (compose("positives", n_examples=2), 2, 3),
@@ -97,12 +102,11 @@ def test_anna_karenina_exhaustively(n):
         (compose("anna_karenina", n_examples=3), 3, 2),  # two firsts and one of two negatives
     ],
 )
-def test_every_set_is_equally_likely_over_seeds(config, size, sets):
+def test_every_set_is_equally_likely_over_seeds(config, size, count):
     candidates = Candidates(np.array([0, 0, 0, 1, 1]), np.array([True, True, False, False, True]))
-    drawn = Counter(
-        tuple(select_examples(candidates, config, seed, 0).examples.ravel().tolist()) for seed in range(1500)
-    )
-    assert len(drawn) == sets
+    sets = [select_examples(candidates, config, seed, 0).examples.ravel() for seed in range(1500)]
+    drawn = Counter(tuple(rows.tolist()) for rows in sets)
+    assert len(drawn) == count
     assert all(len(rows) == size for rows in drawn)
     assert nearly_equal(drawn.values(), 1500)
 
@@ -159,16 +163,10 @@ SOLVED = Candidates(
 )
 
 
-@pytest.mark.parametrize(
-    ("rate", "problems"),
-    [
-        ((0.25, 0.75), [1, 2]),
-        ((0.0, 0.25), [0, 1]),
-        ((0.26, 1.0), [2, 3]),
-        ((0.75, 0.75), [2]),
-        ((0.0, 1.0), [0, 1, 2, 3]),
-    ],
-)
+RATES = {(0.25, 0.75): [1, 2], (0.0, 0.25): [0, 1], (0.26, 1.0): [2, 3], (0.75, 0.75): [2], (0.0, 1.0): [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize(("rate", "problems"), RATES.items())
 def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems):
     config = compose(pass_rate=list(rate))
     for select in (select_examples, select_groups):
@@ -228,14 +226,9 @@ MIXED_UP = np.array([0, 1, 0, 1, 2, 0, 1])
 @pytest.mark.parametrize("n", [None, 1, 3, 100])
 def test_pairs_exhaustively(most, n):
     for positive in PATTERNS:
-        possible = [
-            {
-                (int(i), int(j))
-                for i in np.flatnonzero((q == MIXED_UP) & positive)
-                for j in np.flatnonzero((q == MIXED_UP) & ~positive)
-            }
-            for q in range(3)
-        ]
+        right, wrong = np.flatnonzero(positive), np.flatnonzero(~positive)
+        pairs = [(int(i), int(j)) for i in right for j in wrong if MIXED_UP[i] == MIXED_UP[j]]
+        possible = [{(i, j) for i, j in pairs if MIXED_UP[i] == q} for q in range(3)]
         available = sum(min(most, len(pairs)) for pairs in possible)
         candidates, config = Candidates(MIXED_UP, positive), compose(n_examples=n, pairs_per_problem=most)
         if not available:
@@ -243,9 +236,9 @@ def test_pairs_exhaustively(most, n):
                 select_pairs(candidates, config, 0, 0)
             continue
         found = select_pairs(candidates, config, 0, 0)
-        pairs = list(zip(*found.examples.T.tolist(), strict=True))
-        assert len(pairs) == len(set(pairs)) == min(n or 99, available) == found.description.n_train
-        assert set(pairs) <= set().union(*possible)
+        taken = list(zip(*found.examples.T.tolist(), strict=True))
+        assert len(taken) == len(set(taken)) == min(n or 99, available) == found.description.n_train
+        assert set(taken) <= set().union(*possible)
         assert all(count <= most for count in Counter(MIXED_UP[found.examples[:, 0]].tolist()).values())
         assert found.description.available == available
         assert found.description.positive_share == 0.5

@@ -1,7 +1,5 @@
 """Prompts: templates, worked examples, chat form, stop strings, and what is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path
@@ -56,21 +54,17 @@ def test_own_examples_end_as_their_format_asks() -> None:
         assert text.endswith(f"So the final answer is {gold}.")
 
 
-def test_more_examples_than_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"data\.shots=9: the gsm8k examples hold 8"):
-        build_prompter(settings("gsm8k", shots=9))
-
-
 def test_examples_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "shots.jsonl"
     path.write_text('{"question": "A\\u2028?", "solution": "B."}\n\n{"question": "C?", "solution": "D."}\n')
     prompter = build_prompter(settings("gsm8k", shots=2, fewshot_file=str(path)))
-    assert (
-        prompter.render("E?") == "Question: A\u2028?\nAnswer: B.\n\nQuestion: C?\nAnswer: D.\n\nQuestion: E?\nAnswer:"
-    )
+    shown = "Question: A\u2028?\nAnswer: B.\n\nQuestion: C?\nAnswer: D.\n\nQuestion: E?\nAnswer:"
+    assert prompter.render("E?") == shown
     path.write_text('{"question": "A?"}\n')
     with pytest.raises(TOPRError, match=r"shots\.jsonl:1: expected the texts question and solution"):
         build_prompter(settings("gsm8k", shots=1, fewshot_file=str(path)))
+    with pytest.raises(ConfigError, match=r"data\.shots=9: the gsm8k examples hold 8"):
+        build_prompter(settings("gsm8k", shots=9))
     with pytest.raises(TOPRError, match="no such file"):
         build_prompter(settings("gsm8k", shots=1, fewshot_file=str(tmp_path / "none.jsonl")))
 
@@ -93,13 +87,7 @@ def test_chat_prompts_are_turns() -> None:
         prompter.render("Q", SimpleNamespace(chat_template=None))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"source": "embedded"}, "train_problems must be a number"),
-        ({"source": ""}, "source must be"),
-    ],
-)
-def test_settings_that_do_not_go_together(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        settings("gsm8k", **changes)
+def test_settings_that_do_not_go_together() -> None:
+    for source, message in (("embedded", "train_problems must be a number"), ("", "source must be")):
+        with pytest.raises(ValueError, match=message):
+            settings("gsm8k", source=source)

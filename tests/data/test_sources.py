@@ -1,18 +1,17 @@
 """Problems from folders, the hub and the user's files: what is read, what is left out and counted, and each mistake."""
 
-from __future__ import annotations
-
 import codecs
 import dataclasses
 import json
 import math
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, SHARED_DATA, config_of, overrides
+from tests.conftest import ROOT, SHARED_DATA, config_of, overrides, refused
 from topr_exp.data.benchmarks import ORIGINS, gsm8k_gold, math_gold
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
@@ -123,9 +122,8 @@ def test_a_few_problems_without_answer_are_skipped_and_many_are_an_error(gsm8k: 
 def test_a_malformed_line_is_named(gsm8k: Path, line: bytes, message: str) -> None:
     good = json.dumps(gsm8k_rows(1)[0]).encode()
     (gsm8k / "train.jsonl").write_bytes(good + b"\n\n" + line + b"\n")
-    with pytest.raises(TOPRError, match=message) as error:
+    with refused(message):
         benchmark("gsm8k", gsm8k)
-    assert "\n" not in str(error.value)
 
 
 def test_missing_folders_and_files(tmp_path: Path) -> None:
@@ -143,9 +141,7 @@ def test_missing_folders_and_files(tmp_path: Path) -> None:
         benchmark("gsm8k", tmp_path)
 
 
-def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a_folder(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a_folder(monkeypatch):
     import datasets
 
     asked = []
@@ -164,27 +160,19 @@ def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a
     }  # fmt: skip
     assert {revision for *_, revision in asked} <= {origin.revision for origin in ORIGINS.values()}
     assert all(len(origin.revision) == 40 for origin in ORIGINS.values())
-    with pytest.raises(TOPRError, match=r"openai/gsm8k can't be read .*no route.*data\.source=FOLDER") as error:
+    with refused(r"openai/gsm8k can't be read .*no route.*data\.source=FOLDER"):
         benchmark("gsm8k", "hub")
-    assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("solution", "gold"),
-    [("#### 5", "5"), ("x #### 1 #### -1,234.50 ", "-1234.50"), ("#### $12", "12"), ("5", None), ("#### five", None),
-     ("#### ٣", None), ("####", None)],
-)  # fmt: skip
-def test_gsm8k_golds(solution: str, gold: str | None) -> None:
-    assert gsm8k_gold(solution) == gold
+GSM8K = {"#### 5": "5", "x #### 1 #### -1,234.50 ": "-1234.50", "#### $12": "12"}
+MATH = {r"$\boxed{1}$ or $\boxed{\frac{1}{\sqrt{2}}}$.": r"\frac{1}{\sqrt{2}}", r"$\fbox{x}$": "x", r"$\boxed 5$": "5"}
 
 
-@pytest.mark.parametrize(
-    ("solution", "gold"),
-    [(r"$\boxed{1}$ or $\boxed{\frac{1}{\sqrt{2}}}$.", r"\frac{1}{\sqrt{2}}"), (r"$\fbox{x}$", "x"),
-     (r"$\boxed 5$", "5"), (r"$\boxed{5$", None), (r"\boxed{}", None), ("no box", None), (r"\boxed", None)],
-)  # fmt: skip
-def test_math_golds(solution: str, gold: str | None) -> None:
-    assert math_gold(solution) == gold
+def test_golds() -> None:
+    for parse, golds in ((gsm8k_gold, GSM8K), (math_gold, MATH)):
+        assert {solution: parse(solution) for solution in golds} == golds
+    assert {gsm8k_gold(solution) for solution in ("5", "#### five", "#### ٣", "####")} == {None}
+    assert {math_gold(solution) for solution in (r"$\boxed{5$", r"\boxed{}", "no box", r"\boxed")} == {None}
 
 
 @needs_real
@@ -277,10 +265,8 @@ def test_mistakes(files: dict[str, Any], settings: str, message: str, tmp_path: 
     for name, lines in files.items():
         write(tmp_path / f"{name}.jsonl", lines)
     more = [f"data.{settings}"] if settings else []
-    with pytest.raises(ConfigError) as caught:
+    with refused(re.escape(message), ConfigError):
         config_of("data=jsonl", f"data.path={tmp_path}", *more, "dry_run=true")
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,13 @@ from topr_exp.evaluation import intervals as module
 from topr_exp.evaluation.draws import CORRECT, ballots, count_votes, majority_score, pass_at_k
 from topr_exp.evaluation.intervals import (
     Interval,
+    below_another,
     bootstrap_intervals,
     bootstrap_means,
+    clopper_pearson,
     crossed_interval,
     standard_error,
+    studentized_range,
     t_95,
     t_half_width,
     t_interval,
@@ -70,20 +73,20 @@ def test_a_single_problem_has_no_uncertainty_to_give():
 def test_students_quantile_is_that_of_the_tables():
     tables = {1: 12.706, 2: 4.303, 15: 2.131, 16: 2.120, 20: 2.086, 30: 2.042, 60: 2.000, 120: 1.980, 1e9: 1.960}
     for freedom, quantile in tables.items():
-        assert -0.001 <= t_95(freedom) - quantile <= 0.004
+        assert t_95(freedom) == pytest.approx(quantile, abs=6e-4)
     assert 4.303 < t_95(1.5) < 12.706
 
 
 def test_the_interval_over_seeds_is_students():
     found = t_interval([0.1, 0.2, 0.6])
-    half = 4.303 * math.sqrt(0.07) / math.sqrt(3)
+    half = 4.302653 * math.sqrt(0.07) / math.sqrt(3)
     assert (found.value, found.low, found.high, found.seeds) == pytest.approx((0.3, 0.3 - half, 0.3 + half, 3))
     assert t_interval([0.99, 0.8, 0.99], share=True).high == 1.0
     share = t_interval([0.1, 0.2, 0.6], share=True)
     assert (share.low, share.high) == (0.0, pytest.approx(0.3 + half))
     assert t_interval([-2.0, 3.0]).high > 1  # of what is no share nothing is cut off
     assert math.isnan(t_interval([0.5]).low)
-    assert t_half_width(np.array([[0.0, 5.0], [2.0, 5.0]])) == pytest.approx([12.706, 0.0])
+    assert t_half_width(np.array([[0.0, 5.0], [2.0, 5.0]])) == pytest.approx([12.7062, 0.0], abs=1e-4)
 
 
 def test_the_interval_over_seeds_and_problems_by_hand():
@@ -97,7 +100,7 @@ def test_the_interval_over_seeds_and_problems_by_hand():
     ms_problem = seeds * sum((each - mean) ** 2 for each in of_problem) / (problems - 1)
     ms_rest = sum((table[s][p] - of_seed[s] - of_problem[p] + mean) ** 2 for s in range(2) for p in range(3)) / 2
     assert max(ms_seed, ms_problem) < ms_rest  # so that only the rest is left, with (2 - 1) (3 - 1) degrees of freedom
-    half = 4.303 * math.sqrt(ms_rest / 6)
+    half = 4.302653 * math.sqrt(ms_rest / 6)
     found = crossed_interval(np.array(table) - 5)
     assert (found.value, found.low, found.high) == pytest.approx((mean - 5, mean - 5 - half, mean - 5 + half))
 
@@ -129,7 +132,7 @@ def test_the_interval_of_one_seed_is_over_problems_and_shares_stay_shares():
     values = 0.5 + 0.3 * rng.normal(size=(8, 50))
     alone = crossed_interval(values[:1])
     assert alone.high - alone.low == pytest.approx(2 * 2.01 * values[0].std(ddof=1) / np.sqrt(50), rel=0.01)
-    assert crossed_interval(np.zeros((3, 9))) == Interval(0.0, 0.0, 0.0, 3)
+    assert crossed_interval(np.zeros((3, 9))) == Interval(0.0, 0.0, 0.0, 3)  # a difference
     rare = crossed_interval((rng.random((2, 30)) < 0.02).astype(float))
     assert rare.low == 0.0
 
@@ -141,3 +144,64 @@ def test_the_interval_of_a_difference_is_that_of_the_opposite_difference_turned_
     one, other = crossed_interval(values), crossed_interval(-values)
     assert (one.value, one.low, one.high) == pytest.approx((-other.value, -other.high, -other.low))
     assert -1 <= one.low < one.value < one.high <= 1
+
+
+def test_a_share_s_interval_is_where_the_binomial_test_just_rejects():
+    for count, total in ((0, 5), (2, 5), (5, 5), (1, 3), (40, 50)):
+        found = clopper_pearson(count, total)
+
+        def at_least(least, share, total=total):
+            return sum(math.comb(total, k) * share**k * (1 - share) ** (total - k) for k in range(least, total + 1))
+
+        assert found.value == count / total
+        assert found.low == 0 if count == 0 else at_least(count, found.low) == pytest.approx(0.025)
+        assert found.high == 1 if count == total else 1 - at_least(count + 1, found.high) == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_counts_of_none_and_of_all_have_a_width_where_they_are_shares(value):
+    """The rule of three: of 0 of 40, about 3.7 / 40 at a two-sided 95 %."""
+    values = np.full((40, 1), value)
+    (alone,) = bootstrap_intervals(values, np.random.default_rng(0), share=True)
+    (clustered,) = bootstrap_intervals(values, np.random.default_rng(0), clusters=np.arange(40) // 4, share=True)
+    several = crossed_interval(np.full((3, 40), value), share=True)
+    for found, cases in ((alone, 40), (clustered, 10), (several, 40)):
+        assert max(abs(value - found.low), abs(value - found.high)) == pytest.approx(1 - 0.025 ** (1 / cases))
+    assert several.over == "3 seeds, problems"
+    (none,) = bootstrap_intervals(0 * values, np.random.default_rng(0))  # a difference of 0
+    assert (none.low, none.high) == (0, 0)
+
+
+def test_p_is_below_5_percent_where_the_interval_leaves_the_limit_out():
+    for found in (t_interval([0.1, 0.2, 0.6]), crossed_interval(np.random.default_rng(5).normal(size=(4, 9)))):
+        for end in (found.low, found.high):
+            assert found.p_value(end) == pytest.approx(0.05)
+        assert found.p_value(found.value) == pytest.approx(1)
+        assert found.p_value(found.low - 0.1) < 0.05 < found.p_value(found.low + 0.01)
+    same = crossed_interval(np.zeros((3, 9)))
+    assert (same.p_value(), same.p_value(0.1)) == (1, 0)
+
+
+def test_two_groups_are_compared_as_by_their_interval():
+    """Of two the studentized range is Student's t; the order of rows and columns is who is below whom."""
+    rng = np.random.default_rng(6)
+    seen = set()
+    for lead in (0.0, 0.3, 0.6, -0.6):
+        values = rng.normal(size=(2, 4, 50)) + np.array([0.0, lead])[:, None, None]
+        found = crossed_interval(values[1] - values[0])
+        below = below_another(values)
+        assert below.tolist() == [[False, found.low > 0], [found.high < 0, False]]
+        seen.add((found.low > 0, found.high < 0))
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(("seeds", "scales"), [(3, (1, 1)), (5, (1, 1)), (3, (1, 3))])
+def test_of_equal_groups_one_is_called_below_another_in_7_percent_at_most(seeds, scales):
+    """Seven groups whose seeds differ the most, and where one spreads three times as far as another."""
+    rng, scale = np.random.default_rng(7), np.linspace(*scales, 7)[:, None, None]
+    values = 0.05 * rng.normal(size=(300, 7, seeds, 1)) + 0.2 * rng.normal(size=(300, 7, seeds, 30))
+    freedoms = np.array([1e6, 60, 20, 10, 6, 4, 3, 2])
+    known = studentized_range(7, freedoms)
+    found = below_another(scale * values, lambda _, freedom: np.interp(1 / freedom, 1 / freedoms, known))
+    assert 0 < found.any((1, 2)).mean() <= 0.085
+    assert below_another(values[0] + 5 * np.arange(7)[:, None, None]).sum() == 21

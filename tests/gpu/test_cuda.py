@@ -1,7 +1,5 @@
 """What the tests elsewhere show on a CPU, on a GPU: run by `make gpu-check` and wherever torch sees one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

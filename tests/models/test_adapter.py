@@ -1,7 +1,5 @@
 """An adapter beside frozen weights: what it changes, what it leaves, and what of it others can load."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -135,9 +135,16 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(
     assert [(row["pass@1, %"], row["runs"]) for row in rows] == [("topr", "3"), ("tis", "3"), ("sft", "3")]
     assert [row["minus topr"] for row in rows] == ["", paired("tis", "topr"), paired("sft", "topr")]
     assert [row[" "] for row in rows] == ["", "3 seeds, problems", "3 seeds, problems"]
-    best = f"topr has the highest mean, {rows[0]['mean']} % pass@1 (3 runs). "
-    told = "Below it, each beyond its own 95 % interval: sft. Not told apart from it: tis."
+    best = f"topr has the highest mean of 3, {rows[0]['mean']} % pass@1 (3 runs). "
+    told = "Below another, at 95 % for all comparisons together: sft. Not told apart from it: tis."
     assert sentence == best + told
+    alone = [run for run in runs if run.config["algo"]["name"] != "tis"]
+    assert ranked(alone)[0].endswith("It is above all others, at 95 % for all comparisons together.")
+    few = [run for run in runs if run.config["seed"] < 2]
+    assert ranked(few)[0].endswith("(2 runs). No winner: fewer than 3 seeds in common.")
+    with monkeypatch.context() as patch:
+        patch.setitem(next(run.summary for run in runs if run.name == "topr1"), "base", {"pass@1": 1.9})
+        assert "No winner: some of its seeds collapsed. Collapsed: topr (1 of 3 seeds)" in ranked(runs)[0]
     assert [row[" "] for row in ranked([run for run in runs if run.config["seed"] == 0])[1]] == ["", *["problems"] * 2]
 
     def gone(run: Run) -> Any:
@@ -146,7 +153,7 @@ def test_the_best_is_named_with_what_is_not_told_apart_from_it(
     for golds, why in ((gone, "gone"), (lambda run: run.config["algo"]["name"], "other test problems")):
         monkeypatch.setattr(module, "gold_answers", golds)
         sentence, rows = ranked(runs)
-        assert sentence == f"{best}Not compared: tis; sft."
+        assert sentence == f"{best}No winner: fewer than 3 seeds in common."
         assert [row["minus topr"] for row in rows] == ["", why, why]
 
 

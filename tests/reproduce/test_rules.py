@@ -8,19 +8,37 @@ from typing import Any
 import pytest
 
 from reproduce.claims import early, last_over_first
-from reproduce.figure import Claim, above, below, between, compared, each, of_model, others, row, verdict
+from reproduce.figure import (
+    Claim,
+    above,
+    below,
+    between,
+    compared,
+    each,
+    holm,
+    of_model,
+    others,
+    row,
+    verdict,
+    within,
+)
 from reproduce.groups import algorithms, grouping
 from reproduce.selection import Runs, pick
 from tests.reproduce.worlds import World, group
 from topr_exp.evaluation.intervals import Interval
 
-NEAR, WIDE, FAR = Interval(0.0, -0.02, 0.02, 3), Interval(0.02, -0.03, 0.07, 3), Interval(0.1, 0.04, 0.2, 3)
+
+def made(value: float, low: float, high: float, seeds: int = 3) -> Interval:
+    return Interval(value, low, high, seeds, error=(high - low) / 4, freedom=60)
+
+
+NEAR, WIDE, FAR = made(0.0, -0.02, 0.02), made(0.02, -0.03, 0.07), made(0.1, 0.04, 0.2)
 
 
 @pytest.mark.parametrize(
     ("found", "limit", "is_above", "is_below"),
     [
-        (FAR, 0.0, True, False), (NEAR, 0.0, None, None), (Interval(-0.1, -0.2, -0.05, 3), 0.0, False, True),
+        (FAR, 0.0, True, False), (NEAR, 0.0, None, None), (made(-0.1, -0.2, -0.05), 0.0, False, True),
         (FAR, 0.04, None, None), (FAR, 0.2, None, None), (FAR, 0.039, True, False), (NEAR, -0.03, True, False),
         (None, 0.0, None, None),
     ],
@@ -29,6 +47,51 @@ def test_an_interval_decides_where_all_of_it_lies_on_one_side(
     found: Interval | None, limit: float, is_above: bool | None, is_below: bool | None
 ) -> None:
     assert (above("", found, limit).holds, below("", found, limit).holds) == (is_above, is_below)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_fewer_than_three_seeds_decide_nothing(seeds: int) -> None:
+    for found in (made(0.1, 0.09, 0.11, seeds), made(-0.1, -0.11, -0.09, seeds)):
+        assert (above("", found).holds, below("", found).holds, above("", found).p) == (None, None, 1.0)
+    assert between("", [("a", made(0.0, -0.01, 0.01, seeds))], 0.03).holds is None
+    assert above("", made(0.1, 0.09, 0.11, seeds)).evidence.endswith("; fewer than 3 seeds")
+
+
+def test_a_difference_of_nothing_is_equal() -> None:
+    """Of the same runs, whatever they scored; that it is within limits is shown all the same."""
+    assert row(RUNS, {}, text="", group="ppo", reference="ppo").word == "equal"
+    assert row(RUNS, {}, text="", group="ppo", reference="ppo", limit=-0.03).word == "shown"
+    assert row(RUNS, {}, text="", group="ppo", reference="ppo", limit=0.03, rule=within).word == "shown"
+
+
+def test_holm_marks_what_is_decided_alone() -> None:
+    """0.01 and 0.016 count among 5, 4; 0.02 does not among 3, and then 0.024 neither; an exact claim is no part."""
+    claims = [Claim("", holds, "", p) for holds, p in
+              ((True, 0.02), (False, 0.01), (None, 0.6), (True, 0.024), (False, 0.0124), (True, None))]  # fmt: skip
+    words = [claim.word for claim in holm(claims)]
+    assert words == ["shown alone", "not shown", "undecided", "shown alone", "not shown", "shown"]
+    assert verdict(holm(claims)) == verdict(holm(claims[:1] * 3)) == "partly"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "word"),
+    [
+        ((70.0, 71.0, 70.0), (50.0, 51.0, 50.0), "shown"), ((70.0, 71.0, 70.0), (5.0, 5.0, 4.0), "shown"),
+        ((50.0, 51.0, 19.0), (5.0, 6.0, 5.0), "undecided"), ((19.0, 18.0, 19.0), (2.0, 1.0, 2.0), "undecided"),
+        ((2.0, 1.0, 2.0), (19.0, 18.0, 19.0), "undecided"), ((2.0, 1.0, 2.0), (50.0, 51.0, 50.0), "not shown"),
+    ],
+)  # fmt: skip
+def test_a_group_with_collapsed_seeds_is_above_none(
+    first: tuple[float, ...], second: tuple[float, ...], word: str
+) -> None:
+    """Half of the base's is 20 %; the seeds that collapsed are counted, whoever they belong to."""
+    base = {"correct": 40.0}
+    runs = World("fig1", "", [group("topr", first, base=base), group("tis", second, base=base)], "").runs()
+    claim = row(runs, {}, text="", group="topr", reference="tis")
+    assert claim.word == word
+    counts = [sum(level < 20 for level in levels) for levels in (first, second)]
+    told = f"; collapsed: {counts[0]} of 3 against {counts[1]} of 3 seeds"
+    assert claim.evidence.endswith(told) is any(counts)
 
 
 @pytest.mark.parametrize(("found", "holds"), [((NEAR, NEAR), True), ((NEAR, WIDE), None), ((WIDE, FAR), False)])

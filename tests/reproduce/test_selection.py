@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 
-from reproduce.selection import Runs, over_seeds, wilson_interval
+from reproduce.selection import Runs, collapsed, fell, over_seeds
 from tests import by_hand
 from tests.reproduce.worlds import group
 
@@ -30,15 +27,11 @@ def test_the_interval_over_seeds() -> None:
     assert over_seeds(values[:1]) is None
 
 
-def test_wilsons_interval() -> None:
-    """Wilson's bounds p are where the score test just rejects: |share - p| = 1.96 sqrt(p (1 - p) / n)."""
-    for count, total in ((0, 5), (2, 5), (5, 5), (1, 3), (40, 50)):
-        found = wilson_interval(count, total)
-        assert found.value == count / total
-        for end in (found.low, found.high):
-            assert abs(found.value - end) == pytest.approx(1.96 * math.sqrt(end * (1 - end) / total), abs=1e-9)
-    rng = np.random.default_rng(8)
-    for share, total in ((0.2, 5), (0.5, 20), (0.1, 50)):
-        counts = rng.binomial(total, share, 4000)
-        held = np.mean([one.low <= share <= one.high for one in (wilson_interval(int(c), total) for c in counts)])
-        assert 0.92 <= held <= 1.0
+def test_a_seed_collapsed_below_half_of_its_base() -> None:
+    """The bases are at 40 %: 19 is below half of that, 21 is not."""
+    runs = Runs(group("topr", (19.0, 21.0, 5.0), base={"correct": 40.0}).records())
+    assert fell(runs) == [True, False, True]
+    found = collapsed(runs)
+    assert found is not None
+    assert (found.value, found.seeds) == (2 / 3, 3)
+    assert collapsed(Runs([])) is None

@@ -19,13 +19,13 @@ YES, NO, OPEN = "shown", "not shown", "undecided"
 APART = (80.0, 20.0, 50.0)  # seeds that decide nothing
 
 
-def five(level: float) -> tuple[float, ...]:
-    """Five seeds about a level: of three, Wilson's interval can't tell most from few."""
-    return (level - 0.4, level, level + 0.4, level + 0.2, level - 0.2)
+def six(level: float) -> tuple[float, ...]:
+    """Six seeds about a level: of five, Clopper and Pearson's interval can't tell most from few."""
+    return (level - 0.4, level, level + 0.4, level + 0.2, level - 0.2, level)
 
 
 def fig1(naive: float, **others: Level) -> list[Group]:
-    return [group("naive", five(naive), seeds=(0, 1, 2, 3, 4)), *(group(algo, level) for algo, level in others.items())]
+    return [group("naive", six(naive), seeds=tuple(range(6))), *(group(algo, level) for algo, level in others.items())]
 
 
 def fig3(**invalid: Level) -> list[Group]:
@@ -235,7 +235,7 @@ WORLDS = [
           YES, {"22 turns: CISPO": NO}, effects={"push": 45}),
     World("staleness_long", "old ones cost TOPR 20, without 1/T 10; 1/T takes 40 tokens", [*stale(60, 40, tokens=110),
           *stale(60, 50, tokens=150, algo__length_normalize=False),
-          *stale(50, 60, algo="ppo", algo__eps_low=0.8)], YES, {"1 update: TOPR, without": OPEN, "1 update: PPO": NO,
+          *stale(50, 60, algo="ppo", algo__eps_low=0.8)], YES, {"1 update: TOPR, without": "equal", "1 update: PPO": NO,
               "PPO, eps_low 0.8: sampling": NO},
           effects={"TOPR: sampling": 20, "without 1/T: sampling": 10}),
     World("length_bias", "80 tokens with 1/T and 120 without", [*tokens("topr", (80, 70, 90), (120, 110, 130)),

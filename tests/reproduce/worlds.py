@@ -32,7 +32,7 @@ def request_for(*figures: Figure, full: bool = False, overrides: tuple[str, ...]
 
 
 PROBLEMS, N = 200, 8
-WOBBLE = (0.0, 1.0, -1.0, 0.5, -0.5)  # points that the seeds of a group lie apart, the same for every group
+WOBBLE = (0.0, 1.0, -1.0, 0.5, -0.5, 0.25)  # points that the seeds of a group lie apart, the same for every group
 Level = float | tuple[float, ...]  # percent, or that of each seed
 Few = tuple[float, int]  # this many percent of the problems have exactly so many correct completions
 

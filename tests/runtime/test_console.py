@@ -1,7 +1,6 @@
-"""Commands whose terminal closes or whose reader leaves, in a folder that strangers fill, and what they print."""
+"""Commands: a terminal that closes, strangers' files in the folder, what is printed, exit statuses."""
 
-from __future__ import annotations
-
+import errno
 import json
 import os
 import pty
@@ -17,9 +16,10 @@ from tests.conftest import ROOT, config_of, overrides
 from tests.run_folders import make_sweep_of_two
 from tests.sweep_tools import SLOW, command, environment, start, steps, wait_for
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import printable
+from topr_exp.runtime.exit_status import exit_status, printable
+from topr_exp.runtime.stop import Interrupted
 from topr_exp.sweeps import __main__ as sweeps
-from topr_exp.types import TOPRError
+from topr_exp.types import ConfigError, TOPRError
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -67,22 +67,14 @@ def grade(completion, gold):
 """
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["topr_exp", "-m", "experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader=own:grade"],
-        ["topr_exp.evaluate", "model=tiny", "data.grader=own:grade", "data.test_problems=4", "data.eval_n=2"],
-        ["topr_exp.report", "sweep", "--out", "report"],
-    ],
-    ids=lambda words: words[0],
-)
-def test_files_of_the_current_folder_take_no_library_s_place(tmp_path: Path, words: list[str]) -> None:
+def test_files_of_the_current_folder_take_no_library_s_place(tmp_path: Path) -> None:
+    """Neither in a command nor in the processes that it starts."""
     (tmp_path / "hydra_plugins").mkdir()
     for name in NAMES:
         (tmp_path / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
-    make_sweep_of_two(tmp_path / "sweep")
     (tmp_path / "own.py").write_text(OWN)
-    command = [sys.executable, "-m", *words]
+    words = ["-m", "experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader=own:grade"]
+    command = [sys.executable, "-m", "topr_exp", *words]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "stranger").exists()
@@ -113,9 +105,65 @@ def test_cancel_leaves_a_process_alone_that_a_claim_only_names(tmp_path: Path) -
     assert f"process {socket.gethostname()}:{other.pid} is left alone" in done.stderr
 
 
-def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cancel_signals_nothing_where_nothing_tells_what_a_process_does(tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "PROC", tmp_path / "none")
     with locks.acquire(tmp_path / "run.claim"), pytest.raises(TOPRError, match="is left alone"):  # type: ignore
         sweeps.terminate(tmp_path / "run.claim")
+
+
+# ---- exit statuses, with one line for an error
+
+
+START = "from topr_exp.runtime.exit_status import exit_status, warn, show_log; import logging; "
+
+
+def opening(number: int) -> OSError:
+    return OSError(number, os.strerror(number), "a/b")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (ConfigError("seed=x: expected a whole number"), 2, "seed=x: expected a whole number"),
+        (TOPRError("disk full"), 1, "disk full"),
+        (Interrupted(signal.SIGTERM), 143, "stopped by SIGTERM; the same command goes on from there"),
+        (KeyboardInterrupt(), 130, ""),
+        (opening(errno.EACCES), 1, "cannot open a/b: permission denied"),
+        (opening(errno.ENAMETOOLONG), 1, "cannot open a/b: file name too long"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_an_error_is_one_line_and_a_status(error, status, line, capsys):
+    def work() -> int:
+        raise error
+
+    assert exit_status(work) == status
+    assert capsys.readouterr() == ("", f"error: {line}\n" if line else "")
+    if isinstance(error, KeyboardInterrupt):
+        assert exit_status(work, resumes=True) == 130
+        assert "interrupted; the same command goes on where this one stopped" in capsys.readouterr().err
+
+
+def test_what_the_work_returns_is_the_status_and_a_bug_keeps_its_traceback() -> None:
+    assert exit_status(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        exit_status(lambda: 1 // 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "ending"),
+    [
+        ('"$0" -c "$1" >&-', "raise SystemExit(exit_status(lambda: print(1) or 3))", (3, "")),  # closed
+        ('"$0" -c "$1" >/dev/full', "raise SystemExit(exit_status(lambda: print('x') or 0))",
+         (1, "error: cannot write: no space left on device\n")),
+        ('"$0" -c "$1" | head -1; exit ${PIPESTATUS[0]}',  # a reader who leaves is no error
+         "raise SystemExit(exit_status(lambda: [print('line') for _ in range(100000)] and 0))", (1, "")),
+        ('"$0" -c "$1"', "show_log(20); logging.info('read \\x1b[2J'); warn('left out: \\x9b')",
+         (0, "read \\x1b[2J\nwarning: left out: \\x9b\n")),
+    ],
+    ids=["closed", "full", "left", "escaped"],
+)  # fmt: skip
+def test_what_a_command_prints(command: str, code: str, ending: tuple[int, str]) -> None:
+    words = ["bash", "-c", command, sys.executable, START + code]
+    done = subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == ending

@@ -1,7 +1,5 @@
 """Files that reach the disk."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

@@ -1,19 +1,18 @@
-"""What a bare GPU machine lacks is one line each, before any weights are loaded."""
-
-from __future__ import annotations
+"""A GPU machine: what a bare one lacks is one line each, before any weights are loaded; which GPU a process takes."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from tests.conftest import config_of
+from tests.conftest import config_of, refused
 from topr_exp.runs.preflight import check_machine
-from topr_exp.runtime import gpu_machine
+from topr_exp.runtime import distributed, gpu_machine
 from topr_exp.runtime.distributed import check_device
 from topr_exp.runtime.gpu_machine import check_gpu_machine, examine, old_driver
-from topr_exp.types import ConfigError
+from topr_exp.sampling.engine import DISTRIBUTED
+from topr_exp.types import ConfigError, TOPRError
 
 
 @pytest.fixture
@@ -47,29 +46,24 @@ def test_a_machine_that_has_all(machine: Path) -> None:
     check_gpu_machine(str(machine / "python"))
 
 
+OLD_DRIVER = "NVRM version: NVIDIA Kernel Module  550.54.15\n"
+
+
 @pytest.mark.parametrize(
-    ("damage", "line"),
+    ("name", "content", "line"),
     [
-        (lambda root: (root / "Python.h").unlink(), "no Python.h"),
-        (lambda root: (root / "gcc").unlink(), "no C compiler"),
-        (
-            lambda root: (root / "version").write_text("NVRM version: NVIDIA Kernel Module  550.54.15\n"),
-            "driver is 550",
-        ),
-        (lambda root: (root / "probe.json").write_text(f'["{root}", null, "2.13.0+cpu", "0.33.0"]'), "has no CUDA"),
-        (
-            lambda root: (root / "python").write_text("#!/bin/sh\necho 'No module named vllm' >&2\nexit 1\n"),
-            "No module",
-        ),
-        (lambda root: (root / "python").unlink(), "import vllm"),
+        ("Python.h", None, "no Python.h"),
+        ("gcc", None, "no C compiler"),
+        ("version", OLD_DRIVER, "driver is 550"),
+        ("probe.json", '["/", null, "2.13.0+cpu", "0.33.0"]', "has no CUDA"),
+        ("python", "#!/bin/sh\necho 'No module named vllm' >&2\nexit 1\n", "No module"),
+        ("python", None, "import vllm"),
     ],
-    ids=["headers", "compiler", "driver", "torch", "vllm", "python"],
 )
-def test_what_is_missing_is_one_line(machine: Path, damage, line: str) -> None:
-    damage(machine)
-    with pytest.raises(ConfigError, match=line) as refused:
+def test_what_is_missing_is_one_line(machine: Path, name: str, content: str | None, line: str) -> None:
+    (machine / name).unlink() if content is None else (machine / name).write_text(content)
+    with refused(line, ConfigError):
         check_gpu_machine(str(machine / "python"))
-    assert "\n" not in str(refused.value)
 
 
 def test_little_shared_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,15 +80,9 @@ def test_no_driver_and_no_cuda_are_nothing_to_say(machine: Path) -> None:
     assert old_driver("13.0") is None
 
 
-def test_this_environment_is_probed_for_real() -> None:
-    include, _, _, _, failure = gpu_machine.probe(sys.executable)
-    assert failure is None or "vllm" in failure
-    assert failure or Path(include).is_dir()
-
-
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 def test_a_driver_that_torch_is_too_new_for(machine: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (machine / "version").write_text("NVRM version: NVIDIA Kernel Module  550.54.15\n")
+    (machine / "version").write_text(OLD_DRIVER)
     monkeypatch.setattr("torch.version.cuda", "13.0")
     with pytest.raises(ConfigError, match=f"cluster.device={device}: NVIDIA's driver is 550, CUDA 13.0 needs 580"):
         check_device(device)
@@ -110,3 +98,56 @@ def test_a_run_that_samples_with_vllm_here_is_refused_first(machine: Path, monke
         check_machine([config])
     elsewhere = config_of("experiment=smoke", "sampler=vllm", f"output_dir={machine}/out", "cluster.device=cpu")
     check_machine([elsewhere])
+
+
+# ---- which GPU a process of a run takes, and what an engine of its own must not inherit
+
+
+@pytest.mark.parametrize(
+    ("visible", "slurm", "rank", "taken"),
+    [
+        (None, None, 2, "2"),
+        ("5,7", None, 1, "7"),
+        ("3", "1", 1, "3"),  # Slurm's choice for a task
+        ("3", "0", 1, "process 2 of this machine has no GPU to itself: torch sees 1"),  # two started in one task
+    ],
+)
+def test_each_process_sees_the_gpu_of_its_local_rank(monkeypatch, visible, slurm, rank, taken):
+    count = lambda: len(os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3").split(","))
+    monkeypatch.setattr(torch.cuda, "device_count", count)
+    for name, value in (("CUDA_VISIBLE_DEVICES", visible), ("SLURM_LOCALID", slurm)):
+        monkeypatch.setenv(name, value or "")  # so that it is set back
+        if value is None:
+            monkeypatch.delenv(name)
+    if taken.isdecimal():
+        distributed.take_gpu(rank)
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == taken
+    else:
+        with pytest.raises(ConfigError, match=taken):
+            distributed.take_gpu(rank)
+
+
+def test_a_process_that_still_sees_all_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every process would compute on the first one."""
+    monkeypatch.delenv("SLURM_LOCALID", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(TOPRError, match="process 2 of this machine can't leave the other GPUs alone: NVML is missing"):
+        distributed.take_gpu(1)
+
+
+def test_an_engine_does_not_take_itself_for_a_process_of_the_run() -> None:
+    of_run = ["RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT", "WORLD_SIZE",
+              "TORCHELASTIC_USE_AGENT_STORE"]  # fmt: skip
+    others = ["CUDA_VISIBLE_DEVICES", "PATH", "HF_HOME", "LD_LIBRARY_PATH"]
+    assert [name for name in of_run + others if name.startswith(DISTRIBUTED)] == of_run
+
+
+def test_the_end_of_another_process_is_a_line_also_after_the_run_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer [127.0.0.1]:1234")
+    assert distributed.root_cause(closed) is closed  # of a run of one process it is an error like any other
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("RANK", "2")
+    assert str(distributed.root_cause(closed)) == "process 2 of 4 stopped because another one of the run ended"
+    other = RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    assert distributed.root_cause(other) is other

@@ -1,7 +1,5 @@
 """Locks: who holds one, that it ends with its process, and what is done where a file system has none."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging
@@ -95,9 +93,7 @@ def test_an_onlooker_keeps_nobody_out(tmp_path: Path) -> None:
             assert looked, "it is waited for, not taken for a holder"
 
 
-def test_a_lock_that_was_given_back_meanwhile_is_not_taken_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_was_given_back_meanwhile_is_not_taken_for_one(tmp_path, monkeypatch):
     """Its last holder deletes its file after we opened that: whoever comes later would lock another file."""
     path, flock, calls = tmp_path / "x.claim", fcntl.flock, list[int]()
 
@@ -129,9 +125,7 @@ def test_another_user_s_lock(ordinary_user: Path, readable: bool) -> None:
         assert not path.exists()
 
 
-def test_a_file_system_without_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
     """Work goes on, with one warning."""
 
     def refuse(descriptor: int, kind: int) -> None:

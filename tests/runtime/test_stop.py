@@ -1,7 +1,5 @@
 """Stop signals: answered at once, or once the work is saved."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

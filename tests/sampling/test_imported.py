@@ -1,7 +1,5 @@
 """Training on completions made elsewhere."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -36,21 +34,19 @@ def test_text_alone_is_tokenized_and_scored_by_the_starting_model(tmp_path: Path
         rows += [{"problem_id": problem.id, "completion": f" The answer is {a}."} for a in (problem.answer, "7777")]
     file = lines(tmp_path / "made.jsonl", rows)
     summary = run(config_of(*overrides(tmp_path, f"data.completions={file}")))
-    assert summary["n_train"] == 12
-    assert summary["positive_share"] == 0.5
+    assert (summary["n_train"], summary["positive_share"]) == (12, 0.5)
     assert summary["tokens"]["tokens_scored"] > 0
     assert "tokens_sampled" not in summary["tokens"]
 
 
-def test_what_one_run_sampled_trains_another_alike_after_export_and_import(tmp_path: Path) -> None:
-    sampled = run(config_of(*overrides(tmp_path)))
-    store = Store(tmp_path / "store")
-    tables = [store.open(folder) for folder in (tmp_path / "store" / "rollouts").iterdir()]
+def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke: Any, tmp_path: Path) -> None:
+    config, sampled = smoke
+    store = Store(config.store)
+    tables = [store.open(folder) for folder in (config.store / "rollouts").iterdir()]
     (table,) = [table for table in tables if table.bounds()[-1] == 64]  # the other holds the base evaluation
     export_file(table, tmp_path / "out.jsonl")
     again = run(config_of(*overrides(tmp_path, f"data.completions={tmp_path / 'out.jsonl'}")))
-    assert again["n_train"] == sampled["n_train"]
-    assert again["positive_share"] == sampled["positive_share"]
+    assert (again["n_train"], again["positive_share"]) == (sampled["n_train"], sampled["positive_share"])
     # Its sampler's log-probabilities are μ here: the same up to rounding, so the results are close, not equal.
     assert again["final"]["pass@1"] == pytest.approx(sampled["final"]["pass@1"], abs=0.2)
 

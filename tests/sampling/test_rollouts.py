@@ -1,7 +1,5 @@
 """Rollouts in the store: which settings name another table, what is counted, what is found again."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -67,9 +65,7 @@ def test_what_decides_the_completions_is_in_their_key(changes: dict[str, Any]) -
     assert key() == key()
 
 
-def test_what_is_in_the_store_is_found_and_not_counted_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_in_the_store_is_found_and_not_counted_again(tmp_path, capsys):
     first, second = (generate_rollouts(HFSampler(CONFIG), policy(), QUESTIONS, 3, 0, Store(tmp_path)) for _ in range(2))
     assert first.sampled == first.tokens.lengths().sum() > 0
     assert second.sampled == 0
@@ -92,11 +88,8 @@ def test_every_shard_of_every_seed_has_randomness_of_its_own(tmp_path: Path) -> 
 
 def test_what_a_completion_is_called_is_what_it_answers(tmp_path: Path) -> None:
     found = generate_rollouts(HFSampler(CONFIG), policy(), QUESTIONS, 3, 0, Store(tmp_path))
-    for row in range(found.rows):
-        assert (
-            found.prompt_of(row).tolist()
-            == QUESTIONS.prompts[int(found.columns["problem_id"][row].as_py()[1:])].tolist()
-        )
+    for row, name in enumerate(found.columns["problem_id"].to_pylist()):
+        assert found.prompt_of(row).tolist() == QUESTIONS.prompts[int(name[1:])].tolist()
     assert found.sample.tolist() == [0, 1, 2] * 5
     cut_off = [len(tokens) == CONFIG.max_new_tokens and tokens[-1] != 1 for tokens in found.tokens]
     assert found.truncated.tolist() == cut_off
@@ -137,20 +130,15 @@ def test_quantiles_by_token_and_of_the_product_by_completion() -> None:
     assert describe_mismatch({"tokens": 0})
 
 
-def test_a_top_k_that_bites_shows_in_the_ratio_and_none_does_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = {}
-    for top_k in (0, 2):
-        summary = run(config_of(*overrides(tmp_path, f"sampler.top_k={top_k}")))
-        found[top_k] = summary["sampler_mismatch"]
-        assert "μ against the sampler's q: log μ − log q a token" in capsys.readouterr().out
-    for ratio in found[0]["sequence_ratio"].values():
+def test_a_top_k_that_bites_shows_in_the_ratio_and_none_does_not(smoke, tmp_path, capsys):
+    for ratio in smoke[1]["sampler_mismatch"]["sequence_ratio"].values():
         assert ratio == pytest.approx(1, abs=1e-3)
+    config = config_of(*overrides(tmp_path, "sampler.top_k=2"))
+    found = run(config)["sampler_mismatch"]
+    assert "μ against the sampler's q: log μ − log q a token" in capsys.readouterr().out
     # The two likeliest tokens had less than all the probability, so μ < q, by more over a whole completion.
-    assert found[2]["per_token"]["max"] < 1e-3
-    assert found[2]["sequence_ratio"]["50%"] < 0.9
-    folder = config_of(*overrides(tmp_path, "sampler.top_k=2")).folder
-    stored = json.loads((folder / "iteration-1" / "training_set.json").read_text())
-    assert stored["sampler_mismatch"] == found[2]
+    assert found["per_token"]["max"] < 1e-3
+    assert found["sequence_ratio"]["50%"] < 0.9
+    stored = json.loads((config.folder / "iteration-1" / "training_set.json").read_text())
+    assert stored["sampler_mismatch"] == found
     assert stored["sampler"]["sampler"] == "hf"

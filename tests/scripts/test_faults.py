@@ -50,7 +50,7 @@ def test_the_nearest_tests_run_first() -> None:
     own = nearest_tests.tests_of("topr_exp/composition/selection.py", graph)[0]
     assert own == "tests/composition/test_selection.py"
     others = nearest_tests.tests_of("topr_exp/composition/training_set.py", graph)
-    nearer, farther = "tests/composition/test_weights.py", "tests/reference/test_reference_run.py"
+    nearer, farther = "tests/composition/test_training_set.py", "tests/reference/test_reference_run.py"
     assert others.index(nearer) < others.index(farther)
     assert "tests/test_pipeline.py" not in nearest_tests.tests_of("reproduce/figure.py", graph), "it needs none"
     of_training = nearest_tests.tests_of("topr_exp/training/metrics.py", graph)

@@ -26,7 +26,7 @@ print(io_faults.wrong_after(root / "other" / "out", ("write", 9, "kill"), {**who
 """
 
 
-@pytest.mark.parametrize("points", ["30", pytest.param("300", marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])])
+@pytest.mark.parametrize("points", ["30", pytest.param("300", marks=[pytest.mark.extended, pytest.mark.timeout(3600)])])
 def test_a_run_that_goes_on_after_a_failed_call_has_the_files_of_a_whole_one(points: str) -> None:
     command = [sys.executable, "-m", "scripts.io_faults", "--points", points]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

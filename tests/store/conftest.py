@@ -1,14 +1,13 @@
 """Tables that several tests of the store start from."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.store.store_workers import PROCESSES, open_table, shard
+from tests.processes import PROCESSES
+from tests.store.store_workers import open_table, shard
 from topr_exp.store import Store, Table
 from topr_exp.store.__main__ import main
 

@@ -1,8 +1,5 @@
 """Processes that fill a table, and their builders; imports little, so that they start fast."""
 
-from __future__ import annotations
-
-import multiprocessing
 import os
 import signal
 import sys
@@ -18,9 +15,6 @@ from topr_exp.store import Store, Table
 
 SHARDS = 12
 KEY = {"weights": "ab12", "temperature": 1.0}
-# A server that has the imports done and forks: processes start in milliseconds, and pytest's own is not forked.
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["pyarrow", "numpy.random", "pandas", "pytest", "topr_exp.store"])
 
 
 def shard(index: int) -> pa.Table:

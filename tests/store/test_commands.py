@@ -1,7 +1,5 @@
 """`python -m topr_exp.store`: what it prints, what it removes and never touches, and how it exits."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -140,9 +138,7 @@ def test_a_killed_prune_leaves_tables(table: Table, command: Command, monkeypatc
     assert table.fill(shard) == SHARDS
 
 
-def test_a_killed_prune_leaves_nothing_that_was_made_from_what_is_gone(
-    store: Store, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_prune_leaves_nothing_that_was_made_from_what_is_gone(store, command, monkeypatch):
     (rollouts,) = [name for name in names(store) if name.startswith("rollouts/")]
     remove, removed = commands.remove, list[str]()
 

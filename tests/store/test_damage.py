@@ -1,6 +1,4 @@
-"""Damaged shards and disks that refuse: named in one line, nothing finished lost, no temporaries left."""
-
-from __future__ import annotations
+"""Damaged shards, disks that refuse, files of others: named in one line, nothing finished lost, no temporaries left."""
 
 import errno
 import os
@@ -11,10 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.conftest import become_ordinary, refused
 from tests.store.conftest import Command
 from tests.store.store_workers import SHARDS, open_table, shard
-from topr_exp.store import Store, Table
+from topr_exp.runtime import locks
+from topr_exp.store import Store
 from topr_exp.store import table as table_module
+from topr_exp.store.__main__ import main
 from topr_exp.store.shards import find_fault, read_rows, write_shard
 from topr_exp.types import TOPRError
 
@@ -26,9 +27,7 @@ def flip(path: Path, position: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 2])
-def test_a_flip_of_any_byte_and_any_truncation_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int
-) -> None:
+def test_a_flip_of_any_byte_and_any_truncation_is_found(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     path = tmp_path / "shard-00000.arrow"
     table = shard(0).slice(0, rows).replace_schema_metadata({"made_by": "x"})
@@ -47,9 +46,7 @@ def test_a_flip_of_any_byte_and_any_truncation_is_found(
 
 
 @pytest.mark.parametrize("damage", [600, -5, "cut"], ids=str)
-def test_a_damaged_shard_is_named_and_made_again(
-    table: Table, command: Command, damage: int | str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_shard_is_named_and_made_again(table, command, damage, caplog):
     """Rot does not show in the modification time: `verify` reads everything."""
     path = table.shard_file(4)
     good, status = path.read_bytes(), path.stat()
@@ -91,25 +88,6 @@ def test_a_file_whose_checksum_is_right_may_still_be_no_table(tmp_path: Path, co
     assert err.startswith(f"error: {table.shard_file(0)} is damaged (it is no valid table: ")
 
 
-def test_checksums_are_computed_once_a_process(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[Path] = []
-    monkeypatch.setattr(table_module, "find_fault", lambda path: read.append(path) or find_fault(path))
-    monkeypatch.setattr(table_module, "_verified", {})
-    for _ in range(3):
-        table.read()
-    assert sorted(read) == [table.shard_file(index) for index in range(SHARDS)]
-
-
-def fill_with_error(table: Table, message: str, kept: int) -> None:
-    """A fill that the disk stops says so in one line, keeps what was finished and leaves nothing else."""
-    with pytest.raises(TOPRError) as error:
-        table.fill(shard)
-    assert "\n" not in str(error.value)
-    assert message in str(error.value)
-    assert len(table.missing()) == SHARDS - kept
-    assert {path.suffix for path in table.folder.iterdir()} <= {".json", ".arrow"}
-
-
 @pytest.mark.parametrize("number", range(1, 9))
 def test_a_disk_that_refuses_any_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Claim, fsync of the file, rename, fsync of the folder, of each of two shards, in this order."""
@@ -127,7 +105,69 @@ def test_a_disk_that_refuses_any_call(tmp_path: Path, monkeypatch: pytest.Monkey
 
     for name in ("write", "fsync", "replace"):
         monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
-    fill_with_error(table, "the disk is full", kept=number // 4)
+    with refused("the disk is full"):
+        table.fill(shard)
+    assert len(table.missing()) == SHARDS - number // 4
+    assert {path.suffix for path in table.folder.iterdir()} <= {".json", ".arrow"}
     assert calls == (["write", "fsync", "replace", "fsync"] * 2)[:number]
     assert table.fill(shard) > 0
     assert not table.missing()
+
+
+# ---- a store of somebody else: reading needs no right to write
+
+
+def test_a_table_of_somebody_else_is_only_read(ordinary_user: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = open_table(ordinary_user)
+    table.fill(shard)
+    table.shard_file(2).chmod(0)
+    monkeypatch.setattr(table_module, "_verified", {})
+    become_ordinary(ordinary_user)
+    with pytest.raises(TOPRError, match=r"^cannot read .*shard-00002.arrow: no permission$"):
+        Store(ordinary_user).open(table.folder).missing()
+    os.seteuid(os.getuid())
+    table.shard_file(2).chmod(0o444)
+    become_ordinary(ordinary_user)
+    other = open_table(ordinary_user)
+    assert (other.fill(shard), other.read().num_rows) == (0, 40 * SHARDS)
+    with pytest.raises(TOPRError, match=r"^cannot write in .*/problems/[0-9a-f]{16}: no permission$"):
+        Store(ordinary_user).table("problems", {}, 1).fill(shard)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("list", "1 table, "),
+        ("verify", "sound    rollouts/"),
+        ("prune --older-than 0", "an unknown process, {this} is at work on it"),
+        ("export", "has no column problem_id"),
+    ],
+)
+def test_reading_needs_no_right_to_write(ordinary_user, capfd, command, words):
+    """While two processes of others fill a table, of which one keeps its claim to itself."""
+    table = open_table(ordinary_user)
+    table.fill(shard)
+    claims = [table.folder / f"shard-0000{index}.claim" for index in (3, 4)]
+    held = [locks.acquire(claim) for claim in claims]
+    claims[1].chmod(0)
+    become_ordinary(ordinary_user)
+    more = ["rollouts", f"{ordinary_user.parent}/{os.getpid()}.jsonl"] if command == "export" else []
+    main(["--root", str(ordinary_user), *command.split(), *more])
+    assert words.format(this=f"{os.uname().nodename}:{os.getpid()}") in "".join(capfd.readouterr())
+    for lock in held:
+        lock.__exit__(None, None, None)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("command", ["list", "verify", "prune --older-than 0"])
+@pytest.mark.parametrize(("hidden", "expected"), [(".", 1), ("rollouts", 1), ("verdicts", 0)])
+def test_what_may_not_be_read_is_named(ordinary_user, capfd, caplog, command, hidden, expected):
+    open_table(ordinary_user).fill(shard)
+    if hidden != ".":
+        (ordinary_user / hidden).mkdir(exist_ok=True)
+        (ordinary_user / hidden).chmod(0)
+    become_ordinary(ordinary_user, 0 if hidden == "." else 0o555)
+    status = main(["--root", str(ordinary_user), *command.split()])
+    out, err = capfd.readouterr()
+    assert f"cannot read {ordinary_user / hidden}: no permission" in err + caplog.text
+    assert "holds no tables" not in out + err
+    assert status == expected

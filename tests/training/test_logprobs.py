@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
-from tests.conftest import make_model
+from tests.conftest import make_model, make_rollouts
 from tests.training.test_packing import CASES, assert_same, draws, one_by_one, outcome, use
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
@@ -75,8 +74,7 @@ PROBLEM = [2, 0, 1, 0, 2, 1, 1, 0]
 
 def rollouts(name: str = "rollouts/a") -> Rollouts:
     """Completions of several lengths in no order."""
-    columns = {"tokens": pa.array(TOKENS, pa.list_(pa.int32())), "problem": pa.array(PROBLEM, pa.int32())}
-    return Rollouts(name, pa.table(columns), PROMPTS, [0, 5, len(TOKENS)], 0)
+    return make_rollouts(PROBLEM, PROMPTS, name, [0, 5, len(TOKENS)], tokens=TOKENS)
 
 
 def test_each_completion_has_its_own_log_probabilities(tmp_path: Path, make_policy: Any) -> None:

@@ -1,5 +1,6 @@
 """Several processes compute what one computes, in float32 and in bfloat16: weights, metrics, checkpoints."""
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,19 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
-from tests.conftest import make_model
+from tests.conftest import make_model, needs_peft
 from tests.processes import together
 from tests.training.test_trainer import AGRO_LOSS, DPO_LOSS, PER_TOKEN, TOPR, make_examples, optim, reduction_of
+from topr_exp.algorithms.agro import KLPG
 from topr_exp.config.groups import Optimizer
+from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models.policy import Policy, save_model
 from topr_exp.runtime import distributed
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.trainer import Trainer
 
-LOSSES = {loss.name: loss for loss in (TOPR, PER_TOKEN, DPO_LOSS, AGRO_LOSS)}
+KL = KLPG("kl_pg", 0.5, False)  # needs the whole distribution of π_ref
+LOSSES = {loss.name: loss for loss in (TOPR, PER_TOKEN, DPO_LOSS, AGRO_LOSS)} | {"topr, lora": TOPR, "kl, lora": KL}
 CASES = [
     ("topr", Optimizer.adamw),
     ("topr", Optimizer.adafactor),
@@ -28,28 +33,34 @@ CASES = [
     ("dpo", Optimizer.adamw),
     ("agro", Optimizer.adafactor),
 ]
+if importlib.util.find_spec("peft"):
+    CASES += [("topr, lora", Optimizer.adafactor), ("kl, lora", Optimizer.adamw)]
 SIZES = [8, 3, 8]  # of global batches; the second has fewer examples than there are processes
 SIZES_OF_GROUPS = [8, 4, 8]
 EXACT = 1e-6  # in float32, of weights between -2 and 2
 
 
-def policy() -> Policy:
-    return Policy(make_model(11), None, "test", torch.float32)
+def policy(adapter: bool = False) -> Policy:
+    made = Policy(make_model(11), None, "test", torch.float32)
+    if adapter:
+        made.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, "base", None)
+    return made
 
 
 def train(folder, loss, optimizer, parallel, micro=2, steps=3):
     """Some updates, from the newest checkpoint below `folder` on."""
-    recompute = loss == "dpo"  # one of them with gradient checkpointing
+    recompute = loss in ("dpo", "topr, lora")  # some of them with gradient checkpointing
     changes = {"gradient_checkpointing": recompute, "reduction": reduction_of(LOSSES[loss])}
     config = optim(name=optimizer, micro_batch_size=micro, lr=1e-3, **changes)
-    ours = policy()
-    trainer = Trainer(ours, LOSSES[loss], None, config, folder, parallelize(ours, parallel))
+    ours = policy("lora" in loss)
+    reference = ours.without_adapter() if LOSSES[loss] is KL else None
+    trainer = Trainer(ours, LOSSES[loss], reference, config, folder, parallelize(ours, parallel))
     return trainer, go_on(trainer, steps)
 
 
 def go_on(trainer: Trainer, steps: int) -> list[dict[str, float]]:
     """The updates up to a step."""
-    examples = make_examples(policy(), trainer.loss)
+    examples = make_examples(policy(trainer.policy.base is not None), trainer.loss)
     order = examples.training_set.order(0, 1, 0)
     sizes = SIZES_OF_GROUPS if "groups" in trainer.loss.needs else SIZES
     records = []
@@ -113,34 +124,35 @@ def test_several_processes_compute_what_one_computes(tmp_path, alone, size, para
             assert strip == [{**record, "tokens_per_second": 0} for record in metrics]
 
 
-def saved(folder: Path, optimizer: Optimizer, parallel: str) -> dict[str, torch.Tensor]:
+def saved(folder: Path, key: tuple[str, Optimizer], parallel: str) -> dict[str, torch.Tensor]:
     """An update and a checkpoint."""
-    trainer, _ = train(folder, "topr", optimizer, parallel, steps=1)
+    trainer, _ = train(folder, *key, parallel, steps=1)
     trainer.save({"extra": b"kept"})
     return weights(trainer)
 
 
-def resumed(folder: Path, optimizer: Optimizer, parallel: str) -> dict[str, torch.Tensor]:
+def resumed(folder: Path, key: tuple[str, Optimizer], parallel: str) -> dict[str, torch.Tensor]:
     """The two other updates, from that checkpoint."""
-    trainer, records = train(folder, "topr", optimizer, parallel)
+    trainer, records = train(folder, *key, parallel)
     assert [record["step"] for record in records] == [2, 3]
-    assert trainer.restored is not None
     assert (trainer.restored / "extra").read_bytes() == b"kept"
     return weights(trainer)
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
-def test_a_checkpoint_loads_on_any_number_of_processes(tmp_path, alone, optimizer):
-    expected, _ = alone["topr", optimizer]
+@pytest.mark.parametrize("key", [CASES[0], *(key for key in CASES[1:] if "topr" in key[0])], ids=str)
+def test_a_checkpoint_loads_on_any_number_of_processes(tmp_path, alone, key):
+    expected, _ = alone[key]
     sharded, whole = tmp_path / "sharded", tmp_path / "whole"
-    together(4, saved, sharded, optimizer, "fsdp")
+    together(4, saved, sharded, key, "fsdp")
     (checkpoint,) = sharded.iterdir()
-    assert sum(path.suffix == ".safetensors" for path in checkpoint.iterdir()) == 4
-    assert_same(resumed(sharded, optimizer, "ddp"), expected)  # on one
-    assert_same(together(2, resumed, sharded, optimizer, "fsdp")[0], expected)
-    assert_same(together(2, resumed, sharded, optimizer, "ddp")[0], expected)
-    saved(whole, optimizer, "ddp")
-    assert_same(together(2, resumed, whole, optimizer, "fsdp")[0], expected)
+    stored = [load_file(path) for path in sorted(checkpoint.glob("part-*.safetensors"))]
+    assert len(stored) == 4
+    assert all("lora" not in key[0] or ".lora_" in name for each in stored for name in each)
+    assert_same(resumed(sharded, key, "ddp"), expected)  # on one
+    assert_same(together(2, resumed, sharded, key, "fsdp")[0], expected)
+    assert_same(together(2, resumed, sharded, key, "ddp")[0], expected)
+    saved(whole, key, "ddp")
+    assert_same(together(2, resumed, whole, key, "fsdp")[0], expected)
 
 
 def two_machines(work: Any, *arguments: Any) -> Any:
@@ -154,12 +166,12 @@ def test_parts_within_a_machine_compute_and_save_what_one_process_does(tmp_path,
     for found in together(4, two_machines, cases, tmp_path / key[0], "hsdp", [key]):
         assert_same(found[key][0], alone[key][0])
     folder = tmp_path / "saved"
-    together(4, two_machines, saved, folder, Optimizer.adafactor, "hsdp")
+    together(4, two_machines, saved, folder, CASES[1], "hsdp")
     (checkpoint,) = folder.iterdir()
     assert sum(path.suffix == ".safetensors" for path in checkpoint.iterdir()) == 2  # the other machine's are the same
-    expected, _ = alone["topr", Optimizer.adafactor]
-    assert_same(together(4, two_machines, resumed, folder, Optimizer.adafactor, "hsdp")[0], expected)
-    assert_same(together(2, resumed, folder, Optimizer.adafactor, "fsdp")[0], expected)
+    expected, _ = alone[CASES[1]]
+    assert_same(together(4, two_machines, resumed, folder, CASES[1], "hsdp")[0], expected)
+    assert_same(together(2, resumed, folder, CASES[1], "fsdp")[0], expected)
 
 
 def step_found(folder: Path) -> int:
@@ -206,10 +218,11 @@ def test_each_process_may_use_the_whole_model_between_updates(tmp_path, alone, p
 # ---- in bfloat16
 
 
-def step_in_bfloat16(folder: Path, parallel: str, lr: float) -> tuple[Any, Any]:
-    """Weights before and after a step whose forward pass is bfloat16."""
-    ours = policy()
-    ours.compute = torch.bfloat16
+def step_in_bfloat16(folder: Path, parallel: str, lr: float, adapter: bool = False) -> tuple[Any, Any]:
+    """Weights before and after a step whose forward pass is bfloat16, as a base is that is not trained."""
+    ours = Policy(make_model(11).to(torch.bfloat16 if adapter else torch.float32), None, "test", torch.bfloat16)
+    if adapter:
+        ours.add_adapter(LoRA(4, 8.0, ALL_LINEAR), 0, "base", None)
     examples = make_examples(ours, TOPR)
     config = optim(name=Optimizer.adafactor, micro_batch_size=8, lr=lr)
     trainer = Trainer(ours, TOPR, None, config, folder, parallelize(ours, parallel))
@@ -228,3 +241,16 @@ def test_in_bfloat16_float32_weights_move(tmp_path: Path) -> None:
         assert float((step != 0).float().mean()) > 0.5, name
         assert float(((weight.bfloat16() + step.bfloat16()) == weight.bfloat16()).float().mean()) > 0.9
         assert float((step - other).norm() / other.norm()) < 0.3, name  # rounded in another order
+
+
+@needs_peft
+def test_in_bfloat16_an_adapter_moves_and_its_base_stays(tmp_path: Path) -> None:
+    (start, after), *_ = together(2, step_in_bfloat16, tmp_path / "fsdp", "fsdp", 1e-2, True)
+    _, alone = step_in_bfloat16(tmp_path / "alone", "ddp", 1e-2, True)
+    for name, weight in after.items():
+        assert weight.dtype is (torch.float32 if ".lora_" in name else torch.bfloat16)
+        assert ".lora_" in name or torch.equal(weight, start[name]), name
+    moved, other = (
+        torch.cat([(each[name] - start[name]).float().flatten() for name in start]) for each in (after, alone)
+    )
+    assert float((moved - other).norm() / other.norm()) < 0.3  # rounded in another order

@@ -6,14 +6,14 @@ import resource
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from torch import Tensor
 
-from tests.conftest import make_model
+from tests.conftest import make_model, make_rollouts
 from topr_exp.algorithms.agro import AGRO, Estimator
 from topr_exp.algorithms.base import Advantage, log_prob, signal
 from topr_exp.algorithms.dpo import DPO
@@ -21,10 +21,8 @@ from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule, unit_of
-from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Ragged
-from topr_exp.training import checkpoint
-from topr_exp.training.examples import Examples, micro_batches
+from topr_exp.training.examples import Examples
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.trainer import Trainer
@@ -51,28 +49,17 @@ def optim(**changes: Any) -> OptimConfig:
     )
 
 
-def make_examples(
-    policy: Any, loss: Any, problems: int = 6, prompt: Any = (1, 7), completion: Any = (1, 9), correct: Any = None
-) -> Examples:
+def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), correct=None):
     """Random completions of random prompts, of lengths between two numbers, a third of them called correct."""
     rng = np.random.default_rng(0)
     prompts = [rng.integers(3, 11, rng.integers(*prompt)).astype(np.int32) for _ in range(problems)]
     rows = problems * N
     tokens = [rng.integers(3, 11, rng.integers(*completion)) for _ in range(rows)]
-    columns = pa.table(
-        {
-            "tokens": pa.array(tokens, pa.list_(pa.int32())),
-            "finish": pa.array(["stop"] * rows),
-            "problem": pa.array(np.repeat(np.arange(problems), N), pa.int32()),
-            "sample": pa.array(np.tile(np.arange(N), problems), pa.int16()),
-        }
-    )
-    rollouts = Rollouts("", columns, prompts, [0, rows], 0)
+    rollouts = make_rollouts(np.repeat(np.arange(problems), N), prompts, tokens=tokens)
     candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0 if correct is None else correct)
     config = ComposeConfig(pairs_per_problem=16)
-    training_set = build_training_set(
-        candidates, -1.0, config, unit_of(loss.needs), seed=0, iteration=1, baseline=None, effective=None
-    )
+    whole = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
+    training_set = build_training_set(candidates, -1.0, config, unit_of(loss.needs), **whole)
     mu = Ragged(log_probabilities(policy, rollouts, range(rows), 7)["logp"])
     return Examples(training_set, rollouts, mu, mu)
 
@@ -154,21 +141,6 @@ def test_signals_are_computed_over_the_global_batch_whatever_the_loss_needs(made
         torch.testing.assert_close(batch.signals["logp"], log_prob(batch).detach(), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("completion", "whole"), [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
-)
-def test_completions_of_a_problem_stay_together_where_that_costs_less(make_policy, completion, whole):
-    policy = make_policy(make_model(11, hidden_size=128, intermediate_size=256))  # as large as the shipped one's layers
-    examples = make_examples(policy, TOPR, 8, (30, 31), completion)
-    chosen = examples.training_set.order(0, 1, 0)
-    parts = micro_batches(policy.model, examples, chosen, N)
-    assert sorted(np.concatenate([part.positions for part in parts])) == list(range(8 * N))
-    problems = [set(examples.problems(chosen[part.positions])) for part in parts]
-    assert (max(map(len, problems)) == 1) == whole
-    lengths = [[examples.length(example) for example in chosen[part.positions]] for part in parts]
-    assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
-
-
 @pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
 def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(made: Any, optimizer: Optimizer) -> None:
     through, examples = made(name=optimizer)
@@ -180,13 +152,6 @@ def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(made: Any, optimi
     second = train(resumed, examples, 6)
     assert torch.equal(weights(through), weights(resumed))
     assert [r["loss"] for r in records] == [r["loss"] for r in first + second]
-
-
-def test_where_writing_takes_long_it_takes_a_twentieth_of_the_time(made: Any) -> None:
-    trainer, _ = made()
-    trainer.saving, trainer.saved = 100.0, 7.0
-    for every, later, due in ((60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)):
-        assert trainer.should_save(7.0 + later, every) == due
 
 
 @pytest.mark.parametrize(
@@ -218,25 +183,21 @@ def test_a_damaged_checkpoint_is_skipped_with_a_warning(made, caplog, name, dama
     assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
 
 
-def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(tmp_path: Path) -> None:
-    model = make_model(11)
-    optimizer = torch.optim.AdamW(model.parameters())
-    checkpoint.save(tmp_path, 1, model, optimizer, {"step": 1}, {})
-    size = (tmp_path / "step-00000001" / PART).stat().st_size
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()  # its state now takes twice the room of the weights
+def test_a_full_disk_during_a_checkpoint_keeps_the_last_one(made: Any) -> None:
+    trainer, examples = made()
+    train(trainer, examples, 1)
+    trainer.save({})
+    train(trainer, examples, 2)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, before[1]))
+    size = (trainer.folder / "step-00000001" / PART).stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
     try:
         with pytest.raises(TOPRError, match=r"cannot write .*step-00000002: the file would be larger"):
-            checkpoint.save(tmp_path, 2, model, optimizer, {"step": 2}, {})
+            trainer.save({})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
-    found = checkpoint.load(tmp_path, model, optimizer)
-    assert found is not None
-    assert found[0] == {"step": 1}
+    assert [path.name for path in trainer.folder.iterdir()] == ["step-00000001"]
+    assert made()[0].step == 1
 
 
 def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(made: Any) -> None:
@@ -255,19 +216,18 @@ def test_the_gate_stops_a_run_whose_mu_was_scored_by_other_weights(made: Any) ->
 def test_what_was_logged_is_durable_before_the_checkpoint_that_counts_on_it(made: Any) -> None:
     trainer, examples = made()
     train(trainer, examples, 2)
-    there: list[tuple[int, int, list[Path]]] = []
-
-    class Told:
-        def before_checkpoint(self, step: int, steps: int) -> None:
-            there.append((step, steps, [*trainer.folder.glob("step-*")]))
-
+    there, told = [], Mock()
+    told.before_checkpoint = lambda step, steps: there.append((step, steps, [*trainer.folder.glob("step-*")]))
     trainer.saving = 1e6
-    trainer.checkpoint(Told(), 9, 0)
+    trainer.checkpoint(told, 9, 0)
     assert there == [(2, 9, [])]
     assert [path.name for path in trainer.folder.iterdir()] == ["step-00000002"]
     assert trainer.saving < 1e6
-    trainer.checkpoint(Told(), 9, 1e6)
+    trainer.checkpoint(told, 9, 1e6)
     assert len(there) == 1, "it is not time yet"
+    trainer.saving, trainer.saved = 100.0, 7.0  # where writing takes long it takes a twentieth of the time
+    for every, later, due in ((60, 61, False), (60, 2001, True), (3000, 2001, False), (0, 0, True)):
+        assert trainer.should_save(7.0 + later, every) == due
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,10 +314,7 @@ def test_layers_are_computed_again_where_memory_runs_out_and_the_settings_leave_
     ("setting", "kind", "processes", "recompute"),
     [(None, "cuda", 1, False), (None, "cuda", 2, True), (None, "cpu", 1, True), (False, "cpu", 2, False)],
 )
-def test_one_gpu_tries_to_keep_what_layers_compute(
-    setting: bool | None, kind: str, processes: int, recompute: bool,
-    tmp_path: Path, make_policy: Any, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_one_gpu_tries_to_keep_layers(setting, kind, processes, recompute, tmp_path, make_policy, monkeypatch):
     policy = make_policy(make_model(11))
     monkeypatch.setattr(type(policy), "device", torch.device(kind))
     monkeypatch.setattr("topr_exp.training.trainer.distributed.world_size", lambda: processes)

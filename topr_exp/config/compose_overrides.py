@@ -8,6 +8,7 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")  # of Hydra's own settings, from a command line
+PLUGINS = "topr_exp.conf"
 OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
 # First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
 ELEMENT = re.compile(
@@ -51,22 +53,27 @@ def parse_arguments(words: Sequence[str], program: str = "python -m topr_exp") -
     return parser.parse_intermixed_args(words)
 
 
-class ConfigDir(SearchPathPlugin):
-    """Puts the folder of --config-dir in front, so that a YAML of the user's hides one of ours with the same name."""
+class OwnYAMLs(SearchPathPlugin):
+    """Puts the folder of --config-dir in front, so that its YAMLs hide ours, and behind ours those of plugins.
+
+    A plugin is an installed package with an entry point in the group `topr_exp.conf` that names a module of YAMLs.
+    """
 
     folder: ClassVar[Path | None] = None
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         if self.folder is not None:
             search_path.prepend(provider="command-line", path=f"file://{self.folder}")
+        for plugin in sorted(metadata.entry_points(group=PLUGINS)):
+            search_path.append(provider=plugin.name, path=f"pkg://{plugin.value}")
 
 
 def config_loader(config_dir: str | None) -> ConfigLoader:
     """Hydra's loader of `conf/` and of the user's own folder of YAMLs."""
     if config_dir is not None and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    ConfigDir.folder = Path(config_dir).resolve() if config_dir is not None else None
-    Plugins.instance().register(ConfigDir)
+    OwnYAMLs.folder = Path(config_dir).resolve() if config_dir is not None else None
+    Plugins.instance().register(OwnYAMLs)
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return GlobalHydra.instance().config_loader()
 

@@ -84,12 +84,16 @@ def schema_of(group: str, values: Any) -> Any:
     given = values if isinstance(values, Mapping) else {}
     if group in CHOICES:
         name = str(given.get("name", values))
+        if group == "sampler" and ":" in name:
+            if not hasattr(class_of("sampler.name", name), "sample"):
+                raise ConfigError(f"sampler.name={name}: not a sampler (a class with `sample`)")
+            return model.SamplerConfig
         if name not in CHOICES[group]:
             raise ConfigError(f"{group}.name={name}: expected one of {', '.join(CHOICES[group])}")
         return CHOICES[group][name]
     if group not in TARGETS:
         return hints_of(Config).get(group)
-    schema = class_of(group, target := given.get("_target_"))
+    schema = class_of(f"{group}._target_", target := given.get("_target_"))
     if group == "algo":
         what = "a loss (a dataclass with `needs` and `uses_baseline`)"
         right = dataclasses.is_dataclass(schema) and all(hasattr(schema, name) for name in ("needs", "uses_baseline"))
@@ -101,15 +105,15 @@ def schema_of(group: str, values: Any) -> Any:
     return schema
 
 
-def class_of(group: str, target: Any) -> Any:
-    """Import the class that `_target_` of a group names; ConfigError where there is none."""
+def class_of(key: str, target: Any) -> Any:
+    """Import the class that a setting names; ConfigError where there is none."""
     if not isinstance(target, str):
-        raise ConfigError(f"{group}._target_ must name a class, as in package.module.Class; got {show(target)}")
-    module, _, name = target.rpartition(".")
+        raise ConfigError(f"{key} must name a class, as in package.module.Class; got {show(target)}")
+    module, _, name = target.replace(":", ".").rpartition(".")
     try:
         return getattr(topr_exp.import_own(module), name)
     except Exception as error:  # whatever the user's module raises
-        raise ConfigError(f"{group}._target_={target}: {type(error).__name__}: {first_line(error)}") from None
+        raise ConfigError(f"{key}={target}: {type(error).__name__}: {first_line(error)}") from None
 
 
 def broken_contract(loss: Any) -> str | None:
@@ -140,7 +144,7 @@ def is_text(key: str) -> bool:
 def choices(group: str) -> dict[str, Any]:
     """The classes of a group whose choices have different settings, by the choice's name."""
     if group == "data":  # imported only where they are asked for
-        return {choice: class_of("data", target) for choice, target in SOURCES.items()}
+        return {choice: class_of("data._target_", target) for choice, target in SOURCES.items()}
     return CHOICES[group]
 
 

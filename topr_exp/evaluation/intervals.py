@@ -3,6 +3,7 @@
     problems differ, one run                                        bootstrap_intervals
     repetitions with other seeds, one number each                   t_interval, t_half_width
     seeds and problems: a number for each seed and each problem     crossed_interval
+    counts: k of n independent cases                                clopper_pearson
 
 None of them knows of what does not vary in its numbers: the same problems in all runs, say.
 """
@@ -10,8 +11,9 @@ None of them knows of what does not vary in its numbers: the same problems in al
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +24,7 @@ RESAMPLES = 2000
 LEVEL = 0.95
 CHUNK = 1 << 22  # drawn indices held at once
 
-# Student's t, two-sided 95 %, by degrees of freedom from 1; beyond them see `t_95`.
-T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+FEWEST_SEEDS = 3  # that decide anything: of two, an interval covers 88 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class Interval:
     high: float = math.nan
     seeds: int = 1  # whose spread it holds; 1: it is over problems alone
     problems: bool = True  # whether it holds the spread of problems
+    error: float = field(default=math.nan, compare=False)  # of t intervals: the standard error
+    freedom: float = field(default=math.nan, compare=False)  # and its degrees of freedom
 
     def as_dict(self) -> dict[str, float | None]:
         """value, low and high for JSON, None where there is none."""
@@ -50,6 +53,15 @@ class Interval:
         if math.isnan(self.low):
             return "nothing"
         return ", ".join([f"{self.seeds} seeds"] * (self.seeds > 1) + ["problems"] * self.problems)
+
+    def p_value(self, limit: float = 0.0) -> float:
+        """Two-sided p of Student's t test that the mean is `limit`: below 0.05 where the interval leaves it out."""
+        from scipy.special import stdtr
+
+        assert not math.isnan(self.error), "of t intervals"
+        if self.error == 0:
+            return float(self.value == limit)
+        return float(2 * stdtr(self.freedom, -abs(self.value - limit) / self.error))
 
     def percent(self, *, sign: bool = False) -> str:
         """As it is printed: 12.3 [10.1, 14.2]."""
@@ -89,15 +101,20 @@ def bootstrap_means(values: Values, resamples: int, rng: np.random.Generator) ->
 
 
 def bootstrap_intervals(
-    values: Values, rng: np.random.Generator, resamples: int = RESAMPLES, clusters: NDArray[np.int64] | None = None
+    values: Values,
+    rng: np.random.Generator,
+    resamples: int = RESAMPLES,
+    clusters: NDArray[np.int64] | None = None,
+    *,
+    share: bool = False,
 ) -> list[Interval]:
     """An interval for the mean of each column: the 2.5 and 97.5 % percentiles of the means of resampled problems.
 
     The bootstrap (Efron and Tibshirani 1994). Assumes that the problems are a sample of those that could have been
-    asked, independent of one another (or their clusters are). How training seeds differ is not in it, and where every
-    problem scores the same (all 0, say) it has no width.
+    asked, independent of one another (or their clusters are). How training seeds differ is not in it.
     values: [P, S] S statistics of each problem; all are resampled together.
     clusters: [P] numbers from 0 of what is resampled as a whole (None: single problems).
+    share: where all are 0, or all 1, it is `clopper_pearson` of so many cases.
     """
     assert values.ndim == 2, values.shape
     assert len(values), "no problems"
@@ -112,16 +129,47 @@ def bootstrap_intervals(
         means = drawn[:, :-1] / drawn[:, -1:]
     tail = 50 * (1 - LEVEL)
     low, high = np.percentile(means, [tail, 100 - tail], axis=0)
-    return [Interval(float(mean[i]), float(low[i]), float(high[i])) for i in range(values.shape[1])]
+    count = len(values) if clusters is None else int(clusters.max()) + 1
+    return [
+        (extreme(column, count) if share else None) or Interval(float(mean[i]), float(low[i]), float(high[i]))
+        for i, column in enumerate(values.T)
+    ]
+
+
+# ---- counts
+
+
+def clopper_pearson(count: int, total: int) -> Interval:
+    """The share count / total of independent cases with its exact interval (Clopper and Pearson 1934).
+
+    Beta quantiles; of none it ends at 1 - 0.025^(1 / total), about 3.7 / total.
+    """
+    from scipy.special import betaincinv
+
+    tail = (1 - LEVEL) / 2
+    low = float(betaincinv(count, total - count + 1, tail)) if count else 0.0
+    high = float(betaincinv(count + 1, total - count, 1 - tail)) if count < total else 1.0
+    return Interval(count / total, low, high, total, problems=False)
+
+
+def extreme(shares: Values, cases: int, seeds: int = 1) -> Interval | None:
+    """`clopper_pearson` of shares that are all 0 or all 1, which have no spread to go by; None of others.
+
+    cases: how many of the shares are independent. It holds for shares as for counts: P(X = 0) ≤ 1 − E X within [0, 1].
+    """
+    if shares.min() != shares.max() or shares.min() not in (0, 1):
+        return None
+    return replace(clopper_pearson(cases * int(shares.flat[0]), cases), seeds=seeds, problems=True)
 
 
 # ---- over seeds
 
 
-def t_95(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t; between what T_95 has linear in the inverse (a little large)."""
-    known = np.arange(len(T_95), 0, -1)
-    return float(np.interp(1 / freedom, [0.0, *(1 / known)], [1.96, *T_95[::-1]]))
+def t_95(freedom: float | Values) -> Any:
+    """The 97.5 % quantile of Student's t."""
+    from scipy.special import stdtrit
+
+    return stdtrit(freedom, (1 + LEVEL) / 2)
 
 
 def t_half_width(values: Values) -> Values:
@@ -135,46 +183,110 @@ def t_half_width(values: Values) -> Values:
 def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Interval:
     """The mean of one number for each seed with Student's t interval, mean ± t(N - 1) std / sqrt(N).
 
-    Assumes that the seeds are independent and their numbers roughly normal. Where one seed in five collapses it covers
-    49 % with three seeds and 68 % with five: count those.
+    Assumes that the seeds are independent and their numbers roughly normal; docs/results.md says how much it covers
+    where some collapse.
     share: the numbers lie between 0 and 1, and so does the interval.
     """
     array = np.asarray(values, dtype=np.float64)
-    mean, half = float(array.mean()), float(t_half_width(array))
+    count, mean, half = len(array), float(array.mean()), float(t_half_width(array))
     low, high = mean - half, mean + half
     if share:
         low, high = max(low, 0.0), min(high, 1.0)
-    return Interval(mean, low, high, len(array), problems=False)
+    error = float(array.std(ddof=1)) / math.sqrt(count) if count > 1 else math.nan
+    return Interval(mean, low, high, count, False, error, count - 1)
 
 
 # ---- over seeds and problems
 
 
-def crossed_interval(values: Values) -> Interval:
+def mean_squares(values: Values) -> tuple[Values, Values, Values]:
+    """Sums of squares of [..., S, P] by their degrees of freedom: of seeds, of problems, of the rest."""
+    seeds, problems = values.shape[-2:]
+    by_seed, by_problem = values.mean(-1, keepdims=True), values.mean(-2, keepdims=True)
+    mean = by_seed.mean(-2, keepdims=True)
+    parts = (
+        problems * (by_seed - mean) ** 2,
+        seeds * (by_problem - mean) ** 2,
+        (values - by_seed - by_problem + mean) ** 2,
+    )
+    freedoms = freedoms_of(seeds, problems)
+    found = [part.sum((-2, -1)) / max(count, 1) for part, count in zip(parts, freedoms, strict=True)]
+    return found[0], found[1], found[2] if freedoms[2] else np.zeros_like(found[2])
+
+
+def freedoms_of(seeds: int, problems: int) -> tuple[int, int, int]:
+    return seeds - 1, problems - 1, (seeds - 1) * (problems - 1)
+
+
+def crossed_error(
+    squares: Sequence[Values], freedoms: Sequence[int], count: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Standard error of a mean over seeds and problems with its degrees of freedom, elementwise.
+
+    (MS_seed + MS_problem − MS_rest) / count with no component below 0; freedom: Satterthwaite's (1946).
+    squares, freedoms: of seeds, problems and the rest; count: seeds times problems.
+    """
+    of_seeds, of_problems, rest = squares
+    seeds, problems = of_seeds > rest, of_problems > rest
+    variance = np.maximum(of_seeds, rest) + np.maximum(of_problems, rest) - rest
+    used = zip((seeds, problems, seeds == problems), squares, freedoms, strict=True)
+    spread = sum(part * square**2 / max(freedom, 1) for part, square, freedom in used)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        freedom = np.where(variance > 0, variance**2 / spread, 1.0)
+    return np.sqrt(variance / count), freedom
+
+
+def crossed_interval(values: Values, *, share: bool = False) -> Interval:
     """The mean over seeds and problems with its t interval, both being samples of more.
 
-    x_sp = m + seed_s + problem_p + rest_sp, crossed random effects: the mean's variance is
-    (MS_seed + MS_problem − MS_rest) / (S P) with no component below 0, its degrees of freedom Satterthwaite's (1946).
+    x_sp = m + seed_s + problem_p + rest_sp, crossed random effects: see `crossed_error`.
     values: [S, P]. With a single seed it holds over problems alone; with two it covers less than 95 % (about 88 % where
     they differ most). Of shares it stays within 0 and 1, of their differences within -1 and 1.
+    share: where all are 0, or all 1, it is Clopper and Pearson's of P cases; a difference of 0 everywhere has no width.
     """
     seeds, problems = values.shape
-    mean, by_seed, by_problem = float(values.mean()), values.mean(axis=1), values.mean(axis=0)
-    rest, freedom = 0.0, 1
-    if seeds > 1 and problems > 1:
-        freedom = (seeds - 1) * (problems - 1)
-        rest = float(((values - by_seed[:, None] - by_problem + mean) ** 2).sum()) / freedom
-    of_seeds = problems * float(by_seed.var(ddof=1)) if seeds > 1 else 0.0
-    of_problems = seeds * float(by_problem.var(ddof=1)) if problems > 1 else 0.0
-    variance = max(of_seeds, rest) + max(of_problems, rest) - rest
-    parts = [(square, n - 1) for square, n in ((of_seeds, seeds), (of_problems, problems)) if square > rest]
-    if len(parts) != 1:
-        parts.append((rest, freedom))
-    half = 0.0
-    if variance > 0:
-        half = t_95(variance**2 / sum(square**2 / count for square, count in parts))
-        half *= math.sqrt(variance / values.size)
+    if share and (counted := extreme(values, problems, seeds)) is not None:
+        return counted
+    mean = float(values.mean())
+    found = crossed_error(mean_squares(values), freedoms_of(seeds, problems), values.size)
+    error, freedom = map(float, found)
+    half = float(t_95(freedom)) * error
     low, high = mean - half, mean + half
     if values.min() >= -1 and values.max() <= 1:  # shares or differences of shares: the interval holds no others
         low, high = max(low, 0.0 if values.min() >= 0 else -1.0), min(high, 1.0)
-    return Interval(mean, low, high, seeds)
+    return Interval(mean, low, high, seeds, True, error, freedom)
+
+
+# ---- the best of several
+
+
+def studentized_range(groups: int, freedom: Values) -> Values:
+    """The 95 % quantile of the range of so many means, in units of one mean's standard error."""
+    from scipy.stats import studentized_range as distribution
+
+    return np.asarray(distribution.ppf(LEVEL, groups, freedom))
+
+
+def below_another(values: Values, quantile: Callable[[int, Values], Values] = studentized_range) -> NDArray[np.bool_]:
+    """Compare all K groups: true at [i, j] where group i is surely below group j.
+
+    Hsu's multiple comparisons with the best (1981), with Tukey's studentized range, so that of K equal groups one is
+    called below another, or the best, in 5 % of all cases for all K together; docs/results.md has it measured. One
+    variance for all groups: `crossed_error` of the interactions of groups with seeds and problems; where a pair's own
+    is larger, that one.
+    values: [..., K, S, P], paired by seed and problem; at least two seeds and two problems.
+    """
+    groups, seeds, problems = values.shape[-3:]
+    means = values.mean((-2, -1))
+    lead = means[..., None, :] - means[..., :, None]  # of j before i
+    interactions = mean_squares(values - values.mean(-3, keepdims=True))
+    pooled, freedom = crossed_error(
+        [square.sum(-1) / (groups - 1) for square in interactions],
+        [(groups - 1) * each for each in freedoms_of(seeds, problems)],
+        seeds * problems,
+    )
+    pairs = (mean_squares(values - values[..., [i], :, :]) for i in range(groups))
+    own = np.stack([crossed_error(pair, freedoms_of(seeds, problems), seeds * problems)[0] for pair in pairs], -2)
+    least = quantile(groups, freedom)[..., None, None] / math.sqrt(2)
+    error = np.maximum(math.sqrt(2) * pooled[..., None, None], own)
+    return np.asarray(lead > least * error)

@@ -93,7 +93,7 @@ def summarise(
     measures = measure(verdicts, classes, seed, trials)
     columns = np.stack([*measures.pass_at.values(), *measures.maj_at.values()], axis=1)
     clusters, ks = number(sources), [*measures.pass_at]
-    found = bootstrap_intervals(columns, np.random.default_rng([seed, 1]), resamples, clusters)
+    found = bootstrap_intervals(columns, np.random.default_rng([seed, 1]), resamples, clusters, share=True)
     points = [
         {"value": each.value, "se": standard_error(column, clusters), **each.as_dict()}
         for each, column in zip(found, columns.T, strict=True)

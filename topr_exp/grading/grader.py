@@ -5,7 +5,6 @@ What text and arithmetic decide is decided here; what needs sympy, or a user's g
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import threading
 from collections import Counter
@@ -19,7 +18,7 @@ import topr_exp
 from topr_exp.grading.equivalence import compare_quickly
 from topr_exp.grading.extraction import FORMATS, extract
 from topr_exp.grading.pool import WorkerPool
-from topr_exp.runtime.files import file_digest
+from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
 GRADER_VERSION = "4"  # part of store keys: raise it with every change that can change a verdict
@@ -220,8 +219,7 @@ def version(name: str) -> str:
 
 def source_file(name: str) -> Path | None:
     """Find the file of a user's function; None for an answer format."""
-    spec = None if name in FORMATS else importlib.util.find_spec(name.partition(":")[0])
-    return Path(spec.origin) if spec is not None and spec.origin is not None and Path(spec.origin).is_file() else None
+    return None if name in FORMATS else source_of(name.partition(":")[0])
 
 
 def check_name(name: str) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from topr_exp.evaluation.intervals import Interval, t_interval
-from topr_exp.report.results import difference, gain, gold_answers, records
+from topr_exp.evaluation.intervals import Interval, clopper_pearson, t_interval
+from topr_exp.report.results import Runs, difference, gain, gold_answers, records
 from topr_exp.report.runs import DAMAGE, Run
+from topr_exp.report.standing import against_best
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import number
 from topr_exp.types import TOPRError
 
 REWARD = "mean_reward"  # of an evaluation, where rewards are graded: no share
-MOST = 5  # groups that the sentence names
 Groups = Mapping[str, Sequence[Run]]  # label -> repetitions
 
 
@@ -45,6 +46,8 @@ def measured(evaluation: Record, name: str) -> Interval:
     """A figure as its run measured it, with its interval over problems, else 1.96 standard errors."""
     name = "pass@1" if name == "correct" else name
     value, (curve, _, k) = float(evaluation[name]), name.partition("@")
+    if value in (0, 1) and name != REWARD and (problems := number(evaluation.get("problems"))):
+        return replace(clopper_pearson(int(value * problems), int(problems)), seeds=1, problems=True)
     low = high = None
     with contextlib.suppress(*DAMAGE):
         low, high = (number(evaluation[f"{curve}@k"][k][end]) for end in ("low", "high"))
@@ -113,20 +116,29 @@ def ranking(groups: Groups) -> tuple[str, list[dict[str, str]]]:
     ended = f"{printed(runs, 'pass@1')} % pass@1 ({plural(len(runs), 'run')})"
     if len(done) == 1:
         return f"{best} went from {printed(runs, 'pass@1', 'base')} to {ended}{gained(runs)}.", []
-    compared = {label: minus(done[label], runs, "pass@1") for label in done if label != best}
-    known = {label: each for label, each in compared.items() if isinstance(each, Interval)}
-    below = [label for label, each in known.items() if each.high < 0]
-    kinds = {
-        "Below it, each beyond its own 95 % interval": below,
-        "Not told apart from it": [label for label in known if label not in below],
-        "Not compared": [label for label in compared if label not in known],
-    }
-    said = [f"{best} has the highest mean, {ended}."]
-    for words, labels in kinds.items():
-        if labels:
-            rest = [f"{len(labels) - MOST} more"] * (len(labels) > MOST)
-            said.append(f"{words}: {'; '.join([*labels[:MOST], *rest])}.")
-    return " ".join(said), versus(done, dict.fromkeys(done, best), best, "pass@1")
+    return standing(done, "pass@1"), versus(done, dict.fromkeys(done, best), best, "pass@1")
+
+
+def standing(groups: Groups, name: str) -> str:
+    """Say which of several groups of finished runs is above the others, as `against_best` does."""
+    found = {label: estimate(runs, name) for label, runs in groups.items()}
+    best = max(groups, key=lambda label: -1.0 if (each := found[label]) is None else each.value)
+    known: dict[str, Runs] = {}
+    tests: dict[str, str] = {}
+    for label, runs in groups.items():
+        with contextlib.suppress(TOPRError, ValueError):  # the verdicts are gone; several tests in a group
+            (tests[label],) = {gold_answers(run) for run in runs}
+            known[label] = records(runs, "final")
+    same = {label: runs for label, runs in known.items() if tests[label] == tests.get(best)}
+    collapsed = {label: [fell(run) for run in runs] for label, runs in groups.items()}
+    told = f"{best} has the highest mean of {len(groups)}, {printed(groups[best], name)}"
+    return f"{told} % {name} ({plural(len(groups[best]), 'run')}). {against_best(same, best, collapsed, name)}"
+
+
+def fell(run: Run) -> bool:
+    """Check whether a run collapsed: its final pass@1 is below half of its base's."""
+    final, base = (run.figure(part, "pass@1") for part in ("final", "base"))
+    return final is not None and base is not None and final < base / 2
 
 
 def gained(runs: Sequence[Run]) -> str:

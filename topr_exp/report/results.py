@@ -46,7 +46,7 @@ class Runs(Sequence[Record]):
 
     def interval(self, name: str = "pass@1", part: str = "final") -> Interval:
         """Over seeds and problems."""
-        return crossed_interval(self.values(name, part))
+        return crossed_interval(self.values(name, part), share=True)
 
 
 def of_problems(results: Record, name: str) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import tempfile
 from collections.abc import Iterable, Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from topr_exp.models import loading
 from topr_exp.models.loading import ADAPTER, check_folder, find_folder, refuse_damage, weights_fingerprint
 from topr_exp.runtime.distributed import check_device, main_process_only
 from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import disk_errors, known_digest, read_object, write_json
+from topr_exp.runtime.files import disk_errors, known_digest, read_object, source_of, write_json
 from topr_exp.runtime.gpu_machine import check_gpu_machine, driver_version
 from topr_exp.store.completions import read_lines, unknown_problem
 from topr_exp.types import ConfigError, TOPRError
@@ -233,7 +234,8 @@ def inputs_of(config: Config) -> dict[str, dict[str, str]]:
     for key, path in named_files(config):
         with disk_errors(f"read {path}"):
             files[f"{key} ({path.name})"] = known_digest(path)
-    return {"files": files, "models": {key: weights_fingerprint(path) for key, path in model_folders(config).items()}}
+    models = {key: weights_fingerprint(path) for key, path in model_folders(config).items()}
+    return {"files": files, "models": models, "packages": own_packages(config)}
 
 
 @main_process_only
@@ -276,6 +278,8 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
         if name is not None and Path(name).is_file():
             yield key, Path(name)
     yield from own_files(data)
+    if ":" in (name := config.sampler.name) and (source := source_of(name.partition(":")[0])):
+        yield "sampler.name", source
     if source := file_of_class(config.algo):
         yield "algo._target_", source
 
@@ -290,5 +294,14 @@ def own_files(data: DataConfig) -> Iterator[tuple[str, Path]]:
 
 def file_of_class(settings: object) -> Path | None:
     module = type(settings).__module__
-    spec = None if module.startswith("topr_exp.") else importlib.util.find_spec(module)
-    return Path(spec.origin) if spec is not None and spec.origin else None
+    return None if module.startswith("topr_exp.") else source_of(module)
+
+
+def own_packages(config: Config) -> dict[str, str]:
+    """Version of each installed package whose code the settings name, by the setting."""
+    classes = {"algo._target_": type(config.algo).__module__, "data._target_": type(config.data).__module__}
+    functions = {"data.grader": config.data.grader_name, "sampler.name": config.sampler.name}
+    named = classes | {key: name.partition(":")[0] for key, name in functions.items() if ":" in name}
+    tops = {key: module.partition(".")[0] for key, module in named.items() if not module.startswith("topr_exp.")}
+    known = metadata.packages_distributions() if tops else {}
+    return {key: f"{name} {metadata.version(name)}" for key, top in tops.items() for name in known.get(top, ())}

@@ -10,6 +10,7 @@ import codecs
 import errno
 import functools
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -58,6 +59,12 @@ def file_digest(path: Path) -> str:
     """SHA-256 of a file."""
     with open(path, "rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def source_of(module: str) -> Path | None:
+    """Find the file of a module without importing it; None where it has none."""
+    spec = importlib.util.find_spec(module)
+    return Path(spec.origin) if spec is not None and spec.origin is not None and Path(spec.origin).is_file() else None
 
 
 def known_digest(path: Path) -> str:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+import topr_exp
 from topr_exp.config.model import SamplerConfig, VLLMConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
+from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import HFSampler, Sampler
 from topr_exp.store import Ragged, Store
@@ -106,13 +108,21 @@ def open_sampler(
     scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
     Raises ConfigError where the program is not installed.
     """
-    if not isinstance(config, VLLMConfig):
-        yield HFSampler(config)
-        return
-    from topr_exp.sampling.vllm import VLLM
+    made: Sampler
+    if isinstance(config, VLLMConfig):
+        from topr_exp.sampling.vllm import VLLM
 
-    with closing(VLLM(config, scratch, trust_remote_code, beside_training)) as sampler:
+        made = VLLM(config, scratch, trust_remote_code, beside_training)
+    else:
+        module, _, own = config.name.partition(":")
+        made = getattr(topr_exp.import_own(module), own)(config) if own else HFSampler(config)
+    with closing(made) as sampler:
         yield sampler
+
+
+def own_code(name: str) -> Path | None:
+    """The file of a sampler of the user's, which is named as package.module:Class."""
+    return source_of(name.partition(":")[0]) if ":" in name else None
 
 
 def generate_rollouts(
@@ -170,6 +180,7 @@ def rollouts_key(
         "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
         "n": n,
         "sampler": config.distribution(policy.vocabulary),
+        **({"code": file_digest(path)} if (path := own_code(config.name)) else {}),
         "seed": seed,
         "stop": list(questions.stop),
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator

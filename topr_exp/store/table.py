@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime import locks
-from topr_exp.runtime.files import TEMPORARY, disk_errors, write_whole
+from topr_exp.runtime.files import TEMPORARY, disk_errors, sync_folder, write_whole
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.store.shards import find_fault, read_rows, read_shard, write_shard
 from topr_exp.types import TOPRError
@@ -34,7 +34,6 @@ HASH_BYTES = 8  # 64 bits
 KEY_FILE = "key.json"
 SHARD = "shard-"  # begins the names of a shard's files
 MARKER = "STORE"  # marks a folder as a store
-MARK = "Tables that runs of topr_exp share: `python -m topr_exp.store` lists, verifies and prunes them.\n"
 MISSING = "missing"  # the one fault of a shard that is no damage
 PAUSE_SECONDS = 0.1  # before a lock of somebody else is asked for again
 
@@ -251,7 +250,8 @@ def read_key(folder: Path) -> tuple[dict[str, Any], int]:
 def mark(root: Path) -> None:
     """Mark a folder that holds only tables as a store: `prune` removes nothing from any other."""
     if not (root / MARKER).exists() and not foreign_entries(root):
-        write_whole(root / MARKER, MARK.encode())
+        (root / MARKER).touch()  # whole at once, so that a kill leaves nothing behind
+        sync_folder(root)
 
 
 def foreign_entries(root: Path) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.evaluation.draws import CORRECT, INVALID, Ballots, ballots, majority_score
-from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_intervals, bootstrap_means
+from topr_exp.evaluation.intervals import RESAMPLES, Interval, bootstrap_intervals, bootstrap_means, clopper_pearson
 
 # Name of a figure -> (what is summed over problems, over what): shares whose denominators differ between problems.
 RATIOS = {
@@ -88,16 +88,19 @@ def summarise(counted: Tally, seed: int = 0, resamples: int = RESAMPLES) -> dict
     if len(counted) > 1:
         resampled = bootstrap_means(columns, resamples, np.random.default_rng([seed, 2]))
         drawn = dict(zip(names, resampled.T, strict=True))
-    found: dict[str, Any] = {name: interval(name, means, drawn) for name in (*RATIOS, BALANCED, *SELECTIONS, "solved")}
+    figures = (*RATIOS, BALANCED, *SELECTIONS, "solved")
+    found: dict[str, Any] = {name: interval(name, means, drawn, len(counted)) for name in figures}
     found["weighted_sc - maj"] = difference(counted.values["maj"], counted.values["weighted_sc"], seed)
     return {**found, "problems": len(counted), "solutions": counted.solutions, "verifications": counted.verifications}
 
 
-def interval(name: str, means: Means, drawn: Means | None) -> dict[str, float | None]:
-    """A figure of the means and its percentiles over the drawn means."""
+def interval(name: str, means: Means, drawn: Means | None, problems: int) -> dict[str, float | None]:
+    """A figure of the means and its percentiles over the drawn means; of 0 or 1 by `clopper_pearson` over problems."""
     value = figure(name, means)[0]
     if drawn is None or np.isnan(value):
         return Interval(float(value)).as_dict()
+    if value in (0, 1):
+        return clopper_pearson(int(value) * problems, problems).as_dict()
     # A resample without a correct (or incorrect) solution says nothing about the verifier on them.
     low, high = np.nanpercentile(figure(name, drawn), [2.5, 97.5])
     return Interval(float(value), float(low), float(high)).as_dict()

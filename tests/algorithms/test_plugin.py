@@ -1,0 +1,80 @@
+"""docs/extending.md: the printed package, built and installed, adds a loss; a sampler of one's own draws."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, config_of
+from topr_exp.types import ConfigError
+
+DOC = (ROOT / "docs" / "extending.md").read_text()
+SAMPLER = """
+from topr_exp.sampling.sampler import HFSampler
+class Backwards(HFSampler):
+    def sample(self, *given):
+        found = super().sample(*given)
+        for one in sum(found, []):
+            one.tokens, one.logprobs = one.tokens[-1:], one.logprobs[-1:]
+        return found
+"""
+
+
+def run(*arguments: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    given = {**os.environ, "PYTHONPATH": str(path or ROOT)}
+    return subprocess.run([sys.executable, "-m", *arguments], cwd=cwd, env=given, capture_output=True, text=True)
+
+
+def inputs(folder: Path) -> dict[str, dict[str, str]]:
+    return json.loads(next(folder.glob("out/runs/*/inputs.json")).read_text())
+
+
+@pytest.mark.extended
+def test_an_installed_package_adds_a_loss(tmp_path: Path) -> None:
+    package, site, elsewhere = (tmp_path / name for name in ("package", "site", "elsewhere"))
+    names = {"soft_topr.py": "python", "conf/algo/soft_topr.yaml": "yaml", "pyproject.toml": "toml"}
+    for name, language in names.items():
+        found = re.search(rf"`{re.escape(name)}`:\n\n```{language}\n(.*?)```", DOC, re.DOTALL)
+        assert found, name
+        path = package / name.replace("conf/", "soft_topr_conf/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(found[1])
+    (package / "soft_topr_conf" / "__init__.py").touch()
+    elsewhere.mkdir()
+    install = ["pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target", str(site), str(package)]
+    done = run(*install, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    smoke = ["topr_exp", "algo=soft_topr", "experiment=smoke", "output_dir=out"]
+    assert "algo=soft_topr: no such choice" in run(*smoke, cwd=elsewhere).stderr
+    done = run(*smoke, cwd=elsewhere, path=site)
+    assert done.returncode == 0, done.stderr
+    assert inputs(elsewhere)["packages"] == {"algo._target_": "soft-topr 0.1"}
+    (key,) = inputs(elsewhere)["files"]
+    assert key == "algo._target_ (soft_topr.py)"
+    (version,) = site.glob("soft_topr-*/METADATA")
+    version.write_text(version.read_text().replace("Version: 0.1", "Version: 0.2"))
+    again = run(*smoke, cwd=elsewhere, path=site)
+    assert (again.returncode, "algo._target_ has changed" in again.stderr) == (1, True), again.stderr
+
+
+def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SAMPLER)
+    given = ["topr_exp", "experiment=smoke", "sampler.name=own:Backwards", "output_dir=out"]
+    done = run(*given, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "100.0" in next(line for line in done.stdout.splitlines() if line.startswith("base "))  # invalid answers
+    assert list(inputs(tmp_path)["files"]) == ["sampler.name (own.py)"]
+    keys = [json.loads(path.read_text())["key"] for path in tmp_path.glob("out/**/rollouts/*/key.json")]
+    assert {(key["sampler"]["name"], len(key["code"])) for key in keys} == {("own:Backwards", 64)}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("nowhere:One", "No module named"), ("json:loads", "not a sampler"), ("hff", "one of hf, vllm")]
+)
+def test_a_name_that_is_no_sampler_is_refused(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"sampler.name={name}: .*{said}"):
+        config_of(f"sampler.name={name}")
