@@ -68,7 +68,7 @@ def advantage_of(algo: Any, one: Completion, reward: float) -> float:
 
 
 def policy_gradient(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
-    """−Σ_t M_t stopgrad(c_t w_t) A log π_t; with PPO's rule no gradient beyond the limits, and its objective's value."""
+    """−Σ_t M_t stopgrad(c_t w_t) A log π_t; with PPO's rule nothing beyond the limits, and its objective's value."""
     a, now, count = advantage_of(algo, one, reward), logp.detach(), len(logp)
     under = one.old if algo["denominator"] == "old" else one.mu
     sign = "pos" if a > 0 or (a == 0 and one.correct) else "neg"

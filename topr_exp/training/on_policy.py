@@ -52,7 +52,7 @@ class Rounds:
     compose: ComposeConfig
     seed: int
     iteration: int
-    from_sampler: bool  # log μ is what the sampler drew with, beside π_old by the forward pass; else both are the latter
+    from_sampler: bool  # log μ is what the sampler drew with, and π_old is by the forward pass; else both are
     # Of the newest completions: the share of correct ones, the mean length, mean |log μ − log q| a token, q the
     # sampler's, and the mean reward.
     seen: dict[str, float] = field(default_factory=dict)
