@@ -65,7 +65,8 @@ def test_a_run_leaves_everything_behind(outputs: Path, data: str, capsys: pytest
     environment = json.loads((folder / "environment.json").read_text())
     assert {"git_commit", "versions", "cores", "seed", "python"} <= set(environment)
     printed = capsys.readouterr().out
-    for text in ("a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0", "in the form of", "M parameters, cpu with 1 thread, ",
+    for text in ("R           correct: > 0 100 %; wrong: < 0 100 %",
+                 "a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0", "in the form of", "M parameters, cpu with 1 thread, ",
                  str(folder), "pass@1 ± 2"):  # fmt: skip
         assert text in printed
     assert run(config) == summary

@@ -30,7 +30,7 @@ from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.runs.console import header, results, write_card, write_prompt
+from topr_exp.runs.console import header, never_rarer, results, signs, write_card, write_prompt
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
@@ -90,7 +90,7 @@ class Experiment:
     def __init__(self, config: Config, folder: RunFolder, sampler: Sampler, stop: StopFlag) -> None:
         self.config, self.folder, self.sampler, self.stop = config, folder, sampler, stop
         self.shared, self.own = Store(config.store, stop), Store(folder.path / "store", stop)
-        self.showcase = Showcase(folder.path)
+        self.showcase, self.told_signs = Showcase(folder.path), False
 
     def run(self) -> dict[str, Any]:
         """All of it; returns the summary."""
@@ -329,7 +329,8 @@ class Experiment:
         (self.sampler.rest if in_rounds(self.config) else self.sampler.close)()
 
     def training_set_of(self, pool: CompletionPool, iteration: int) -> TrainingSet:
-        return build_training_set(
+        """Compose a training set; the first one of a run says of which sign R is."""
+        found = build_training_set(
             build_candidates(pool, self.config.compose),
             INCORRECT_REWARD[self.config.reward],
             self.config.compose,
@@ -340,6 +341,12 @@ class Experiment:
             effective=self.config.effective_positive,
             in_rounds=in_rounds(self.config),
         )
+        if found.unit == "examples" and "group_rewards" not in self.config.algo.needs and not self.told_signs:
+            shares, self.told_signs = found.signs(), True
+            say(signs(shares))
+            if getattr(self.config.algo, "by_sign", False) and (text := never_rarer(shares, self.config.algo.name)):
+                warn(text)
+        return found
 
     def scored(self, policy: Policy, part: Completions, store: Store, label: str) -> Ragged:
         """log-probabilities of all completions under a policy, from the store as far as they are there."""

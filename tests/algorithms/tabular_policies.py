@@ -219,19 +219,11 @@ def random_case(seed, *, groups=3, n=5, baseline=0.0, low=-1.0, on_policy=False)
     count = groups * n
     positive = r.random(count) < 0.4
     positive[:2] = [True, False]
-    return Case(
-        logits=logits,
-        mu=logits.copy() if on_policy else mu,
-        ref=ref,
-        y=r.integers(0, 7, count),
-        reward=np.where(positive, 1.0, low),
-        positive=positive,
-        group=np.repeat(r.permutation(100)[:groups], n),
-        sample=np.concatenate([r.permutation(n) for _ in range(groups)]),
-        n=n,
-        baseline=baseline,
-        old=rng(1000 + seed).normal(size=LOGITS),
-    )
+    y, group = r.integers(0, 7, count), np.repeat(r.permutation(100)[:groups], n)
+    sample = np.concatenate([r.permutation(n) for _ in range(groups)])
+    reward = np.where(positive, 1.0, low)
+    mu, old = logits.copy() if on_policy else mu, rng(1000 + seed).normal(size=LOGITS)
+    return Case(logits, mu, ref, y, reward, positive, group, sample, n, baseline, old)
 
 
 def all_groups(logits, ref, n, reward, mu=None):
@@ -242,17 +234,8 @@ def all_groups(logits, ref, n, reward, mu=None):
     y = np.stack(np.meshgrid(*[np.arange(7)] * n, indexing="ij"), -1).reshape(-1, n)
     mu = logits.copy() if mu is None else mu
     weight = probability(mu)[y].prod(1)
-    case = Case(
-        logits=logits,
-        mu=mu,
-        ref=ref,
-        y=y.reshape(-1),
-        reward=reward[y].reshape(-1),
-        positive=reward[y].reshape(-1) > 0,
-        group=np.repeat(np.arange(len(y)), n),
-        sample=np.tile(np.arange(n), len(y)),
-        n=n,
-    )
+    flat, group = reward[y].reshape(-1), np.repeat(np.arange(len(y)), n)
+    case = Case(logits, mu, ref, y.reshape(-1), flat, flat > 0, group, np.tile(np.arange(n), len(y)), n)
     return case, np.repeat(weight, n)
 
 

@@ -99,8 +99,7 @@ def test_out_of_range_is_one_line_with_key_and_value(name, field):
 
 def test_importing_the_losses_does_not_import_torch():
     """Config checks import them and must answer at once."""
-    modules = ", ".join(
-        f"topr_exp.algorithms.{path.stem}" for path in (ROOT / "topr_exp" / "algorithms").glob("[a-z]*.py")
-    )
+    names = [path.stem for path in (ROOT / "topr_exp" / "algorithms").glob("[a-z]*.py")]
+    modules = ", ".join(f"topr_exp.algorithms.{name}" for name in names)
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0

@@ -89,11 +89,8 @@ def shifted(delta: float, reward: float, tokens: int = 4) -> Batch:
 BOUNDED = [*itertools.product(("topr", "tis", "naive", "sft"), (1e3, -1e3), (1.0, -1.0), ({}, {"ratio": "token"}))]
 BOUNDED += [*itertools.product(("cispo", "vespo", "sapo", "m2po"), (1e3, -1e3), (1.0, -1.0), ({},))]
 BOUNDED += [("is", delta, reward, {}) for delta, reward in ((-1e3, 1.0), (-1e3, -1.0), (1e3, 0.0), (-1e3, 0.0))]
-BOUNDED += [
-    ("ppo", delta, reward, ratio)
-    for delta, reward in ((1e3, 1.0), (-1e3, 1.0), (-1e3, -1.0), (1e3, 0.0), (-1e3, 0.0))
-    for ratio in ({}, {"ratio": "token"})
-]
+FINITE = ((1e3, 1.0), (-1e3, 1.0), (-1e3, -1.0), (1e3, 0.0), (-1e3, 0.0))
+BOUNDED += [("ppo", *case, ratio) for case in FINITE for ratio in ({}, {"ratio": "token"})]
 
 
 @pytest.mark.parametrize(("name", "delta", "reward", "ratio"), BOUNDED)

@@ -27,18 +27,8 @@ def whole_language(seed: int, reward: np.ndarray | None = None, baseline: float 
     r = rng(seed)
     logits, mu = r.normal(size=(2, 9))
     reward = np.where(r.random(7) < 0.5, 1.0, -1.0) if reward is None else reward
-    return Case(
-        logits=logits,
-        mu=mu,
-        ref=mu,
-        y=np.arange(7),
-        reward=reward,
-        positive=reward > 0,
-        group=np.zeros(7, dtype=int),
-        sample=np.arange(7),
-        n=7,
-        baseline=baseline,
-    )
+    each = np.arange(7)
+    return Case(logits, mu, mu, each, reward, reward > 0, np.zeros(7, dtype=int), each, 7, baseline)
 
 
 def limited(limits, **changes):

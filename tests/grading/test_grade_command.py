@@ -16,10 +16,8 @@ from topr_exp.grade import main
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "topr_exp.grade"]
-PLACE: dict[str, Any] = {
-    "cwd": ROOT,
-    "env": {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"},
-}
+FOUND = f"{ROOT}{os.pathsep}{Path(__file__).parent}"
+PLACE: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": FOUND}}
 FIVE = {"completion": "The answer is 5.", "gold": "5"}
 HALF = {"completion": r"The answer is \frac{\sqrt{2}}{2}.", "gold": r"\frac{1}{\sqrt{2}}"}
 
@@ -79,15 +77,9 @@ def test_a_file_appears_whole(tmp_path):
 
 def test_a_result_does_not_wait_for_further_input_nor_ctrl_c() -> None:
     """As a filter behind another program: one line in, one line out, while the input stays open."""
-    process = subprocess.Popen(
-        [*COMMAND, "--format", "gsm8k"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore Ctrl-C
-        **PLACE,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    as_in_a_shell = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs ignore Ctrl-C
+    process = subprocess.Popen([*COMMAND, "--format", "gsm8k"], **pipes, text=True, preexec_fn=as_in_a_shell, **PLACE)
     guard = threading.Timer(300, process.kill)
     guard.start()
     for row in (FIVE, HALF, {"completion": "", "gold": "5"}):
@@ -112,6 +104,7 @@ def test_a_grader_of_ones_own() -> None:
     assert done.stderr.decode() == "error: grader own_graders:obedient raised ValueError: no idea (completion 1)\n"
 
 
+EMPTY = ["--format", "math", "--in", "/dev/null"]
 FORMATS = "gsm8k, math, final, verdict or package.module:function"
 
 
@@ -120,10 +113,7 @@ FORMATS = "gsm8k, math, final, verdict or package.module:function"
     [
         (["--format", "mmlu"], f"error: grader must be one of {FORMATS}; got mmlu"),
         (["--format", "math", "--in", "/absent"], "error: --in /absent: No such file or directory"),
-        (
-            ["--format", "math", "--in", "/dev/null", "--out", "/absent/x"],
-            "error: --out /absent/x: No such file or directory",
-        ),
+        ([*EMPTY, "--out", "/absent/x"], "error: --out /absent/x: No such file or directory"),
         ([], "python -m topr_exp.grade: error: the following arguments are required: --format"),
     ],
 )

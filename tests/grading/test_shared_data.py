@@ -37,12 +37,11 @@ def test_agreement(grader: Grader) -> None:
     assert sum(got == expected for got, expected in found) >= 0.985 * len(cases)
 
 
-GOLDS = {
-    "math/math500.jsonl": lambda row: row["answer"],
-    "math/train4500.jsonl": lambda row: str(last_boxed(row["solution"])),
-    "gsm8k/train.jsonl": lambda row: row["answer"].rpartition("####")[2].strip(),
-    "gsm8k/test.jsonl": lambda row: row["answer"].rpartition("####")[2].strip(),
-}
+GOLDS = dict.fromkeys(
+    ("gsm8k/train.jsonl", "gsm8k/test.jsonl"), lambda row: row["answer"].rpartition("####")[2].strip()
+)
+GOLDS["math/math500.jsonl"] = lambda row: row["answer"]
+GOLDS["math/train4500.jsonl"] = lambda row: str(last_boxed(row["solution"]))
 
 
 @pytest.mark.parametrize("name", GOLDS)

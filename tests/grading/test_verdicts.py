@@ -42,11 +42,8 @@ def named(found: Verdicts) -> list[str]:
 def test_each_completion_is_graded_against_its_own_problem_s_gold(tmp_path: Path) -> None:
     found = grade_rollouts(all_said(), PROBLEMS, Grading("gsm8k"), Store(tmp_path))
     right = {0: (1, 5), 1: (2,), 2: (3,), 3: (4,)}
-    expected = [
-        "invalid" if i == 0 else "correct" if i in right[problem] else "incorrect"
-        for problem in range(len(PROBLEMS))
-        for i in range(len(SAID))
-    ]
+    places = [(problem, i) for problem in range(len(PROBLEMS)) for i in range(len(SAID))]
+    expected = ["invalid" if i == 0 else "correct" if i in right[problem] else "incorrect" for problem, i in places]
     assert named(found) == expected
     assert found.positive.tolist() == [verdict == "correct" for verdict in expected], "nothing invalid is a positive"
     classes = found.classes.reshape(len(PROBLEMS), -1)
@@ -65,10 +62,8 @@ def test_classes_count_from_0_within_each_problem(tmp_path: Path) -> None:
 def test_rewards_lie_with_the_verdicts_and_change_nothing_where_they_are_not_asked_for(tmp_path: Path) -> None:
     said, store = ["0.5", "1", "die", '["invalid", null, -3]', "library"], Store(tmp_path)
     asked, name = (rollouts(said, [0, 0, 0, 1, 1], [0, 3, 5]), PROBLEMS[:2]), "own_graders:obedient"
-    two_valued, graded, low = (
-        grade_rollouts(*asked, each, store)
-        for each in (Grading(name), Grading(name, graded=True), Grading(name, graded=True, threshold=0.5))
-    )
+    ways = [Grading(name), Grading(name, graded=True), Grading(name, graded=True, threshold=0.5)]
+    two_valued, graded, low = (grade_rollouts(*asked, each, store) for each in ways)
     assert two_valued.reward is None
     assert two_valued.columns.column_names == ["verdict", "answer", "path", "class"]
     assert store.open(tmp_path / two_valued.name).key.keys() == {"rollouts", "grader", "golds", "version"}

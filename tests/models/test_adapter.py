@@ -3,6 +3,7 @@
 import copy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -95,16 +96,11 @@ def test_with_its_adapter_off_a_model_is_the_base_bit_for_bit(dtype: torch.dtype
     assert all(weight.grad is not None for _, weight in adapter.trained_weights(policy.model))
 
 
-class Tokenizer:
-    def save_pretrained(self, folder: Path) -> None:
-        pass
-
-
 def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_path: Path) -> None:
     from peft import PeftModel
 
     base, policy = adapted()
-    policy.tokenizer = Tokenizer()
+    policy.tokenizer = Mock()
     save_policy(policy, tmp_path / "model")
     expected = logits(policy.model)
     stored = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
@@ -125,7 +121,7 @@ def test_what_rounding_takes_of_an_adapter_is_told(tmp_path: Path, caplog: pytes
     """Half a step of bfloat16 beside a weight of 1 is 2**-9: smaller ones are lost, of larger ones hardly anything."""
     for dtype, size, lost in ((torch.float32, 1e-3, 0.0), (torch.bfloat16, 1e-3, 1.0), (torch.bfloat16, 2.0, 0.0)):
         _, policy = adapted(dtype, targets="up_proj")
-        policy.tokenizer = Tokenizer()
+        policy.tokenizer = Mock()
         for layer in policy.model.model.layers:
             layer.mlp.up_proj.base_layer.weight.data.fill_(1.0)
             layer.mlp.up_proj.lora_A["default"].weight.data.fill_(size / 8)  # 4 ranks, times alpha / rank = 2

@@ -11,6 +11,7 @@ import time
 import venv
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -102,10 +103,7 @@ def noted(notes: Path, what: str) -> list[Any]:
 
 @pytest.fixture
 def policy(tmp_path: Path) -> Policy:
-    class Tokenizer:
-        eos_token_id = 1
-
-    return Policy(make_model(11), Tokenizer(), "first", torch.float32, folder=tmp_path / "model")
+    return Policy(make_model(11), Mock(eos_token_id=1), "first", torch.float32, folder=tmp_path / "model")
 
 
 OFF = {"sleep": False, "trust_remote_code": False, "float32_head": False}

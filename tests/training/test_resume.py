@@ -32,16 +32,14 @@ LORA = ["model.lora={rank: 4, alpha: 8, targets: all-linear}", "optim.lr=1e-3", 
 ROUNDS = ["schedule=on_policy", "schedule.prompts=4"]
 
 
-TWO_UPDATES = ["optim=paper", "schedule.rounds=4", "schedule.updates=2", "optim.batch_size=8"]
+TWO_UPDATES = ["optim=paper", "schedule.rounds=4", "schedule.updates=2", "optim.batch_size=8", "schedule.replay=0.6"]
 CASES = {  # settings, and the iteration and its update before which the run breaks off
-    "within a round": ([*CURVE, *ROUNDS, *TWO_UPDATES, "algo=rloo"], 1, 5),
-    "replay": ([*ROUNDS, "algo=agro", "schedule.rounds=6", "schedule.replay=0.6"], 1, 4),
+    "within a round, with replay": ([*CURVE, *ROUNDS, *TWO_UPDATES, "algo=agro"], 1, 5),
     "lora": ([*LORA, "algo=agro", "evaluation.every=2"], 2, 1),
     "offline": ([*CURVE, "algo=topr", "iterations=2", "optim.epochs=2"], 1, 4),
     "lora in rounds": ([*LORA, *ROUNDS, "algo=rloo", "schedule.rounds=2"], 2, 1),
 }
-IN_TIME = ("within a round", "replay")
-MARKS = {name: [*[pytest.mark.extended] * (name not in IN_TIME), *[needs_peft] * ("lora" in name)] for name in CASES}
+MARKS = {name: [*[pytest.mark.extended] * ("round," not in name), *[needs_peft] * ("lora" in name)] for name in CASES}
 
 
 @pytest.mark.parametrize("case", [pytest.param(name, marks=MARKS[name]) for name in CASES])
@@ -173,7 +171,7 @@ def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path: Path, monkeyp
     monkeypatch.setattr(Experiment, "reference", reference)
     with pytest.raises(TOPRError, match="far enough"):
         run(config_of(*overrides(tmp_path, *SOME)))
-    assert order[-3:] == ["sample", "close", "reference"]
+    assert order[-4:] == ["sample", "close", "reference", "close"]
 
 
 SOME = ["algo=grpo", "schedule=on_policy", "schedule.rounds=4", "schedule.prompts=4", "optim.batch_size=16", "data.n=4"]

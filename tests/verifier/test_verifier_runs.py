@@ -99,7 +99,7 @@ def test_the_solvers_engine_is_gone_before_the_verifier_is_loaded(
     monkeypatch.setattr(pipeline, "load_policy", load)
     with pytest.raises(TOPRError, match="far enough"):
         run(settings(tmp_path))
-    assert order[-3:] == ["sample", "close", "load"]
+    assert order[-4:] == ["sample", "close", "load", "close"]
 
 
 def test_a_trained_verifier_is_evaluated_as_its_run_did(

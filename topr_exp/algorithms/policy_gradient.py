@@ -92,6 +92,11 @@ class PolicyGradient:
         """Where one sign has no weight, as in sft, a baseline only scales the loss; in a group it cancels."""
         return self.b_pos > 0 and self.b_neg > 0 and self.advantage is Advantage.reward
 
+    @property
+    def by_sign(self) -> bool:
+        """The sign of R = R0 − c chooses the limits: a wrong answer with R of 0 or more is never made rarer."""
+        return self.b_neg > 0 and self.advantage is Advantage.reward
+
     def __post_init__(self) -> None:
         for sign in ("pos", "neg"):
             a, b = getattr(self, f"a_{sign}"), getattr(self, f"b_{sign}")

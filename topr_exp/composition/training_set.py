@@ -54,6 +54,17 @@ class TrainingSet:
         index, group = np.unique(problem, return_inverse=True)
         return np.argsort(rng.permutation(len(index))[group], kind="stable")
 
+    def signs(self) -> dict[str, tuple[float, float, float]]:
+        """Shares of R = R0 − c above, at and below 0 among the correct examples and among the wrong ones."""
+        rows = self.examples.ravel()
+        sign, correct = np.sign(self.reward[rows] - self.baseline), self.candidates.positive[rows]
+        kinds = {"correct": sign[correct], "wrong": sign[~correct]}
+        return {
+            kind: (float(np.mean(found > 0)), float(np.mean(found == 0)), float(np.mean(found < 0)))
+            for kind, found in kinds.items()
+            if len(found)
+        }
+
     def summary(self) -> dict[str, Any]:
         """Summarize the set, JSON-ready; with mean reward and share of imported ones where there are such."""
         more = {} if self.candidates.reward is None else {"mean_reward": float(self.reward[self.examples].mean())}

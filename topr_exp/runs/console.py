@@ -107,6 +107,27 @@ def header(
     return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)
 
 
+def signs(shares: dict[str, tuple[float, float, float]]) -> str:
+    """A row for the header: the shares of R = R0 − c above, at and below 0, by verdict; see `TrainingSet.signs`."""
+    words = ("> 0", "= 0", "< 0")
+    told = {
+        kind: ", ".join(f"{word} {100 * share:.3g} %" for word, share in zip(words, found, strict=True) if share)
+        for kind, found in shares.items()
+    }
+    return f"{'R':<11} {'; '.join(f'{kind}: {text}' for kind, text in told.items())}"
+
+
+def never_rarer(shares: dict[str, tuple[float, float, float]], algo: str) -> str:
+    """Say what it means, and what to set, where wrong answers have R ≥ 0 and limits go by the sign; else ""."""
+    above, zero, _ = shares.get("wrong", (0.0, 0.0, 0.0))
+    if not above + zero:
+        return ""
+    pushed = f"{algo} makes {100 * above:.3g} % of the wrong answers likelier" if above else ""
+    ignored = f"{algo} learns nothing from {100 * zero:.3g} % of the wrong answers" if zero else ""
+    why = "their R is not below 0; set data.reward=pm1, or baseline above the reward of wrong answers"
+    return f"{' and '.join(filter(None, (pushed, ignored)))}: {why}"
+
+
 def idle_gpus(taken: int) -> str:
     """What to set where a run sees more GPUs than it takes; "" where it takes all."""
     seen = len(visible_gpus())
