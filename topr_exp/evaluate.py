@@ -45,6 +45,8 @@ TAKEN = {
     },
     "evaluation": {"seed"},
 }  # fmt: skip
+GIVEN = ("reward", "given")
+OF_LOG = ("completions", "columns", "skip_malformed", "completion_limit")  # of data: nothing in a question
 PACKAGE = {"grader": (None, *GRADERS), "_target_": tuple(SOURCES.values())}  # of data: others are a user's code
 NEVER_TAKEN = ("model.trust_remote_code", "sampler.python")
 OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
@@ -168,7 +170,7 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
     from omegaconf import OmegaConf
 
     for group, keys in TAKEN.items():
-        stored: dict[str, Any] = run[group]
+        stored: dict[str, Any] = {key: value for key, value in run[group].items() if (key, value) != GIVEN}
         now: Any = OmegaConf.to_container(composed[group])
         other = group != "model" and given.get(group, stored.get("name")) != stored.get("name")
         if other:
@@ -180,7 +182,7 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
                 continue
             if key in keys and (group != "data" or value in PACKAGE.get(key, [value])):
                 now[key] = literal(value)
-            elif group == "data" and not other and key != "completions" and composed.data.get(key) != value:
+            elif group == "data" and not other and key not in OF_LOG and composed.data.get(key) != value:
                 raise ConfigError(
                     f"data.{key}={value} of the run that wrote the model decides what is asked, but is not taken from "
                     f"its folder: give data.{key}=... on the command line, the same if you trust it"

@@ -27,18 +27,19 @@ from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config, Mu
 from topr_exp.evaluation.evaluation import EvaluatingJournal, first
 from topr_exp.evaluation.showcase import Showcase
-from topr_exp.grading.verdicts import Verdicts, grade_rollouts, open_grader
+from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.console import header, never_rarer, results, signs, write_card, write_prompt
 from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.imported_log import report
 from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, show_log, warn
 from topr_exp.runtime.files import CHECKSUMS
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.sampling.imported import load_imported
+from topr_exp.sampling.imported import load_imported, open_log
 from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_rollouts, mismatch, open_sampler
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
@@ -51,7 +52,7 @@ from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train")  # in the summary
-INCORRECT_REWARD = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None}
+INCORRECT_REWARD = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None, Reward.given: None}
 
 
 def run(config: Config) -> dict[str, Any]:
@@ -91,6 +92,7 @@ class Experiment:
         self.config, self.folder, self.sampler, self.stop = config, folder, sampler, stop
         self.shared, self.own = Store(config.store, stop), Store(folder.path / "store", stop)
         self.showcase, self.told_signs = Showcase(folder.path), False
+        self.log_report: dict[str, str] = {}  # rows of the header on imported completions
 
     def run(self) -> dict[str, Any]:
         """All of it; returns the summary."""
@@ -132,13 +134,18 @@ class Experiment:
         if self.config.data.completions is None:
             return None
         with self.folder.stage("sampling"):
-            asked = self.train.problems, self.tasks.prompter
-            return load_imported(self.config.data.completions, *asked, self.policy, self.shared)
+            config, log = self.config, open_log(self.config.data, self.shared)
+            whole = config.data.n if unit_of(config.algo.needs) == "groups" else None
+            found = load_imported(config.data, log, self.train.problems, self.tasks.prompter, self.policy, whole)
+            if config.mu is Mu.sampler and found.log_mu is None:
+                raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")
+            self.log_report = report(config, log, found, self.policy)
+            return found
 
     def describe_training_problems(self) -> TrainedOn:
         """Count the problems to train on, and print the header."""
         found = trained_on(self.config, self.train.problems, self.imported)
-        self.header = header(self.config, self.policy, self.tasks.sets, self.train, self.test, found)
+        self.header = header(self.config, self.policy, self.tasks.sets, self.train, self.test, found, self.log_report)
         say(self.header + "\n")
         return found
 
@@ -232,15 +239,15 @@ class Experiment:
             parts = self.completions(store)
             self.release_sampler()
         with self.folder.stage("grading"):
-            grading = self.config.grading
-            verdicts = [grade_rollouts(part.rollouts, part.questions.problems, grading, store) for part in parts]
+            verdicts = [self.verdicts(part, store) for part in parts]
         with self.folder.stage("composition"):
             pool = merge_sources(parts, verdicts)
             training_set = self.training_set_of(pool, iteration)
             if training_set.description.note:
                 warn(training_set.description.note)
         with self.folder.stage("scoring"):
-            mu = concat_rows([self.log_mu(part, store) for part in parts])
+            log_mu = [log_mu for part in parts if (log_mu := self.log_mu(part, store)) is not None]
+            mu = concat_rows(log_mu) if log_mu else None
             old = None
             if "old_logp" in self.config.algo.needs:
                 old = concat_rows([self.scored(self.policy, part, store, "scoring π_old") for part in parts])
@@ -256,6 +263,7 @@ class Experiment:
             every, journal = self.config.checkpoint.every_seconds, self.curve(iteration, trainer)
             # Where all μ is ours the first update can be checked.
             ours = self.config.mu is Mu.scored and all(part.log_mu is None for part in parts)
+            ours &= self.config.mu_model is None
             train_offline(trainer, examples, journal, self.config.seed, iteration, every, mu_is_start=ours)
             trainer.zero_grad()
             with trainer.layout.gathered_weights():
@@ -272,11 +280,27 @@ class Experiment:
         sampled = Completions(rollouts, self.train)
         return [sampled] if self.imported is None else [sampled, self.imported]
 
-    def log_mu(self, part: Completions, store: Store) -> Ragged:
-        """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training."""
+    def verdicts(self, part: Completions, store: Store) -> Verdicts:
+        """Verdicts by the grader, or by the rewards that came with the completions."""
+        if self.config.reward is Reward.given:
+            assert part.rewards is not None, "open_log refuses a log without rewards"
+            return given_verdicts(part.rollouts, part.rewards, self.config.data.threshold, store)
+        return grade_rollouts(part.rollouts, part.questions.problems, self.config.grading, store)
+
+    def log_mu(self, part: Completions, store: Store) -> Ragged | None:
+        """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training.
+
+        With mu=none there is none, but for pairs, whose reference it is.
+        """
+        if self.config.mu is Mu.none and unit_of(self.config.algo.needs) != "pairs":
+            return None
         if self.config.mu is Mu.sampler:
             return Ragged(part.rollouts.columns["sampler_logp"])
-        return part.log_mu if part.log_mu is not None else self.scored(self.policy, part, store, "scoring μ")
+        if self.config.mu_model is not None and part is self.imported:
+            named = dataclasses.replace(self.config.model, path=self.config.mu_model, revision=None, lora=None)
+            return self.scored(load_policy(named, self.config.cluster.device.name), part, store, "scoring μ")
+        given = part.log_mu if self.config.mu is Mu.scored else None
+        return given if given is not None else self.scored(self.policy, part, store, "scoring μ")
 
     def record(
         self,
@@ -284,7 +308,7 @@ class Experiment:
         training_set: TrainingSet,
         parts: Sequence[Completions],
         verdicts: Sequence[Verdicts],
-        mu: Sequence[NDArray[np.float32]],
+        mu: Sequence[NDArray[np.float32]] | None,
     ) -> None:
         """Write down what an iteration trains on, and how far μ is from what the sampler drew with."""
         store, rollouts = str(self.store(iteration - 1).root), parts[0].rollouts
@@ -293,7 +317,7 @@ class Experiment:
             sources |= {"imported_rollouts": parts[1].rollouts.name, "imported_verdicts": verdicts[1].name}
         cut_off = sum(part.cut_off for part in verdicts)
         summary = {**training_set.summary(), "sampler": rollouts.made_by, "cut_off": cut_off}
-        if self.config.mu is Mu.scored and self.config.data.completions is None:
+        if mu is not None and self.config.mu is Mu.scored and self.config.data.completions is None:
             summary["sampler_mismatch"] = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
             say(describe_mismatch(summary["sampler_mismatch"]))
         self.folder.save_training_set(iteration, training_set.examples, summary, sources)

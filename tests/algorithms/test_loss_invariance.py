@@ -182,6 +182,26 @@ def test_what_needs_names_is_needed_and_nothing_else(name, field):
         loss(with_signals(loss, batch))
 
 
+@each_loss
+def test_a_loss_reads_mu_unless_it_says_otherwise(name, changes):
+    """What mu=none rests on: without `needs_mu` another μ changes no gradient."""
+    gradients = []
+    for shift in (0.0, 0.7):
+        loss, case = load(name, **changes), random_case(8)
+        batch = case.pairs() if "pairs" in loss.needs else case.batch()
+        sides = [batch.chosen, batch.rejected] if isinstance(batch, PairBatch) else [batch]
+        moved = [
+            dataclasses.replace(side, mu_logp=side.mu_logp - shift * side.reward[:, None].sign()) for side in sides
+        ]
+        batch = PairBatch(*moved) if len(moved) == 2 else with_signals(loss, moved[0])
+        gradients.append(torch.autograd.grad(loss(batch).loss.sum(), case.theta)[0])
+    same = torch.equal(*gradients)
+    if not getattr(loss, "needs_mu", True):
+        assert same
+    elif name in ("topr", "tis", "is", "ppo", "grpo", "dpo", "cispo"):
+        assert not same
+
+
 def test_signals_must_come_from_complete_groups():
     loss, case = load("agro"), random_case(7)
     with pytest.raises(AssertionError, match=r"run loss\.signals over the global batch"):

@@ -31,7 +31,7 @@ def shown(*overrides: str, device: str = "cpu") -> dict[str, str]:
     sets: Any = SimpleNamespace(train_report=some, test_report=nothing)
     train, test = (SimpleNamespace(problems=[None] * count, too_long=left) for count, left in ((5, 1), (3, 0)))
     config = config_of("output_dir=out", "name=n", *overrides)
-    lines = header(config, policy, sets, train, test, TrainedOn(5, 5, "5 of them")).splitlines()  # type: ignore
+    lines = header(config, policy, sets, train, test, TrainedOn(5, 5, "5 of them"), {}).splitlines()  # type: ignore
     return {line[:12].rstrip(): line[12:] for line in lines}
 
 

@@ -96,7 +96,7 @@ ID = load_problems(config_of("experiment=smoke").data).train[0].id
     [
         ("{", "{file}:41: not"),
         ({"problem_id": ID}, "{file}:41: completion is missing"),
-        ({"problem_id": ID, "completion": "x", "tokens": [3]}, "{file}:41: has tokens, unlike the lines before"),
+        ({"problem_id": ID, "completion": "x", "tokens": [3]}, "{file}:41: has tokens, unlike the rows before"),
         ({"problem_id": "no", "completion": "x"}, "data.completions={file}: completion 41 answers problem_id 'no', wh"),
     ],
 )

@@ -1,18 +1,21 @@
 """Training on completions made elsewhere."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from tests.conftest import config_of, overrides
+from topr_exp.config.data import Reward
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
-from topr_exp.sampling.imported import load_imported, tokenize_completions
+from topr_exp.sampling.imported import load_imported, open_log, tokenize_completions
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
@@ -51,11 +54,14 @@ def test_what_one_run_sampled_trains_another_alike_after_export_and_import(smoke
     assert again["final"]["pass@1"] == pytest.approx(sampled["final"]["pass@1"], abs=0.2)
 
 
-def imported(tmp_path: Path, rows: list[dict[str, Any]], *words: str) -> Completions:
+def imported(
+    tmp_path: Path, rows: list[dict[str, Any]], *words: str, whole: int | None = None, **more: Any
+) -> Completions:
     """What a file of these lines becomes beside the problems of the smoke experiment."""
     config = config_of("experiment=smoke", *words)
     prompter, policy = build_prompter(config.data), load_policy(config.model, "cpu")
-    return load_imported(str(lines(tmp_path / "own.jsonl", rows)), problems(), prompter, policy, Store(tmp_path))
+    data = dataclasses.replace(config.data, completions=str(lines(tmp_path / "own.jsonl", rows)), **more)
+    return load_imported(data, open_log(data, Store(tmp_path)), problems(), prompter, policy, whole)
 
 
 def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tmp_path: Path) -> None:
@@ -78,6 +84,10 @@ def test_lines_answer_problems_by_id_or_bring_their_own_with_a_gold_that_wins(tm
         ({"problem_id": "nowhere", "completion": "x"}, "completion 1 answers problem_id 'nowhere', which is not among"),
         ({"question": "q", "gold": "1", "completion": "x", "tokens": [99999]}, "completion 1 has token id 99999"),
         ({"question": "q", "gold": "1", "completion": "", "finish": "length"}, "completion 1 is empty"),
+        ({"prompt": "q", "completion": "x"}, "completion 1 has no gold to grade it by; data.reward=given"),
+        ({"prompt": "q", "gold": "1", "tokens": [5] * 2048}, "completion 1 and its prompt have 20"),
+        ({"prompt_tokens": [99999], "gold": "1", "completion": "x"}, "completion 1 has token id 99999"),
+        ({"prompt": [{"role": "user", "content": "q"}], "gold": "1", "completion": "x"}, "no chat template"),
     ],
 )
 def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path, row: dict[str, Any], message: str) -> None:
@@ -105,3 +115,125 @@ def test_text_ends_by_itself_unless_it_says_otherwise(finish: str | None, ended:
     (ids,) = tokenize_completions(columns, policy).to_pylist()
     assert (ids[-1] == policy.tokenizer.eos_token_id) == ended
     assert policy.decode(ids) == " The answer is 2."
+
+
+CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+
+
+def test_a_prompt_is_taken_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text as it is, ids as they are, messages through the chat template: all three are one prompt, and one group."""
+    policy = load_policy(config_of().model, "cpu")
+    policy.tokenizer.chat_template = CHAT
+    monkeypatch.setitem(globals(), "load_policy", lambda *given: policy)
+    ids = policy.encode(text := "<user>2 + 2?<a>")
+    rows: list[dict[str, Any]] = [
+        {"prompt": text},
+        {"prompt": [{"role": "user", "content": "2 + 2?"}]},
+        {"prompt_tokens": ids.tolist()},
+    ]
+    for row in rows:
+        found = imported(tmp_path, [row | {"completion": "x", "reward": 0.5}], reward=Reward.given)
+        assert found.rollouts.prompt_of(0).tolist() == ids.tolist()
+        assert found.rewards is not None
+        assert found.rewards.tolist() == [0.5]
+
+
+def test_a_limit_says_which_rows_were_cut_off(tmp_path: Path) -> None:
+    policy = load_policy(config_of().model, "cpu")
+    size = len(policy.tokenizer(" The answer is 2.", add_special_tokens=False)["input_ids"])
+    rows = [{"prompt": "?", "gold": "2", "completion": text} for text in (" The answer is 2.", " The answer")]
+    plain, limited = (imported(tmp_path, rows, *more).rollouts for more in ([], [f"data.completion_limit={size}"]))
+    ends = [[row[-1] in policy.eos_ids for row in one.tokens] for one in (plain, limited)]
+    assert ends == [[True, True], [False, True]]
+    assert limited.truncated.tolist() == [True, False]
+    assert plain.name != limited.name
+
+
+def test_complete_groups_go_to_losses_of_groups(tmp_path: Path) -> None:
+    rows = [{"prompt": name, "gold": "2", "completion": f" {at}"} for name in "abc" for at in range(3 - (name == "b"))]
+    found = imported(tmp_path, rows, whole=3)
+    assert found.rollouts.problem.tolist() == [0, 0, 0, 2, 2, 2]
+    assert found.rollouts.bounds == [0, 6]
+    with pytest.raises(TOPRError, match=r"^data\.n=4: no prompt of .* has so many completions; they have 2, 3$"):
+        imported(tmp_path, rows, whole=4)
+
+
+def log_of(folder: Path, **more: Any) -> Path:
+    """Four answers to each of 16 prompts, with rewards that no grader would give; as a Parquet file."""
+    rows = [
+        {
+            "prompt": f"Question: {p.question}\nAnswer:",
+            "completion": f" The answer is {k}.",
+            "score": float(k == 1),
+            **more,
+        }
+        for p in problems()
+        for k in range(4)
+    ]
+    pd.DataFrame(rows).to_parquet(folder / "log.parquet")
+    return folder / "log.parquet"
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log")
+
+
+def trained(outputs: Path, *more: str) -> tuple[dict[str, Any], Any]:
+    """A run on the log, and the record of its first update."""
+    file = log_of(outputs)
+    config = config_of(*overrides(outputs, f"data.completions={file}", "data.reward=given", *more))
+    summary = run(config)
+    return summary, json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])
+
+
+def test_a_log_s_rewards_are_trained_on_without_gold_and_grader(
+    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary, record = trained(outputs)
+    assert (summary["n_train"], summary["positive_share"], summary["mean_reward"]) == (64, 0.25, 0.25)
+    assert record["kl_mu"] == pytest.approx(0, abs=1e-6)
+    printed = capsys.readouterr().out
+    assert "reward from score" in printed
+    assert "64 completions of 16 prompts, 4 of each" in printed
+    assert "taken for the model that drew them" in printed
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("algo=naive", "mu=none"),
+        pytest.param(("algo=sft", "mu=none"), marks=pytest.mark.extended),
+        pytest.param(("algo=asymre", "mu=none"), marks=pytest.mark.extended),
+        ("algo=agro",),
+        ("algo=dpo", "mu=none"),
+    ],
+)
+def test_losses_on_a_log(outputs: Path, more: tuple[str, ...]) -> None:
+    """Without μ nothing is scored, and no metric speaks of it; the gradient is that of a scored μ."""
+    summary, record = trained(outputs, *more)
+    if "mu=none" not in more:
+        assert summary["n_train"] == 64
+        return
+    pairs = "algo=dpo" in more
+    assert ("tokens_scored" in summary["tokens"]) == pairs
+    assert ("kl_mu" in record) == pairs
+    _, with_mu = trained(outputs, more[0])
+    assert record["grad_norm"] == pytest.approx(with_mu["grad_norm"], rel=1e-5)
+
+
+def test_mu_is_whose_it_is_said_to_be(tmp_path: Path) -> None:
+    """The log's own by default, the named model's where one is, refused where mu=sampler finds none."""
+    ids = load_policy(config_of().model, "cpu").tokenizer(" The answer is 1.", add_special_tokens=False)["input_ids"]
+    file = log_of(tmp_path, tokens=ids, logprobs=[-1.0] * len(ids))
+    found = {}
+    for more in ((), ("mu=sampler",), ("mu_model=tiny_noise",)):
+        config = config_of(*overrides(tmp_path, f"data.completions={file}", "data.reward=given", *more))
+        run(config)
+        found[more] = json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])["kl_mu"]
+    assert found[()] == found["mu=sampler",] > 0.1
+    assert found[()] != found["mu_model=tiny_noise",] > 1e-4
+    file = log_of(tmp_path)
+    config = config_of(*overrides(tmp_path, f"data.completions={file}", "data.reward=given", "mu=sampler", "name=b"))
+    with pytest.raises(TOPRError, match=r"^mu=sampler: .* has no log-probabilities of its tokens$"):
+        run(config)

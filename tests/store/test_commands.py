@@ -95,9 +95,9 @@ def test_help_is_fast_and_needs_no_arrow() -> None:
 
 def test_import_and_export(tmp_path: Path, command: Command, caplog: pytest.LogCaptureFixture) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    source.write_text('{"problem_id": "1", "completion": "x", "tokens": [1], "score": 3}\n')
+    source.write_text('{"problem_id": "1", "completion": "x", "tokens": [1], "extra": 3}\n')
     status, out, _ = command("import", str(source))
-    assert (status, caplog.messages) == (0, [f"nothing reads the members score of {source}"])
+    assert (status, caplog.messages) == (0, [f"nothing reads the columns extra of {source}"])
     assert (out[:9], out.partition(":")[2]) == ("imported/", " 1 completions, tokens\n")
     assert "(was there already)" in command("import", str(source))[1]
     status, out, _ = command("export", "imported", str(target))

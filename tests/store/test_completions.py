@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import refused
-from topr_exp.store import Store, completions
-from topr_exp.store.completions import export_file, import_file
+from topr_exp.data import rollout_files
+from topr_exp.data.rollout_files import RolloutReader
+from topr_exp.store import Store
+from topr_exp.store.completions import export_file
+from topr_exp.store.table import Table
 from topr_exp.types import TOPRError
 
 TEXT = st.text(max_size=8)
@@ -30,7 +33,7 @@ def files(draw: st.DrawFn) -> list[dict[str, Any]]:
     for _ in range(draw(st.integers(1, 7))):
         row = draw(WHICH) | {"completion": draw(TEXT)}
         if draw(st.booleans()):
-            row["finish"] = draw(st.sampled_from(completions.FINISHES))
+            row["finish"] = draw(st.sampled_from(rollout_files.FINISHES))
         if tokens:
             row["tokens"] = draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4))
         if logprobs:
@@ -47,6 +50,10 @@ def shortest(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"logprobs": [float(str(np.float32(value))) for value in row["logprobs"]]}
 
 
+def import_file(store: Store, path: Path) -> tuple[Table, int]:
+    return rollout_files.import_rows(store, RolloutReader(str(path)))
+
+
 def write(path: Path, rows: list[Any]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
@@ -58,7 +65,7 @@ def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("round")
     store = Store(folder / "store")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(completions, "ROWS_PER_SHARD", 3)
+        patch.setattr(rollout_files, "ROWS_PER_SHARD", 3)
         table, made = import_file(store, write(folder / "a.jsonl", rows))
         assert made == table.shards == -(-len(rows) // 3)
         assert export_file(table, folder / "b.jsonl") == len(rows)
@@ -72,7 +79,7 @@ def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPa
 def test_columns_and_types_and_the_same_content_once(tmp_path: Path) -> None:
     rows = [
         {"problem_id": "a/1", "completion": " 4.", "tokens": [3, 1], "logprobs": [-0.1, 0], "finish": "stop"},
-        {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e-3], "reward": 1},
+        {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e-3], "other": 1},
     ]
     store = Store(tmp_path)
     table, made = import_file(store, write(tmp_path / "a.jsonl", rows))
@@ -99,7 +106,7 @@ def line(**changes: Any) -> str:
         ("{", "not valid JSON (Expecting property name enclosed in double quotes"),
         ("[" * 100_000, "not valid JSON (maximum recursion depth exceeded"),
         ("[1]", "expected a JSON object, found list"),
-        (line(completion=...), "completion is missing"),
+        (line(completion=..., tokens=..., logprobs=...), "completion is missing"),
         (line(completion=5), "completion must be text; got int"),
         (line(completion="\ud800"), "holds half of a surrogate pair, which is no character"),
         (line(problem_id=...), "problem_id is missing, and question and gold are not both there instead"),
@@ -107,8 +114,8 @@ def line(**changes: Any) -> str:
         (line(finish="eos"), "finish must be one of stop, length, stop_string; got 'eos'"),
         (line(tokens=[]), "tokens must be a list of token ids, at least one"),
         (line(tokens=[1, True]), "tokens must be a list of token ids, at least one"),
-        (line(tokens=[1, -1]), "token ids lie between 0 and 2147483647; got -1 to 1"),
-        (line(tokens=[1, 2**31]), "token ids lie between 0 and 2147483647; got 1 to 2147483648"),
+        (line(tokens=[1, -1]), "tokens: token ids lie between 0 and 2147483647; got -1 to 1"),
+        (line(tokens=[1, 2**31]), "tokens: token ids lie between 0 and 2147483647; got 1 to 2147483648"),
         (line(tokens=...), "logprobs without tokens: nothing says which tokens they belong to"),
         (line(logprobs=[-1.0]), "1 logprobs for 2 tokens"),
         (line(logprobs=[-1.0, "a"]), "logprobs must be a list of numbers"),
@@ -116,8 +123,8 @@ def line(**changes: Any) -> str:
         (line(logprobs=[-1, float("nan")]), "logprobs must be finite and at most 0"),
         (line(logprobs=[-1, -1e300]), "logprobs must be finite and at most 0"),
         (f'{{"problem_id": {"9" * 5000}}}', "not valid JSON (Exceeds the limit"),
-        (line(logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
-        (line(tokens=..., logprobs=...), "lacks logprobs, unlike the lines before; all lines or none"),
+        (line(logprobs=...), "lacks logprobs, unlike the rows before; all rows or none"),
+        (line(tokens=..., logprobs=...), "lacks logprobs, unlike the rows before; all rows or none"),
         (b'{"completion": "\xff"}', "not UTF-8 text"),
     ],
 )

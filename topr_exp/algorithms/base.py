@@ -52,7 +52,8 @@ class Loss(Protocol[Example]):
 
     `needs` names what the batch must carry (keys of `NEEDS`); it may depend on the fields, so ask the instance.
     `uses_baseline` is False where c cancels, only scales the loss or has no meaning: setting one is then an error. A
-    class may also name the rewards of its paper, `rewards = "zero_one"`; without that a wrong answer is worth -1.
+    class may also name the rewards of its paper, `rewards = "zero_one"`; without that a wrong answer is worth -1. With
+    `needs_mu = False` its gradient does not depend on `Batch.mu_logp`, so that it can be trained with mu=none.
 
     A loss of a Batch whose coefficients depend on the whole global batch, of which `__call__` may see only a part, has
     a method `signals` from a Batch to tensors [B] by name. The trainer calls it over the global batch, scored by the

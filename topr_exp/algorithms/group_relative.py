@@ -98,6 +98,8 @@ class AsymRE(OfGroup):
     delta_v: float
     length_normalize: bool
 
+    needs_mu: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         base.check_range("delta_v", self.delta_v, "finite", math.isfinite(self.delta_v))
 

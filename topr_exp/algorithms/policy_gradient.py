@@ -93,6 +93,12 @@ class PolicyGradient:
         return self.b_pos > 0 and self.b_neg > 0 and self.advantage is Advantage.reward
 
     @property
+    def needs_mu(self) -> bool:
+        """False where both weights are constants, as in sft and naive, and nothing is masked or corrected."""
+        constant = (self.a_pos, self.a_neg) == (self.b_pos, self.b_neg) and self.rule is Rule.clip
+        return not constant or self.mask is not None or self.correction is not None
+
+    @property
     def by_sign(self) -> bool:
         """The sign of R = R0 − c chooses the limits: a wrong answer with R of 0 or more is never made rarer."""
         return self.b_neg > 0 and self.advantage is Advantage.reward

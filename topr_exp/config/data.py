@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from topr_exp.config.schema import FINITE, Count, CountOrAll, Range, Section, Seed, at_least
+from topr_exp.config.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them.
@@ -52,11 +52,28 @@ class Split(Enum):
 
 
 class Reward(Enum):
-    """R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader gives."""
+    """R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives."""
 
     pm1 = "pm1"
     zero_one = "zero_one"
     graded = "graded"
+    given = "given"
+
+
+@dataclass(frozen=True)
+class Columns(Section):
+    """Columns of a log of completions; null: the first known name that a row has (`data.rollout_files.NAMES`)."""
+
+    prompt: str | None = None  # a text, messages or token ids
+    completion: str | None = None  # a text, messages or token ids
+    reward: str | None = None
+    logprobs: str | None = None
+    tokens: str | None = None  # ids of the completion
+    prompt_tokens: str | None = None  # ids of the prompt
+    question: str | None = None  # for the run's own template
+    gold: str | None = None
+    problem_id: str | None = None  # equal for the answers to one prompt
+    finish: str | None = None  # stop, length or stop_string; or true where the row was cut off
 
 
 @dataclass(frozen=True)
@@ -102,12 +119,17 @@ class DataConfig(Section, ABC):
     train_problems: CountOrAll  # None takes all that there are
     test_problems: CountOrAll
     test_split: Split = Split.test  # validation: choices are made by it, so that the test set decides nothing
-    completions: str | None = None  # trained on instead of sampling: a file of JSON lines or a store's table
+    completions: str | None = None  # trained on instead of sampling: a file, a folder, hub:NAME or a store's table
+    columns: Columns | None = None  # names of the columns of `completions`; null: as they are known
+    skip_malformed: bool = False  # leave out and count rows of `completions` that can't be read, instead of stopping
+    completion_limit: OptionalCount = None  # tokens at which the sampler of a log without finish column cut off
     n: Count  # samples a training problem
     eval_n: Count  # samples a test problem
     grader: str | None
     reward: Reward | None = None  # None: what the algorithm's paper uses
-    threshold: Annotated[float, FINITE] = Grading.threshold  # numbers of a user's grader are correct from here on
+    threshold: Annotated[float, FINITE] = (
+        Grading.threshold
+    )  # numbers of a user's grader or of a log are correct from here on
     shots: Annotated[int, at_least(0)]
     fewshot_file: str | None = None
     template: Annotated[str | None, WITH_QUESTION] = (

@@ -36,10 +36,11 @@ from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, plain, s
 
 
 class Mu(Enum):
-    """Source of log μ of sampled completions: a forward pass of training, or the sampler's own."""
+    """Source of log μ: a log's own or else a forward pass of training, the sampler's own, or none."""
 
     scored = "scored"
     sampler = "sampler"
+    none = "none"
 
 
 def is_name(given: str) -> bool:
@@ -64,6 +65,7 @@ class Config(Section):
     effective_positive: Annotated[float | None, within("[0, 1]")] = None
     iterations: Count = 1
     mu: Mu = Mu.scored
+    mu_model: str | None = None  # whose forward pass scores imported completions; null: the model in training's
     dry_run: bool
     output_dir: str
     task: TaskConfig = SOLVE
@@ -133,6 +135,7 @@ class Config(Section):
 
 
 WHOLE = {"compose.drop_truncated": False, "compose.duplicates": Duplicates.keep}  # all of a group or of a round
+NUMBERS = (Reward.graded, Reward.given)
 Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
 ON_POLICY = {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0
@@ -146,16 +149,19 @@ def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]
 
 
 def rewards(config: Config) -> Iterator[Rule]:
-    """Numbers as rewards come from a grader of the user's own."""
+    """Numbers as rewards come from a grader of the user's own, or with the completions."""
     graded, own = config.reward is Reward.graded, config.data.grader_name not in AnswerFormat.__members__
-    yield "data.reward", not (graded and config.task.verifies), "pm1 or zero_one for task=verifier"
+    numbers, logged = config.reward in NUMBERS, config.data.completions is not None and config.compose.mix is None
+    yield "data.reward", not (numbers and config.task.verifies), "pm1 or zero_one for task=verifier"
+    alone = "pm1, zero_one or graded, unless data.completions alone is trained on"
+    yield "data.reward", logged or config.reward is not Reward.given, alone
     yield "data.reward", own or not graded, "pm1 or zero_one, unless data.grader=package.module:function gives numbers"
 
 
 def weighting(config: Config) -> Iterator[Rule]:
     """`baseline` and `effective_positive` determine each other (Eq. 12); not every loss reads them."""
     baseline, effective, algo = config.baseline, config.effective_positive, config.algo
-    in_range = baseline is None or config.reward is Reward.graded or -1 <= baseline <= 1
+    in_range = baseline is None or config.reward in NUMBERS or -1 <= baseline <= 1
     yield "baseline", in_range, "in [-1, 1]"
     other = f"null where baseline={show(baseline)} is set: each sets the other (Eq. 12)"
     yield "effective_positive", None in (baseline, effective), other
@@ -194,16 +200,22 @@ def units(config: Config) -> Iterator[Rule]:
 
 
 def imported(config: Config) -> Iterator[Rule]:
-    """Imported completions bring their own log μ, any number a problem, and are trained on once."""
+    """Imported completions may bring their own log μ, any number a problem, and are trained on once."""
     here = "where data.completions is set"
-    given = config.data.completions is not None
-    yield "mu", config.mu.name == "scored" or not given, f"scored {here}"
+    given, in_rounds = config.data.completions is not None, config.schedule.prompts is not None
+    yield "mu", config.mu is not Mu.none or not in_rounds, "scored or sampler where schedule.prompts is set"
     two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
     yield "mu", config.mu is Mu.sampler or "old_logp" not in config.algo.needs, two
+    needs_mu = getattr(config.algo, "needs_mu", True) and unit_of(config.algo.needs) != "pairs"
+    yield (
+        "mu",
+        not needs_mu or config.mu is not Mu.none,
+        f"scored or sampler for algo={config.algo.name}, which reads μ",
+    )
+    unused = "null where data.completions is null or mu is not scored: nothing would read it"
+    yield "mu_model", config.mu_model is None or (given and config.mu is Mu.scored), unused
     if given:
         yield from fixed(config, {"iterations": 1, "schedule.prompts": None}, here)
-        groups = unit_of(config.algo.needs) == "groups"
-        yield "data.completions", not groups, f"null for algo={config.algo.name}, which needs whole groups of data.n"
         yield "data.completions", not config.task.verifies, "null for task=verifier, which writes what it trains on"
 
 
@@ -241,7 +253,11 @@ def unread(config: Config) -> list[str]:
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
         "model.float32_head": config.model.dtype is not Precision.float32,
         "data.fewshot_file": config.data.shots > 0,
-        "data.threshold": config.data.grader_name not in AnswerFormat.__members__,
+        "data.threshold": config.data.grader_name not in AnswerFormat.__members__ or config.reward is Reward.given,
+        **{
+            f"data.{key}": config.data.completions is not None
+            for key in ("columns", "skip_malformed", "completion_limit")
+        },
         "compose.positive_share": config.compose.name is ComposeName.proportion,
         "compose.mix": config.data.completions is not None,
         "compose.max_draws": rounds and config.compose.pass_rate is not None,

@@ -133,17 +133,25 @@ class TokenizedProblems:
 
 
 def tokenize_prompts(
-    problems: Sequence[Problem], prompter: Prompter, policy: Any, max_new_tokens: int
+    problems: Sequence[Problem],
+    prompter: Prompter,
+    policy: Any,
+    max_new_tokens: int,
+    given: Mapping[int, NDArray[np.int32]] | None = None,
 ) -> TokenizedProblems:
     """Render and encode the prompts; what doesn't fit into the context with `max_new_tokens` is left out and counted.
 
+    given: prompts that are encoded already, by the problem's place.
     Raises TOPRError when nothing fits.
     """
     if not problems:
         raise TOPRError("no problem is left: every training question is also a test question")
     room = policy.context - max_new_tokens
     prompts = [
-        policy.encode(prompter.render(problem.question, policy.tokenizer, problem.fields)) for problem in problems
+        given[place]
+        if given is not None and place in given
+        else policy.encode(prompter.render(problem.question, policy.tokenizer, problem.fields))
+        for place, problem in enumerate(problems)
     ]
     fitting = [i for i, prompt in enumerate(prompts) if len(prompt) <= room]
     if not fitting:

@@ -54,7 +54,7 @@ class Showcase:
         iteration: int,
         policy: Policy,
         pool: CompletionPool,
-        mu: Sequence[NDArray[np.float32]],
+        mu: Sequence[NDArray[np.float32]] | None,
         examples: NDArray[np.int64],
     ) -> None:
         """Show completions that an iteration could train on, and whether it did.
@@ -63,7 +63,8 @@ class Showcase:
         """
         entries = sample_entries("train", iteration, pool.rollouts, pool.verdicts, pool.problems)
         for entry in entries:
-            entry["logp"] = {str(iteration - 1): float(mu[entry["row"]].sum(dtype=np.float64))}
+            before = {} if mu is None else {str(iteration - 1): float(mu[entry["row"]].sum(dtype=np.float64))}
+            entry["logp"] = before
             entry["trained_on"] = bool((examples == entry["row"]).any())
         self.score(entries, pool.rollouts, policy, iteration)
         self.replace(entries)

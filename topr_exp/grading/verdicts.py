@@ -106,6 +106,26 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
     return verdicts
 
 
+def given_verdicts(rollouts: Rollouts, rewards: NDArray[np.float64], threshold: float, store: Store) -> Verdicts:
+    """Verdicts of a log's own rewards, [rows]: correct from `threshold` on; no answer is read."""
+    import pyarrow as pa
+
+    table = store.table("verdicts", {"given_from": threshold, "rollouts": rollouts.name}, rollouts.shards)
+
+    def make(shard: int) -> pa.Table:
+        some = rewards[slice(*rollouts.shard_rows(shard))]
+        columns = {
+            "verdict": pa.array(np.where(some >= threshold, "correct", "incorrect"), pa.string()),
+            "answer": pa.nulls(len(some), pa.string()),
+            "path": pa.array(["given"] * len(some), pa.string()),
+            "class": pa.array(np.full(len(some), -1), pa.int32()),
+        }
+        return pa.table({**columns, "reward": pa.array(some, pa.float64())})
+
+    table.fill(make)
+    return Verdicts(table.name, table.read())
+
+
 def warn_of_failures(verdicts: Verdicts, grader_name: str, again: str = "") -> None:
     """Say how many completions count as incorrect because a grader was cut off or failed; `again`: the way out."""
     for count, what, then in (

@@ -130,6 +130,13 @@ class Policy:
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return np.array(with_bos(ids, self.tokenizer.bos_token_id), dtype=np.int32)
 
+    def text_of(self, prompt: NDArray[np.integer]) -> str:
+        """A prompt as text that `encode` gives back, special tokens included, but for the one at the beginning."""
+        bos = getattr(self.tokenizer, "bos_token_id", None)
+        ids = prompt[1:] if bos is not None and prompt[:1] == bos else prompt
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
     def decode(self, tokens: Sequence[int], stop: Sequence[str] = ()) -> str:
         """The text of a completion: special tokens left out, cut before the first stop string."""
         text: str = self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)

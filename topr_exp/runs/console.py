@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from topr_exp.runs.task_set import TrainedOn
 
 
-REWARDS = {Reward.pm1: "1 and -1", Reward.zero_one: "1 and 0", Reward.graded: "as graded"}
+REWARDS = {
+    Reward.pm1: "1 and -1",
+    Reward.zero_one: "1 and 0",
+    Reward.graded: "as graded",
+    Reward.given: "as the log has them",
+}
 PROMPT = "prompt.txt"
 END = "◀"  # where the completion begins: a space before it would be the prompt's
 CARD_FILE = "README.md"
@@ -73,8 +78,9 @@ def header(
     train: TokenizedProblems,
     test: TokenizedProblems,
     trained_on: TrainedOn,
+    log_report: Mapping[str, str],
 ) -> str:
-    """Format the settings that decide the result, a row a group."""
+    """Format the settings that decide the result, a row a group; log_report: rows on imported completions."""
     data, model, algo, schedule, verifies = (
         config.data,
         config.model,
@@ -99,7 +105,8 @@ def header(
         "sampling": f"{described(config.sampler, 'sampler.')}; n={data.n} to train, eval_n={data.eval_n} to evaluate",
         "examples": described(config.compose, "compose."),
         "completions": data.completions or "",
-        "log μ": "what the sampler drew with" if config.mu is Mu.sampler else "",
+        "log μ": {Mu.sampler: "what the sampler drew with", Mu.none: "none"}.get(config.mu, ""),
+        **log_report,
         "training": described(config.optim, "optim."),
         "rounds": settings_of(schedule) if schedule.prompts is not None else "",
         "iterations": str(config.iterations) if config.iterations > 1 else "",

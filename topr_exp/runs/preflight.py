@@ -11,8 +11,9 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.cluster import Device, SlurmCluster
 from topr_exp.config.data import DataConfig, Reward
@@ -20,6 +21,7 @@ from topr_exp.config.model import VLLMConfig
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
+from topr_exp.data.rollout_files import HUB, RolloutReader, check_answerable, source_files
 from topr_exp.grading.grader import source_file
 from topr_exp.models import loading
 from topr_exp.models.loading import ADAPTER, check_folder, find_folder, refuse_damage, weights_fingerprint
@@ -27,7 +29,6 @@ from topr_exp.runtime.distributed import check_device, main_process_only
 from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import disk_errors, known_digest, read_object, source_of, write_json
 from topr_exp.runtime.gpu_machine import check_gpu_machine, driver_version
-from topr_exp.store.completions import read_lines, unknown_problem
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def check_files(config: Config, trains: bool = True) -> None:
     if trains and config.model.lora is not None:
         check_package("peft", "model.lora", "lora")
     if data.completions is not None:
-        places = (Path(data.completions), config.store / data.completions / "key.json")
-        if not any(place.is_file() for place in places):
+        table = config.store / data.completions / "key.json"
+        if not (Path(data.completions).exists() or table.is_file() or data.completions.startswith(HUB)):
             raise ConfigError(
                 f"data.completions={data.completions}: neither a file nor a table of {config.store} (kind/hash)"
             )
@@ -77,14 +78,12 @@ def check_models(config: Config) -> None:
         raise ConfigError(f"model.revision={config.model.revision}: {config.model.path} is a folder, which has none")
     for key, folder in folders.items():
         check_model(key, folder, config)
-    ours, theirs = (
-        loading.setting(folders[key], "vocab_size") if key in folders else None
-        for key in ("model.path", "model.reference")
-    )
-    if ours is not None and theirs is not None and theirs < ours:
-        raise ConfigError(
-            f"model.reference={config.model.reference}: it has {theirs} tokens, the model of model.path {ours}"
-        )
+    sizes = {key: loading.setting(folder, "vocab_size") for key, folder in folders.items()}
+    for key in ("model.reference", "mu_model"):
+        ours, theirs = sizes.get("model.path"), sizes.get(key)
+        if ours is not None and theirs is not None and theirs < ours:
+            path = attrgetter(key)(config)
+            raise ConfigError(f"{key}={path}: it has {theirs} tokens, the model of model.path {ours}")
 
 
 def check_model(key: str, folder: Path, config: Config) -> None:
@@ -93,7 +92,7 @@ def check_model(key: str, folder: Path, config: Config) -> None:
     if fault := loading.damage(folder):
         raise ConfigError(f"{key}: in the model folder {folder} {fault}")
     context, most = loading.setting(folder, "max_position_embeddings"), config.sampler.max_new_tokens
-    if key != "model.reference" and context is not None and most >= context:
+    if key not in ("model.reference", "mu_model") and context is not None and most >= context:
         raise ConfigError(
             f"sampler.max_new_tokens must be below {context}, the tokens of the model's context; got {most}"
         )
@@ -154,17 +153,17 @@ def check_problems(config: Config) -> None:
             raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
         if wanted is not None and wanted > len(sets.train):
             raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
-    if source is not None and Path(source).is_file():
+    if source is not None and Path(source).exists():
         known = None if sets is None else frozenset(problem.id for problem in sets.train)
-        read_completions(stamp(Path(source)), known)
+        asked = source, config.data.columns, config.data.skip_malformed
+        graded = config.data.reward is not Reward.given
+        read_completions(asked, tuple(map(stamp, source_files(source))), known, graded)
 
 
 @functools.lru_cache(maxsize=4)
-def read_completions(at: tuple[str, int, int], known: frozenset[str] | None) -> None:
-    for number, row in enumerate(read_lines(Path(at[0])), start=1):
-        name = row.get("problem_id")
-        if known is not None and name not in known and not {"question", "gold"} <= row.keys():
-            raise unknown_problem(at[0], number, name)
+def read_completions(asked: Any, stamps: Any, known: frozenset[str] | None, graded: bool) -> None:
+    for number, row in enumerate(RolloutReader(*asked), start=1):
+        check_answerable(asked[0], number, row, known, graded)
 
 
 # ---- the machine
@@ -264,6 +263,7 @@ def model_folders(config: Config) -> dict[str, Path]:
     names = {
         "model.path": config.model.path,
         "model.reference": config.model.reference,
+        "mu_model": config.mu_model,
         "task.solver": config.task.solver,
     }
     found = {key: find_folder(name, key) for key, name in names.items() if name is not None}
@@ -274,9 +274,10 @@ def named_files(config: Config) -> Iterator[tuple[str, Path]]:
     data = config.data
     for key, path in data.files():
         yield f"data.{key}", path
-    for key, name in (("data.completions", data.completions), ("data.fewshot_file", data.fewshot_file)):
-        if name is not None and Path(name).is_file():
-            yield key, Path(name)
+    if data.fewshot_file is not None and Path(data.fewshot_file).is_file():
+        yield "data.fewshot_file", Path(data.fewshot_file)
+    for path in source_files(data.completions) if data.completions is not None else ():
+        yield "data.completions", path
     yield from own_files(data)
     if ":" in (name := config.sampler.name) and (source := source_of(name.partition(":")[0])):
         yield "sampler.name", source

@@ -2,40 +2,51 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topr_exp.config.data import DataConfig, Reward
 from topr_exp.data.prompts import Prompter, tokenize_prompts
+from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, check_answerable, import_rows, source_files
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
 from topr_exp.store import Ragged, Store
-from topr_exp.store.completions import import_file, unknown_problem
 from topr_exp.types import Problem, TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+KINDS = ("prompt_tokens", "messages", "prompt", "question")  # of prompts, the most exact first
 
-def load_imported(
-    source: str, problems: list[Problem], prompter: Prompter, policy: Policy, store: Store
-) -> Completions:
-    """Load the completions of `source`, with their prompts and the log-probabilities that came with them.
 
-    source: a file of JSON lines (imported on the way) or a table of the store, as kind/hash. A line answers one of
-    `problems` by its `problem_id`, or brings its own by `question` and `gold`. Without `tokens` the text is tokenized
-    by the model's tokenizer, with an end-of-sequence token unless `finish` says that there was none.
-    Raises TOPRError (one line) for a table that is not there, a problem id that is unknown, a prompt that is too
-    long, an empty completion, and token ids that the model does not have.
+@dataclass(frozen=True)
+class ImportedLog:
+    """A log of completions as it was read, before a tokenizer saw it."""
+
+    name: str  # of the store's table
+    columns: pa.Table
+    read: str  # which columns were read as what
+
+
+def open_log(data: DataConfig, store: Store) -> ImportedLog:
+    """The rows of `data.completions`: a file or folder or hub:NAME, imported on the way, or a store's table.
+
+    Raises TOPRError (one line) for a table that is not there, and for the first row that is malformed.
     """
-    import pyarrow as pa
-
-    if Path(source).is_file():
-        table, _ = import_file(store, Path(source))
+    source = str(data.completions)
+    if source_files(source) or source.startswith(HUB) or Path(source).is_dir():
+        reader = RolloutReader(source, data.columns, data.skip_malformed)
+        table, _ = import_rows(store, reader)
+        read = [role if role == name else f"{role} from {name}" for role, name in reader.found.items()]
+        read += [f"not read: {', '.join(sorted(reader.unread))}"] if reader.unread else []
+        read += [f"{len(reader.skipped)} malformed rows left out: {reader.skipped[0]}"] if reader.skipped else []
     elif (store.root / source / "key.json").is_file():
-        table = store.open(store.root / source)
+        table, read = store.open(store.root / source), []
     else:
         raise TOPRError(f"data.completions={source}: neither a file nor a table of {store.root} (kind/hash)")
     columns = table.read()
@@ -44,41 +55,115 @@ def load_imported(
             f"data.completions={source}: a table without {missing[0]}; write it to a file (python -m topr_exp.store "
             "export) and give that"
         )
-    answered, index = match_problems(columns, problems, source)
-    questions = tokenize_prompts(answered, prompter, policy, max_new_tokens=1)
+    if data.reward is Reward.given and "reward" not in columns.column_names:
+        named = "" if data.columns else "; data.columns={reward: NAME} names one"
+        raise TOPRError(f"data.reward=given: {source} has no column of rewards{named} ({'; '.join(read)})")
+    return ImportedLog(table.name, columns, "; ".join(read))
+
+
+def load_imported(
+    data: DataConfig, log: ImportedLog, problems: list[Problem], prompter: Prompter, policy: Policy, whole: int | None
+) -> Completions:
+    """Encode a log, with its prompts and the log-probabilities and rewards that came with it.
+
+    A row brings its prompt (token ids, messages for the model's chat template, or text as it is), or a `question` for
+    the run's own template, or answers one of `problems` by its `problem_id`. Without `tokens` the text is tokenized by
+    the model's tokenizer, with an end-of-sequence token unless `finish` or `data.completion_limit` says that it was cut
+    off. whole: keep only the groups of so many completions.
+    Raises TOPRError (one line) for a problem id that is unknown, a row without gold that is to be graded, a prompt that
+    is too long, an empty completion, and token ids that the model does not have.
+    """
+    import pyarrow as pa
+
+    source, columns = str(data.completions), log.columns
+    limit = data.completion_limit
+    answered, index, given = match_problems(columns, problems, source, data.reward is not Reward.given)
+    prompts = {place: encode_prompt(kind, value, policy) for place, (kind, value) in given.items()}
+    questions = tokenize_prompts(answered, prompter, policy, 1, prompts)
     if questions.too_long:
         raise TOPRError(f"data.completions={source}: {questions.too_long} prompts are longer than the model's context")
     if "tokens" not in columns.column_names:
-        columns = columns.append_column("tokens", tokenize_completions(columns, policy))
+        columns = columns.append_column("tokens", tokenize_completions(columns, policy, limit))
+    if limit is not None:
+        cut_off = [len(row) >= limit and row[-1] not in policy.eos_ids for row in Ragged(columns["tokens"])]
+        columns = fill_nulls(columns, "finish", ["length" if each else "stop" for each in cut_off])
+    if columns["text"].null_count:
+        columns = fill_nulls(columns, "text", [policy.decode(row.tolist()) for row in Ragged(columns["tokens"])])
     columns = columns.append_column("problem", pa.array(index, pa.int32()))
     columns = columns.append_column("sample", pa.array(index_in_group(index), pa.int32()))
-    check_tokens(Ragged(columns["tokens"]), policy.vocabulary, source)
-    bounds = table.bounds()
-    given = Ragged(columns["sampler_logp"]) if "sampler_logp" in columns.column_names else None
+    check_tokens(Ragged(columns["tokens"]), questions.prompts, index, policy, source)
     # What is scored depends on the prompts and the tokenizer too; both are in the name that keys other tables.
-    name = f"{table.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
-    return Completions(Rollouts(name, columns, questions.prompts, bounds, 0), questions, given)
+    name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
+    if limit is not None:
+        name += f" cut off at {limit}"
+    if whole is not None:
+        sizes = np.bincount(index)
+        columns, name = columns.filter(pa.array(sizes[index] == whole)), f"{name} in groups of {whole}"
+        if not len(columns):
+            counts = ", ".join(map(str, np.unique(sizes)))
+            raise TOPRError(f"data.n={whole}: no prompt of {source} has so many completions; they have {counts}")
+    bounds = [*range(0, len(columns), ROWS_PER_SHARD), len(columns)]
+    log_mu = Ragged(columns["sampler_logp"]) if "sampler_logp" in columns.column_names else None
+    rewards = columns["reward"].to_numpy() if "reward" in columns.column_names else None
+    return Completions(Rollouts(name, columns, questions.prompts, bounds, 0), questions, log_mu, rewards)
 
 
-def match_problems(columns: pa.Table, problems: list[Problem], source: str) -> tuple[list[Problem], NDArray[np.int32]]:
-    """The problems that a table's rows answer, in the order in which they occur, and each row's problem."""
+def match_problems(
+    columns: pa.Table, problems: list[Problem], source: str, graded: bool
+) -> tuple[list[Problem], NDArray[np.int32], dict[int, tuple[str, Any]]]:
+    """The problems that a table's rows answer, in the order in which they occur, each row's, and prompts brought along.
+
+    graded: a gold is needed. A prompt is its kind and its value, by the problem's place.
+    """
     known = {problem.id: problem for problem in problems}
-    answered: dict[tuple[str, ...], int] = {}
+    answered: dict[tuple[Any, ...], int] = {}
     found: list[Problem] = []
+    given: dict[int, tuple[str, Any]] = {}
     index = np.zeros(len(columns), dtype=np.int32)
-    row = 0
-    for batch in columns.select(["problem_id", "question", "gold"]).to_batches():
-        for name, question, gold in zip(*(batch[i].to_pylist() for i in range(3)), strict=True):
-            own = question is not None and gold is not None
-            key = (name or "", question, gold) if own else (name,)
-            if key not in answered:
-                if not own and name not in known:
-                    raise unknown_problem(source, row + 1, name)
-                answered[key] = len(found)
-                found.append(Problem(name or f"imported/{len(found):06d}", question, gold) if own else known[name])
-            index[row] = answered[key]
-            row += 1
-    return found, index
+    names = [name for name in ("problem_id", "gold", *KINDS) if name in columns.column_names]
+    rows = (one for batch in columns.select(names).to_batches() for one in batch.to_pylist())
+    for row, one in enumerate(rows):
+        name: Any = one.get("problem_id")
+        gold = one.get("gold")
+        kind = next((kind for kind in KINDS if one.get(kind) is not None), None)
+        if kind == "question" and gold is None and graded:
+            kind = None  # an id's question, for people to read
+        check_answerable(source, row + 1, {key: each for key, each in one.items() if each is not None}, known, graded)
+        if kind not in (None, "question") and gold is None and name in known:
+            gold = known[name].answer
+        value: Any = one[kind] if kind is not None else None
+        key = (name,) if kind is None else (name or "", tuple(value) if kind == "prompt_tokens" else value, gold)
+        if key not in answered:
+            place = answered[key] = len(found)
+            if kind is None:
+                found.append(known[name])
+            else:
+                text = one.get("question") or one.get("prompt") or one.get("messages") or " ".join(map(str, value))
+                found.append(Problem(name or f"imported/{place:06d}", text, gold or ""))
+                if kind != "question":
+                    given[place] = kind, value
+        index[row] = answered[key]
+    return found, index, given
+
+
+def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow.compute import fill_null
+
+    filled = fill_null(columns[name].combine_chunks(), pa.array(texts, pa.string()))
+    return columns.set_column(columns.column_names.index(name), name, filled)
+
+
+def encode_prompt(kind: str, value: Any, policy: Policy) -> NDArray[np.int32]:
+    """A prompt that a log brought, as token ids."""
+    if kind == "prompt_tokens":
+        return np.array(value, dtype=np.int32)
+    if kind == "messages":
+        if getattr(policy.tokenizer, "chat_template", None) is None:
+            raise TOPRError("data.completions: the prompts are messages, and the model has no chat template")
+        messages = json.loads(value)
+        value = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return policy.encode(value)
 
 
 def index_in_group(index: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -90,27 +175,38 @@ def index_in_group(index: NDArray[np.int32]) -> NDArray[np.int32]:
     return place
 
 
-def tokenize_completions(columns: pa.Table, policy: Policy) -> Any:
-    """The texts as token ids, ended by an end-of-sequence token where the completion ended by itself."""
+def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = None) -> Any:
+    """The texts as token ids, ended by an end-of-sequence token where the completion ended by itself.
+
+    limit: tokens from which on a text without `finish` did not.
+    """
     import pyarrow as pa
 
     eos = [policy.tokenizer.eos_token_id] if policy.tokenizer.eos_token_id is not None else []
+
+    def ending(ids: list[int], finish: str | None) -> list[int]:
+        cut_off = finish not in (None, "stop") or (finish is None and limit is not None and len(ids) >= limit)
+        return [] if cut_off or ids[-1:] == eos else eos
+
     chunks = []
     for batch in columns.select(["text", "finish"]).to_batches(max_chunksize=1000):
         texts, finishes = batch["text"].to_pylist(), batch["finish"].to_pylist()
         ids = policy.tokenizer(texts, add_special_tokens=False)["input_ids"]
-        rows = [[*row, *(eos if finish in (None, "stop") else [])] for row, finish in zip(ids, finishes, strict=True)]
+        rows = [[*row, *ending(row, finish)] for row, finish in zip(ids, finishes, strict=True)]
         chunks.append(pa.array(rows, pa.list_(pa.int32())))
     return pa.chunked_array(chunks, pa.list_(pa.int32()))
 
 
-def check_tokens(tokens: Ragged, vocabulary: int, source: str) -> None:
+def check_tokens(tokens: Ragged, prompts: Any, index: NDArray[np.int32], policy: Policy, source: str) -> None:
     """Refuse completions that can't be scored; the first bad one is named."""
-    for number, row in enumerate(tokens, 1):
+    for number, (row, problem) in enumerate(zip(tokens, index.tolist(), strict=True), 1):
+        where, prompt = f"data.completions={source}: completion {number}", prompts[problem]
         if not len(row):
-            raise TOPRError(f"data.completions={source}: completion {number} is empty")
-        if (token := int(row.max())) >= vocabulary:
+            raise TOPRError(f"{where} is empty")
+        if (token := max(int(row.max()), int(prompt.max(initial=0)))) >= policy.vocabulary:
             raise TOPRError(
-                f"data.completions={source}: completion {number} has token id {token}, the model has {vocabulary}; "
-                "leave out `tokens` to have the text tokenized"
+                f"{where} has token id {token}, the model has {policy.vocabulary}; leave out `tokens` to have the text "
+                "tokenized"
             )
+        if (length := len(prompt) + len(row)) > policy.context:
+            raise TOPRError(f"{where} and its prompt have {length} tokens, the model's context is {policy.context}")

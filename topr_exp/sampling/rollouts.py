@@ -23,6 +23,7 @@ from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import HFSampler, Sampler
 from topr_exp.store import Ragged, Store
+from topr_exp.store.completions import PROMPTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,11 +93,12 @@ class Rollouts:
 
 @dataclass(frozen=True)
 class Completions:
-    """Completions, the prompts that they answer, and log μ where it came with them."""
+    """Completions, the prompts that they answer, and log μ and rewards where these came with them."""
 
     rollouts: Rollouts
     questions: TokenizedProblems
     log_mu: Ragged | None = None
+    rewards: NDArray[np.float64] | None = None  # [rows]
 
 
 @contextmanager
@@ -152,7 +154,11 @@ def generate_rollouts(
         ids = [problem.id for problem in questions.problems[start:end] for _ in range(n)]
         tokens[shard] = token_count(made)
         made = made.append_column("problem_id", pa.array(ids, pa.string()))
-        return made.replace_schema_metadata({MADE_BY: json.dumps(sampler.made_by())})
+        asked = [
+            {"prompt": policy.text_of(prompt), "prompt_tokens": prompt.tolist(), "gold": problem.answer}
+            for prompt, problem in zip(prompts[start:end], questions.problems[start:end], strict=True)
+        ]
+        return made.replace_schema_metadata({MADE_BY: json.dumps(sampler.made_by()), PROMPTS: json.dumps(asked)})
 
     def report(shard: int, made_here: bool) -> None:
         note = [] if shard in tokens else ["from the store"]

@@ -59,11 +59,16 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
     command.add_argument("--key", help=table)
     command.add_argument("--yes", action="store_true", help="remove them")
-    command = add("export", export, "write a table of completions as JSON lines")
+    command = add("export", export, "write a table of completions as JSON lines, or as Parquet with a data card")
     command.add_argument("key", metavar="KEY", help=table)
-    command.add_argument("file", metavar="FILE.jsonl", type=Path)
+    command.add_argument("file", metavar="FILE.jsonl|FILE.parquet", type=Path)
     command = add("import", import_, "store completions made elsewhere (docs/store.md has the format)")
-    command.add_argument("file", metavar="FILE.jsonl", type=Path)
+    command.add_argument("file", metavar="FILE")
+    command = add("inspect", inspect, "what a log of completions holds, and which losses can use it; stores nothing")
+    command.add_argument("file", metavar="FILE", help="a file, a folder or hub:NAME, as data.completions takes it")
+    command.add_argument(
+        "settings", metavar="KEY=VALUE", nargs="*", help="of a run, such as data.columns={reward: acc}"
+    )
     return top
 
 
@@ -319,15 +324,27 @@ def export(store: Store, options: argparse.Namespace) -> None:
     from topr_exp.store.completions import export_file
 
     table = find_table(store, options.key)
-    print(f"{export_file(table, options.file):,} completions of {table.name} in {options.file}")
+    print(f"{export_file(table, options.file, store):,} completions of {table.name} in {options.file}")
 
 
 def import_(store: Store, options: argparse.Namespace) -> None:
-    from topr_exp.store.completions import COLUMNS, LISTS, import_file
+    from topr_exp.data.rollout_files import RolloutReader, import_rows
+    from topr_exp.store.completions import COLUMNS, LISTS
 
-    table, made = import_file(store, options.file)
+    reader = RolloutReader(options.file)
+    table, made = import_rows(store, reader)
+    if reader.unread:
+        log.warning("nothing reads the columns %s of %s", ", ".join(sorted(reader.unread)), options.file)
     has = " and ".join(name for name in LISTS if COLUMNS[name] in table.shard(0).column_names) or "text only"
     print(f"{table.name}: {table.bounds()[-1]:,} completions, {has}{'' if made else ' (was there already)'}")
+
+
+def inspect(store: Store, options: argparse.Namespace) -> None:
+    """Print what a run's header says of a log, with the model, rewards and losses that the settings name."""
+    from topr_exp.runs.imported_log import inspect_log
+
+    for name, text in inspect_log(options.file, options.settings).items():
+        print(f"{name:<11} {text}")
 
 
 def total(sizes: Iterable[int]) -> str:

@@ -1,128 +1,77 @@
-"""Completions as JSON lines: how those made elsewhere come into the store, and how the store's go out.
+"""Completions out of the store: JSON lines that can be imported again, or Parquet with a card, as TRL reads it.
 
-docs/store.md has the format of a line. Columns of the table: problem_id, question, gold, text, finish (each null where
-a line has none), and tokens (list<int32>), sampler_logp (list<float32>) where the file has them. One row a line.
+docs/store.md has the columns; one row a completion.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.runtime.files import disk_errors, file_digest, strict_object, whole_file
+from topr_exp.runtime.files import disk_errors, whole_file, write_text
 from topr_exp.store.table import Store, Table
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
-
-ROWS_PER_SHARD = 10_000
-TEXTS = ("problem_id", "question", "gold", "completion", "finish")
-LISTS = ("tokens", "logprobs")
+TEXTS = ("problem_id", "question", "gold", "prompt", "messages", "completion", "finish")
+LISTS = ("prompt_tokens", "tokens", "logprobs")
 COLUMNS = {name: name for name in (*TEXTS, *LISTS)} | {"completion": "text", "logprobs": "sampler_logp"}
-FINISHES = ("stop", "length", "stop_string")
-LOGPROB_ABOVE_ZERO = 1e-4  # rounding of log 1 in bf16 or in another framework's kernel
-LOGPROB_LEAST = -1e30  # below lies what float32 turns into an infinity
-MAX_TOKEN = 2**31 - 1
+PROMPTS = b"prompts"  # in a shard's metadata: text, token ids and gold of each of its prompts
+CARD_FILE = "README.md"
+CARD = """---
+{matter}
+---
+# {title}
+
+{rows:,} completions of language models to {prompts}, one a row, as topr_exp stored them. Licence: to be filled in by
+whoever publishes it; that of the problems and of the model hold.
+
+| column | |
+|---|---|
+{columns}
+
+```python
+datasets.load_dataset("parquet", data_files="{file}")
+```
+
+`topr_exp data.completions={file} data.reward=given` trains on it. Stored as {name}, made from:
+
+```
+{key}
+```
+"""
+MEANINGS = {
+    "problem_id": "which problem is answered; equal for the answers to one prompt",
+    "question": "the problem, before any template",
+    "gold": "the right answer",
+    "prompt": "what the model was given: a text, or messages for its chat template",
+    "messages": "the same as messages, in rows without a prompt that is text",
+    "prompt_tokens": "the same as token ids",
+    "completion": "the text",
+    "tokens": "its token ids, with the end token where there was one",
+    "logprobs": "each token's log-probability when it was drawn (natural logarithm)",
+    "finish": "stop: ended by itself; length: cut off; stop_string: ended before a stop string",
+    "verdict": "the grader's: correct, incorrect, or invalid, where no answer can be read",
+    "reward": "the log's or the grader's number; where there is none, 1 for correct and -1 for any other",
+}
 
 
-def import_file(store: Store, path: Path) -> tuple[Table, int]:
-    """Store a file of completions as a table whose key is the file's content; return the number of shards made too.
+def export_file(table: Table, path: Path, store: Store | None = None) -> int:
+    """Write a table of completions as JSON lines, or (FILE.parquet) as Parquet with a card; return the number of rows.
 
-    Nothing is written when a line is malformed: TOPRError "file:line: what is wrong".
+    store: where verdicts on them are looked for, Parquet only.
+    Raises TOPRError when the table is not complete, holds no completions, or `path` or the card exists.
     """
-    shards, rows, unread = list["pa.Table"](), list[dict[str, Any]](), set[str]()
-    for row in read_lines(path):
-        if len(rows) == ROWS_PER_SHARD:
-            shards.append(as_table(rows))
-            rows.clear()
-        rows.append(row)
-        unread |= row.keys() - COLUMNS.keys()
-    if unread:
-        log.warning("nothing reads the members %s of %s", ", ".join(sorted(unread)), path)
-    key = {"content": file_digest(path), "rows": ROWS_PER_SHARD * len(shards) + len(rows), "per_shard": ROWS_PER_SHARD}
-    shards.append(as_table(rows))
-    table = store.table("imported", key, len(shards))
-    return table, table.fill(shards.__getitem__)
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The checked lines of a file of completions; empty ones are passed over."""
-    lists: set[str] | None = None  # which of LISTS the lines have
-    with disk_errors(f"read {path}"), open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            row = parse_line(f"{path}:{number}", line)
-            present = row.keys() & LISTS
-            lists = present if lists is None else lists
-            if name := min(present ^ lists, default=None):
-                differs = "lacks" if name in lists else "has"
-                raise TOPRError(f"{path}:{number}: {differs} {name}, unlike the lines before; all lines or none")
-            yield row
-    if lists is None:
-        raise TOPRError(f"{path} holds no completions")
-
-
-def as_table(rows: list[dict[str, Any]]) -> pa.Table:
-    """Checked lines as columns."""
-    import pyarrow as pa
-
-    types = {"tokens": pa.list_(pa.int32()), "logprobs": pa.list_(pa.float32())}
-    names = [*TEXTS, *(name for name in LISTS if name in rows[0])]
-    columns = {name: pa.array([row.get(name) for row in rows], types.get(name, pa.string())) for name in names}
-    return pa.table({COLUMNS[name]: column for name, column in columns.items()})
-
-
-def parse_line(where: str, line: bytes) -> dict[str, Any]:
-    """The checked object of a line, without members that are null; TOPRError that begins with `where`."""
-    row = strict_object(where, line)
-    row = {name: value for name, value in row.items() if value is not None}
-    if fault := next(faults(row), None):
-        raise TOPRError(f"{where}: {fault}")
-    return row
-
-
-def faults(row: dict[str, Any]) -> Iterator[str]:
-    """Why a line's object is no completion; each fault assumes that there is none before it."""
-    for name in TEXTS:
-        if not isinstance(row.get(name, ""), str):
-            yield f"{name} must be text; got {type(row[name]).__name__}"
-    if "completion" not in row:
-        yield "completion is missing"
-    if not ("problem_id" in row or {"question", "gold"} <= row.keys()):
-        yield "problem_id is missing, and question and gold are not both there instead"
-    if row.get("finish", "stop") not in FINISHES:
-        yield f"finish must be one of {', '.join(FINISHES)}; got {row['finish']!r}"
-    tokens, logprobs = row.get("tokens", [0]), row.get("logprobs")
-    if not isinstance(tokens, list) or set(map(type, tokens)) != {int}:
-        yield "tokens must be a list of token ids, at least one"
-    if min(tokens) < 0 or max(tokens) > MAX_TOKEN:
-        yield f"token ids lie between 0 and {MAX_TOKEN}; got {min(tokens)} to {max(tokens)}"
-    if logprobs is None:
-        return
-    if not isinstance(logprobs, list) or not set(map(type, logprobs)) <= {int, float}:
-        yield "logprobs must be a list of numbers"
-    if "tokens" not in row:
-        yield "logprobs without tokens: nothing says which tokens they belong to"
-    if len(logprobs) != len(tokens):
-        yield f"{len(logprobs)} logprobs for {len(tokens)} tokens"
-    if not all(LOGPROB_LEAST <= value <= LOGPROB_ABOVE_ZERO for value in logprobs):  # false for NaN too
-        yield "logprobs must be finite and at most 0 (natural logarithms of probabilities)"
-
-
-def export_file(table: Table, path: Path) -> int:
-    """Write a table of completions as such a file; return the number of lines.
-
-    Raises TOPRError when the table is not complete, holds no completions, or `path` exists.
-    """
-    if path.exists():
-        raise TOPRError(f"{path} exists; give another name or remove it")
+    parquet = path.suffix == ".parquet"
+    for each in (path, path.with_name(CARD_FILE))[: 1 + parquet]:
+        if each.exists():
+            raise TOPRError(f"{each} exists; give another name or remove it")
+    if parquet:
+        return export_parquet(table, path, store or Store(table.folder.parents[1]))
     rows = 0
     with disk_errors(f"write {path}"), whole_file(path) as file:
         for index in range(table.shards):
@@ -135,22 +84,106 @@ def export_file(table: Table, path: Path) -> int:
 def lines_of(table: Table, index: int) -> Iterator[str]:
     """The lines of a shard; each float32 with the fewest digits that give it back."""
     shard = table.shard(index)
+    names = names_in(table, shard)
+    for batch in shard.to_batches(max_chunksize=1000):
+        texts = {name: batch[names[name]].to_pylist() for name in TEXTS if name in names}
+        if "reward" in shard.column_names:
+            texts["reward"] = batch["reward"].to_pylist()
+        if "messages" in texts:
+            texts["messages"] = [None if one is None else json.loads(one) for one in texts["messages"]]
+        lists = {name: [row.values.to_numpy() for row in batch[names[name]]] for name in LISTS if name in names}
+        for row in range(batch.num_rows):
+            present = {name: column[row] for name, column in texts.items() if column[row] is not None}
+            parts = [json.dumps(present, ensure_ascii=False)[1:-1]] if present else []
+            parts += [f'"{name}": [{", ".join(map(str, column[row]))}]' for name, column in lists.items()]
+            yield f"{{{', '.join(parts)}}}\n"
+
+
+def names_in(table: Table, shard: pa.Table) -> dict[str, str]:
+    """The columns of a shard that hold completions, by the name that they have outside; TOPRError where none do."""
     names = {name: column for name, column in COLUMNS.items() if column in shard.column_names}
     if "completion" not in names:
         raise TOPRError(f"{table.name} holds no completions (no column text)")
     if not ("problem_id" in names or {"question", "gold"} <= names.keys()):
         raise TOPRError(f"{table.name} has no column problem_id: its lines could not say which problem they answer")
-    for batch in shard.to_batches(max_chunksize=1000):
-        texts = {name: batch[names[name]].to_pylist() for name in TEXTS if name in names}
-        lists = {name: [row.values.to_numpy() for row in batch[names[name]]] for name in LISTS if name in names}
-        for row in range(batch.num_rows):
-            present = {name: column[row] for name, column in texts.items() if column[row] is not None}
-            numbers = "".join(f', "{name}": [{", ".join(map(str, column[row]))}]' for name, column in lists.items())
-            yield f"{json.dumps(present, ensure_ascii=False)[:-1]}{numbers}}}\n"
+    return names
 
 
-def unknown_problem(source: str, number: int, name: str | None) -> TOPRError:
-    return TOPRError(
-        f"data.completions={source}: completion {number} answers problem_id {name!r}, which is not among the training "
-        "problems (data.train_problems=null takes all); or give question and gold"
+def export_parquet(table: Table, path: Path, store: Store) -> int:
+    """Write the columns of `MEANINGS`, as far as they are there, and the card beside them."""
+    from huggingface_hub import DatasetCardData
+    from pyarrow.parquet import ParquetWriter
+
+    verdicts, rows, prompts, columns = verdicts_on(table, store), 0, set[Any](), list[str]()
+    if verdicts is not None:
+        verdicts = verdicts.read()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with disk_errors(f"write {path}"), whole_file(path) as file:
+        writer = None
+        for index in range(table.shards):
+            shard = public_columns(table, table.shard(index))
+            if verdicts is not None:
+                shard = with_verdicts(shard, verdicts.slice(rows, len(shard)))
+            writer = writer or ParquetWriter(file, shard.schema)
+            writer.write_table(shard)
+            rows, columns = rows + len(shard), shard.column_names
+            prompts |= {str(one) for one in shard["prompt" if "prompt" in columns else "problem_id"].to_pylist()}
+        assert writer is not None
+        writer.close()
+    card = CARD.format(
+        matter=DatasetCardData(tags=["topr_exp", "rollouts", "reinforcement-learning"]).to_yaml(),
+        title=path.stem,
+        rows=rows,
+        prompts=f"{len(prompts):,} prompts",
+        columns="\n".join(f"| `{name}` | {MEANINGS[name]} |" for name in columns),
+        file=path.name,
+        name=table.name,
+        key=json.dumps(table.key, indent=1, ensure_ascii=False),
     )
+    write_text(path.with_name(CARD_FILE), card)
+    return rows
+
+
+def public_columns(table: Table, shard: pa.Table) -> pa.Table:
+    """A shard under the names of `MEANINGS`, with the prompts of sampled completions; messages as lists."""
+    import pyarrow as pa
+
+    names = names_in(table, shard)
+    columns = {name: shard[column] for name, column in names.items()}
+    if "problem" in shard.column_names:
+        stored = json.loads((shard.schema.metadata or {}).get(PROMPTS, b"null"))
+        if stored is None:
+            raise TOPRError(f"{table.name} was stored without its prompts; write JSON lines (FILE.jsonl)")
+        place = shard["problem"].to_numpy() - shard["problem"][0].as_py()
+        for name, type_ in (("prompt", pa.string()), ("prompt_tokens", pa.list_(pa.int32())), ("gold", pa.string())):
+            columns[name] = pa.array([stored[at][name] for at in place], type_)
+    if "messages" in columns:
+        turns = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
+        values = [None if one is None else json.loads(one) for one in columns.pop("messages").to_pylist()]
+        columns["messages" if "prompt" in columns else "prompt"] = pa.array(values, turns)
+    if "reward" in shard.column_names:
+        columns["reward"] = shard["reward"]
+    return pa.table({name: columns[name] for name in MEANINGS if name in columns})
+
+
+def with_verdicts(shard: pa.Table, verdicts: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    shard = shard.append_column("verdict", verdicts["verdict"])
+    if "reward" in shard.column_names:
+        return shard
+    if "reward" in verdicts.column_names:
+        return shard.append_column("reward", verdicts["reward"])
+    reward = [1.0 if one == "correct" else -1.0 for one in verdicts["verdict"].to_pylist()]
+    return shard.append_column("reward", pa.array(reward, pa.float64()))
+
+
+def verdicts_on(table: Table, store: Store) -> Table | None:
+    """The newest whole table of verdicts on all rows of these completions."""
+    found = []
+    for key in (store.root / "verdicts").glob("*/key.json"):
+        verdicts = store.open(key.parent)
+        of = str(verdicts.key.get("rollouts")).split(" ")[0]
+        if of == table.name and not verdicts.missing() and verdicts.bounds()[-1] == table.bounds()[-1]:
+            found.append((key.stat().st_mtime, verdicts))
+    return max(found, key=lambda each: each[0])[1] if found else None

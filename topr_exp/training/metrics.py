@@ -14,6 +14,7 @@ from topr_exp.training.logprobs import TokenScores
 from topr_exp.types import Batch, LossOutput, PairBatch
 
 QUANTILES = (0.05, 0.5, 0.95)
+OF_MU = ("log_ratio", "ess", "kl_mu", "spent_share", "weight", "clipped_", "objective")
 SPENT = math.log(0.01)  # a negative whose taper min(r, 1) is below 0.01 no longer pushes
 
 
@@ -81,6 +82,11 @@ class MetricAccumulator:
             value = torch.cat(parts).double()
             record |= {f"{name}{sign}": float(value[chosen].mean()) for sign, chosen in by_sign if len(value[chosen])}
         return record
+
+
+def without_mu(record: dict[str, float]) -> dict[str, float]:
+    """The record of an update without what is measured against μ."""
+    return {name: value for name, value in record.items() if not name.startswith(OF_MU)}
 
 
 def ratio_statistics(delta: Tensor) -> dict[str, float]:

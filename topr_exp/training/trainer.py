@@ -28,7 +28,7 @@ from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples, MicroBatch, micro_batches
 from topr_exp.training.logprobs import Inputs, TokenScores
-from topr_exp.training.metrics import MetricAccumulator
+from topr_exp.training.metrics import MetricAccumulator, without_mu
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.types import Batch, PairBatch, TOPRError
@@ -140,10 +140,11 @@ class Trainer:
                 self.optimizer.step()
             else:
                 self.skip_or_stop(metrics, examples, chosen)
+        record = metrics.record(self.divisor(examples, chosen))
         return {
             "step": self.step,
             "samples": self.samples,
-            **metrics.record(self.divisor(examples, chosen)),
+            **(record if examples.mu_logp is not None else without_mu(record)),
             **examples.mean_reward(chosen),
             "grad_norm": float(norm),
             "lr": rate,

@@ -1,0 +1,175 @@
+"""Logs of completions of other frameworks: each is read as what it is, and a malformed row is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from topr_exp.config.data import Columns
+from topr_exp.data import rollout_files
+from topr_exp.data.rollout_files import RolloutReader, import_rows
+from topr_exp.store import Store
+from topr_exp.store.completions import export_file
+from topr_exp.types import TOPRError
+
+USER, ANSWER = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": " 4."}
+CHAT, TURNS = [USER], [USER, ANSWER, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": " Yes."}]
+BEFORE = json.dumps(TURNS[:3], ensure_ascii=False)
+PRIME = {"input_tokens": [5, 6], "output_tokens": [7, 1], "output_logprobs": [-0.5, -0.25], "rewards": 1.0,
+         "advantages": 0.5, "prompt": "2 + 2?", "completion": " 4.", "problem_id": "p1", "step": 3}  # fmt: skip
+FORMATS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "trl": ({"step": 1, "prompt": "2 + 2?", "completion": " 4.", "accuracy": 1.0, "advantage": 0.7},
+            {"prompt": "2 + 2?", "completion": " 4.", "reward": 1.0}),
+    "trl_chat": ({"step": 1, "prompt": CHAT, "completion": [ANSWER], "accuracy": 0.0, "advantage": 0.7},
+                 {"messages": json.dumps(CHAT), "completion": " 4.", "reward": 0.0}),
+    "verl": ({"input": "user\n2 + 2?", "output": " 4.", "gts": "4", "score": 1.0, "step": 1, "acc": True},
+             {"prompt": "user\n2 + 2?", "completion": " 4.", "gold": "4", "reward": 1.0}),
+    "prime_rl": (PRIME, {"problem_id": "p1", "prompt": "2 + 2?", "prompt_tokens": [5, 6], "completion": " 4.",
+                         "tokens": [7, 1], "logprobs": [-0.5, -0.25], "reward": 1.0}),
+    "verifiers": ({"example_id": 7, "prompt": CHAT, "completion": TURNS[1:], "answer": "4", "reward": 0.5, "info": {}},
+                  {"problem_id": "7", "messages": BEFORE, "completion": " Yes.", "gold": "4", "reward": 0.5}),
+    "openai": ({"messages": TURNS, "reward": 1}, {"messages": BEFORE, "completion": " Yes.", "reward": 1}),
+    "truncated": ({"prompt": "?", "completion": "x", "is_truncated": True},
+                  {"prompt": "?", "completion": "x", "finish": "length"}),
+    "parts": ({"prompt": "?", "completion": [{"role": "assistant", "content": [{"type": "text", "text": "x"}]}]},
+              {"prompt": "?", "completion": "x"}),
+    "ids": ({"prompt": [5, 6], "completion": [7]}, {"prompt_tokens": [5, 6], "tokens": [7]}),
+}  # fmt: skip
+
+
+def written(folder: Path, rows: list[dict[str, Any]], kind: str) -> Path:
+    path = folder / f"log.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif kind == "saved":
+        datasets.Dataset.from_list(rows).save_to_disk(str(path))
+    else:
+        path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(json.dumps(row) for row in rows).encode())
+    return path
+
+
+def read(source: Path, *given: Any) -> list[dict[str, Any]]:
+    return [*RolloutReader(str(source), *given)]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_is_read_and_comes_back_from_the_store(tmp_path: Path, name: str, kind: str) -> None:
+    row, expected = FORMATS[name]
+    if not row.get("info", True):
+        row = row if kind == "jsonl" else {key: value for key, value in row.items() if key != "info"}
+    source = written(tmp_path, [row, row], kind)
+    assert read(source) == [expected, expected]
+    store = Store(tmp_path / "store")
+    table, _ = import_rows(store, RolloutReader(str(source)))
+    for ending in ("jsonl", "parquet"):
+        (tmp_path / ending).mkdir()
+        export_file(table, out := tmp_path / ending / f"again.{ending}", store)
+        again, _ = import_rows(store, RolloutReader(str(out)))
+        assert again.read().to_pylist() == table.read().to_pylist()
+
+
+def test_a_prompt_with_lists_is_so_many_rows(tmp_path: Path) -> None:
+    row = {"prompt": "?", "completion": ["a", "b"], "tokens": [[1], [2, 3]], "reward": [0, 1], "id": "x"}
+    source = written(tmp_path, [row | {"finish": ["stop", None]}], "jsonl")
+    first, second = (
+        {"completion": "a", "tokens": [1], "reward": 0, "finish": "stop"},
+        {"completion": "b", "tokens": [2, 3]},
+    )
+    assert read(source) == [{"prompt": "?"} | first, {"prompt": "?", "reward": 1} | second]
+    for name, given in (("tokens", [[1]]), ("reward", [1, 2, 3])):
+        with pytest.raises(TOPRError, match=rf":1: {name} has {len(given)} values for 2 completions$"):
+            read(written(tmp_path, [row | {name: given}], "jsonl"))
+
+
+def test_columns_by_the_settings_and_files_in_their_order(tmp_path: Path) -> None:
+    for number in (10, 2):
+        row = {"prompt": "?", "answer": f"file {number}", "score": 1, "mine": 0.25}
+        (tmp_path / f"{number}.jsonl").write_text(json.dumps(row))
+    reader = RolloutReader(str(tmp_path), Columns(completion="answer", reward="mine"))
+    rows = [*reader]
+    assert rows == [{"prompt": "?", "completion": f"file {number}", "reward": 0.25} for number in (2, 10)]
+    assert (reader.found["reward"], reader.unread) == ("mine", {"score"})
+    with pytest.raises(TOPRError, match=r"data\.columns\.gold=x: no such column; it has prompt, answer, score, mine$"):
+        read(tmp_path, Columns(gold="x"))
+
+
+def test_the_hub_s_train_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = datasets.Dataset.from_list([FORMATS["verl"][0]])
+    monkeypatch.setattr(datasets, "load_dataset", lambda name: datasets.DatasetDict({"test": split, "train": split}))
+    assert list(RolloutReader("hub:some/log")) == [FORMATS["verl"][1]]
+
+
+GOOD: dict[str, Any] = {
+    "problem_id": "1", "prompt": "?", "completion": "x", "tokens": [1, 2], "logprobs": [-1.0, -2.0], "reward": 1.0
+}  # fmt: skip
+TOOL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reward": float("nan")}, "reward must be a finite number; got nan"),
+        ({"reward": float("-inf")}, "reward must be a finite number; got -inf"),
+        ({"reward": "1"}, "reward must be a finite number; got '1'"),
+        ({"reward": None}, "lacks reward, unlike the rows before; all rows or none"),
+        ({"logprobs": [-1.0, float("nan")]}, "logprobs must be finite and at most 0"),
+        ({"logprobs": [-1.0]}, "1 logprobs for 2 tokens"),
+        ({"tokens": [1, -2]}, "tokens: token ids lie between 0 and 2147483647; got -2 to 1"),
+        ({"prompt_tokens": [True]}, "prompt_tokens must be a list of token ids, at least one"),
+        ({"prompt": "other"}, "problem_id 1 has another prompt before"),
+        ({"prompt": [USER, TOOL]}, "a message calls a tool; completions with tool calls are not trained on"),
+        ({"completion": [USER]}, "messages follow a prompt that is text"),
+        ({"prompt": None, "completion": [ANSWER], "problem_id": None}, "problem_id is missing"),
+        (
+            {"completion": [{"role": "assistant", "content": [{"type": "image"}]}]},
+            "a message must have a role and a content that is text",
+        ),
+        ({"completion": []}, "completion must be text; got list"),
+        ({"finish": "eos"}, "finish must be one of stop, length, stop_string; got 'eos'"),
+    ],
+)
+def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    store = Store(tmp_path / "store")
+    source = written(tmp_path, [GOOD, GOOD | changes, GOOD], "jsonl")
+    with pytest.raises(TOPRError) as error:
+        import_rows(store, RolloutReader(str(source)))
+    assert str(error.value).startswith(f"{source}:2: {message}")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "store").exists()
+    reader = RolloutReader(str(source), skip_malformed=True)
+    assert len([*reader]) == 2
+    assert reader.skipped == [str(error.value)]
+
+
+def test_rows_of_parquet_are_numbered_and_a_torn_file_is_one_line(tmp_path: Path) -> None:
+    source = written(tmp_path, [GOOD, GOOD | {"reward": float("nan")}], "parquet")
+    with pytest.raises(TOPRError, match=r"log\.parquet: row 2: reward must be a finite number; got nan$"):
+        read(source)
+    source.write_bytes(source.read_bytes()[:-9])
+    with pytest.raises(TOPRError, match=r"log\.parquet: not a whole Parquet file \(") as error:
+        read(source)
+    assert "\n" not in str(error.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TOPRError, match=r"empty holds no \.parquet, \.jsonl or \.json files$"):
+        read(tmp_path / "empty")
+
+
+def test_other_columns_of_one_file_are_another_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that was stored without rewards doesn't stand in for them; rows of two kinds of prompts go together."""
+    monkeypatch.setattr(rollout_files, "ROWS_PER_SHARD", 1)
+    rows = [
+        {"prompt": CHAT, "completion": "a", "one": 1, "two": 2},
+        {"prompt": "?", "completion": "b", "one": 3, "two": 4},
+    ]
+    source, store = str(written(tmp_path, rows, "jsonl")), Store(tmp_path / "store")
+    tables = [import_rows(store, RolloutReader(source, Columns(reward=name)))[0] for name in ("one", "two", None)]
+    assert len({table.name for table in tables}) == 3
+    assert tables[1].read().to_pydict()["reward"] == [2, 4]
+    assert tables[0].read().to_pydict()["prompt"] == [None, "?"]

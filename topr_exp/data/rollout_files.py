@@ -1,0 +1,348 @@
+"""Completions made elsewhere, read from JSON lines, Parquet, a saved `datasets` folder or the hub.
+
+Rows become one form, a completion each, whatever wrote them: a prompt (text), messages (JSON), prompt_tokens or the
+run's own question or problem_id; completion, tokens, logprobs, reward, gold and finish as far as they are there.
+docs/store.md has the names of columns that are known.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from topr_exp.config.data import Columns
+from topr_exp.config.schema import plain
+from topr_exp.data.problems import as_text
+from topr_exp.runtime.files import disk_errors, known_digest, strict_object
+from topr_exp.store import Store, Table
+from topr_exp.store.completions import COLUMNS, LISTS, TEXTS
+from topr_exp.types import TOPRError, has_half_pair
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HUB = "hub:"
+ROWS_PER_SHARD = 10_000
+# Ours first, then those of TRL, veRL, prime-rl, verifiers and OpenAI's messages.
+NAMES = {
+    "prompt": ("prompt", "input", "messages"),
+    "completion": ("completion", "output", "response"),
+    "reward": ("reward", "score", "rewards"),
+    "logprobs": ("logprobs", "output_logprobs", "completion_logprobs"),
+    "tokens": ("tokens", "output_tokens", "completion_ids", "completion_token_ids"),
+    "prompt_tokens": ("prompt_tokens", "input_tokens", "prompt_ids", "prompt_token_ids"),
+    "question": ("question",),
+    "gold": ("gold", "answer", "gts", "ground_truth"),
+    "problem_id": ("problem_id", "example_id", "prompt_id"),
+    "finish": ("finish", "finish_reason", "is_truncated", "truncated"),
+}
+FIRST_FORM = {"question", "gold", "problem_id", "completion", "finish", "tokens", "logprobs"}  # read so from the first
+OF_COMPLETION = ("completion", "tokens", "logprobs", "reward", "finish")
+ALL_OR_NONE = (*LISTS, "reward")  # either all rows have one or none has
+FINISHES = ("stop", "length", "stop_string")
+LOGPROB_ABOVE_ZERO = 1e-4  # rounding of log 1 in bf16 or in another framework's kernel
+LOGPROB_LEAST = -1e30  # below lies what float32 turns into an infinity
+LARGEST_REWARD = 3.4e38  # training computes in float32
+MAX_TOKEN = 2**31 - 1
+
+
+@dataclass
+class RolloutReader:
+    """The completions of a file, a folder or a data set of the hub, checked row by row.
+
+    Raises TOPRError "FILE:LINE: COLUMN ...", or "FILE: row N: ..." where it has no lines.
+    """
+
+    source: str
+    columns: Columns | None = None
+    skip_malformed: bool = False
+    found: dict[str, str] = field(default_factory=dict)  # role -> the column that was read
+    unread: set[str] = field(default_factory=set)
+    skipped: list[str] = field(default_factory=list)  # what is wrong with the rows that were left out
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        prompts: dict[str, str] = {}  # of an id, hashed
+        has: set[str] | None = None
+        for where, raw in raw_rows(self.source):
+            try:
+                rows = [self.checked(one) for one in self.completions_in(where, raw)]
+                for row in rows:
+                    present = row.keys() & {*ALL_OR_NONE}
+                    has = present if has is None else has
+                    if name := min(present ^ has, default=None):
+                        differs = "lacks" if name in has else "has"
+                        raise ValueError(f"{differs} {self.label(name)}, unlike the rows before; all rows or none")
+                    name, prompt = row.get("problem_id"), hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
+                    if name is not None and prompt_of(row) and prompts.setdefault(name, prompt) != prompt:
+                        raise ValueError(f"{self.label('problem_id')} {name} has another prompt before")
+            except (ValueError, TOPRError) as error:
+                told = str(error) if isinstance(error, TOPRError) else f"{where}: {error}"
+                if not self.skip_malformed:
+                    raise TOPRError(told) from None
+                self.skipped.append(told)
+            else:
+                yield from rows
+        if has is None:
+            raise TOPRError(self.skipped[0] if self.skipped else f"{self.source} holds no completions")
+
+    def label(self, name: str) -> str:
+        """The column that a part of a row was read from."""
+        return self.found.get("prompt" if name == "messages" else name, name)
+
+    def completions_in(self, where: str, raw: bytes | dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The values by role of each completion in a row, which may be a prompt's with lists."""
+        row = strict_object(where, raw) if isinstance(raw, bytes) else raw
+        chosen = roles_of(tuple(row), tuple(name for name, value in row.items() if value is not None), self.columns)
+        self.found |= chosen
+        self.unread |= row.keys() - {*chosen.values()}
+        values = {role: row[name] for role, name in chosen.items()}
+        first: Any = values.get("completion", values.get("tokens"))
+        several = isinstance(first, list) and bool(first)
+        if not several or not all(isinstance(one, (str, list) if "completion" in values else list) for one in first):
+            yield values
+            return
+        lists = {role: values.pop(role) for role in OF_COMPLETION if role in values}
+        for role, value in lists.items():
+            if not isinstance(value, list) or len(value) != len(first):
+                given = f"{len(value)} values" if isinstance(value, list) else "one value"
+                raise ValueError(f"{chosen[role]} has {given} for {len(first)} completions")
+        for each in zip(*lists.values(), strict=True):
+            own = dict(zip(lists, each, strict=True))
+            yield values | {role: value for role, value in own.items() if value is not None}
+
+    def checked(self, row: dict[str, Any]) -> dict[str, Any]:
+        """One completion in its form; ValueError where it is none."""
+        row = dict(row)
+        for role, ids in (("prompt", "prompt_tokens"), ("completion", "tokens")):
+            value = row.get(role)
+            if isinstance(value, list) and value and type(value[0]) is int:
+                row.setdefault(ids, row.pop(role))
+            elif isinstance(value, dict):
+                row[role] = [value]
+        for name in ("problem_id", "gold"):
+            if type(row.get(name)) in (int, float):
+                row[name] = as_text(row[name])
+        if isinstance(row.get("finish"), bool):
+            row["finish"] = "length" if row["finish"] else "stop"
+        row = take_turns(row)
+        if fault := next(self.faults(row), None):
+            raise ValueError(fault)
+        return row
+
+    def faults(self, row: dict[str, Any]) -> Iterator[str]:
+        """Why a row is no completion; each fault assumes that there is none before it."""
+        for name in TEXTS:
+            if not isinstance(row.get(name, ""), str):
+                yield f"{self.label(name)} must be text; got {type(row[name]).__name__}"
+            if has_half_pair(row.get(name, "")):
+                yield f"{self.label(name)} holds half of a surrogate pair, which is no character"
+        if not {"completion", "tokens"} & row.keys():
+            yield "completion is missing"
+        if "problem_id" not in row and prompt_of(row) is None:
+            yield "problem_id is missing, and question and gold are not both there instead, nor a prompt"
+        if row.get("finish", "stop") not in FINISHES:
+            yield f"{self.label('finish')} must be one of {', '.join(FINISHES)}; got {row['finish']!r}"
+        reward = row.get("reward", 0)
+        if type(reward) not in (int, float) or not abs(reward) <= LARGEST_REWARD:  # false for NaN too
+            yield f"{self.label('reward')} must be a finite number; got {reward!r:.80}"
+        for name in ("prompt_tokens", "tokens"):
+            ids = row.get(name, [0])
+            if not isinstance(ids, list) or set(map(type, ids)) != {int}:
+                yield f"{self.label(name)} must be a list of token ids, at least one"
+            if min(ids) < 0 or max(ids) > MAX_TOKEN:
+                yield f"{self.label(name)}: token ids lie between 0 and {MAX_TOKEN}; got {min(ids)} to {max(ids)}"
+        values, label, tokens = row.get("logprobs", []), self.label("logprobs"), self.label("tokens")
+        if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
+            yield f"{label} must be a list of numbers"
+        if "logprobs" in row and "tokens" not in row:
+            yield f"{label} without {tokens}: nothing says which tokens they belong to"
+        if "logprobs" in row and len(values) != len(row["tokens"]):
+            yield f"{len(values)} {label} for {len(row['tokens'])} {tokens}"
+        if not all(LOGPROB_LEAST <= value <= LOGPROB_ABOVE_ZERO for value in values):  # false for NaN too
+            yield f"{label} must be finite and at most 0 (natural logarithms of probabilities)"
+
+
+@functools.lru_cache
+def roles_of(names: tuple[str, ...], there: tuple[str, ...], columns: Columns | None) -> dict[str, str]:
+    """The column of each role, as the settings name it, or else the first known name; there: those that hold a value.
+
+    ValueError for a column that the settings name and that a row doesn't have.
+    """
+    named = {role: name for role, name in (plain(columns) if columns else {}).items() if name is not None}
+    for role, name in named.items():
+        if name not in names:
+            raise ValueError(f"data.columns.{role}={name}: no such column; it has {', '.join(names)}")
+    free = [name for name in there if name not in named.values()]
+    found = {role: name for role, known in NAMES.items() for name in reversed(known) if name in free} | named
+    rest = [name for name in free if name not in {"step", "advantage", *found.values()}]
+    if "reward" not in found and {"step", "advantage"} <= {*free} and len(rest) == 1:
+        found["reward"] = rest[0]  # TRL names a reward after the function that gave it; of several it logs no sum
+    return {role: name for role, name in found.items() if name in there}
+
+
+def prompt_of(row: Mapping[str, Any]) -> str | None:
+    """The prompt that a row brings, with its kind; None: it names a problem of the run's."""
+    asked = row.get("gold") is not None or row.get("reward") is not None
+    kinds = ["prompt_tokens", "messages", "prompt", *(["question"] if asked else [])]
+    return next((f"{kind} {row[kind]}" for kind in kinds if row.get(kind) is not None), None)
+
+
+def take_turns(row: dict[str, Any]) -> dict[str, Any]:
+    """Put messages into a row's form: the last answer is the completion, all before it the prompt, or ValueError."""
+    prompt, answer = row.get("prompt"), row.get("completion")
+    said = [turn_of(turn) for part in (prompt, answer) if isinstance(part, list) for turn in part]
+    if not said:
+        return row
+    row = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
+    if isinstance(answer, str):
+        row["completion"] = answer
+    elif said[-1]["role"] == "assistant":
+        row["completion"] = said.pop()["content"]
+    elif "tokens" not in row:
+        raise ValueError("the last message is not the assistant's, and there is no completion beside it")
+    if isinstance(prompt, str):
+        if said:
+            raise ValueError("messages follow a prompt that is text")
+        row["prompt"] = prompt
+    elif said:
+        row["messages"] = json.dumps(said, ensure_ascii=False)
+    return row
+
+
+def turn_of(turn: Any) -> dict[str, str]:
+    """The role and the text of a message; ValueError for tools and for what is no text."""
+    said = turn if isinstance(turn, dict) else {}
+    if said.get("tool_calls") or said.get("role") == "tool":
+        raise ValueError("a message calls a tool; completions with tool calls are not trained on")
+    parts: Any = said.get("content") if isinstance(said.get("content"), list) else [{"text": said.get("content")}]
+    texts: list[Any] = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    if not all(isinstance(text, str) for text in (said.get("role"), *texts)):
+        raise ValueError("a message must have a role and a content that is text")
+    return {"role": said["role"], "content": "".join(texts)}
+
+
+def check_answerable(
+    source: str, number: int, row: Mapping[str, Any], known: Collection[str] | None, graded: bool
+) -> None:
+    """Refuse a row that names no known problem and brings none, or, graded, no gold; known: None where not at hand."""
+    name, prompt, where = row.get("problem_id"), prompt_of(row), f"data.completions={source}: completion {number}"
+    if known is None or name in known or (prompt and (row.get("gold") is not None or not graded)):
+        return
+    if prompt is None or prompt.startswith("question"):
+        raise TOPRError(
+            f"{where} answers problem_id {name!r}, which is not among the training problems (data.train_problems=null "
+            "takes all); or give question and gold"
+        )
+    raise TOPRError(
+        f"{where} has no gold to grade it by; data.reward=given trains on the rewards of the log, data.columns={{gold: "
+        "NAME}} names a column of right answers"
+    )
+
+
+# ---- files
+
+
+def source_files(source: str) -> list[Path]:
+    """The files of a source on this machine, in their order; none for the hub's or a table of the store."""
+    path = Path(source)
+    kinds = ("*",) if is_saved(path) else ("*.parquet", "*.jsonl", "*.json")
+    found = [path] if path.is_file() else [each for kind in kinds for each in path.glob(kind) if each.is_file()]
+    return sorted(found, key=lambda each: (len(each.name), each.name))  # 2.jsonl before 10.jsonl
+
+
+def is_saved(path: Path) -> bool:
+    """True for a folder that `datasets` saved."""
+    return (path / "dataset_dict.json").exists() or (path / "dataset_info.json").exists()
+
+
+def raw_rows(source: str) -> Iterator[tuple[str, bytes | dict[str, Any]]]:
+    """The rows of a source, lines as they are, each with its place; TOPRError for what can't be read."""
+    from pyarrow import ArrowException
+
+    files: list[Path | str] = [*source_files(source)]
+    if source.startswith(HUB) or is_saved(Path(source)):
+        files = [source]
+    elif not files and Path(source).is_dir():
+        raise TOPRError(f"{source} holds no .parquet, .jsonl or .json files")
+    for path in files or [Path(source)]:
+        try:
+            with disk_errors(f"read {path}"):
+                if isinstance(path, Path) and path.suffix != ".parquet":
+                    with path.open("rb") as file:
+                        for number, line in enumerate(file, start=1):
+                            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+                            if line.strip():
+                                yield f"{path}:{number}", line
+                else:
+                    rows = parquet_rows(path) if isinstance(path, Path) else saved_rows(path)
+                    yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows, start=1))
+        except (ArrowException, UnicodeError) as error:
+            raise TOPRError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())})") from None
+
+
+def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    from pyarrow.parquet import ParquetFile
+
+    for batch in ParquetFile(path).iter_batches(batch_size=1000):
+        yield from batch.to_pylist()
+
+
+def saved_rows(source: str) -> Any:
+    """A data set that `datasets` saved, or of the hub; of several splits the one called train."""
+    import datasets
+
+    try:
+        hub = source.startswith(HUB)
+        found = datasets.load_dataset(source.removeprefix(HUB)) if hub else datasets.load_from_disk(source)
+        return found["train"] if isinstance(found, datasets.DatasetDict) else found
+    except Exception as error:  # datasets raises many types
+        raise TOPRError(f"data.completions={source}: {' '.join(str(error).split())}") from None
+
+
+# ---- into the store
+
+
+def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
+    """Store what a reader yields as a table whose key is its content; return the number of shards made too.
+
+    Nothing is written when a row is malformed.
+    """
+    shards, rows = list["pa.Table"](), list[dict[str, Any]]()
+    for row in reader:
+        if len(rows) == ROWS_PER_SHARD:
+            shards.append(as_table(rows))
+            rows.clear()
+        rows.append(row)
+    count = ROWS_PER_SHARD * len(shards) + len(rows)
+    shards.append(as_table(rows))
+    unused = [name for name in ("prompt", "messages") if all(each[name].null_count == len(each) for each in shards)]
+    shards = [each.drop_columns(unused) for each in shards]
+    with disk_errors(f"read {reader.source}"):
+        digests = [known_digest(path) for path in source_files(reader.source)]
+    if reader.source.startswith(HUB):
+        digests = [str(saved_rows(reader.source)._fingerprint)]
+    content = digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
+    key = {"content": content, "rows": count, "per_shard": ROWS_PER_SHARD}
+    if more := sorted(
+        f"{role}={name}" for role, name in reader.found.items() if role != name or role not in FIRST_FORM
+    ):
+        key["read_as"] = more
+    table = store.table("imported", key, len(shards))
+    return table, table.fill(shards.__getitem__)
+
+
+def as_table(rows: list[dict[str, Any]]) -> pa.Table:
+    """Checked rows as the columns that are stored."""
+    import pyarrow as pa
+
+    ids = pa.list_(pa.int32())
+    types = {"tokens": ids, "prompt_tokens": ids, "logprobs": pa.list_(pa.float32()), "reward": pa.float64()}
+    names = [*TEXTS, *(name for name in ("tokens", "logprobs", "prompt_tokens", "reward") if name in rows[0])]
+    columns = {name: pa.array([row.get(name) for row in rows], types.get(name, pa.string())) for name in names}
+    return pa.table({COLUMNS.get(name, name): column for name, column in columns.items()})
