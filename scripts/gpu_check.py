@@ -46,7 +46,7 @@ from scripts.gpu_check_runs import (
     newest_run,
     run_command,
 )
-from topr_exp.runtime.gpu_machine import attention_kernel, examine
+from topr_exp.runtime.gpu_machine import examine
 
 # ---- the steps, each of which returns its figures
 
@@ -57,6 +57,16 @@ def preflight(place: Place) -> dict[str, Any]:
     if place.gpus and place.vllm and lacks:
         raise Failed("; ".join(lacks))
     return found | ({"attention": attention_kernel()} if place.gpus else {})
+
+
+def attention_kernel() -> str:
+    """The kernel that torch's attention takes on this GPU for bfloat16 with 128 a head."""
+    import torch
+
+    query = torch.zeros(1, 8, 128, 128, dtype=torch.bfloat16, device="cuda")
+    choice: Callable[..., int] = torch._fused_sdp_choice
+    names = {0: "math", 1: "flash", 2: "memory-efficient", 3: "cuDNN"}
+    return names.get(choice(query, query, query, is_causal=True), "?")
 
 
 ROUNDS = ["schedule=on_policy", "schedule.prompts=4", "optim.batch_size=16"]

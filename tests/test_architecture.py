@@ -104,8 +104,10 @@ def test_stages_see_their_own_section_of_the_settings() -> None:
     for package, path in modules():
         if package in stages:
             whole = {"topr_exp.config.settings", "topr_exp.config.load"}
-            place = {"topr_exp.config.cluster"}  # where a run computes: they are given a device, the trainer a layout
-            assert not (whole | place) & {nearest(name) for name in imports(path)}, path
+            assert not whole & {nearest(name) for name in imports(path)}, path
+            # Where a run computes: they are given a device, the trainer a layout.
+            place = ("ClusterConfig", "LocalCluster", "SlurmCluster", "Device", "Parallel")
+            assert not {f"topr_exp.config.groups.{name}" for name in place} & {*imports(path)}, path
 
 
 def test_algorithms_import_torch_and_types_only() -> None:

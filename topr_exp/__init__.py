@@ -7,8 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topr_exp.api import compose, grade_answers, loss, read_completions, run
-    from topr_exp.report import read_curves, read_runs
+    from topr_exp.api import compose, grade_answers, loss, read_completions, read_curves, read_runs, run
     from topr_exp.types import Batch, ConfigError, TOPRError
 
 __all__ = [
@@ -31,14 +30,8 @@ def __getattr__(name: str) -> Any:
     """A public name, loaded when it is first asked for."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
-    places = {
-        "read_curves": "report",
-        "read_runs": "report",
-        "Batch": "types",
-        "ConfigError": "types",
-        "TOPRError": "types",
-    }
-    globals()[name] = getattr(importlib.import_module(f"{__name__}.{places.get(name, 'api')}"), name)
+    place = "types" if name[0].isupper() else "api"
+    globals()[name] = getattr(importlib.import_module(f"{__name__}.{place}"), name)
     return globals()[name]
 
 

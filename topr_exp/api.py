@@ -41,8 +41,6 @@ def run(config: Config) -> dict[str, Any]:
 
     Raises TOPRError for what the user can mend. Signal handlers, logging and torch's threads are afterwards as before.
     """
-    import logging
-
     import torch
 
     from topr_exp import pipeline
@@ -52,13 +50,11 @@ def run(config: Config) -> dict[str, Any]:
     if config.cluster.world_size > 1:
         raise ConfigError(f"{config.cluster.processes_are}={config.cluster.world_size}: run takes 1 process")
     check_machine([config])
-    threads, handlers, level = torch.get_num_threads(), logging.root.handlers[:], logging.root.level
+    threads = torch.get_num_threads()
     try:
         return pipeline.run(config)
     finally:
         torch.set_num_threads(threads)
-        logging.root.handlers[:] = handlers
-        logging.root.setLevel(level)
 
 
 def loss(name: str, **hyper: Any) -> Loss[Any]:
@@ -81,6 +77,33 @@ def loss(name: str, **hyper: Any) -> Loss[Any]:
     values.pop("defaults", None)  # of other groups
     built: Loss[Any] = build_section("algo", {**values, **hyper})
     return built
+
+
+def read_runs(*folders: str | Path) -> DataFrame:
+    """Tabulate the runs in and below some folders, one a row by its name.
+
+    Columns: folder, status, notes, group (runs of one group are repetitions); every setting by its dotted key; what was
+    trained on (baseline, effective_positive, positive_share, n_train; settings of these names end in " (setting)");
+    updates, seconds; base_NAME and final_NAME of pass@1 and the other figures, with _low and _high of the run's 95 %
+    interval. Shares lie between 0 and 1; what a run lacks is missing. TOPRError where there are no runs.
+    """
+    from topr_exp.report.groups import group_runs
+    from topr_exp.report.runs import find_runs
+    from topr_exp.report.tables import runs_frame
+
+    return runs_frame(group_runs(find_runs(map(Path, folders))).runs)
+
+
+def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
+    """Tabulate every number that the runs logged, a row for each run and optimizer step.
+
+    kind: "training" for metrics of the updates, "test" for evaluations on the same problems while training.
+    """
+    import pandas as pd
+
+    from topr_exp.report.runs import find_runs
+
+    return pd.concat({run.name: run.curves[kind] for run in find_runs(map(Path, folders))}, names=["run", "step"])
 
 
 def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:

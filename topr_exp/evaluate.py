@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import GRADERS, SOURCES
-from topr_exp.config.identity import NOT_IDENTITY
+from topr_exp.config.schema import NOT_IDENTITY
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.files import read_object
 from topr_exp.types import VERDICTS, ConfigError
@@ -252,7 +252,7 @@ def evaluate_model(config: Config) -> None:
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
     """Name the folder of the results: the same for the same question to the same weights."""
-    from topr_exp.config.identity import hashed, safe
+    from topr_exp.config.schema import hashed, safe
 
     decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}
     name = "_".join(["eval", safe(config.model.name)[:24], safe(config.data.name)[:24]])

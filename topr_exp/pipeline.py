@@ -11,7 +11,6 @@ score different shards of the store's tables, train on different parts of each b
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from topr_exp.runs.imported_log import report
 from topr_exp.runs.preflight import compare_inputs, inputs_of, keep_threads, note_model_of_the_hub, refuse_damaged_model
 from topr_exp.runs.task_set import TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
-from topr_exp.runtime.exit_status import say, show_log, warn
+from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import CHECKSUMS
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.sampling.imported import load_imported, open_log
@@ -57,7 +56,6 @@ INCORRECT_REWARD = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None,
 
 def run(config: Config) -> dict[str, Any]:
     """One run; returns its summary. Raises TOPRError for what the user can mend."""
-    show_log(logging.WARNING)
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
     device, stop = config.cluster.device.name, StopFlag()

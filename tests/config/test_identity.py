@@ -15,9 +15,8 @@ import pytest
 
 from tests.conftest import config_of
 from topr_exp.config.groups import OptimConfig
-from topr_exp.config.identity import NOT_IDENTITY, hashed
 from topr_exp.config.load import build_section
-from topr_exp.config.schema import Section
+from topr_exp.config.schema import NOT_IDENTITY, Section, hashed
 from topr_exp.config.settings import Config
 from topr_exp.runs.folder import RunFolder
 

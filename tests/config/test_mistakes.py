@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import ROOT, config_of
 from topr_exp.config.compose_overrides import parse_arguments
+from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.load import build_section
 from topr_exp.config.schema import Section, above, at_least, ranges, within
 from topr_exp.config.settings import Config
@@ -25,10 +26,10 @@ SHORT = {
 }
 N = r"\n"
 ODD = [
-    ([f'data.template="Q: {{question}}{N}A:"'], "data.template holds a backslash and an n, which make no line break"),
-    ([f'data.stop=["Q:", "{N}"]'], f"""write one as in $'KEY="one{N}two"', in a YAML file in double quotes; got {N}"""),
+    ([f'data.template="Q: {{question}}{N}A:"'], "data.template must be without a backslash and an n"),
+    ([f'data.stop=["Q:", "{N}"]'], f"""write one as in $'KEY="one{N}two"', in a YAML file in double quotes; got """),
     (["task=verifier", "task.solver=tiny", f'task.template="{{question}}{N}{{solution}}"'],
-     "task.template holds a backslash and an n"),
+     "task.template must be without a backslash and an n"),
     ([f"name='{34 * '語'}'"], "name must be 1 to 100 letters, digits"),
     (["data.template='\udcff{question}'"], r"data.template='\udcff{question}': expected UTF-8; half of a surrogate"),
     (["data.stop=['\udcff']"], r"data.stop[0]='\udcff': expected UTF-8"),
@@ -95,6 +96,8 @@ def test_every_range_is_declared_and_applied() -> None:
         for name, range_ in ranges(type(section)) if isinstance(section, Section) else ():
             declared.setdefault(range_.allowed, []).append(f"{prefix}{name}")
             wrong: Any = WRONG.get(name, "" if isinstance(getattr(section, name), str) else -11)
+            if range_ is LINE_BREAKS:
+                wrong = [N] if name == "stop" else f"{{question}}{N}"
             with pytest.raises(ValueError) as error:
                 dataclasses.replace(section, **{name: wrong})
             assert str(error.value) == f"{name} must be {range_.allowed}; got {wrong if wrong != '' else 'nothing'}"

@@ -66,15 +66,6 @@ def test_malformed_lines_are_reported_and_the_rest_is_graded() -> None:
     assert b"6 malformed" in done.stderr
 
 
-def test_a_file_appears_whole(tmp_path):
-    source, target = tmp_path / "in", tmp_path / "out"
-    source.write_text(lines(FIVE))
-    target.write_text("older")
-    assert main(["--format", "gsm8k", "--in", str(source), "--out", str(target)]) == 0
-    assert json.loads(target.read_text())["verdict"] == "correct"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
-
-
 def test_a_result_does_not_wait_for_further_input_nor_ctrl_c() -> None:
     """As a filter behind another program: one line in, one line out, while the input stays open."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
@@ -104,7 +95,6 @@ def test_a_grader_of_ones_own() -> None:
     assert done.stderr.decode() == "error: grader own_graders:obedient raised ValueError: no idea (completion 1)\n"
 
 
-EMPTY = ["--format", "math", "--in", "/dev/null"]
 FORMATS = "gsm8k, math, final, verdict or package.module:function"
 
 
@@ -112,8 +102,6 @@ FORMATS = "gsm8k, math, final, verdict or package.module:function"
     ("options", "message"),
     [
         (["--format", "mmlu"], f"error: grader must be one of {FORMATS}; got mmlu"),
-        (["--format", "math", "--in", "/absent"], "error: --in /absent: No such file or directory"),
-        ([*EMPTY, "--out", "/absent/x"], "error: --out /absent/x: No such file or directory"),
         ([], "python -m topr_exp.grade: error: the following arguments are required: --format"),
     ],
 )

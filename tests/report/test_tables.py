@@ -13,7 +13,7 @@ import pytest
 from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from tests.run_folders import make_sweep
-from topr_exp.report import read_curves, read_runs
+from topr_exp import read_curves, read_runs
 from topr_exp.report.groups import Comparison, group_runs
 from topr_exp.report.page import render_page
 from topr_exp.report.tables import as_csv, groups_frame, groups_tex, runs_frame

@@ -17,7 +17,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.plan import Job
 from topr_exp.runs.preflight import compare_inputs, inputs_of
 from topr_exp.runtime import files
-from topr_exp.sweeps.launch import state_before
+from topr_exp.sweeps.launch import refuse_changed_inputs
 from topr_exp.types import TOPRError
 
 
@@ -71,12 +71,14 @@ def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Pat
     first = run(config)
     if not finished:
         (config.folder / "DONE").unlink()
-    assert state_before(Job([], config)) == ("done" if finished else "resumable")
     assert run(config)["final"] == first["final"]
     if not finished:
         (config.folder / "DONE").unlink()
     change(own_model)
-    for answer in (run, lambda config: state_before(Job([], config))):  # the second: dry_run and a sweep's launch
+    for answer in (
+        run,
+        lambda config: refuse_changed_inputs(Job([], config)),
+    ):  # the second: dry_run and a sweep's launch
         with pytest.raises(TOPRError, match=rf"^{key} has changed since .*; set another name, or remove that$"):
             answer(config)
 

@@ -124,7 +124,7 @@ def test_a_mistake_is_refused_in_one_line_before_anything_starts(tmp_path: Path)
 def test_a_dry_run_tells_and_starts_nothing(sweep: Path, tmp_path: Path) -> None:
     done = launch(sweep.parent, "name=four", *FOUR, "algo=topr,ppo", "dry_run=true")
     states = [line.split()[1] for line in done.stdout.rpartition("\n\n")[2].splitlines()[:4]]
-    assert (done.returncode, states) == (0, ["done", "new", "resumable", "new"])
+    assert (done.returncode, states) == (0, ["done", "new", "failed", "new"])
     assert "nothing started" in done.stdout
     assert launch(tmp_path / "new", "seed=0,1", "dry_run=true").returncode == 0
     assert not (tmp_path / "new").exists()

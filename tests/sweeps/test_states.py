@@ -269,15 +269,18 @@ def test_runs_of_another_user_that_may_not_be_read_are_named(
     ordinary_user: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_sweep_of_two(ordinary_user / "sweep")
-    paths = [run.folder / "launch.json" for run in read_runs(ordinary_user / "sweep")]
-    for path in paths:
-        path.chmod(0)
+    folders = sorted(run.folder for run in read_runs(ordinary_user / "sweep"))
+    (folders[0] / "launch.json").chmod(0)
+    folders[1].chmod(0)
     become_ordinary(ordinary_user)
-    assert main(["status", str(ordinary_user / "sweep")]) == 1
+    assert main(["status", str(ordinary_user / "sweep")]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    fault = "launch.json can't be read (Permission denied)"
+    assert [row.split() for row in rows[1:3]] == [["?", "unreadable", each.name, *fault.split()] for each in folders]
+    assert rows[3] == "2 runs: 2 unreadable"
+    assert main(["resume", str(ordinary_user / "sweep")]) == 1
     *warnings, error = capsys.readouterr().err.splitlines()
-    assert sorted(warnings) == sorted(
-        f"warning: {path} can't be read (Permission denied); the run is left out" for path in paths
-    )
+    assert warnings == [f"warning: {folder}: {fault}; the run is left out" for folder in folders]
     assert "(no run has a launch.json that can be read)" in error
 
 

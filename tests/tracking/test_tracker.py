@@ -25,8 +25,7 @@ from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
 from topr_exp.tracking import tracker as tracker_module
-from topr_exp.tracking.tracker import Tracker
-from topr_exp.tracking.writers import run_id
+from topr_exp.tracking.tracker import Tracker, run_id
 from topr_exp.types import ConfigError
 
 needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="no tensorboard")

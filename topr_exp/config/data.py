@@ -85,16 +85,11 @@ class Grading:
     threshold: float = 1.0  # from which on a number without a verdict is correct
 
 
-def check_line_breaks(field: str, *texts: str | None) -> None:
-    """Raise ValueError where a text holds what stands for a line break in other languages."""
-    for text in texts:
-        if text is not None and MEANT.search(text):
-            raise ValueError(
-                f"{field} holds a backslash and an n, which make no line break; in bash write one as in "
-                f"$'KEY=\"one\\ntwo\"', in a YAML file in double quotes; got {text}"
-            )
-
-
+LINE_BREAKS = Range(
+    "without a backslash and an n, which make no line break; in bash write one as in $'KEY=\"one\\ntwo\"', in a YAML "
+    "file in double quotes",
+    lambda text: not any(map(MEANT.search, [text] if isinstance(text, str) else text)),
+)
 WITH_QUESTION = Range("a text that holds {question} once", lambda text: text.count("{question}") == 1)
 NO_EMPTY = Range("texts, none of them empty", all)
 
@@ -132,11 +127,12 @@ class DataConfig(Section, ABC):
     )  # numbers of a user's grader or of a log are correct from here on
     shots: Annotated[int, at_least(0)]
     fewshot_file: str | None = None
-    template: Annotated[str | None, WITH_QUESTION] = (
-        None  # with {question}, and the names of further fields; None takes the one of asked_as
-    )
+    # With {question}, and the names of further fields; None takes the one of asked_as.
+    template: Annotated[str | None, WITH_QUESTION, LINE_BREAKS] = None
     chat: bool = False
-    stop: Annotated[list[str] | None, NO_EMPTY] = None  # None: the next question's beginning where there are shots
+    stop: Annotated[list[str] | None, NO_EMPTY, LINE_BREAKS] = (
+        None  # None: the next question's beginning where there are shots
+    )
 
     # ---- what a source says
 
@@ -211,6 +207,4 @@ class DataConfig(Section, ABC):
                 raise ValueError(f"{name} must be a number: {self.place} problems have no end; got null")
             if getattr(self, name) is None and self.test_split is Split.validation:
                 raise ValueError(f"{name} must be a number where test_split is validation; got null")
-        check_line_breaks("template", self.template)
-        check_line_breaks("stop", *(self.stop or ()))
         assert self.grader_name  # refuses null where that stands for nothing

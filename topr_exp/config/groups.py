@@ -1,25 +1,16 @@
-"""Settings of the small groups: task, schedule, evaluation, checkpoint, tracking."""
+"""Settings of the small groups: task, schedule, evaluation, checkpoint, tracking, optim, compose, cluster."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from topr_exp.config.data import check_line_breaks
-from topr_exp.config.schema import (
-    Count,
-    CountOrAll,
-    OptionalCount,
-    Range,
-    Section,
-    Seed,
-    above,
-    at_least,
-    one_of,
-    within,
-)
+from topr_exp.config.data import LINE_BREAKS
+from topr_exp.config.schema import Count, CountOrAll, OptionalCount, Range, Section, Seed, above, at_least, within
 
 PLACES = ("{question}", "{solution}")
 
@@ -39,7 +30,7 @@ class TaskConfig(Section):
     solver: str | None = None  # path of the model that writes the solutions: shipped, a folder or a name on the hub
     solutions: OptionalCount = None  # solutions a training problem
     test_solutions: OptionalCount = None  # solutions a test problem: the K of weighted self-consistency
-    template: str | None = None  # the verifier's prompt, with {question} and {solution}
+    template: Annotated[str | None, LINE_BREAKS] = None  # the verifier's prompt, with {question} and {solution}
     chat: bool | None = None  # whether it goes through the verifier's chat template
 
     def check(self) -> None:
@@ -50,7 +41,6 @@ class TaskConfig(Section):
                 raise ValueError(f"{field} must be set for task=verifier; got null")
         if self.template is None or any(self.template.count(place) != 1 for place in PLACES):
             raise ValueError(f"template must hold {' and '.join(PLACES)} once each; got {self.template!r}")
-        check_line_breaks("template", self.template)
 
     @property
     def verifies(self) -> bool:
@@ -96,7 +86,7 @@ class CheckpointConfig(Section):
 class TrackingConfig(Section):
     """Files are always written; `wandb` sends the same to Weights & Biases, `tensorboard` writes it for TensorBoard."""
 
-    name: Annotated[str, one_of("none", "wandb", "tensorboard")]
+    name: Annotated[str, Range("none, wandb or tensorboard", ("none", "wandb", "tensorboard").__contains__)]
     project: str | None = None  # of W&B, as all below
     entity: str | None = None
     group: str | None = None  # W&B shows the runs of a group together
@@ -207,3 +197,91 @@ class ComposeConfig(Section):
 def unit_of(needs: frozenset[str]) -> Unit:
     """Unit that an algorithm with these needs trains on."""
     return "pairs" if "pairs" in needs else "groups" if "groups" in needs else "examples"
+
+
+# ---- where runs compute; nothing here may change a result
+
+
+NAMED = Range("null or {NAME: VALUE}", lambda given: isinstance(given, Mapping))
+
+
+class Device(Enum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Parallel(Enum):
+    """Layout of a model in training over the processes of a run."""
+
+    ddp = "ddp"  # whole on each of them
+    fsdp = "fsdp"  # sharded, with its gradient and the optimizer's state
+    hsdp = "hsdp"  # the same within a machine, whole on each of several
+
+
+@dataclass(frozen=True)
+class ClusterConfig(Section, ABC):
+    """Settings that every cluster has."""
+
+    processes_are: ClassVar[str] = "cluster.processes"  # the settings that `world_size` is made of
+    name: str
+    device: Device
+    threads: OptionalCount
+    parallel: Parallel | None  # None: as suits the model's size
+
+    @property
+    @abstractmethod
+    def world_size(self) -> int:
+        """Number of processes of a run."""
+
+
+@dataclass(frozen=True)
+class LocalCluster(ClusterConfig):
+    """This machine."""
+
+    processes: Count  # of a run, each on a GPU of its own where there are any
+    jobs: Count  # runs of a sweep at once
+
+    @property
+    def world_size(self) -> int:
+        return self.processes
+
+
+@dataclass(frozen=True)
+class SlurmCluster(ClusterConfig):
+    """A Slurm cluster."""
+
+    processes_are: ClassVar[str] = "cluster.nodes times cluster.gpus_per_node"
+    partition: str | None
+    account: str | None
+    qos: str | None
+    constraint: str | None
+    timeout_min: Count  # minutes a job may take before it is stopped with a checkpoint and queued again
+    max_num_timeout: Annotated[int, at_least(0)]  # how often it is queued again at most
+    signal_delay_s: Count  # seconds before the time limit at which it is told to stop
+    nodes: Count
+    gpus_per_node: OptionalCount
+    cpus_per_task: OptionalCount
+    mem_gb: OptionalCount  # a node
+    array_parallelism: Count  # runs of a sweep at once
+    setup: list[str] | None  # shell commands before a run
+    additional_parameters: Annotated[Any, NAMED]  # of sbatch, by their long names
+
+    def check(self) -> None:
+        if self.signal_delay_s >= 60 * self.timeout_min:
+            raise ValueError(f"signal_delay_s must be below {self.timeout_min} minutes; got {self.signal_delay_s}")
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * (self.gpus_per_node or 1)
+
+
+def check_parts(what: str, processes: int, batch_size: int) -> None:
+    """Raise ValueError unless a global batch can be divided evenly among processes."""
+    if batch_size % processes:
+        parts = ", ".join(str(count) for count in range(1, batch_size + 1) if batch_size % count == 0)
+        whole = f"optim.batch_size={batch_size}, of which every process takes an equal part ({parts})"
+        raise ValueError(f"{what} must divide {whole}; got {processes}")
+
+
+CLUSTERS: dict[str, type[ClusterConfig]] = {"local": LocalCluster, "slurm": SlurmCluster}

@@ -18,8 +18,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
-from topr_exp.config import cluster, model
 from topr_exp.config.data import SOURCES, DataConfig, Reward
+from topr_exp.config.groups import CLUSTERS
+from topr_exp.config.model import SAMPLERS, SamplerConfig
 from topr_exp.config.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.config.settings import Config
 from topr_exp.types import ConfigError
@@ -28,7 +29,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 # An installed package carries `conf/` inside; in the repository it stands at the top.
 CONF = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf"
 # Groups whose choices have different settings, by the choice's name; `_target_` names the class of a loss or a source.
-CHOICES: dict[str, dict[str, Any]] = {"cluster": cluster.SCHEMAS, "sampler": model.SAMPLERS}
+CHOICES: dict[str, dict[str, Any]] = {"cluster": CLUSTERS, "sampler": SAMPLERS}
 TARGETS = ("algo", "data")
 SECTIONS = {"algo", *(key for key, schema in hints_of(Config).items() if dataclasses.is_dataclass(schema))}
 
@@ -87,7 +88,7 @@ def schema_of(group: str, values: Any) -> Any:
         if group == "sampler" and ":" in name:
             if not hasattr(class_of("sampler.name", name), "sample"):
                 raise ConfigError(f"sampler.name={name}: not a sampler (a class with `sample`)")
-            return model.SamplerConfig
+            return SamplerConfig
         if name not in CHOICES[group]:
             raise ConfigError(f"{group}.name={name}: expected one of {', '.join(CHOICES[group])}")
         return CHOICES[group][name]

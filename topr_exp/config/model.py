@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Any
 
-from topr_exp.config.identity import identity
-from topr_exp.config.schema import Count, Range, Section, Seed, above, at_least, within
+from topr_exp.config.schema import Count, Range, Section, Seed, above, at_least, identity, within
 
 ALL_LINEAR = "all-linear"
 MODEL = Range("a shipped model, a folder or a name on the hub", bool)

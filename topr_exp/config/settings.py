@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from topr_exp.algorithms.base import Advantage
-from topr_exp.config.cluster import ClusterConfig, check_parts
 from topr_exp.config.data import AnswerFormat, DataConfig, Grading, Reward
 from topr_exp.config.groups import (
     MAX_DRAWS,
     CheckpointConfig,
+    ClusterConfig,
     ComposeConfig,
     ComposeName,
     Duplicates,
@@ -28,11 +28,11 @@ from topr_exp.config.groups import (
     ScheduleConfig,
     TaskConfig,
     TrackingConfig,
+    check_parts,
     unit_of,
 )
-from topr_exp.config.identity import identity, run_name
 from topr_exp.config.model import ModelConfig, Precision, SamplerConfig
-from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, plain, show, within
+from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, identity, plain, run_name, show, within
 
 
 class Mu(Enum):

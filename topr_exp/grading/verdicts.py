@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
-from topr_exp.config.identity import identity
+from topr_exp.config.schema import identity
 from topr_exp.grading.grader import Grader, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from topr_exp.config.identity import NOT_IDENTITY
+from topr_exp.config.schema import NOT_IDENTITY
 from topr_exp.report.results import gold_answers
 from topr_exp.report.runs import Run
 from topr_exp.runtime.exit_status import printable

@@ -19,7 +19,7 @@ FORMULAS = ("=", "+", "@", "\t", "\r")  # how text begins that a spreadsheet wou
 
 
 def runs_frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """A row a run, as `report.read_runs` names the columns."""
+    """A row a run, as `topr_exp.read_runs` names the columns."""
     names, rows = [*headlines(runs), *VERDICTS], []
     for run in runs:
         seconds = run.summary.get("seconds")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import Reward, Split
-from topr_exp.config.identity import identity
-from topr_exp.config.schema import plain
+from topr_exp.config.schema import identity, plain
 from topr_exp.config.settings import Config, Mu
 from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
 from topr_exp.models.loading import with_bos

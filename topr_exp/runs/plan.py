@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from omegaconf import OmegaConf
 
-from topr_exp.config.cluster import ClusterConfig
 from topr_exp.config.compose_overrides import Composer, parse_arguments
+from topr_exp.config.groups import ClusterConfig
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
 from topr_exp.runs.preflight import check_files

@@ -15,8 +15,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.cluster import Device, SlurmCluster
 from topr_exp.config.data import DataConfig, Reward
+from topr_exp.config.groups import Device, SlurmCluster, unit_of
 from topr_exp.config.model import VLLMConfig
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import ProblemSets, load_problems
@@ -153,11 +153,26 @@ def check_problems(config: Config) -> None:
             raise TOPRError(f"{origin}: no problem is left; every training question is also a test question")
         if wanted is not None and wanted > len(sets.train):
             raise TOPRError(f"schedule.prompts={wanted}: there are {len(sets.train)} problems to sample")
+    check_warm_up(config, len(sets.train) if sets is not None else config.data.train_problems)
     if source is not None and Path(source).exists():
         known = None if sets is None else frozenset(problem.id for problem in sets.train)
         asked = source, config.data.columns, config.data.skip_malformed
         graded = config.data.reward is not Reward.given
         read_completions(asked, tuple(map(stamp, source_files(source))), known, graded)
+
+
+def check_warm_up(config: Config, problems: int | None) -> None:
+    """Refuse (TOPRError) a warm-up that no iteration outlasts, as far as the number of its updates is known."""
+    data, compose, schedule, optim = config.data, config.compose, config.schedule, config.optim
+    each = compose.pairs_per_problem if unit_of(config.algo.needs) == "pairs" else data.n
+    sampled = problems * each * (config.task.solutions or 1) if problems and data.completions is None else None
+    most = [optim.epochs * -(-count // optim.batch_size) for count in (compose.n_examples, sampled) if count]
+    if schedule.prompts is not None:
+        most = [(schedule.rounds or 0) * (schedule.updates or 0)]
+    if most and optim.warmup_steps >= min(most):
+        raise TOPRError(
+            f"optim.warmup_steps must be below {min(most)}, the most updates of an iteration; got {optim.warmup_steps}"
+        )
 
 
 @functools.lru_cache(maxsize=4)

@@ -83,7 +83,7 @@ class Line(logging.Formatter):
         return printable(super().format(record))
 
 
-def show_log(level: int) -> None:
+def show_log(level: int = logging.WARNING) -> None:
     """Show what is logged from this level on, unless somebody already sees to that."""
     handler = logging.StreamHandler()
     handler.setFormatter(Line())
@@ -124,10 +124,11 @@ def discard(descriptor: int) -> None:
 
 
 def open_console(*, goes_on: bool) -> None:
-    """Put such streams in the place of standard output and error, unless a test or a notebook has put others there."""
+    """Put such streams in the place of standard output and error, unless a test has put others there; show the log."""
     for name, kind in (("stdout", Output), ("stderr", io.TextIOWrapper)):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
             raw = (Lasting if goes_on else io.FileIO)(stream.fileno(), "w", closefd=False)
             how = {"encoding": stream.encoding, "errors": stream.errors, "line_buffering": stream.line_buffering}
             setattr(sys, name, kind(io.BufferedWriter(raw), **how))
+    show_log()

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 from topr_exp.types import ConfigError
@@ -43,34 +42,24 @@ def old_driver(cuda: str | None) -> str | None:
 
 def examine(python: str) -> tuple[dict[str, str], list[str]]:
     """Look at this machine with the environment that samples: what was found by name, and a line for each lack."""
-    found, lacks = dict[str, str](), list[str]()
-
-    def note(name: str, value: str, lack: str | None) -> None:
-        found[name] = value
-        if lack:
-            lacks.append(lack)
-
     include, cuda, torch, vllm, failure = probe(python)
-    note("vLLM", vllm, failure)
+    rows = [("vLLM", vllm, failure)]
     if not failure:
         built = None if cuda else f"torch {torch} of {python} has no CUDA: install constraints-gpu.txt (docs/gpu.md)"
-        note("torch", f"{torch}, CUDA {cuda}", built)
-        headers = (Path(include) / "Python.h").is_file()
-        note("Python.h", include, None if headers else f"{include} has no Python.h, with which Triton compiles: "
-             "install python3-dev, or let uv install Python")  # fmt: skip
-    note("driver", str(driver_version()), old_driver(cuda))
-    compiler = next(
-        (path for name in (os.environ.get("CC"), "gcc", "clang") if name and (path := shutil.which(name))), None
-    )
-    note(
-        "C compiler",
-        str(compiler),
-        None if compiler else "no C compiler, with which Triton builds kernels: install gcc",
-    )
-    free = free_gib(SHARED_MEMORY)
+        headers = (
+            f"{include} has no Python.h, with which Triton compiles: install python3-dev, or let uv install Python"
+        )
+        rows.append(("torch", f"{torch}, CUDA {cuda}", built))
+        rows.append(("Python.h", include, None if (Path(include) / "Python.h").is_file() else headers))
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CC") or "gcc", "gcc", "clang"))), None)
+    free = shutil.disk_usage(SHARED_MEMORY).free / 2**30 if SHARED_MEMORY.exists() else 0.0
     small = f"{SHARED_MEMORY} has {free:.1f} GiB free, {LEAST_SHARED_GIB} are needed: docker run --shm-size=8g"
-    note("shared memory", f"{free:.1f} GiB free", small if free < LEAST_SHARED_GIB else None)
-    return found, lacks
+    rows += [
+        ("driver", str(driver_version()), old_driver(cuda)),
+        ("C compiler", str(compiler), None if compiler else "no C compiler, with which Triton builds: install gcc"),
+        ("shared memory", f"{free:.1f} GiB free", small if free < LEAST_SHARED_GIB else None),
+    ]
+    return {name: value for name, value, _ in rows}, [lack for *_, lack in rows if lack]
 
 
 def probe(python: str) -> tuple[str, str | None, str, str, str | None]:
@@ -84,25 +73,6 @@ def probe(python: str) -> tuple[str, str | None, str, str, str | None]:
         return "", None, "", "", f"{python}: import vllm: {last[:300]}"
     include, cuda, torch, vllm = json.loads(done.stdout.splitlines()[-1])
     return include, cuda, torch, vllm, None
-
-
-def free_gib(folder: Path) -> float:
-    try:
-        status = os.statvfs(folder)
-    except OSError:
-        return 0.0
-    return status.f_bavail * status.f_frsize / 2**30
-
-
-def attention_kernel() -> str:
-    """The kernel that torch's attention takes on this GPU for bfloat16 with 128 a head."""
-    import torch
-
-    query = torch.zeros(1, 8, 128, 128, dtype=torch.bfloat16, device="cuda")
-    choice: Callable[..., int] = torch._fused_sdp_choice
-    return {0: "math", 1: "flash", 2: "memory-efficient", 3: "cuDNN"}.get(
-        choice(query, query, query, is_causal=True), "?"
-    )
 
 
 def check_gpu_machine(python: str) -> None:

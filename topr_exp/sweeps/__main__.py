@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from topr_exp.config.cluster import SlurmCluster
+from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, say, warn
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def status(folder: Path) -> int:
-    statuses, queue = read_statuses(open_sweep(folder))
+    statuses, queue = read_statuses(open_sweep(folder, every=True))
     if queue.note:
         warn(queue.note)
     say(status_table(statuses))

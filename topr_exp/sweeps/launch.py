@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from topr_exp.config.cluster import ClusterConfig, LocalCluster, SlurmCluster
+from topr_exp.config.groups import ClusterConfig, LocalCluster, SlurmCluster
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.plan import Job, Plan
 from topr_exp.runs.preflight import INPUTS, compare_inputs, inputs_of
@@ -24,7 +24,6 @@ from topr_exp.sweeps.status import (
     Status,
     aligned,
     count_states,
-    is_running,
     read_status,
     read_statuses,
     status_table,
@@ -38,27 +37,23 @@ def preview(plan: Plan) -> str:
     rows = []
     for number, job in enumerate(plan.jobs, 1):
         words = " ".join(text for text in job.overrides if not text.startswith("dry_run="))
-        rows.append([str(number), state_before(job), str(job.config.folder), printable(words, keep="")])
+        refuse_changed_inputs(job)
+        state = read_status(Run(job.config.folder, number, [], {}, "", [], 0.0), slurm.Queue({})).state
+        rows.append([str(number), state, str(job.config.folder), printable(words, keep="")])
     where = plan.jobs[0].config.cluster.name
     return "\n".join([*aligned(rows), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
 
 
-def state_before(job: Job) -> str:
-    """Classify a run as new, resumable, running or done; TOPRError where its inputs have changed."""
-    config, folder = job.config, job.config.folder
-    if (folder / INPUTS).exists():
-        compare_inputs(RunFolder(config), inputs_of(config))
-    if (folder / "DONE").exists():
-        return "done"
-    if is_running(folder):
-        return "running"
-    return "resumable" if (folder / "config.json").exists() else "new"
+def refuse_changed_inputs(job: Job) -> None:
+    """Raise TOPRError where a run was begun with other inputs."""
+    if (job.config.folder / INPUTS).exists():
+        compare_inputs(RunFolder(job.config), inputs_of(job.config))
 
 
 def launch(plan: Plan, arguments: list[str]) -> int:
     """Start a sweep, or what is unfinished of it; returns the exit code."""
     for job in plan.jobs:
-        state_before(job)  # refuses changed inputs before anything starts
+        refuse_changed_inputs(job)
     config = plan.jobs[0].config
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()

@@ -46,6 +46,8 @@ def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
 
 def read_status(run: Run, queue: Queue) -> Status:
     """The state of a run: from `DONE` and its claim, else from Slurm, else from `error.txt` and `state.json`."""
+    if run.fault:
+        return Status(run, UNREADABLE, run.fault)
     state, fault = read_object(run.folder / "state.json")
     entry, failure = queue.entries.get(run.job or ""), attempt.last_error(run.folder)
     found, error = NEW, ""
@@ -99,7 +101,7 @@ def status_table(statuses: Sequence[Status]) -> str:
     for each in statuses:
         error = each.error if len(each.error) <= WIDEST else each.error[: WIDEST - 3] + "..."
         cells = (each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
-        rows.append([str(each.run.number), *(printable(cell, keep="") for cell in cells)])
+        rows.append([str(each.run.number or "?"), *(printable(cell, keep="") for cell in cells)])
     return "\n".join([*aligned(rows), count_states(statuses)])
 
 

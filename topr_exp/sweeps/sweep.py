@@ -41,6 +41,7 @@ class Run:
     arguments: list[str]  # of the command that launched it: cluster settings of a resumed sweep come from them
     launched: float  # seconds since 1970
     job: str | None = None  # in Slurm: the array's name and the place there
+    fault: str = ""  # why its launch file can't be read: such a run is shown, and nothing else
 
     def save(self) -> None:
         with disk_errors(f"write in {self.folder}"):
@@ -66,22 +67,27 @@ def read_run(folder: Path) -> Run | None:
     stored, fault = read_object(folder / FILE)
     with suppress(TypeError):  # not these keys
         return Run(folder, **stored)
+    if fault.startswith("can't"):  # another user's
+        return Run(folder, 0, [], {}, "", [], 0.0, fault=f"{FILE} {fault}")
     if fault != MISSING:
-        hint = "the run is left out" if fault.startswith("can't") else "the same launch writes it again"
-        warn(f"{folder / FILE} {fault or 'is damaged'}; {hint}")
+        warn(f"{folder / FILE} {fault or 'is damaged'}; the same launch writes it again")
     return None
 
 
-def read_runs(sweep: Path) -> list[Run]:
-    """The runs of a sweep by number, [] where there is none."""
+def read_runs(sweep: Path, *, every: bool = False) -> list[Run]:
+    """The runs of a sweep by number, [] where there is none; every: those too whose launch file can't be read."""
     with disk_errors(f"read {sweep}"):
         folders = [folder for folder in sweep.iterdir() if folder.is_dir()] if sweep.is_dir() else []
-    return sorted(filter(None, map(read_run, folders)), key=lambda run: run.number)
+    found = sorted(filter(None, map(read_run, folders)), key=lambda run: (run.number, run.folder))
+    for run in found:
+        if run.fault and not every:
+            warn(f"{run.folder}: {run.fault}; the run is left out")
+    return [run for run in found if every or not run.fault]
 
 
-def open_sweep(sweep: Path) -> list[Run]:
+def open_sweep(sweep: Path, *, every: bool = False) -> list[Run]:
     """The runs of a sweep; TOPRError where there are none."""
-    if runs := read_runs(sweep):
+    if runs := read_runs(sweep, every=every):
         return runs
     raise TOPRError(
         f"no sweep in {sweep} (no run has a {FILE} that can be read); give output_dir/name of a sweep (a run without "
