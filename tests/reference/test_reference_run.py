@@ -65,6 +65,7 @@ OFFLINE = {
     "sft, mixed without log mu": ["algo=sft", BARE, "compose=positives", "compose.mix=0.4", "data.n=4"],
     "topr, mu of the sampler": ["algo=topr", "mu=sampler", "sampler.top_k=4", "sampler.temperature=0.8"],
     "decoupled_ppo": ["algo=decoupled_ppo", "sampler.top_k=4", "algo.correction=1.02", *FASTER],
+    "decoupled_ppo, mixed": ["algo=decoupled_ppo", IMPORTED, "compose.mix=0.5", "compose.n_examples=22", *FASTER],
     "topr, group": ["algo=topr", "algo.advantage=group", "compose.n_examples=25", "algo.a_neg=0.8", "optim.epochs=2"],
     "topr, per token": ["algo=topr", "optim.reduction=tokens", "algo.ratio=token", "algo.length_normalize=false"],
     "topr, twice": ["algo=topr", "iterations=2", "compose.n_examples=20", "effective_positive=0.4", *WARM_UP],
