@@ -31,7 +31,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from topr_exp.algorithms.base import Advantage
-from topr_exp.algorithms.tapered import Ratio, Tapered
+from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule

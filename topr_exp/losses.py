@@ -44,16 +44,25 @@ def show(options: argparse.Namespace) -> int:
     names = options.names or sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
     losses = {name: named_loss(name) for name in names}
     for name, loss in losses.items():
-        print(f"{name:<15}{paper(name):<18}{', '.join(sorted(loss.needs))}")
+        drops = "drops tokens" if drops_tokens(loss) else ""
+        print(f"{name:<18}{paper(name):<18}{drops:<14}{', '.join(sorted(loss.needs))}")
     for right in (True, False):
         for tokens in options.tokens:
             print(f"\n{'right' if right else 'wrong'} answers of {tokens} tokens, by Δ")
-            print(f"{'':<15}" + "".join(f"{delta:>9g}" for delta in DELTAS))
+            print(f"{'':<18}" + "".join(f"{delta:>9g}" for delta in DELTAS))
             for name, loss in losses.items():
-                print(f"{name:<15}" + "".join(f"{value:>9.2g}" for value in weights(loss, right, tokens, DELTAS)))
+                print(f"{name:<18}" + "".join(f"{value:>9.2g}" for value in weights(loss, right, tokens, DELTAS)))
     if options.plot is not None:
         draw(losses, options.plot)
     return 0
+
+
+def drops_tokens(loss: Any) -> bool:
+    """True for a loss that reports a share of dropped tokens or responses."""
+    if "pairs" in loss.needs:
+        return False
+    _, batch = made_up(loss, right=True, tokens=1, delta=0.0)
+    return bool({"masked", "kept"} & loss(batch).metrics.keys())
 
 
 def paper(name: str) -> str:
@@ -105,7 +114,7 @@ def made_up(loss: Any, right: bool, tokens: int, delta: float) -> tuple[Tensor, 
         logp, mu, torch.ones(2, tokens, dtype=torch.bool), reward, correct,
         group=torch.zeros(2, dtype=torch.int64), sample=torch.arange(2), group_mean=reward.mean().expand(2),
         group_std=reward.std().expand(2), group_size=torch.full((2,), 2), group_rewards=reward.expand(2, 2),
-        ref_logp=mu, vocab_kl=torch.zeros_like(mu),
+        old_logp=mu, ref_logp=mu, vocab_kl=torch.zeros_like(mu),
     )  # fmt: skip
     if callable(getattr(loss, "signals", None)):
         with torch.no_grad():

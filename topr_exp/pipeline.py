@@ -246,6 +246,9 @@ class Experiment:
         with self.folder.stage("scoring"):
             log_mu = [log_mu for part in parts if (log_mu := self.log_mu(part, store)) is not None]
             mu = concat_rows(log_mu) if log_mu else None
+            old = None
+            if "old_logp" in self.config.algo.needs:
+                old = concat_rows([self.scored(self.policy, part, store, "scoring π_old") for part in parts])
             reference, ref_logp = self.reference(), None
             if reference is not None:
                 ref_logp = concat_rows([self.scored(reference, part, store, "scoring ref") for part in parts])
@@ -254,7 +257,7 @@ class Experiment:
             self.record(iteration, training_set, parts, verdicts, mu)
         with self.folder.stage("training"):
             trainer = self.trainer(reference, iteration)
-            examples = Examples(training_set, pool.rollouts, mu, ref_logp)
+            examples = Examples(training_set, pool.rollouts, mu, ref_logp, old)
             every, journal = self.config.checkpoint.every_seconds, self.curve(iteration, trainer)
             # Where all μ is ours the first update can be checked.
             ours = self.config.mu is Mu.scored and all(part.log_mu is None for part in parts)
@@ -336,6 +339,7 @@ class Experiment:
                 config.compose,
                 config.seed,
                 iteration,
+                config.mu is Mu.sampler,
             )
             rounds.run(self.curve(iteration, trainer), config.checkpoint.every_seconds)
             self.folder.add_across_ranks("tokens_sampled", rounds.sampled)

@@ -62,6 +62,7 @@ class Batch:
     group_std: Tensor | None = None  # [B] standard deviation of the same (n - 1 in the denominator)
     group_size: Tensor | None = None  # [B] n, before subsampling
     group_rewards: Tensor | None = None  # [B, n] all their rewards, −∞ at the end where a prompt has fewer than others
+    old_logp: Tensor | None = None  # [B, T] log π_old: the weights that were μ's, scored by training's forward pass
     ref_logp: Tensor | None = None  # [B, T] log π_ref
     vocab_kl: Tensor | None = None  # [B, T] KL(π(.|x,y_<t) || π_ref(.|x,y_<t)) over the vocabulary, with gradient
     signals: dict[str, Tensor] = field(default_factory=dict)  # what the loss's `signals` computed over the global batch

@@ -56,6 +56,27 @@ VARIANTS += [("grpo", {"off_policy_mask": 0.5, "length_normalize": True}), ("grp
 VARIANTS += [("gspo", {"off_policy_mask": 0.5}), ("oapl", {"anchor": "ref", "beta": 0.3, "beta_value": 0.7})]
 VARIANTS += [("rloo", {"beta": 0.0})] + [("m2po", {"tau": tau}) for tau in (1e-9, 0.5, 2.0, 1e9)]
 VARIANTS += [("agro", {"estimator": kind, "beta": 0.3}) for kind in ("future_only", "exact_one_step")]
+VARIANTS += [("m2po", {"form": "released", "tau": tau}) for tau in (1e-9, 0.04, 0.5, 9.0)]
+VARIANTS += [("vespo", {"advantage": kind}) for kind in ("group_std", "leave_one_out")]
+VARIANTS += [("gmpo", {"eps_low": 0.1, "eps_high": 1.5}), ("luspo", {"a_neg": 0.7, "b_pos": 1.5})]
+VARIANTS += [("policy_gradient", {"ratio": ratio, **LIMITS}) for ratio in ("token", "prefix", "geometric")]
+ROW: dict[str, Any] = {"denominator": "old", "correction": 1.5, "ratio": "sequence", "advantage": "group", **LIMITS}
+VARIANTS += [("policy_gradient", {**ROW, "correction_level": level}) for level in ("token", "mean", "sum")]
+VARIANTS += [("policy_gradient", {**ROW, "rule": "ppo", "b_neg": 1.1, "ratio": r}) for r in ("sequence", "prefix")]
+VARIANTS += [("policy_gradient", {"ratio": "geometric", "rule": "ppo"})]
+
+
+def mask_of(statistic: str, level: str, low: float | None, high: float | None, sides: str = "both") -> dict[str, Any]:
+    return {"statistic": statistic, "level": level, "low": low, "high": high, "sides": sides}
+
+
+MASKS = [mask_of("ratio", level, 0.7, 1.3, sides) for level in ("token", "mean", "sum", "largest")
+         for sides in ("both", "signed")]  # fmt: skip
+MASKS += [mask_of("old_difference", "token", -0.1, 0.2), mask_of("ratio", "mean", 0.9, None, "signed")]
+MASKS += [mask_of(name, level, None, 0.15, sides) for name in ("difference", "divergence", "old_divergence")
+          for level in ("mean", "largest") for sides in ("both", "signed")]  # fmt: skip
+VARIANTS += [("policy_gradient", {"ratio": "token", "advantage": "group", "mask": [mask]}) for mask in MASKS]
+VARIANTS += [("policy_gradient", {**ROW, "mask": [MASKS[0], mask_of("old_ratio", "sum", 0.3, None)]})]
 VARIANTS += [("agro_on_policy", {"square_baseline": kind}) for kind in ("others_variance", "leave_one_out")]
 
 
@@ -113,10 +134,12 @@ class Case:
     sample: np.ndarray  # [B]
     n: int
     baseline: float = 0.0
+    old: np.ndarray | None = None  # logits of π_old; None: those of μ
     theta: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.theta = torch.tensor(self.logits, requires_grad=True)
+        self.old = self.mu if self.old is None else self.old
 
     # closed-form pieces, one row a response
     @property
@@ -159,6 +182,7 @@ class Case:
         fields: dict[str, Any] = {
             "logp": torch_token_logp(self.theta)[y],
             "mu_logp": torch_token_logp(mu)[y],
+            "old_logp": torch_token_logp(torch.tensor(self.old))[y],
             "mask": torch.tensor(MASK)[y],
             "reward": torch.tensor(self.reward),
             "positive": torch.tensor(self.positive),
@@ -198,7 +222,8 @@ def random_case(seed, *, groups=3, n=5, baseline=0.0, low=-1.0, on_policy=False)
     y, group = r.integers(0, 7, count), np.repeat(r.permutation(100)[:groups], n)
     sample = np.concatenate([r.permutation(n) for _ in range(groups)])
     reward = np.where(positive, 1.0, low)
-    return Case(logits, logits.copy() if on_policy else mu, ref, y, reward, positive, group, sample, n, baseline)
+    mu, old = logits.copy() if on_policy else mu, rng(1000 + seed).normal(size=LOGITS)
+    return Case(logits, mu, ref, y, reward, positive, group, sample, n, baseline, old)
 
 
 def all_groups(logits, ref, n, reward, mu=None):

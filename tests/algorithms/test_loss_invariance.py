@@ -10,7 +10,7 @@ from tests.algorithms.tabular_policies import NAMES, OWN, VARIANTS, load, random
 from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.types import Batch, LossOutput, PairBatch, TOPRError
 
-TOKENS = ("logp", "mu_logp", "mask", "ref_logp", "vocab_kl")
+TOKENS = ("logp", "mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")
 SAMPLES = ("reward", "positive", "group", "sample", "group_mean", "group_std", "group_size", "group_rewards")
 PAIRS = {name for name in NAMES if "pairs" in load(name).needs}
 each_loss = pytest.mark.parametrize(("name", "changes"), VARIANTS, ids=lambda v: v if isinstance(v, str) else str(v))
@@ -157,7 +157,7 @@ def test_wrong_shapes_and_types_raise(name, field, change):
 
 
 @pytest.mark.parametrize(
-    "field", ["ref_logp", "vocab_kl", "group", "group_mean", "group_size", "group_rewards", "sample"]
+    "field", ["old_logp", "ref_logp", "vocab_kl", "group", "group_mean", "group_size", "group_rewards", "sample"]
 )
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in PAIRS])
 def test_what_needs_names_is_needed_and_nothing_else(name, field):
@@ -165,6 +165,7 @@ def test_what_needs_names_is_needed_and_nothing_else(name, field):
         pytest.skip("every batch has it, or every one with another field that is asked for here")
     loss, case = load(name), random_case(6)
     promised = {
+        "old_logp": "old_logp" in loss.needs,
         "ref_logp": "ref_logp" in loss.needs,
         "vocab_kl": "vocab_kl" in loss.needs,
         "group": "groups" in loss.needs,

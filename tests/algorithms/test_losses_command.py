@@ -34,7 +34,10 @@ def test_token_ratios_depend_on_the_length() -> None:
 def test_the_table_and_the_picture_have_every_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--tokens", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for name in ("topr", "vespo", "kl_pg", "dpo", "agro_on_policy"):
+    drop = {line.split()[0] for line in lines if "drops tokens" in line}
+    assert {"m2po", "icepop", "dppo_tv", "trust_region_mask"} <= drop
+    assert not drop & {"topr", "ppo", "dpo", "decoupled_ppo", "cispo"}
+    for name in ("topr", "vespo", "kl_pg", "trust_region_mask", "dpo", "agro_on_policy"):
         assert sum(line.split()[:1] == [name] for line in lines) == 3
     assert [line for line in lines if line.startswith("topr") and "2503.14286" in line]
     assert main(["topr", "dpo", "--plot", str(tmp_path / "weights.png")]) == 0

@@ -36,14 +36,13 @@ class Completion:
     n: int = 0
     rewards: list[float] = field(default_factory=list)  # all n of them
     mu: Any = None  # [T] log μ
+    old: Any = None  # [T] log π_old
     ref: Any = None  # [T] log π_ref
 
 
 def tapered(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
     """−stopgrad(clip(r, a, b)) R log π, the limits by the sign of R (at R = 0 by the verdict); A may stand for R."""
-    if algo["advantage"] != "reward":
-        spread = one.std + 1e-4 if algo["advantage"] == "group_std" else 1.0
-        reward = against_others(one) if algo["advantage"] == "leave_one_out" else (one.reward - one.mean) / spread
+    reward = advantage_of(algo, one, reward)
     sign = "pos" if reward > 0 or (reward == 0 and one.correct) else "neg"
     low, high = (math.log(algo[name]) if algo[name] > 0 else -math.inf for name in (f"a_{sign}", f"b_{sign}"))
     tokens = logp.detach() - one.mu
@@ -59,6 +58,74 @@ def tapered(algo: Any, one: Completion, logp: Tensor, reward: float, known: Reco
         limit = min(max(float(delta), low), high)
         metrics["objective"] = reward * math.exp(limit) * (1 + float(delta) - limit) if limit > -math.inf else 0.0
     return loss, metrics
+
+
+def advantage_of(algo: Any, one: Completion, reward: float) -> float:
+    if algo["advantage"] == "reward":
+        return reward
+    spread = one.std + 1e-4 if algo["advantage"] == "group_std" else 1.0
+    return against_others(one) if algo["advantage"] == "leave_one_out" else (one.reward - one.mean) / spread
+
+
+def policy_gradient(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    """−Σ_t M_t stopgrad(c_t w_t) A log π_t; with PPO's rule nothing beyond the limits, and its objective's value."""
+    a, now, count = advantage_of(algo, one, reward), logp.detach(), len(logp)
+    under = one.old if algo["denominator"] == "old" else one.mu
+    sign = "pos" if a > 0 or (a == 0 and one.correct) else "neg"
+    low, high = algo[f"a_{sign}"], algo[f"b_{sign}"]
+    delta = (now - under).double()
+    ratio = {
+        "sequence": delta.sum().exp().expand(count), "geometric": delta.mean().exp().expand(count),
+        "token": delta.exp(), "prefix": delta.exp().cumprod(0),
+    }[algo["ratio"]]  # fmt: skip
+    clipped, correction, kept = ratio.clamp(low, high), torch.ones(count, dtype=torch.double), torch.ones(count).bool()
+    metrics = {
+        "clipped_low": share(ratio.log() < (math.log(low) if low else -math.inf) - TOLERANCE),
+        "clipped_high": share(ratio.log() > (math.log(high) if high else -math.inf) + TOLERANCE),
+    }
+    if algo["correction"] is not None:
+        gap = (one.old - one.mu).double()
+        gap = {"token": gap, "mean": gap.mean().expand(count), "sum": gap.sum().expand(count)}[algo["correction_level"]]
+        correction = gap.exp().clamp(max=algo["correction"])
+        metrics["correction"] = float(correction.mean())
+    for mask in algo["mask"] or []:
+        pair = (one.old, one.mu) if mask["statistic"].startswith("old_") else (now, under)
+        kept &= torch.tensor(kept_tokens(mask, *(each.double().tolist() for each in pair), a))
+    if algo["mask"] is not None:
+        metrics["masked"] = share(~kept)
+    factor = clipped * correction * kept
+    metrics["weight"] = float(factor.mean())
+    plain = algo["mask"] is None and algo["correction"] is None
+    if algo["ratio"] == "sequence" and algo["rule"] == "clip" and plain:
+        metrics["objective"] = a * (float(clipped[0]) * (1 + math.log(float(ratio[0] / clipped[0]))) if high else 0.0)
+    if algo["rule"] == "clip":
+        return -a * (factor * logp).sum(), metrics
+    inside = (ratio >= low) & (ratio <= high)
+    value = factor[0] if plain and algo["ratio"] in ("sequence", "geometric") else factor.sum()
+    return -a * (value + (factor * inside * (logp - now)).sum()), metrics
+
+
+def kept_tokens(mask: Record, now: list[float], before: list[float], a: float) -> list[bool]:
+    """The tokens that a mask leaves; level, low, high and sides as in the YAML, now and before log-probabilities."""
+    level, low, high, kind = mask["level"], mask["low"], mask["high"], mask["statistic"].removeprefix("old_")
+    p, q = [math.exp(each) for each in now], [math.exp(each) for each in before]
+    low, high, change = -math.inf if low is None else low, math.inf if high is None else high, np.subtract(now, before)
+    if kind == "ratio":
+        over = {"token": change, "mean": change.mean(), "sum": change.sum()}
+        most, least = (change.max(), change.min()) if level == "largest" else (over[level], over[level])
+        above, below = np.exp(most) > high, np.exp(least) < low
+    elif kind == "difference" and level == "token":
+        above, below = np.subtract(p, q) > high, np.subtract(p, q) < low
+    else:
+        size = [abs(x - y) for x, y in zip(p, q, strict=True)]
+        if kind == "divergence":
+            size = [y * math.log(y / x) + (1 - y) * math.log((1 - y) / (1 - x)) for x, y in zip(p, q, strict=True)]
+        far = {"token": size, "mean": np.mean(size), "largest": max(size)}[level] > np.float64(high)
+        above, below = far & (change > 0), far & (change < 0)
+        if mask["sides"] == "both":
+            above = below = far
+    lost = above | below if mask["sides"] == "both" else (above & (a > 0)) | (below & (a < 0))
+    return [not each for each in np.broadcast_to(lost, len(now)).tolist()]
 
 
 def ppo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
@@ -117,15 +184,27 @@ def cispo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record
 
 def vespo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
     """−stopgrad(r^c1 e^(c2 (1 − r))) A log π, c1 and c2 by the sign of A."""
-    ratio, advantage = math.exp(float((logp.detach() - one.mu).sum())), one.reward - one.mean
+    ratio, advantage = math.exp(float((logp.detach() - one.mu).sum())), advantage_of(algo, one, reward)
     sign = "pos" if advantage >= 0 else "neg"
     weight = ratio ** algo[f"c1_{sign}"] * math.exp(algo[f"c2_{sign}"] * (1 - ratio))
     return -weight * advantage * logp.sum(), {"advantage": advantage, "weight": weight}
 
 
 def m2po(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
-    advantage, kept = standard(one), known["kept"]
+    advantage = standard(one)
+    if algo["form"] == "released":
+        eps = {"eps_low": max(0.3, 1 - math.exp(-known["cap"])), "eps_high": max(0.5, math.exp(known["cap"]) - 1)}
+        value, clipped = clipped_objective(eps, logp - one.mu, advantage)
+        return -value.sum(), {"advantage": advantage, "clipped": share(clipped)}
+    kept = known["kept"]
     return -advantage * (logp - one.mu).exp()[kept].sum(), {"advantage": advantage, "masked": share(~kept)}
+
+
+def gmpo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
+    """−A times the geometric mean of the ratios, of which those that A has driven beyond a limit stand at it."""
+    delta, a = logp - one.mu, standard(one)
+    limited = delta.clamp(max=algo["eps_high"]) if a > 0 else delta.clamp(min=-algo["eps_low"]) if a < 0 else delta
+    return -a * limited.mean().exp(), {"advantage": a, "clipped": share(limited.detach() != delta.detach())}
 
 
 def sapo(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record) -> tuple[Tensor, Record]:
@@ -193,6 +272,8 @@ def kl_pg(algo: Any, one: Completion, logp: Tensor, reward: float, known: Record
 FORMULAS: dict[str, Callable[..., tuple[Tensor, Record]]] = dict.fromkeys(
     ("topr", "tis", "is", "naive", "sft"), tapered
 ) | {"ppo": ppo, "grpo": grpo, "opmd": opmd, "asymre": asymre, "rec": rec, "red_drop": rec}
+FORMULAS |= dict.fromkeys(("policy_gradient", "decoupled_ppo", "icepop", "dppo_tv", "dppo_kl", "ipo"), policy_gradient)
+FORMULAS |= dict.fromkeys(("mis", "trust_region_mask", "vaco", "luspo"), policy_gradient) | {"gmpo": gmpo}
 FORMULAS |= {"gspo": gspo, "cispo": cispo, "vespo": vespo, "m2po": m2po, "sapo": sapo, "oapl": oapl}
 FORMULAS |= {"agro": agro, "agro_on_policy": agro, "rloo": rloo, "kl_pg": kl_pg}
 
@@ -234,6 +315,12 @@ def of_batch(algo: Any, batch: list[Completion], logps: list[Tensor]) -> list[Re
     if algo["name"] != "m2po":
         return [{} for _ in batch]
     squares = [(p - one.mu) ** 2 for one, p in zip(batch, logps, strict=True)]
+    if algo["form"] == "released":
+        pairs = [(standard(one), float(d)) for one, p in zip(batch, logps, strict=True) for d in p - one.mu]
+        harmful = [d * d for a, d in pairs if a * d > 0]
+        fits = [c for c in harmful if np.minimum(harmful, c).mean() < algo["tau"]]
+        need = bool(harmful) and np.mean(harmful) > algo["tau"]
+        return [{"cap": math.sqrt(max(fits, default=0.0)) if need else 100.0} for _ in batch]
     left = sorted(float(square) for each in squares for square in each)
     while left and np.mean(left) >= algo["tau"]:
         left = [square for square in left if square < left[-1]]  # equal ones go together

@@ -190,7 +190,7 @@ class Reference:
                 share = float(np.mean([one.correct for one in fresh]))
                 length = float(np.mean([len(one.tokens) for one in fresh]))
                 more = {"sampled_reward": float(np.mean([one.reward for one in fresh]))}
-                gap = float(torch.cat([(one.mu - self.sampled_from(one)).abs() for one in fresh]).mean())
+                gap = float(torch.cat([(one.old - self.sampled_from(one)).abs() for one in fresh]).mean())
             groups = [*(buffer[i] for i in old), *new]
             buffer += new
             candidates = [replace(one, problem=slot) for slot, group in enumerate(groups) for one in group]
@@ -244,6 +244,8 @@ class Reference:
                 one.mu = self.sampled_from(one)
             elif one.mu is None:
                 one.mu = token_logp(self.policy, one).float()  # as the store keeps it
+            if one.old is None:
+                one.old = token_logp(self.policy, one).float()
             if self.reference is not None:
                 one.ref = token_logp(self.reference, one).float()
         for one in candidates:

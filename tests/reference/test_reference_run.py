@@ -64,6 +64,8 @@ OFFLINE = {
     "grpo, mixed": ["algo=grpo", IMPORTED, "compose.mix=0.5", "compose.n_examples=22", "optim.epochs=2"],
     "sft, mixed without log mu": ["algo=sft", BARE, "compose=positives", "compose.mix=0.4", "data.n=4"],
     "topr, mu of the sampler": ["algo=topr", "mu=sampler", "sampler.top_k=4", "sampler.temperature=0.8"],
+    "decoupled_ppo": ["algo=decoupled_ppo", "sampler.top_k=4", "algo.correction=1.02", *FASTER],
+    "decoupled_ppo, mixed": ["algo=decoupled_ppo", IMPORTED, "compose.mix=0.5", "compose.n_examples=22", *FASTER],
     "topr, group": ["algo=topr", "algo.advantage=group", "compose.n_examples=25", "algo.a_neg=0.8", "optim.epochs=2"],
     "topr, per token": ["algo=topr", "optim.reduction=tokens", "algo.ratio=token", "algo.length_normalize=false"],
     "topr, twice": ["algo=topr", "iterations=2", "compose.n_examples=20", "effective_positive=0.4", *WARM_UP],
@@ -103,6 +105,7 @@ ROUNDS = {
     "topr, some problems": ["algo=topr", "optim.batch_size=12", "schedule.prompts=2", "compose.pass_rate=[0.1,0.4]"],
     "grpo, few draws": ["algo=grpo", *SEVERAL_UPDATES, *FEW_DRAWS],
     "rloo, graded": ["algo=rloo", ANOTHER, *GRADED],
+    "icepop": ["algo=icepop", *SEVERAL_UPDATES, "sampler.temperature=1.2", "schedule.replay=0.4"],
 }
 
 

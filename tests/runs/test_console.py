@@ -15,7 +15,7 @@ from topr_exp.composition.training_set import build_training_set
 from topr_exp.runs.console import header, never_rarer, signs
 from topr_exp.runs.task_set import TrainedOn
 
-TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True, advantage=reward)"
+TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True)"
 LEFT_OUT = (
     ", 1 left out: no answer can be read, 1 left out: the question is in test, 1 left out: the prompt is too long"
 )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Example = TypeVar("Example", contravariant=True)
 
-BY_TOKEN = ("mu_logp", "mask", "ref_logp", "vocab_kl")  # fields of a batch that are [B, T]
+BY_TOKEN = ("mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")  # fields of a batch that are [B, T]
 BY_RESPONSE = ("reward", "positive", "group", "group_mean", "group_std", "group_size", "sample")  # that are [B]
 STD_OFFSET = 1e-4  # keeps (r − r̄) / std finite where all rewards of a group are equal
 
@@ -27,6 +27,7 @@ NEEDS = {
     "pairs": "called with a PairBatch of correct and incorrect responses",
     "group_rewards": "Batch.group_mean, group_std, group_size, group_rewards: at least 2 responses were sampled",
     "groups": "all responses to a prompt are in one global batch (Batch.group says which belong together)",
+    "old_logp": "Batch.old_logp: the sampled tokens scored by training's forward pass, beside μ (mu=sampler)",
     "ref_logp": "Batch.ref_logp: the sampled tokens scored by the reference model",
     "vocab_kl": "Batch.vocab_kl: the reference's whole distribution, so it stays in memory",
     "on_policy": "unbiased only if the batch was sampled from the policy that is updated with it",
@@ -202,7 +203,7 @@ def positive_side(value: Tensor, batch: Batch) -> Tensor:
     return (value > 0) | ((value == 0) & batch.positive)
 
 
-def check_range(name: str, value: float, allowed: str, ok: bool) -> None:
+def check_range(name: str, value: float | str | None, allowed: str, ok: bool) -> None:
     """Raise ValueError with one line that names the key, what is allowed and what was given."""
     if not ok:
         raise ValueError(f"{name} must be {allowed}; got {value}")

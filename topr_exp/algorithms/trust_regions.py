@@ -1,13 +1,14 @@
-"""Policy gradients that differ in how they hold an update near μ: GSPO, CISPO, VESPO, M2PO and SAPO.
+"""Policy gradients that differ in how they hold an update near μ: GSPO, GMPO, CISPO, VESPO, M2PO and SAPO.
 
 Δ = log π/μ of the response, δ_t that of a token, r_t = e^δ_t; advantages are relative to all n responses to the prompt.
-At π = μ each has the gradient of REINFORCE with its advantage (GSPO's and SAPO's divided by T).
+At π = μ each has the gradient of REINFORCE with its advantage (GSPO's, GMPO's and SAPO's divided by T).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from topr_exp.algorithms import base
@@ -54,6 +55,35 @@ class GSPO(OfGroup):
 
 
 @dataclass(frozen=True)
+class GMPO(OfGroup):
+    """GMPO: the geometric mean of the token ratios, of which each is clipped by PPO's rule, in log space.
+
+    loss = − A exp((1/T) Σ_t δ'_t),   δ' = min(δ, ε_high) where A > 0, max(δ, −ε_low) where A < 0,   A as in GSPO
+
+    Zhao et al. (arXiv 2507.20673), Equation 4: the ratios' limits are e^−ε_low and e^ε_high.
+
+    Metrics: advantage, clipped. Gradient: −(A/T) exp(mean δ') Σ_t ∇logπ_t over the tokens that are not clipped.
+    """
+
+    name: str
+    eps_low: float
+    eps_high: float
+
+    def __post_init__(self) -> None:
+        base.check_range("eps_low", self.eps_low, "above 0", self.eps_low > 0)
+        base.check_range("eps_high", self.eps_high, "above 0", self.eps_high > 0)
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        delta, sign = base.token_log_ratio(batch), advantage[:, None]
+        clipped = ((sign > 0) & (delta > self.eps_high)) | ((sign < 0) & (delta < -self.eps_low))
+        limited = delta.where(~clipped, delta.detach().clamp(-self.eps_low, self.eps_high))
+        mean = limited.sum(1) / base.lengths(batch)
+        loss = -advantage * mean.masked_fill(advantage == 0, 0.0).exp()
+        return LossOutput(loss, {"advantage": advantage, "clipped": base.share_of_tokens(clipped, batch)})
+
+
+@dataclass(frozen=True)
 class CISPO(OfGroup):
     """CISPO: REINFORCE with token ratios as weights, which a cap holds; every token keeps a gradient.
 
@@ -84,8 +114,9 @@ class VESPO(OfGroup):
 
     loss = − stopgrad(φ) A logπ(y|x),   φ = r^c1 exp(c2 (1 − r)),   r = e^Δ,   A = r − r̄
 
-    arXiv 2602.10693; c1 and c2 by the sign of A, those of positives also at A = 0. Not divided by T (the authors' runs
-    with that collapsed) but by the tokens of the batch, as in TRL, which also clamps Δ to [−18.4, 20].
+    arXiv 2602.10693; the released recipe has `advantage=group_std`. c1 and c2 by the sign of A, those of positives
+    also at A = 0. Not divided by T (the authors' runs with that collapsed) but by the tokens of the batch, as in TRL,
+    which also clamps Δ to [−18.4, 20].
 
     Metrics: advantage, weight φ.
     """
@@ -96,15 +127,18 @@ class VESPO(OfGroup):
     c1_neg: float
     c2_neg: float
     length_normalize: bool
+    advantage: Advantage = Advantage.group
 
     def __post_init__(self) -> None:
+        kind, of_group = self.advantage, "group, group_std or leave_one_out"
+        base.check_range("advantage", kind.name, of_group, kind is not Advantage.reward)
         for sign in ("pos", "neg"):
             c1, c2 = getattr(self, f"c1_{sign}"), getattr(self, f"c2_{sign}")
             base.check_range(f"c1_{sign}", c1, "at least 0 and finite", 0 <= c1 < math.inf)
             base.check_range(f"c2_{sign}", c2, "above 0 and finite", 0 < c2 < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        advantage = base.advantage_of(batch, Advantage.group, self.name)
+        advantage = base.advantage_of(batch, self.advantage, self.name)
         delta, positive = base.log_ratio(batch).detach(), advantage >= 0
         c1 = delta.new_full(delta.shape, self.c1_neg).masked_fill(positive, self.c1_pos)
         c2 = delta.new_full(delta.shape, self.c2_neg).masked_fill(positive, self.c2_pos)
@@ -112,6 +146,13 @@ class VESPO(OfGroup):
         loss = -weight * advantage * base.log_prob(batch)
         metrics = {"advantage": advantage, "weight": weight}
         return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), metrics)
+
+
+class Form(Enum):
+    """Algorithm of a paper or of its authors' released code, where they differ."""
+
+    paper = "paper"
+    released = "released"
 
 
 @dataclass(frozen=True)
@@ -123,33 +164,63 @@ class M2PO(OfGroup):
     Zheng et al. (arXiv 2510.01161). M = 0 for the tokens of the global batch with the largest δ_t², as few as leave the
     rest a mean of δ_t² below τ; equal ones go together. Divided by the tokens of the batch, dropped ones included.
 
-    Signals: limit, the same for all: tokens with δ_t² beyond it are dropped. Metrics: advantage, masked. Gradient: −A
-    Σ_t M_t r_t ∇logπ_t.
+    `form=released` (Infini-AI-Lab/M2PO, 2025-10) is PPO's rule for token ratios, its limits e^±l: l is the largest |δ|
+    at which capping the harmful tokens (A > 0 and δ > 0, or A < 0 and δ < 0) leaves them a mean of δ² below τ; the
+    interval is never narrower than [0.7, 1.5].
+
+    Signals: limit, the same for all: tokens with δ_t² beyond it are dropped, or l². Metrics: advantage, masked (or
+    clipped). Gradient: −A Σ_t M_t r_t ∇logπ_t.
     """
 
     name: str
     tau: float
     length_normalize: bool
+    form: Form = Form.paper
 
     def __post_init__(self) -> None:
         base.check_range("tau", self.tau, "above 0", self.tau > 0)
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         base.check_batch(batch)
-        square = base.token_log_ratio(batch).detach().square()[batch.mask].sort().values
+        delta = base.token_log_ratio(batch).detach()
+        find, chosen = self._largest_kept, batch.mask
+        if self.form is Form.released:
+            harmful = delta * base.advantage_of(batch, Advantage.group_std, self.name)[:, None] > 0
+            find, chosen = self._largest_cap, batch.mask & harmful
+        return {"limit": find(delta.square()[chosen].sort().values).expand(len(batch.reward))}
+
+    def _largest_kept(self, square: Tensor) -> Tensor:
+        """The limit that the smallest of `square`, sorted, stay below: as many as have a mean below τ."""
         below = square.cumsum(0) < self.tau * square.new_ones(len(square)).cumsum(0)
-        kept, limit = int(below.sum()), square.new_tensor(math.inf)  # the means of the smallest only grow
-        if kept < len(square):  # halfway, so that rounding in another batch doesn't move a token across
-            limit = (square[kept] + (square[kept - 1] if kept else 0.0)) / 2
-        return {"limit": limit.expand(len(batch.reward))}
+        kept = int(below.sum())  # the means of the smallest only grow
+        if kept == len(square):
+            return square.new_tensor(math.inf)
+        # Halfway, so that rounding in another batch doesn't move a token across.
+        return (square[kept] + (square[kept - 1] if kept else 0.0)) / 2
+
+    def _largest_cap(self, square: Tensor) -> Tensor:
+        """The largest of `square`, sorted, at which a cap on all gives them a mean below τ; 0: none, ∞: no need."""
+        if len(square) == 0 or float(square.mean()) <= self.tau:
+            return square.new_tensor(math.inf)
+        later = len(square) - square.new_ones(len(square)).cumsum(0)
+        capped = square.cumsum(0) + later * square
+        found = int((capped < self.tau * len(square)).sum())
+        return square[found - 1] if found else square.new_tensor(0.0)
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group_std, self.name)
-        delta = base.token_log_ratio(batch)
-        dropped = delta.detach().square() >= base.signal(batch, "limit")[:, None]
-        ratio = delta.masked_fill(dropped, 0.0).exp().masked_fill(dropped, 0.0)
-        loss = base.reduce_tokens(-advantage * base.masked(ratio, batch).sum(1), batch, self.length_normalize)
-        return LossOutput(loss, {"advantage": advantage, "masked": base.share_of_tokens(dropped, batch)})
+        delta, limit = base.token_log_ratio(batch), base.signal(batch, "limit")
+        if self.form is Form.released:
+            cap = limit[:1].sqrt()
+            eps_low, eps_high = max(0.3, float(-(-cap).expm1())), max(0.5, float(cap.expm1()))
+            total, clipped = base.clipped_objective(delta, advantage[:, None], eps_low, eps_high)
+            loss, metrics = -base.masked(total, batch).sum(1), {"clipped": base.share_of_tokens(clipped, batch)}
+        else:
+            dropped = delta.detach().square() >= limit[:, None]
+            ratio = delta.masked_fill(dropped, 0.0).exp().masked_fill(dropped, 0.0)
+            loss = -advantage * base.masked(ratio, batch).sum(1)
+            metrics = {"masked": base.share_of_tokens(dropped, batch)}
+        return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), {"advantage": advantage, **metrics})
 
 
 @dataclass(frozen=True)

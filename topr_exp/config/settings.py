@@ -203,7 +203,9 @@ def imported(config: Config) -> Iterator[Rule]:
     """Imported completions may bring their own log μ, any number a problem, and are trained on once."""
     here = "where data.completions is set"
     given, in_rounds = config.data.completions is not None, config.schedule.prompts is not None
-    yield "mu", config.mu is Mu.scored or not in_rounds, "scored where schedule.prompts is set"
+    yield "mu", config.mu is not Mu.none or not in_rounds, "scored or sampler where schedule.prompts is set"
+    two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
+    yield "mu", config.mu is Mu.sampler or "old_logp" not in config.algo.needs, two
     needs_mu = getattr(config.algo, "needs_mu", True) and unit_of(config.algo.needs) != "pairs"
     yield (
         "mu",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,9 @@ def header(
         config.schedule,
         config.task.verifies,
     )
-    fields = {key: value for key, value in plain(algo).items() if key not in ("_target_", "name")}
+    neutral = {field.name: plain(field.default) for field in dataclasses.fields(algo)}
+    given = {key: value for key, value in plain(algo).items() if key not in ("_target_", "name")}
+    fields = {key: value for key, value in given.items() if value != neutral[key]}
     weighting = {"baseline": config.baseline, "effective_positive": config.effective_positive}
     shown = "".join(f", {key}={value:g}" for key, value in weighting.items() if value is not None)
     split = " of the training split" if data.test_split is Split.validation else ""

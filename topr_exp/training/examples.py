@@ -28,6 +28,7 @@ class Examples:
     rollouts: Rollouts
     mu_logp: Sequence[NDArray[np.float32]] | None  # by candidate; None: there is no μ, and the loss reads none
     ref_logp: Sequence[NDArray[np.float32]] | None  # by candidate, where the loss needs π_ref
+    old_logp: Sequence[NDArray[np.float32]] | None = None  # by candidate, where the loss needs π_old
 
     def __len__(self) -> int:
         return len(self.training_set.examples)
@@ -81,6 +82,7 @@ class Examples:
         return Batch(
             logp=logp,
             mu_logp=padded(self.mu_logp) if self.mu_logp is not None else logp.detach(),
+            old_logp=padded(self.old_logp) if self.old_logp is not None else None,
             mask=mask,
             reward=column(source.reward),
             positive=column(source.candidates.positive, torch.bool),

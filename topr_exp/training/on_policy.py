@@ -52,6 +52,7 @@ class Rounds:
     compose: ComposeConfig
     seed: int
     iteration: int
+    from_sampler: bool  # log μ is what the sampler drew with, and π_old is by the forward pass; else both are
     # Of the newest completions: the share of correct ones, the mean length, mean |log μ − log q| a token, q the
     # sampler's, and the mean reward.
     seen: dict[str, float] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Rounds:
                 examples = self.examples_of_round()
                 for position in range(begun, self.schedule.updates):
                     chosen = self.choose_examples(examples, number, position)
-                    ours = position == 0 and not replayed
+                    ours = position == 0 and not replayed and not self.from_sampler
                     record = self.trainer.update(examples, chosen, steps, expect_unit_ratio=ours)
                     journal.log({"iteration": self.iteration, "round": number, **self.seen, **record})
                     correct = f"{100 * self.seen['sampled_correct']:.0f} % of the samples correct"
@@ -124,7 +125,8 @@ class Rounds:
             CompletionPool(rollouts, [self.train.problems[i] for i in problems], verdicts)
         )
         reference = Ragged(columns["ref_logp"]) if self.reference is not None else None
-        return Examples(training_set, rollouts, Ragged(columns["logp"]), reference)
+        mu = Ragged(columns["sampler_logp" if self.from_sampler else "logp"])
+        return Examples(training_set, rollouts, mu, reference, Ragged(columns["logp"]) if self.from_sampler else None)
 
     def sample_groups(self, indices: np.ndarray, number: int) -> list[pa.Table]:
         """Completions of some problems, one table each.

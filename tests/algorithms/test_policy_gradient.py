@@ -1,0 +1,154 @@
+"""The grammar of policy gradients: its rows against the losses that have a class, its limits, what masks survive."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.algorithms.tabular_policies import LOGITS, load, mask_of, probability, random_case, rng, settings_of
+from tests.algorithms.test_loss_propositions import whole_language
+from topr_exp.config.load import build_section
+from topr_exp.types import Batch
+
+INF = math.inf
+PPO = {"rule": "ppo", "a_pos": 0.0, "b_pos": 1.2, "a_neg": 0.8, "b_neg": INF}
+GROUP = {"advantage": "group_std"}
+NARROW = {"b_pos": 1.0004, "a_neg": 0.9997}
+DEEPSEEK = {"mask": [mask_of("ratio", "mean", math.exp(-0.5), None, "signed")]}
+SAME = {  # a loss with a class of its own: the row that it is; the values are one but where the row divides by T
+    "topr": ({}, {"a_pos": 1.0, "b_pos": 1.0, "a_neg": 0.0, "b_neg": 1.0, "length_normalize": True}),
+    "ppo": ({}, {**PPO, "length_normalize": True}),
+    "ppo of tokens": ({"ratio": "token"}, {**PPO, "ratio": "token", "length_normalize": True}),
+    "grpo": ({}, {**PPO, **GROUP, "ratio": "token"}),
+    "grpo without std": ({"normalize_std": False}, {**PPO, "advantage": "group", "ratio": "token"}),
+    "grpo, masked": ({"off_policy_mask": 0.5}, {**PPO, **GROUP, "ratio": "token", **DEEPSEEK}),
+    "gspo": ({}, {**PPO, **NARROW, **GROUP, "ratio": "geometric", "length_normalize": True}),
+    "gspo, masked": (
+        {"off_policy_mask": 0.5},
+        {**PPO, **NARROW, **GROUP, "ratio": "geometric", "length_normalize": True, **DEEPSEEK},
+    ),
+    "cispo": ({"cap": 1.2}, {**GROUP, "ratio": "token", "a_pos": 0.0, "b_pos": 1.2, "a_neg": 0.0, "b_neg": 1.2}),
+}
+
+
+def gradient(case: Any, loss: Any) -> np.ndarray:
+    return np.array(case.gradient(loss))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("which", SAME)
+def test_a_loss_is_its_row(which: str, seed: int) -> None:
+    changes, row = SAME[which]
+    case = random_case(seed, low=0.0)
+    loss, same = load(which.split()[0].rstrip(","), **changes), load("policy_gradient", **row)
+    np.testing.assert_allclose(gradient(case, loss), gradient(case, same), rtol=0, atol=1e-12)
+    if "gspo" not in which:
+        torch.testing.assert_close(loss(case.batch()).loss, same(case.batch()).loss, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ratio", ["sequence", "token", "prefix", "geometric"])
+def test_neutral_settings_change_nothing(ratio: str) -> None:
+    """Bands that hold all, a correction without a gap, the rule where no limit is reached."""
+    case = random_case(1)
+    case.old = case.mu
+    wide = [mask_of("ratio", "token", 0.0, 1e9), mask_of("divergence", "largest", None, 1e9, "signed")]
+    plain = gradient(case, load("policy_gradient", ratio=ratio))
+    for change in ({"mask": wide}, {"correction": INF}, {"correction": 1.0}, {"denominator": "old"}, {"rule": "ppo"}):
+        found = gradient(case, load("policy_gradient", ratio=ratio, **change))
+        np.testing.assert_allclose(found, plain, rtol=0, atol=1e-13, err_msg=str(change))
+
+
+@pytest.mark.parametrize(
+    "name", ["decoupled_ppo", "icepop", "dppo_tv", "dppo_kl", "ipo", "mis", "trust_region_mask", "vaco"]
+)
+def test_at_one_policy_a_row_is_reinforce(name: str) -> None:
+    case = random_case(2, on_policy=True)
+    case.old = case.mu
+    settings = {key: settings_of(name)[key] for key in ("advantage", "length_normalize")}
+    plain = load("topr", b_neg=1.0, a_neg=1.0, **settings)
+    np.testing.assert_allclose(gradient(case, load(name)), gradient(case, plain), rtol=0, atol=1e-12)
+
+
+def test_pi_old_cancels_from_the_corrected_ratio() -> None:
+    """π/π_old times π_old/μ of the whole response is π/μ: the policy's gradient whatever μ and π_old (Eq. 5)."""
+    case = whole_language(0)
+    case.old = rng(9).normal(size=LOGITS)
+    loss = load("policy_gradient", denominator="old", correction=INF, correction_level="sum")
+    total = (torch.tensor(probability(case.mu)) * loss(case.batch()).loss).sum()
+    (found,) = torch.autograd.grad(total, case.theta)
+    expected = -((probability(case.logits) * case.reward)[:, None] * case.score).sum(0)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+    by_token = load("policy_gradient", denominator="old", correction=INF)
+    assert np.abs(gradient(case, by_token) - gradient(case, loss)).max() > 1e-3  # which is another estimate
+
+
+def test_prefix_ratios_correct_what_came_before() -> None:
+    """E_μ[Π_{u≤t} r_u ∇log π_t R] = E over prefixes of π of ∇log π_t times what μ gets from there on."""
+    case = whole_language(3)
+    loss = load("policy_gradient", ratio="prefix")
+    (found,) = torch.autograd.grad((torch.tensor(probability(case.mu)) * loss(case.batch()).loss).sum(), case.theta)
+    pi, mu, expected = probability(case.logits), probability(case.mu), np.zeros(LOGITS)
+    first = [[0], [1, 2, 3], [4, 5, 6]]  # the responses that begin with [2], 0, 1
+    for rows in first:
+        value = (mu[rows] * case.reward[rows]).sum() / mu[rows].sum()
+        expected -= pi[rows].sum() * value * case.score_t[rows[0], 0]
+    expected -= (pi[1:, None] * case.reward[1:, None] * case.score_t[1:, 1]).sum(0)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-12)
+
+
+def far(delta: float, epsilon: float, reward: float) -> Batch:
+    """One response of three tokens in float32, the second of which has moved by δ from π_old, which is ε from μ."""
+    old = torch.full((1, 3), -0.7)
+    logp = (old + torch.tensor([[0.0, delta, 0.0]])).requires_grad_()
+    mu = old - torch.tensor([[0.0, epsilon, 0.0]])
+    group = {"group_mean": torch.zeros(1), "group_std": torch.ones(1), "group_size": torch.full((1,), 4)}
+    verdict = torch.tensor([reward > 0])
+    return Batch(logp, mu, torch.ones(1, 3, dtype=torch.bool), torch.tensor([reward]), verdict, old_logp=old, **group)
+
+
+@pytest.mark.parametrize("reward", [1.0, -1.0])
+@pytest.mark.parametrize(("delta", "epsilon"), [(30.0, 0.0), (-30.0, 0.0), (0.0, -30.0), (1e3, 1e3), (-1e3, -1e3)])
+@pytest.mark.parametrize("name", ["icepop", "ipo", "mis", "trust_region_mask", "policy_gradient"])
+def test_what_is_dropped_is_never_exponentiated(name: str, delta: float, epsilon: float, reward: float) -> None:
+    change = {"ratio": "token", "mask": [mask_of("ratio", "token", 0.5, 2.0), mask_of("old_ratio", "token", 0.5, 2.0)]}
+    loss = load(name, **(change if name == "policy_gradient" else {}))
+    batch = far(delta, epsilon, reward)
+    output = loss(batch)
+    (found,) = torch.autograd.grad(output.loss.sum(), batch.logp)
+    assert torch.isfinite(output.loss).all()
+    assert torch.isfinite(found).all()
+    assert all(torch.isfinite(value).all() for key, value in output.metrics.items() if key != "correction")
+
+
+def test_masks_of_everything_leave_no_gradient() -> None:
+    case = random_case(4)
+    for ratio in ("sequence", "token"):
+        loss = load("policy_gradient", ratio=ratio, mask=[mask_of("ratio", "token", 1e8, None)])
+        output = loss(case.batch())
+        assert not output.loss.any()
+        assert not gradient(case, loss).any()
+        assert output.metrics["masked"].eq(1).all()
+
+
+@pytest.mark.parametrize(("name", "reward", "moved", "kept"), [
+    ("dppo_tv", 1.0, 0.2, False), ("dppo_tv", 1.0, -0.2, True), ("dppo_tv", -1.0, -0.2, False),
+    ("dppo_tv", -1.0, 0.2, True), ("dppo_tv", 1.0, 0.1, True), ("ipo", 1.0, -0.2, False), ("ipo", 1.0, 0.05, True),
+    ("dppo_kl", 1.0, 0.2, False), ("dppo_kl", -1.0, 0.2, True), ("dppo_kl", 1.0, 0.1, True),
+])  # fmt: skip
+def test_masks_by_hand(name: str, reward: float, moved: float, kept: bool) -> None:
+    """A token of probability 0.5 under μ whose probability has moved: by 0.2 the binary KL is 0.087, by 0.1 0.020."""
+    mu = torch.tensor([[math.log(0.5)]])
+    logp = torch.tensor([[math.log(0.5 + moved)]], requires_grad=True)
+    group = {"group_mean": torch.zeros(1), "group_std": torch.ones(1), "group_size": torch.full((1,), 4)}
+    batch = Batch(logp, mu, torch.ones(1, 1).bool(), torch.tensor([reward]), torch.tensor([reward > 0]), **group)
+    (found,) = torch.autograd.grad(load(name)(batch).loss.sum(), logp)
+    assert float(found) == pytest.approx(-reward * (0.5 + moved) / 0.5 if kept else 0.0)
+
+
+def test_the_class_has_the_defaults_of_a_run_from_before() -> None:
+    """A YAML without the new fields is the loss that it was."""
+    old = {key: value for key, value in settings_of("topr").items() if key not in (
+        "rule", "denominator", "correction", "correction_level", "mask")}  # fmt: skip
+    assert build_section("algo", old) == load("topr")
