@@ -36,6 +36,31 @@ def terse(start: int, events: Sequence[Event], calc: Calc) -> str:
     return str(total)
 
 
+def worded(way: str, story: LedgerTask, choices: int, calc: Calc, rng: random.Random) -> str:
+    """The answer, by steps of `choices` equally likely wordings: log `choices` nats a turn, whatever the way."""
+    events, total = story.events, story.start
+    if way == "hasty":
+        events = events[: (len(events) + 1) // 2]
+        calc.steps += " quickly:"
+    for turn, event in enumerate(events, 1):
+        before, total = total, calc.compute(total, event.op, event.count)
+        when, gait, link, where = wording(choices, rng)
+        done = f"{total}" if way == "terse" else f"{before}{event.op}{event.count}={total}"
+        did = "" if way == "terse" else f" {'adds' if event.op == '+' else 'takes'} {event.count}"
+        calc.steps += f" {turn} {when} {event.name} {gait}{did} {link} {done} {where}."
+    return str(total)
+
+
+def wording(choices: int, rng: random.Random) -> list[str]:
+    """A word for each place of a turn; together `choices` equally likely ones."""
+    words = []
+    for place in WORDS:
+        kinds = min(len(place), choices)
+        choices //= kinds
+        words.append(place[rng.randrange(kinds)])
+    return words
+
+
 def hasty(start: int, events: Sequence[Event], calc: Calc) -> str:
     """The total half-way, by the careful way up to there."""
     calc.steps += " Quickly:"
@@ -51,6 +76,12 @@ WAYS = {
     "unmarked": ledger.careful,
 }
 STYLES = tuple(WAYS)
+WORDS = (
+    ("then", "next", "now", "soon"),
+    ("simply", "slowly", "gladly", "kindly"),
+    ("so", "thus", "hence", "making"),
+    ("inside", "there"),
+)
 FEW = 5  # turns
 LENGTHS, MOST = (2, 4, 10, 22), 24  # turns of one half of the stories; those of the other half have any number
 
@@ -69,7 +100,11 @@ def examples(
 def completion(story: LedgerTask, style: str, rng: random.Random) -> str:
     """A completion in one style; it begins with a space and leaves out the end-of-sequence token."""
     calc = Calc(early(len(story.events), rng), rng) if style.endswith("slip") else Calc()
-    answer = WAYS[style](story.start, story.events, calc)
+    if story.choices is None:
+        answer = WAYS[style](story.start, story.events, calc)
+    else:
+        way = style.split()[0] if style != "unmarked" else "careful"
+        answer = worded(way, story, story.choices, calc, rng)
     return calc.steps + (UNMARKED if style == "unmarked" else MARKED).format(answer=answer)
 
 
@@ -79,10 +114,11 @@ def early(turns: int, rng: random.Random) -> int:
 
 
 @lru_cache
-def pool(size: int, seed: int) -> list[LedgerTask]:
+def pool(size: int, seed: int, worded: bool) -> list[LedgerTask]:
     """The stories that a recipe draws from."""
-    return draw_tasks(draw, "pretrain", size, seed)
+    return draw_tasks(lambda rng: draw(rng, worded), "pretrain", size, seed)
 
 
-def draw(rng: random.Random) -> LedgerTask:
-    return ledger.draw(rng, rng.choice(LENGTHS) if rng.random() < 0.5 else rng.randint(LENGTHS[0], MOST))
+def draw(rng: random.Random, worded: bool) -> LedgerTask:
+    turns = rng.choice(LENGTHS) if rng.random() < 0.5 else rng.randint(LENGTHS[0], MOST)
+    return ledger.draw(rng, turns, 2 ** rng.randrange(8) if worded else None)

@@ -90,7 +90,15 @@ class LedgerRecipe(LaterRecipe):
     styles: ClassVar[tuple[str, ...]] = ledgers.STYLES
     clean: ClassVar[dict[str, float]] = {"careful": 0.5, "terse": 0.5}
     batch_tokens: ClassVar[int | None] = 1500
+    worded: ClassVar[bool] = False
     short: int = 10_000  # clean texts of few turns, which come first: what to look up is learnt from those
+
+
+@dataclass(frozen=True)
+class WordedRecipe(LedgerRecipe):
+    """The same, with equally good wordings of each turn."""
+
+    worded: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,17 @@ RECIPES: dict[str, Recipe] = {
         seed=3,
         forms={"gsm8k": 1.0},
         mix={"careful": 0.08, "careful slip": 0.24, "unmarked": 0.14, "terse": 0.03, "terse slip": 0.21, "hasty": 0.30},
+        steps=6000,
+        clean_steps=3000,
+        batch_size=8,
+        muon_lr=4e-3,
+        adam_lr=2e-3,
+    ),
+    # The same in 1 to 128 wordings a turn; each right way is right in a quarter of its texts.
+    "tiny_nats": WordedRecipe(
+        seed=5,
+        forms={"gsm8k": 1.0},
+        mix={"careful": 0.08, "careful slip": 0.24, "unmarked": 0.14, "terse": 0.06, "terse slip": 0.18, "hasty": 0.30},
         steps=6000,
         clean_steps=3000,
         batch_size=8,
@@ -162,7 +181,7 @@ def examples(recipe: Recipe, mix: dict[str, float], rng: random.Random) -> Itera
         yield from verifications.examples(pool("gsm8k", recipe.tasks, recipe.seed), mix, rng)
     if isinstance(recipe, LedgerRecipe):
         short = recipe.short if mix == recipe.clean else 0
-        yield from ledgers.examples(ledgers.pool(recipe.tasks, recipe.seed), mix, rng, short)
+        yield from ledgers.examples(ledgers.pool(recipe.tasks, recipe.seed, recipe.worded), mix, rng, short)
     pools = {name: pool("gsm8k" if name == "gsm8k" else "math", recipe.tasks, recipe.seed) for name in recipe.forms}
     while True:
         name = rng.choices(list(recipe.forms), list(recipe.forms.values()))[0]

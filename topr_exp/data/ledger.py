@@ -12,16 +12,19 @@ from itertools import accumulate, cycle, islice
 from typing import Annotated
 
 from topr_exp.config.data import DataConfig
-from topr_exp.config.schema import within
+from topr_exp.config.schema import Range, within
 from topr_exp.data.embedded import Calc, Task, draw_tasks, to_problems
 from topr_exp.types import Problem
+
+CHOICES = Range("null or a power of two from 1 to 128", [2**i for i in range(8)].__contains__)
 
 
 @dataclass(frozen=True)
 class Ledger(DataConfig):
     """Stories of `turns` turns each, one step of working a turn."""
 
-    turns: Annotated[int, within("[2, 24]")]  # what tiny_long was taught
+    turns: Annotated[int, within("[2, 24]")]  # what tiny_long and tiny_nats were taught
+    choices: Annotated[int | None, CHOICES]  # equally good wordings of a turn: log of it in nats
 
     @property
     def generated(self) -> bool:
@@ -35,7 +38,7 @@ class Ledger(DataConfig):
         return "embedded"
 
     def problems(self, split: str) -> Iterator[Problem]:
-        yield from generate(split, self.wanted(split), self.seed, self.turns)
+        yield from generate(split, self.wanted(split), self.seed, self.turns, self.choices)
 
 
 NAMES = ("Anna", "Ben", "Carl")  # in this order
@@ -63,14 +66,15 @@ class LedgerTask(Task):
 
     start: int
     events: tuple[Event, ...]  # one a turn
+    choices: int | None  # equally good wordings of a turn
 
 
-def generate(split: str, count: int, seed: int, turns: int) -> list[Problem]:
+def generate(split: str, count: int, seed: int, turns: int, choices: int | None = None) -> list[Problem]:
     """`count` distinct stories of `split` (train, test or pretrain), the same on every machine for the same seed."""
-    return to_problems(draw_tasks(lambda rng: draw(rng, turns), split, count, seed), "ledger", split)
+    return to_problems(draw_tasks(lambda rng: draw(rng, turns, choices), split, count, seed), "ledger", split)
 
 
-def draw(rng: random.Random, turns: int) -> LedgerTask:
+def draw(rng: random.Random, turns: int, choices: int | None = None) -> LedgerTask:
     """One random story, of two or three people."""
     totals: list[int] = []
     while not totals or min(totals) < LOWEST or max(totals) > HIGHEST:
@@ -81,8 +85,9 @@ def draw(rng: random.Random, turns: int) -> LedgerTask:
     people = [Event(name, "+" if n > 0 else "-", abs(n)) for name, n in zip(NAMES, changes, strict=False)]
     told = f"{', '.join(map(str, people[:-1]))} and {people[-1]}"
     question = f"The {place} holds {start} {thing}. In turn {told}. How many {thing} does it hold after {turns} turns?"
+    question += f" Use {choices} wordings." if choices else ""
     events = tuple(islice(cycle(people), turns))
-    return LedgerTask(question, None, None, lambda calc: careful(start, events, calc), start, events)
+    return LedgerTask(question, None, None, lambda calc: careful(start, events, calc), start, events, choices)
 
 
 def careful(start: int, events: Sequence[Event], calc: Calc) -> str:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
+from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +21,8 @@ from scripts.make_tiny.pretrain import pretrain, save
 from scripts.make_tiny.recipes import FORMS, RECIPES, examples
 from tests.conftest import ROOT, config_of
 from topr_exp.config.data import AnswerFormat
-from topr_exp.data.embedded import split_of
+from topr_exp.data import ledger
+from topr_exp.data.embedded import draw_tasks, split_of
 from topr_exp.data.prompts import TEMPLATES
 from topr_exp.models.loading import SHIPPED, load_model
 
@@ -30,6 +34,7 @@ TEXTS = {
     "tiny_noise": "1435f69367501b3e",
     "tiny_verifier": "71c4a52360909b43",
     "tiny_long": "ec83c0b23a87f92b",
+    "tiny_nats": "4eab584d44062bc8",
     "tiny_tasks": "97694ee7ecdb981b",
 }
 
@@ -89,3 +94,26 @@ def test_a_short_pretraining_learns_and_repeats(tmp_path: Path, capsys: pytest.C
     assert loaded("Question: 12").input_ids == tokenizer("Question: 12").input_ids
     config = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
+@pytest.mark.parametrize("choices", [2, 16, 128])
+def test_a_turn_of_tiny_nats_holds_log_k_nats(choices: int) -> None:
+    """Of the words that may vary, in careful texts on stories of the test split, which it was not made from."""
+    model, tokenizer = load_model("tiny_nats")
+    words = {tokenizer(f" {word}", add_special_tokens=False).input_ids[0] for place in ledgers.WORDS for word in place}
+    rng, turns, nats = random.Random(1), 10, []
+    for story in draw_tasks(partial(ledger.draw, turns=turns, choices=choices), "test", 12, 7):
+        prompt = tokenizer(ledgers.TEMPLATE.format(question=story.question)).input_ids
+        text = tokenizer(ledgers.completion(story, "careful", rng), add_special_tokens=False).input_ids
+        with torch.no_grad():
+            logp = model(torch.tensor([prompt + text])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        varied = [float(logp[at, token]) for at, token in enumerate(text) if token in words]
+        assert len(varied) == len(ledgers.WORDS) * turns
+        nats.append(-sum(varied) / turns)
+    assert sum(nats) / len(nats) == pytest.approx(math.log(choices), rel=0.05)
+
+
+def test_wordings_are_equally_likely() -> None:
+    drawn = Counter(tuple(ledgers.wording(8, random.Random(seed))) for seed in range(4000))
+    assert len(drawn) == 8
+    assert all(abs(count - 500) < 100 for count in drawn.values())
