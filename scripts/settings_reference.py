@@ -34,6 +34,8 @@ MEANINGS = {  # of losses' keys that several have
     "b_pos": "largest weight of a positive",
     "a_neg": "least weight of a negative",
     "b_neg": "largest weight of a negative",
+    "correction": "cap C of the weight min(π_old/μ, C) from the sampler; null: none",
+    "mask": "tokens or answers that are dropped: statistic, level, band, sides",
 }
 HEAD = """# Every setting
 
