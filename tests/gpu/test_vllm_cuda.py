@@ -12,7 +12,7 @@ import torch
 
 from tests.conftest import config_of
 from tests.sampling.test_sampler import check_frequencies, exact
-from tests.sampling.test_vllm import draw
+from tests.sampling.test_vllm import draw, own_logp, perturbed
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.engine import check_python
 from topr_exp.sampling.sampler import Sample
@@ -59,6 +59,14 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLM]:
     sampler.close()
 
 
+def gap(policy: Policy, prompts: list[list[int]], groups: list[list[Sample]]) -> float:
+    """Mean |log-probability of vLLM's − transformers' on the CPU| a token."""
+    found = []
+    for prompt, group in zip(prompts, groups, strict=True):
+        found += [torch.tensor(one.logprobs) - own_logp(policy, prompt, one) for one in group]
+    return float(torch.cat(found).abs().mean())
+
+
 def test_frequencies_follow_the_exact_probabilities(vllm: VLLM, tiny: Policy) -> None:
     changes: dict[str, Any] = {"top_p": 1.0, "top_k": 3, "temperature": 1.3, "max_new_tokens": 3}
     prompts, groups = draw(vllm, on_gpu(tiny), 2000, **changes)
@@ -79,3 +87,14 @@ def test_the_same_seed_gives_the_same_completions(vllm: VLLM, tiny: Policy) -> N
 
 def tokens_of(groups: list[list[Sample]]) -> list[list[tuple[int, ...]]]:
     return [[tuple(one.tokens) for one in group] for group in groups]
+
+
+def test_an_engine_that_is_up_takes_the_weights_of_a_policy_in_training(vllm: VLLM, tiny: Policy) -> None:
+    draw(vllm, on_gpu(tiny), 1, **PLAIN)
+    engine = vllm.engine
+    for name, by in (("changed", 0.05), ("changed again", 0.1)):
+        changed = perturbed(tiny, name, by)
+        prompts, groups = draw(vllm, on_gpu(changed), 8, **PLAIN)
+        assert gap(changed, prompts, groups) < 1e-3
+        assert gap(tiny, prompts, groups) > 1e-2
+    assert vllm.engine is engine is not None

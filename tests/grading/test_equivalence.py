@@ -27,8 +27,8 @@ PIECES = [
     ". ", "I hope",
 ]  # fmt: skip
 TEXT = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=40).map("".join)
-FUZZ = settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
-NUMBERS = settings(FUZZ, max_examples=100)
+FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+NUMBERS = settings(FUZZ, max_examples=500)
 
 
 @FUZZ
@@ -60,6 +60,14 @@ def test_rationals_are_compared_exactly(one: Fraction, other: Fraction) -> None:
     for form in forms:
         assert rational_value(tokenize(form)) == one
         assert compare_quickly(form, f"{other.numerator}/{other.denominator}")[0] == (one == other)
+
+
+@NUMBERS
+@given(st.integers(min_value=1000, max_value=10**15))
+def test_thousands(number: int) -> None:
+    grouped = f"{number:,}"
+    for separator in (",", "{,}", r",\!", r"\,", r",\! ", r"\ "):
+        assert compare_quickly(str(number), grouped.replace(",", separator))[0] is True
 
 
 # ---- sympy's equal and unequal expressions

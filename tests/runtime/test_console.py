@@ -74,6 +74,28 @@ def test_a_run_goes_on_without_a_reader_in_a_folder_that_strangers_fill(tmp_path
     assert not (tmp_path / "stranger").exists()
 
 
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topr_exp", "-m", "experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader=own:grade"],
+        ["topr_exp.evaluate", "model=tiny", "data.grader=own:grade", "data.test_problems=4", "data.eval_n=2"],
+        ["topr_exp.report", "sweep", "--out", "report"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_files_of_the_current_folder_take_no_library_s_place(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / "hydra_plugins").mkdir()
+    for name in NAMES:
+        (tmp_path / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
+    make_sweep_of_two(tmp_path / "sweep")
+    (tmp_path / "own.py").write_text(OWN)
+    command = [sys.executable, "-m", *words]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "stranger").exists()
+
+
 def test_control_characters_are_shown_escaped(tmp_path: Path) -> None:
     assert printable("a\x1b[2J\rb\n\x9b\udcff") == "a\\x1b[2J\\rb\n\\x9b\\udcff"
     sweep = make_sweep_of_two(tmp_path / "sweep")

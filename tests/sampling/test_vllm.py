@@ -11,17 +11,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.conftest import ROOT, config_of, overrides
 from tests.sampling.test_sampler import check_frequencies, exact
+from tests.sweeps.test_group import assert_same_run, launch
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.pipeline import run
 from topr_exp.sampling import vllm as vllm_module
 from topr_exp.sampling.engine import Engine
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM
+from topr_exp.training.logprobs import Inputs, score_tokens
 from topr_exp.types import TOPRError
 
 ENVIRONMENT = Path(os.environ.get("TOPR_VLLM", ROOT / ".venv-vllm"))
@@ -137,6 +140,56 @@ def test_stop_strings_end_completions_as_in_the_reference_sampler(vllm: VLLM, ti
     assert "stop_string" in ends
 
 
+COUNT_DECODED = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import vllm_worker
+sys.path.pop(0)  # another `vllm` lies there
+worker = vllm_worker.Worker(None)
+worker.start({"model": sys.argv[2], "dtype": "float32", "trust_remote_code": False, "length": 128, "eager": True,
+              "sleep": False, "float32_head": False, "cpu_cache_gib": 0.25})
+from vllm.v1.engine import logprobs
+kind, calls = type(worker.llm.get_tokenizer()), []
+def counted(owner, name):
+    original = getattr(owner, name)
+    setattr(owner, name, lambda *given, **named: calls.append(name) or original(*given, **named))
+counted(kind, "decode"), counted(kind, "convert_ids_to_tokens"), counted(logprobs, "convert_ids_list_to_tokens")
+answer = worker.generate({"n": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 24, "eos": [2],
+                          "stop": json.loads(sys.argv[3]), "seeds": [0, 1], "prompts": [[1, 5, 6], [1, 7]]})
+print(json.dumps([len(calls), answer["lengths"]]))
+"""
+
+
+@pytest.mark.parametrize("stop", [[], ["=", "answer"]], ids=str)
+def test_sampled_tokens_are_not_decoded_one_by_one(tiny: Policy, stop: list[str]) -> None:
+    arguments = [str(Path(vllm_module.__file__).parent), str(tiny.folder), json.dumps(stop)]
+    done = subprocess.run([PYTHON, "-c", COUNT_DECODED, *arguments], capture_output=True, text=True, timeout=600,
+                          env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"})  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    calls, lengths = json.loads(done.stdout.splitlines()[-1])
+    assert sum(lengths) > 3 * len(lengths)
+    assert calls <= len(lengths)
+
+
+def test_an_output_layer_in_float32_is_nearer_to_training_s(tiny: Policy, tmp_path: Path) -> None:
+    gaps = []
+    for head in (True, False):
+        policy = dataclasses.replace(tiny, compute=torch.bfloat16, float32_head=head)
+        sampler = VLLM(config_of(*settings()).sampler, tmp_path / str(head), False)
+        try:
+            prompts, groups = draw(sampler, policy, 64)
+        finally:
+            sampler.close()
+        rollouts = [(np.array(prompt), np.array(one.tokens)) for prompt, group in zip(prompts, groups, strict=True)
+                    for one in group]  # fmt: skip
+        with policy.autocast(), torch.inference_mode():
+            own = score_tokens(policy.model, Inputs(rollouts, torch.device("cpu"))).logp
+        flat = [one for group in groups for one in group]
+        gaps.append(np.mean([abs(a - b) for row, one in zip(own.tolist(), flat, strict=True)
+                             for a, b in zip(row, one.logprobs, strict=False)]))  # fmt: skip
+    assert gaps[0] < 0.95 * gaps[1]
+
+
 def test_weights_are_reloaded_and_checked(vllm: VLLM, tiny: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     draw(vllm, tiny, 1)
     engine = vllm.engine
@@ -218,6 +271,19 @@ def test_a_run_killed_while_it_samples_goes_on_to_the_same_bits(finished, tmp_pa
     assert shards(store) == whole
     weights = [folder / "model" / "model.safetensors" for folder in (config.folder, finished[0].folder)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_two_processes_with_an_engine_each_make_the_rounds_that_one_makes(tmp_path: Path) -> None:
+    arguments = settings("sampler.prompts_per_shard=2", *ROUNDS)
+    alone = config_of(*overrides(tmp_path / "one", *arguments))
+    run(alone)
+    done = launch(tmp_path / "two", *arguments, "cluster.processes=2")
+    assert done.returncode == 0, done.stderr
+    both = config_of(*overrides(tmp_path / "two", *arguments))
+    assert shards(tmp_path / "two" / "store") == shards(tmp_path / "one" / "store")
+    assert_same_run(both.folder, alone.folder)
+    assert len(list(both.folder.glob("sampler/*/engine.log"))) == 2
+    assert not engines_of(both.folder)
 
 
 LORA = "model.lora={rank: 4, alpha: 8, targets: all-linear}"

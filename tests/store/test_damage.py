@@ -134,6 +134,25 @@ def test_a_table_of_somebody_else_is_only_read(ordinary_user: Path, monkeypatch:
         Store(ordinary_user).table("problems", {}, 1).fill(shard)
 
 
+def test_verify_names_what_it_may_not_read_and_goes_on(ordinary_user: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        Store(ordinary_user / "store").table("problems", {"name": name}, 1).fill(shard)
+    first, second = sorted((ordinary_user / "store" / "problems").iterdir())
+    (first / "shard-00000.arrow").chmod(0)
+    (ordinary_user / "run").mkdir(mode=0o700)
+    become_ordinary(ordinary_user)
+    assert main(["--root", str(ordinary_user / "store"), "verify", str(ordinary_user)]) == 1
+    found = capsys.readouterr().out
+    assert f"NOT READ cannot read {first / 'shard-00000.arrow'}: no permission" in found
+    assert f"NOT READ {ordinary_user / 'run'}: no permission" in found
+    assert f"sound    problems/{second.name}" in found
+    os.seteuid(os.getuid())
+    first.chmod(0)
+    become_ordinary(ordinary_user)
+    main(["--root", str(ordinary_user / "store"), "list"])
+    assert f"problems/{second.name}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("command", "words"),
     [

@@ -11,7 +11,7 @@ from tests.conftest import make_model
 from topr_exp.training import tree_attention
 from topr_exp.training.logprobs import Inputs, score_tokens
 from topr_exp.training.packing import Size, build_tree, cheapest_layout, padded_cost
-from topr_exp.training.tree_attention import MODEL_TYPES, NAME, use_tree_attention, why_not_exact
+from topr_exp.training.tree_attention import MODEL_TYPES, NAME, tree_rows, use_tree_attention, why_not_exact
 
 CPU = torch.device("cpu")
 LAYOUTS = {
@@ -89,6 +89,27 @@ def test_every_layout_equals_the_sequences_one_by_one(monkeypatch, case, layout,
     assert_same(outcome(model, CASES[case]), one_by_one(model, CASES[case]))
 
 
+@pytest.mark.extended
+def test_a_gpu_sees_few_shapes_of_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scoring batches of 32 with lengths like GSM8K's: 8 worked examples, questions, answers."""
+    rng = np.random.default_rng(0)
+    shots = np.zeros(900, dtype=np.int32)
+
+    def shapes(step: int) -> int:
+        monkeypatch.setitem(tree_attention.WIDTHS, "cpu", step)
+        seen = set()
+        for _ in range(200):
+            prompts = [np.append(shots, np.full(rng.integers(40, 250), i, dtype=np.int32)) for i in range(2)]
+            data = [(prompt, np.full(int(np.clip(rng.lognormal(4.8, 0.5), 10, 512)), 3, dtype=np.int32))
+                    for prompt in prompts for _ in range(16)]  # fmt: skip
+            rows = tree_rows(build_tree(data, share_prefix=True, share_prompts=True), CPU, torch.float32)
+            seen |= {(level.shape, None if level.mask is None else level.mask.shape[-1]) for level in rows}
+        return len(seen)
+
+    assert shapes(1) > 300
+    assert shapes(64) < 50
+
+
 @pytest.mark.parametrize("kind", MODEL_TYPES)
 def test_every_kind_of_model_that_is_let_in_is_exact(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     torch.manual_seed(0)
@@ -127,6 +148,18 @@ def test_in_bfloat16_the_tree_is_as_far_from_float32_as_padded_rows_are(monkeypa
         with torch.autocast("cpu", torch.bfloat16):
             errors[layout] = float((torch.cat(outcome(model, CASES["both"])[0]) - exact).abs().mean())
     assert 0 < errors["both"] < 2 * errors["padded"] < 0.1
+
+
+def test_each_token_of_a_shared_part_stands_in_the_row_once() -> None:
+    tree = build_tree(CASES["both"], **LAYOUTS["both"])
+    completions = sum(len(completion) for _, completion in CASES["both"])
+    assert len(tree.ids) == len(tree.positions) == len(SHOTS) + 1 + 2 + 3 + completions
+    assert list(map(len, tree.levels)) == [1, 3, 9]
+    for end, start, (prompt, completion) in zip(tree.prompt_ends, tree.completion_starts, CASES["both"], strict=True):
+        assert tree.ids[end] == prompt[-1]
+        assert tree.positions[end] == len(prompt) - 1
+        assert tree.ids[start : start + len(completion)].tolist() == completion.tolist()
+        assert tree.positions[start] == len(prompt)
 
 
 def test_the_layout_is_chosen_by_cost() -> None:

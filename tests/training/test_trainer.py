@@ -22,7 +22,7 @@ from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule, unit_of
 from topr_exp.store import Ragged
-from topr_exp.training.examples import Examples
+from topr_exp.training.examples import Examples, micro_batches
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.trainer import Trainer
@@ -139,6 +139,21 @@ def test_signals_are_computed_over_the_global_batch_whatever_the_loss_needs(made
     for batch in loss.called:
         assert batch.signals["mean"].tolist() == [asked.reward.mean().item()] * len(batch.reward)
         torch.testing.assert_close(batch.signals["logp"], log_prob(batch).detach(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("completion", "whole"), [((10, 15), True), ((5, 120), False)], ids=["similar lengths", "lengths that differ"]
+)
+def test_completions_of_a_problem_stay_together_where_that_costs_less(make_policy, completion, whole):
+    policy = make_policy(make_model(11, hidden_size=128, intermediate_size=256))  # as large as the shipped one's layers
+    examples = make_examples(policy, TOPR, 8, (30, 31), completion)
+    chosen = examples.training_set.order(0, 1, 0)
+    parts = micro_batches(policy.model, examples, chosen, N)
+    assert sorted(np.concatenate([part.positions for part in parts])) == list(range(8 * N))
+    problems = [set(examples.problems(chosen[part.positions])) for part in parts]
+    assert (max(map(len, problems)) == 1) == whole
+    lengths = [[examples.length(example) for example in chosen[part.positions]] for part in parts]
+    assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
 
 
 @pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
