@@ -109,7 +109,7 @@ def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
 def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     """Tabulate the completions that an offline iteration of a run drew, one a row.
 
-    Columns: problem (an index into the training problems), sample, text, tokens, finish, verdict, answer, reward where
+    Columns: problem (an index into the training problems) and sample, or what an imported file has; text, tokens, finish, verdict, answer, reward where
     rewards are graded, and how often the row is in the training set (chosen). Imported completions follow sampled ones.
     TOPRError where the run, or what it refers to in the store, can't be read.
     """
@@ -127,8 +127,11 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     parts = []
     for kind in ("", "imported_"):
         if f"{kind}rollouts" in sources:
-            tables = [store.open(store.root / sources[f"{kind}{what}"]).read() for what in ("rollouts", "verdicts")]
-            parts.append(pd.concat([table.to_pandas() for table in tables], axis=1))
+            names = (
+                sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts")
+            )  # then how it was read
+            verdicts, drawn = (store.open(store.root / name).read().to_pandas() for name in names)
+            parts.append(pd.concat([drawn.drop(columns={*drawn} & {*verdicts}), verdicts], axis=1))
     frame = pd.concat(parts, ignore_index=True)
     rows, counts = np.unique(np.load(folder / "examples.npy"), return_counts=True)
     frame["chosen"] = pd.Series(counts, index=rows).reindex(frame.index, fill_value=0)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.conftest import config_of, overrides
+from topr_exp import read_completions
 from topr_exp.config.data import Reward
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
@@ -197,6 +198,10 @@ def test_a_log_s_rewards_are_trained_on_without_gold_and_grader(
     assert "reward from score" in printed
     assert "64 completions of 16 prompts, 4 of each" in printed
     assert "taken for the model that drew them" in printed
+    (folder,) = {path.parents[1] for path in outputs.rglob("iteration-1/sources.json")}
+    drawn = read_completions(folder)
+    assert (len(drawn), drawn.chosen.sum(), drawn.reward.mean()) == (64, 64, 0.25)
+    assert (drawn.verdict == "correct").equals(drawn.reward > 0)
 
 
 @pytest.mark.parametrize(
