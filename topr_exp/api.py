@@ -109,8 +109,9 @@ def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
 def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     """Tabulate the completions that an offline iteration of a run drew, one a row.
 
-    Columns: problem (an index into the training problems) and sample, or what an imported file has; text, tokens, finish, verdict, answer, reward where
-    rewards are graded, and how often the row is in the training set (chosen). Imported completions follow sampled ones.
+    Columns: problem (an index into the training problems) and sample, or what an imported file has; text, tokens,
+    finish, verdict, answer, reward where rewards are graded, and how often the row is in the training set (chosen).
+    Imported completions follow sampled ones.
     TOPRError where the run, or what it refers to in the store, can't be read.
     """
     import numpy as np
