@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,10 @@ def resolved(composed: DictConfig) -> dict[str, Any]:
         while inner is not None and not isinstance(inner, ConfigError):
             inner = inner.__context__
         # A resolver of ours has named the key itself.
-        raise ConfigError(inner or f"{error.full_key}: {first_line(error)}") from None
+        told = f"{error.full_key}: {first_line(error)}"
+        if error.full_key == "optim.lr" and (missing := re.search(r"'learning_rates\.(\S+)\.(\S+)'", told)):
+            told = f"optim.lr: no learning rate was chosen for {missing[2]} on {missing[1]}; set optim.lr"
+        raise ConfigError(inner or told) from None
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items() if key not in ("hydra", "learning_rates")}
 
