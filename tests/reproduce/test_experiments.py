@@ -53,7 +53,7 @@ def test_the_paper_s_scale_is_the_same_file_with_its_model() -> None:
     assert composed("fig9", "algo=topr").data.n == 128
     figure_1 = composed("fig1", "algo=dpo")
     assert (figure_1.evaluation.every, figure_1.compose.n_examples) == (500, 50_000)
-    with pytest.raises(ConfigError, match=r"^optim\.lr: Interpolation key 'learning_rates\.mine\.topr' not found$"):
+    with pytest.raises(ConfigError, match=r"^optim\.lr: no learning rate was chosen for topr on mine; set optim\.lr$"):
         config_of("experiment=fig1", "algo=topr", "seed=0", "model.learning_rates=mine")
 
 
