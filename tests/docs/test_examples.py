@@ -54,3 +54,17 @@ def test_the_code_that_is_named_is_there() -> None:
     named = {name for path in DOCS for name in pattern.findall(path.read_text(encoding="utf-8"))}
     assert named
     assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    named = {each for path in DOCS for each in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", path.read_text(encoding="utf-8"))}
+    assert len(named) > 10
+    assert not [each for each in named if f"def {each[1]}(" not in (ROOT / each[0]).read_text(encoding="utf-8")]
+
+
+def test_pages_are_short() -> None:
+    """A page that is no reference has at most 200 lines."""
+    references = {"reference.md", "learnt.md"}
+    lines = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in DOCS}
+    assert not {name: count for name, count in lines.items() if count > 200 and name not in references}
+    assert lines["README.md"] <= 90
