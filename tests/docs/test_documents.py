@@ -9,13 +9,10 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from packaging.requirements import Requirement
 
 from scripts.settings_reference import PAGE, page
 from tests.conftest import ROOT, config_of
@@ -25,9 +22,8 @@ from topr_exp.config.settings import Config
 from topr_exp.grading.grader import GRADER_VERSION
 from topr_exp.runs.plan import plan
 
-DOCS, PINS = ROOT / "docs", "constraints-gpu.txt"
+DOCS = ROOT / "docs"
 TEXTS = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}
-TEXTS["skypilot.yaml"] = (DOCS / "skypilot.yaml").read_text(encoding="utf-8")
 
 
 def rows(text: str, heading: str) -> list[list[str]]:
@@ -105,41 +101,6 @@ def test_the_folders_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_version_of_the_verdicts() -> None:
     assert {*re.findall(r"grader=\S+ rollouts=\S+ version=(\d+)", TEXTS["store.md"])} == {GRADER_VERSION}
-
-
-# ---- a GPU: pins, and what SkyPilot would start
-
-
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
-def test_pins_satisfy_the_ranges_of_the_package(python: str) -> None:
-    place = {"python_full_version": f"{python}.0", "sys_platform": "linux", "platform_machine": "x86_64"}
-    lines = [Requirement(line) for line in (ROOT / PINS).read_text().splitlines() if not line.startswith("#")]
-    here = [each for each in lines if each.marker is None or each.marker.evaluate(place)]
-    pins = {each.name: str(each.specifier).removeprefix("==") for each in here}
-    assert len(pins) == len(here)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    for text in (*project["dependencies"], *extras["vllm"], *extras["dev"]):
-        asked = Requirement(text)
-        assert pins[asked.name] in asked.specifier, text
-
-
-def test_documents_that_install_vllm_name_the_pins() -> None:
-    pattern = r"pip install\b.*\bvllm|INSTALL=.*vllm"
-    lines = [(name, line) for name, text in TEXTS.items() for line in text.splitlines() if re.search(pattern, line)]
-    assert {name for name, _ in lines} == {"gpu.md", "vllm.md", "skypilot.yaml"}
-    assert [line for _, line in lines if PINS not in line] == []
-
-
-def test_skypilot_starts_the_readmes_command() -> None:
-    """Nobody rents a GPU here, so only what it would start is checked."""
-    task = yaml.safe_load(TEXTS["skypilot.yaml"])
-    arguments = task["envs"]["ARGUMENTS"]
-    assert f"python -m topr_exp {arguments} " in TEXTS["README.md"]
-    assert task["run"].splitlines()[-1] == "python -m topr_exp $ARGUMENTS cluster.device=cuda"
-    assert config_of(*shlex.split(arguments), "cluster.device=cuda").cluster.device.name == "cuda"
-    assert "NOT RUN" in TEXTS["skypilot.yaml"]
-    assert (ROOT / "constraints.txt").exists()
 
 
 # ---- whole: the notebook and the site
