@@ -40,7 +40,7 @@ def settings(*more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["task=chainsum"], f"data.task must be one of {len(TASKS)} tasks of reasoning-gym (docs/generated_problems.md); got"),
+        (["task=chainsum"], f"data.task must be one of {len(TASKS)} tasks of reasoning-gym (docs/generated"),
         (["task=7"], "(docs/generated_problems.md); got 7"),
         (["task=n_queens"], "data.task must be one that can be graded; n_queens can't: its scorer evaluates text"),
         (["size=0"], "data.size must be 1 or more; got 0"),
