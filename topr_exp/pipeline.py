@@ -43,6 +43,7 @@ from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
+from topr_exp.training.asynchronous import AsyncRounds
 from topr_exp.training.examples import Examples
 from topr_exp.training.logprobs import score_rollouts
 from topr_exp.training.on_policy import Rounds, train_offline
@@ -327,7 +328,7 @@ class Experiment:
         with self.folder.stage("training"), open_grader(config.grading) as grader:
             reference = self.reference()
             trainer = self.trainer(reference, iteration)
-            rounds = Rounds(
+            rounds = (AsyncRounds if config.schedule.asynchronous else Rounds)(
                 trainer,
                 self.train,
                 config.schedule,

@@ -10,7 +10,19 @@ from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
-from topr_exp.config.schema import Count, CountOrAll, OptionalCount, Range, Section, Seed, above, at_least, within
+from topr_exp.config.schema import (
+    Count,
+    CountOrAll,
+    OptionalCount,
+    Range,
+    Section,
+    Seed,
+    above,
+    at_least,
+    plain,
+    show,
+    within,
+)
 
 PLACES = ("{question}", "{solution}")
 
@@ -47,6 +59,22 @@ class TaskConfig(Section):
         return self.name is TaskName.verifier
 
 
+class WhenStale(Enum):
+    """Fate of completions that are older than `max_lag`: trained on, left out, or never so old, as training waits."""
+
+    keep = "keep"
+    drop = "drop"
+    wait = "wait"
+
+
+def is_lag(given: int | list[float]) -> bool:
+    shares = given if isinstance(given, list) else [float(given >= 0)]
+    return math.isclose(sum(shares), 1) and min(shares) >= 0
+
+
+LAG = Range("null, a whole number from 0, or shares of lags 0, 1, 2, ... that sum to 1", is_lag)
+
+
 @dataclass(frozen=True)
 class ScheduleConfig(Section):
     """Schedule of sampling new completions from the policy in training."""
@@ -55,11 +83,48 @@ class ScheduleConfig(Section):
     updates: OptionalCount = None  # optimizer steps before sampling again
     rounds: OptionalCount = None  # how many times that is done
     replay: Annotated[float, within("[0, 1)")] = 0.0  # chance that completions come from an earlier round
+    # Updates between drawing a problem's completions and training on them, or the shares of 0, 1, 2, ... such updates.
+    lag: Annotated[int | list[float] | None, LAG] = None
+    concurrency: OptionalCount = (
+        None  # instead of a lag: problems whose completions are drawn at once, by a virtual clock
+    )
+    tokens_per_update: OptionalCount = None  # by which each completion grows in the time of an update
+    max_lag: Annotated[int | None, at_least(0)] = None  # what is older is kept, dropped or waited for
+    when_stale: WhenStale = WhenStale.keep
 
     def check(self) -> None:
         for field in ("updates", "rounds"):
             if self.prompts is not None and getattr(self, field) is None:
                 raise ValueError(f"{field} must be 1 or more where prompts is set; got null")
+        by_length, keeps = self.concurrency is not None, self.when_stale is WhenStale.keep
+        rules = [
+            ("lag", self.lag is None or not by_length, "null where concurrency is set, since lengths decide"),
+            (
+                "tokens_per_update",
+                (self.tokens_per_update is not None) == by_length,
+                "set where concurrency is, and only there",
+            ),
+            ("max_lag", (self.max_lag is None) == keeps, "set where when_stale is drop or wait, and only there"),
+            ("when_stale", keeps or by_length, "keep unless concurrency is set: a given lag is never exceeded"),
+        ]
+        if self.asynchronous:
+            rules += [
+                ("prompts", self.prompts is not None, "1 or more where lag or concurrency is set"),
+                ("updates", self.updates == 1, "1 where lag or concurrency is set"),
+                ("replay", self.replay == 0, "0 where lag or concurrency is set"),
+            ]
+        for key, holds, allowed in rules:
+            if not holds:
+                raise ValueError(f"{key} must be {allowed}; got {show(plain(getattr(self, key)))}")
+
+    @property
+    def asynchronous(self) -> bool:
+        return self.lag is not None or self.concurrency is not None
+
+    @property
+    def lags(self) -> list[float]:
+        """Shares of the lags 0, 1, 2, ..."""
+        return self.lag if isinstance(self.lag, list) else [*[0.0] * (self.lag or 0), 1.0]
 
 
 @dataclass(frozen=True)

@@ -244,6 +244,8 @@ def on_policy(config: Config) -> Iterator[Rule]:
     if "on_policy" in config.algo.needs:
         why = f"for algo={config.algo.name}, which is right on-policy only (schedule=on_policy)"
         yield from fixed(config, ON_POLICY, why)
+        yield "schedule.lag", config.schedule.lags == [1], f"null or 0 {why}"
+        yield "schedule.concurrency", config.schedule.concurrency is None, f"null {why}"
 
 
 def unread(config: Config) -> list[str]:

@@ -29,6 +29,7 @@ class Examples:
     mu_logp: Sequence[NDArray[np.float32]] | None  # by candidate; None: there is no μ, and the loss reads none
     ref_logp: Sequence[NDArray[np.float32]] | None  # by candidate, where the loss needs π_ref
     old_logp: Sequence[NDArray[np.float32]] | None = None  # by candidate, where the loss needs π_old
+    age: NDArray[np.int64] | None = None  # by problem: updates since its completions were drawn, where they may be old
 
     def __len__(self) -> int:
         return len(self.training_set.examples)

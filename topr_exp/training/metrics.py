@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
@@ -26,6 +28,7 @@ class MetricAccumulator:
     positive: list[Tensor] = field(default_factory=list)
     ref_delta: list[Tensor] = field(default_factory=list)
     signs: list[Tensor] = field(default_factory=list)
+    group: list[Tensor] = field(default_factory=list)
     values: dict[str, list[Tensor]] = field(default_factory=dict)
     tokens: int = 0
     loss: float = 0.0
@@ -38,6 +41,8 @@ class MetricAccumulator:
             logp = side.logp.detach()
             self.delta.append((logp - side.mu_logp).where(side.mask, 0.0).sum(1))
             self.positive.append(side.positive)
+            if side.group is not None:
+                self.group.append(side.group)
             self.tokens += int(side.mask.sum())
             if side.ref_logp is not None:
                 self.ref_delta.append((logp - side.ref_logp).where(side.mask, 0.0).sum(1))
@@ -61,11 +66,15 @@ class MetricAccumulator:
                 setattr(merged, name, getattr(merged, name) + value)
         return merged
 
-    def record(self, divisor: int) -> dict[str, float]:
-        """The record of an update; the sum of the losses is divided by `divisor`."""
+    def record(self, divisor: int, age: NDArray[np.int64] | None = None) -> dict[str, float]:
+        """The record of an update; the sum of the losses is divided by `divisor`. age: updates, by group."""
         delta, positive = torch.cat(self.delta).double(), torch.cat(self.positive)
         record = {"loss": self.loss / divisor, "positive_share": float(positive.double().mean())}
         record["ess"] = effective_sample_size(delta)
+        if age is not None:
+            bound = 2 ** np.floor(np.log2(np.maximum(age, 1))) * (age > 0)  # 0, 1, 2 to 3, 4 to 7, ...
+            of_row = torch.from_numpy(bound)[torch.cat(self.group).cpu()].to(delta.device)
+            record |= {f"ess_age{low:g}": effective_sample_size(delta[of_row == low]) for low in np.unique(bound)}
         if not positive.all():
             record["spent_share_neg"] = float((delta[~positive] < SPENT).double().mean())
         for sign, chosen in (("pos", positive), ("neg", ~positive)):

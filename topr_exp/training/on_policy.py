@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ class Rounds:
     # sampler's, and the mean reward.
     seen: dict[str, float] = field(default_factory=dict)
     columns: pa.Table = None  # of the round under way: what was sampled or replayed
+    drawn: list[pa.Table] = field(default_factory=list)  # what the round sampled so far
+    kept: int = 0  # problems of it that `compose.pass_rate` keeps
     buffer: list[pa.Table] = field(default_factory=list)  # one table for each group that was sampled
 
     @property
@@ -71,15 +74,16 @@ class Rounds:
         assert self.schedule.prompts is not None
         if self.schedule.prompts > (there := len(self.train.prompts)):
             raise TOPRError(f"schedule.prompts={self.schedule.prompts}: there are {there} problems to sample")
-        if self.trainer.restored is not None and self.schedule.replay > 0:
-            self.buffer = self.groups(self.restored(BUFFER))
+        if self.trainer.restored is not None:
+            self.restore(self.trainer.restored)
         steps = self.schedule.rounds * self.schedule.updates
         with Progress("training", steps, "updates", done=self.trainer.step, rate_unit="tokens") as progress:
             while self.trainer.step < steps:
                 number, begun = divmod(self.trainer.step, self.schedule.updates)
                 replayed = False
                 if begun:  # in a round of the checkpoint; no update of it that is left is the first
-                    self.columns = self.restored(ROUND)
+                    assert self.trainer.restored is not None
+                    self.columns = read_table(self.trainer.restored / ROUND)
                     self.seen = json.loads(self.columns.schema.metadata[b"seen"])
                 else:
                     replayed = self.sample_round(number)
@@ -104,14 +108,29 @@ class Rounds:
         """Sample what a round trains on; True where a part of it is replayed."""
         indices, replay = self.choose_prompts(number)
         groups: list[pa.Table] = [self.buffer[slot] for slot in replay]
-        self.seen = dict.fromkeys(self.seen or ("sampled_correct", "sampled_length", "sampler_gap"), math.nan)
         if len(indices):
             new = self.sample_groups(indices, number)
             groups += new
             if self.schedule.replay > 0:
                 self.buffer += new
-        self.columns = pa.concat_tables(groups).combine_chunks()
+        self.fill_round(groups, number)
         return bool(replay)
+
+    def fill_round(self, groups: list[pa.Table], number: int) -> None:
+        """Have a round train on some groups, and summarize what it sampled."""
+        problems = sum(map(len, self.drawn)) // self.n
+        self.seen = dict.fromkeys(self.seen or ("sampled_correct", "sampled_length", "sampler_gap"), math.nan)
+        if self.drawn:
+            self.seen = self.describe_sampled(pa.concat_tables(self.drawn).combine_chunks())
+        if self.compose.pass_rate is not None and self.drawn:
+            self.seen |= {"problems_drawn": problems, "problems_kept": self.kept}
+        if not groups:
+            raise TOPRError(
+                f"compose.pass_rate={self.compose.pass_rate}: of {problems} problems that round {number} drew "
+                f"(compose.max_draws={self.compose.max_draws}) none is solved so often"
+            )
+        self.drawn, self.kept = [], 0
+        self.columns = pa.concat_tables(groups).combine_chunks()
 
     def examples_of_round(self) -> Examples:
         """Compose a round's training set out of what it sampled or replayed."""
@@ -128,13 +147,12 @@ class Rounds:
         mu = Ragged(columns["sampler_logp" if self.from_sampler else "logp"])
         return Examples(training_set, rollouts, mu, reference, Ragged(columns["logp"]) if self.from_sampler else None)
 
-    def sample_groups(self, indices: np.ndarray, number: int) -> list[pa.Table]:
-        """Completions of some problems, one table each.
+    def sample_groups(self, indices: np.ndarray, number: int, shards: int = 0) -> list[pa.Table]:
+        """Completions of some problems, one table each; `shards` of the round were sampled before.
 
         With `compose.pass_rate` more problems are drawn until as many have such a share, or `compose.max_draws` times.
         """
-        wanted, shards, drawn = len(indices), 0, indices[:0]
-        tables: list[pa.Table] = []
+        wanted, drawn = len(indices), indices[:0]
         kept: list[pa.Table] = []
         for draw in range(self.compose.max_draws):
             if draw > 0:
@@ -143,18 +161,11 @@ class Rounds:
                 indices = rng.permutation(others)[: self.schedule.prompts]
             if len(kept) >= wanted or not len(indices):
                 break
-            tables.append(self.sample_prompts(indices, number, shards))
+            self.drawn.append(self.sample_prompts(indices, number, shards))
             shards += -(-len(indices) // self.sampler.config.prompts_per_shard)
-            kept += self.solved_often_enough(tables[-1])
+            kept += self.solved_often_enough(self.drawn[-1])
             drawn = np.concatenate([drawn, indices])
-        self.seen = self.describe_sampled(pa.concat_tables(tables).combine_chunks())
-        if self.compose.pass_rate is not None:
-            self.seen |= {"problems_drawn": len(drawn), "problems_kept": len(kept)}
-            if not kept and not self.buffer:
-                raise TOPRError(
-                    f"compose.pass_rate={self.compose.pass_rate}: of {len(drawn)} problems that round {number} drew "
-                    f"(compose.max_draws={self.compose.max_draws}) none is solved so often"
-                )
+        self.kept += len(kept)
         return kept[:wanted]
 
     def groups(self, columns: pa.Table) -> list[pa.Table]:
@@ -202,7 +213,7 @@ class Rounds:
         shards = [indices[start : start + size] for start in range(0, len(indices), size)]
         self.trainer.zero_grad()
         with self.trainer.layout.gathered_weights():
-            name = f"iteration {self.iteration}, round {number}"
+            name = f"iteration {self.iteration}, update {self.trainer.step}"
             now = dataclasses.replace(self.trainer.policy, fingerprint=name, folder=None)
             self.sampler.prepare(now, max(map(len, self.train.prompts)) + self.sampler.config.max_new_tokens)
             mine = range(distributed.rank(), len(shards), distributed.world_size())
@@ -236,16 +247,25 @@ class Rounds:
         tables = {BUFFER: pa.concat_tables(self.buffer)} if self.schedule.replay > 0 else {}
         if self.trainer.step % (self.schedule.updates or 1):
             tables[ROUND] = self.columns.replace_schema_metadata({"seen": json.dumps(self.seen)})
-        files = {name: pa.BufferOutputStream() for name in tables}
-        for name, table in tables.items():
-            with pa.ipc.new_file(files[name], table.schema) as writer:
-                writer.write_table(table)
-        return {name: file.getvalue().to_pybytes() for name, file in files.items()}
+        return {name: as_file(table) for name, table in tables.items()}
 
-    def restored(self, name: str) -> pa.Table:
-        """A table of the checkpoint that the trainer goes on from."""
-        assert self.trainer.restored is not None
-        return pa.ipc.open_file(pa.OSFile(str(self.trainer.restored / name))).read_all()
+    def restore(self, checkpoint: Path) -> None:
+        """Take up what `serialized` gave a checkpoint, but for the round under way."""
+        if self.schedule.replay > 0:
+            self.buffer = self.groups(read_table(checkpoint / BUFFER))
+
+
+def as_file(table: pa.Table) -> bytes:
+    """A table as an Arrow file."""
+    file = pa.BufferOutputStream()
+    with pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    return file.getvalue().to_pybytes()
+
+
+def read_table(path: Path) -> pa.Table:
+    """The table that `as_file` made into a file."""
+    return pa.ipc.open_file(pa.OSFile(str(path))).read_all()
 
 
 def train_offline(

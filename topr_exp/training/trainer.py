@@ -140,7 +140,7 @@ class Trainer:
                 self.optimizer.step()
             else:
                 self.skip_or_stop(metrics, examples, chosen)
-        record = metrics.record(self.divisor(examples, chosen))
+        record = metrics.record(self.divisor(examples, chosen), examples.age)
         return {
             "step": self.step,
             "samples": self.samples,

@@ -1,0 +1,236 @@
+"""Asynchronous training: a lag of 0 is on-policy bit for bit, the clock is that of a simulation tick by tick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tests.conftest import config_of, overrides
+from tests.training.broken_runs import break_off, records
+from topr_exp.config.groups import ScheduleConfig, WhenStale
+from topr_exp.pipeline import run
+from topr_exp.training.asynchronous import AsyncRounds, Group
+from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
+from topr_exp.types import ConfigError
+
+ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
+LENGTHS = ["schedule.lag=null", "schedule.concurrency=6", "schedule.tokens_per_update=9"]
+DROP = [*LENGTHS, "schedule.max_lag=1", "schedule.when_stale=drop"]
+
+
+def weights_of(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path) -> None:
+    fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS))
+    none = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=0", *ROUNDS))
+    for config in (fresh, none):
+        run(config)
+    logged = records(none.folder)
+    assert {line["age_q95"] for line in logged} == {0}
+    assert [line.pop("ess_age0") for line in logged] == [line["ess"] for line in logged]
+    assert [{key: line[key] for key in line if "age" not in key} for line in logged] == records(fresh.folder)
+    assert weights_of(none.folder) == weights_of(fresh.folder)
+
+
+def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(tmp_path: Path) -> None:
+    """With steps too small to change an answer, an update sees the answers that it sees on-policy."""
+    still = "optim.lr=1e-12"
+    fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS, still))
+    late = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=2", *ROUNDS, still))
+    moving = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=2", *ROUNDS))
+    for config in (fresh, late, moving):
+        run(config)
+    assert [line["tokens"] for line in records(late.folder)] == [line["tokens"] for line in records(fresh.folder)]
+    logged = records(moving.folder)
+    assert [line["age"] for line in logged] == [0, 1, 2, 2, 2]
+    assert [math.isnan(line["sampled_correct"]) for line in logged] == [False, False, False, True, True]
+    assert [abs(line["log_ratio_q50_neg"]) > 1e-4 for line in logged] == [False, True, True, True, True]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [["schedule.lag=2"], DROP, ["schedule.lag=[0.4,0.3,0.3]", "compose.pass_rate=[0,0.9]", "mu=sampler"]],
+    ids=["constant", "lengths", "shares"],
+)
+def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list[str]) -> None:
+    given = ["checkpoint.every_seconds=0", "schedule=async", *ROUNDS, *settings]
+    undisturbed, broken = (config_of(*overrides(tmp_path / name, *given)) for name in ("a", "b"))
+    whole = run(undisturbed)
+    break_off(broken, lambda trainer: trainer.step == 3)
+    assert run(broken)["tokens"] == whole["tokens"]
+    assert records(broken.folder) == records(undisturbed.folder)
+    assert weights_of(broken.folder) == weights_of(undisturbed.folder)
+    assert max(line["age_q95"] for line in records(broken.folder)) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["lag=-1"], "schedule.lag must be null, a whole number from 0, or shares of lags 0, 1, 2, ... that sum to 1;"),
+        (["lag=[0.5,0.4]"], "that sum to 1; got [0.5, 0.4]"),
+        (["lag=[1.5,-0.5]"], "that sum to 1; got [1.5, -0.5]"),
+        (["when_stale=drop"], "max_lag must be set where when_stale is drop or wait, and only there; got null"),
+        (["max_lag=3"], "schedule.max_lag must be set where when_stale is drop or wait, and only there; got 3"),
+        (["when_stale=wait", "max_lag=1"], "schedule.when_stale must be keep unless concurrency is set"),
+        (["concurrency=4"], "schedule.lag must be null where concurrency is set, since lengths decide; got 4"),
+        (["lag=null", "concurrency=4"], "schedule.tokens_per_update must be set where concurrency is, and only there"),
+        (["replay=0.5"], "schedule.replay must be 0 where lag or concurrency is set; got 0.5"),
+        (["updates=2"], "schedule.updates must be 1 where lag or concurrency is set; got 2"),
+        (["prompts=null"], "schedule.prompts must be 1 or more where lag or concurrency is set; got null"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_one_line(settings: list[str], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of("experiment=smoke", "schedule=async", *(f"schedule.{setting}" for setting in settings))
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("settings", [["schedule.lag=1"], LENGTHS])
+def test_a_loss_that_is_right_on_policy_only_takes_no_lag(settings: list[str]) -> None:
+    with pytest.raises(ConfigError, match="for algo=agro_on_policy, which is right on-policy only"):
+        config_of(
+            "experiment=smoke",
+            "schedule=async",
+            "algo=agro_on_policy",
+            "sampler.top_k=0",
+            "optim.batch_size=16",
+            *settings,
+        )
+
+
+# ---- the clock
+
+
+class Clock(AsyncRounds):
+    """The clock alone: groups have these lengths, and nothing is sampled."""
+
+    def __init__(self, lengths: list[int], schedule: ScheduleConfig) -> None:
+        self.schedule, self.queue, self.begun, self.now, self.lengths = schedule, [], 0, 0.0, lengths
+        self.idle = {"trainer_idle": 0.0, "sampler_idle": 0.0}
+
+    def next_group(self) -> pa.Table:
+        self.begun += 1
+        tokens = [[0] * self.lengths[self.begun - 1]]
+        return pa.table({"tokens": pa.array(tokens, pa.list_(pa.int32())), "group": [self.begun - 1]})
+
+
+def schedule_of(when_stale: WhenStale, limit: int | None, concurrency: int, prompts: int) -> ScheduleConfig:
+    return ScheduleConfig(
+        prompts=prompts, updates=1, rounds=12, concurrency=concurrency, tokens_per_update=8, max_lag=limit,
+        when_stale=when_stale,
+    )  # fmt: skip
+
+
+def by_ticks(lengths: list[int], schedule: ScheduleConfig) -> Iterator[tuple[list[int], list[int], int, int]]:
+    """The same, token by token: numbers of a batch, their ages, the tick at which they are ready, idle ticks."""
+    prompts, slots, limit, policy = schedule.prompts, schedule.concurrency, schedule.max_lag, schedule.when_stale
+    waits, drops = policy is WhenStale.wait, policy is WhenStale.drop
+    groups: list[SimpleNamespace] = []  # begun and not trained on
+    begun = now = 0
+
+    def begin(version: int, room: int) -> None:
+        nonlocal begun
+        while sum(group.left > 0 for group in groups) < slots and len(groups) < room:
+            groups.append(SimpleNamespace(number=begun, version=version, left=lengths[begun], done=math.inf))
+            begun += 1
+
+    def tick() -> None:
+        nonlocal now
+        now += 1
+        for group in groups:
+            group.left -= 1
+            if group.left == 0:
+                group.done = now
+
+    for version in range(schedule.rounds):
+        room = prompts * (limit + 1) if waits else slots + max(slots, prompts)
+        idle = 0
+        begin(version, room)
+        while True:
+            if drops:
+                groups[:] = [g for g in groups if not (g.left <= 0 and version - g.version > limit)]
+            order = groups if waits else sorted((g for g in groups if g.left <= 0), key=lambda g: (g.done, g.number))
+            batch = order[:prompts]
+            if len(batch) == prompts and all(group.left <= 0 for group in batch):
+                break
+            tick()
+            idle += 1
+            begin(version, room)
+        groups[:] = [group for group in groups if group not in batch]
+        yield [group.number for group in batch], [version - group.version for group in batch], now, idle
+        for place in range(schedule.tokens_per_update):
+            begin(version, room - (prompts if waits else 0))
+            tick()
+            if place == schedule.tokens_per_update - 1:
+                begin(version, room - (prompts if waits else 0))
+
+
+@pytest.mark.parametrize(("concurrency", "prompts"), [(1, 1), (3, 2), (8, 3), (2, 4)])
+@pytest.mark.parametrize(
+    ("policy", "limit"), [("keep", None), ("drop", 0), ("drop", 2), ("wait", 0), ("wait", 1), ("wait", 4)]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_clock_is_that_of_a_simulation_tick_by_tick(
+    policy: str, limit: int | None, concurrency: int, prompts: int, seed: int
+) -> None:
+    lengths = np.random.default_rng(seed).integers(1, 30, size=2000).tolist()
+    schedule = schedule_of(WhenStale[policy], limit, concurrency, prompts)
+    clock, taken = Clock(lengths, schedule), []
+    for number, (groups, ages, now, idle) in enumerate(by_ticks(lengths, schedule)):
+        before, clock.idle = clock.now, {"trainer_idle": 0.0, "sampler_idle": 0.0}
+        batch, dropped = clock.by_length(number)
+        found = [group.columns["group"][0].as_py() for group in batch]
+        assert (found, [number - group.born for group in batch]) == (groups, ages), number
+        assert clock.idle["trainer_idle"] * 8 == pytest.approx(idle)
+        assert clock.now == pytest.approx(before + clock.idle["trainer_idle"] + (number < 11))
+        assert now / 8 == pytest.approx(before + clock.idle["trainer_idle"])
+        assert limit is None or max(ages) <= limit
+        assert bool(dropped) <= (policy == "drop")
+        taken += found
+    if policy == "wait":
+        assert taken == [*range(len(taken))]
+
+
+def test_a_group_waits_for_its_longest_completion() -> None:
+    clock = Clock([5], schedule_of(WhenStale.keep, None, 1, 1))
+    tokens = pa.table({"tokens": pa.array([[1] * 3, [1] * 12, [1]], pa.list_(pa.int32()))})
+    clock.next_group = lambda: tokens  # type: ignore[method-assign]
+    clock.begin(0, 1)
+    assert [group.due for group in clock.queue] == [12 / 8]
+
+
+def test_what_is_dropped_is_described() -> None:
+    columns = pa.table(
+        {
+            "tokens": pa.array([[1] * 3, [1] * 5], pa.list_(pa.int32())),
+            "verdict": ["correct", "incorrect"], "answer": ["1", "2"], "path": ["", ""],
+            "class": pa.array([0, 1], pa.int32()), "question": [1, 1],
+        }
+    )  # fmt: skip
+    clock = Clock([], schedule_of(WhenStale.drop, 1, 1, 1))
+    clock.train = SimpleNamespace(problems=[SimpleNamespace(level=5), SimpleNamespace(level=3)])  # type: ignore[assignment]
+    expected = {"dropped": 1, "dropped_length": 4, "dropped_correct": 0.5, "dropped_level": 3}
+    assert clock.describe_dropped([Group(columns, 0, 0.0)]) == expected
+    assert clock.describe_dropped([]) == {"dropped": 0}
+
+
+def test_the_effective_sample_size_by_age() -> None:
+    delta, ages = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0, 0.1], dtype=torch.float64), np.array([0, 3, 2, 5])
+    group = torch.tensor([0, 1, 2, 3, 1, 0])
+    metrics: Any = MetricAccumulator(
+        [delta], [torch.ones(6, dtype=torch.bool)], signs=[torch.ones(6, dtype=torch.bool)], group=[group], tokens=6
+    )
+    found = {key: value for key, value in metrics.record(6, ages).items() if key.startswith("ess_age")}
+    classes = {"ess_age0": [0, 5], "ess_age2": [1, 2, 4], "ess_age4": [3]}
+    assert found == {key: effective_sample_size(delta[rows]) for key, rows in classes.items()}
