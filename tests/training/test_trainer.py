@@ -16,8 +16,8 @@ from torch import Tensor
 from tests.conftest import make_model, make_rollouts
 from topr_exp.algorithms.agro import AGRO, Estimator
 from topr_exp.algorithms.base import Advantage, log_prob, signal
-from topr_exp.algorithms.dpo import DPO
 from topr_exp.algorithms.policy_gradient import Ratio, Tapered
+from topr_exp.algorithms.regressions import DPO
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule, unit_of
