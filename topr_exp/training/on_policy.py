@@ -43,13 +43,13 @@ class Rounds:
 
     trainer: Trainer
     train: TokenizedProblems
-    schedule: ScheduleConfig
     sampler: Sampler
-    n: int  # completions a problem
     grader: Grader
     reference: Policy | None  # π_ref, where the loss needs its log-probabilities
     build_training_set: Callable[[CompletionPool], TrainingSet]  # of a round
+    schedule: ScheduleConfig
     compose: ComposeConfig
+    n: int  # completions a problem
     seed: int
     iteration: int
     from_sampler: bool  # log μ is what the sampler drew with, and π_old is by the forward pass; else both are
@@ -255,7 +255,6 @@ def train_offline(
     seed: int,
     iteration: int,
     save_every: float,
-    *,
     mu_is_start: bool,
 ) -> None:
     """Every remaining update, with a checkpoint every `save_every` seconds and when a signal asks the run to stop.
