@@ -34,11 +34,10 @@ from topr_exp.runs.task_set import Policies, TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_rollouts, open_sampler
+from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_rollouts, mismatch, open_sampler
 from topr_exp.sampling.sampler import Sampler
-from topr_exp.store import Store
+from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
-from topr_exp.training.examples import Examples
 from topr_exp.training.on_policy import Rounds, train_offline
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.trainer import Trainer
@@ -64,13 +63,8 @@ def run(config: Config) -> dict[str, Any]:
             return summary
         keep_threads(folder, config)
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
-        with open_sampler(config.sampler, scratch, trust, beside_training=in_rounds(config)) as sampler:
+        with open_sampler(config.sampler, scratch, trust, beside_training=config.schedule.in_rounds) as sampler:
             return Experiment(config, folder, sampler, stop).run()
-
-
-def in_rounds(config: Config) -> bool:
-    """True where the policy in training samples anew every few updates."""
-    return config.schedule.prompts is not None
 
 
 class Experiment:
@@ -195,7 +189,7 @@ class Experiment:
         if self.folder.model_of(iteration).exists():
             return
         self.policies.add_adapter(iteration)
-        train = self.train_in_rounds if in_rounds(self.config) else self.train_offline
+        train = self.train_in_rounds if self.config.schedule.in_rounds else self.train_offline
         train(iteration).save_policy(self.folder.model_of(iteration))
 
     def train_offline(self, iteration: int) -> Trainer:
@@ -212,18 +206,20 @@ class Experiment:
             if training_set.description.note:
                 warn(training_set.description.note)
         with self.folder.stage("scoring"):
-            scores = self.policies.score(parts, store)
-            if scores.gap is not None:
-                say(describe_mismatch(scores.gap))
-            self.folder.save_training_set(iteration, training_set, parts, verdicts, store.root, scores.gap)
+            examples, reference = self.policies.score(training_set, pool.rollouts, parts, store)
+            gap, mu = None, examples.mu_logp
+            if mu is not None and self.config.mu is Mu.scored and self.imported is None:
+                gap = mismatch(mu, Ragged(pool.rollouts.columns["sampler_logp"]))
+                say(describe_mismatch(gap))
+            self.folder.save_training_set(iteration, training_set, parts, verdicts, store.root, gap)
         with self.folder.stage("training"):
-            trainer = self.trainer(scores.reference, iteration)
-            examples = Examples(training_set, pool.rollouts, scores.mu, scores.ref, scores.old)
-            settings = self.config.seed, iteration, self.config.checkpoint.every_seconds, scores.mu_is_start
-            train_offline(trainer, examples, self.journal(iteration, trainer), *settings)
+            trainer = self.trainer(reference, iteration)
+            journal, every = self.journal(iteration, trainer), self.config.checkpoint.every_seconds
+            ours = self.policies.mu_is_start(parts)
+            train_offline(trainer, examples, journal, self.config.seed, iteration, every, ours)
             trainer.zero_grad()
             with trainer.layout.gathered_weights():
-                self.showcase.trained(iteration, trainer.policy, pool, scores.mu, training_set.examples)
+                self.showcase.trained(iteration, trainer.policy, pool, mu, training_set.examples)
         return trainer
 
     def completions(self, store: Store) -> list[Completions]:
@@ -260,7 +256,7 @@ class Experiment:
 
     def release_sampler(self) -> None:
         """Have the sampler give its memory back; on-policy it stays up (but see `sampler.sleep`)."""
-        (self.sampler.rest if in_rounds(self.config) else self.sampler.close)()
+        (self.sampler.rest if self.config.schedule.in_rounds else self.sampler.close)()
 
     def training_set_of(self, pool: CompletionPool, iteration: int) -> TrainingSet:
         """Compose a training set; the first one of a run says of which sign R is."""
@@ -274,7 +270,7 @@ class Experiment:
             iteration=iteration,
             baseline=config.baseline,
             effective=config.effective_positive,
-            in_rounds=in_rounds(config),
+            in_rounds=config.schedule.in_rounds,
         )
         if not self.told_signs:
             tell_signs(found, config.algo)

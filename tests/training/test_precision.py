@@ -13,7 +13,7 @@ from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, new_trai
 from topr_exp.config.groups import Optimizer
 from topr_exp.models.policy import Policy
 from topr_exp.training import logprobs
-from topr_exp.training.logprobs import Inputs, log_probabilities, logits_of, predicting_states
+from topr_exp.training.logprobs import Inputs, log_probabilities, output_layer, predicting_states
 from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.split_products import SplitLinear, split
 
@@ -92,11 +92,11 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
         assert np.abs(found - expected).max() < 1e-5
         assert np.abs(found - other).max() > 1e-3
 
-    def spy(head: Any, hidden: Tensor, float32: bool) -> Tensor:
+    def spy(model: Any, float32: bool) -> Any:
         asked.append(float32)
-        return logits_of(head, hidden, float32)
+        return output_layer(model, float32)
 
-    monkeypatch.setattr(logprobs, "logits_of", spy)
+    monkeypatch.setattr(logprobs, "output_layer", spy)
     trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)
     assert asked == [float32_head] * 4  # the signals of two micro-batches, then their losses
 

@@ -109,7 +109,7 @@ def header(
         "log μ": {Mu.sampler: "what the sampler drew with", Mu.none: "none"}.get(config.mu, ""),
         **log_report,
         "training": described(config.optim, "optim."),
-        "rounds": settings_of(schedule) if schedule.prompts is not None else "",
+        "rounds": settings_of(schedule) if schedule.in_rounds else "",
         "iterations": str(config.iterations) if config.iterations > 1 else "",
         "seed": str(config.seed),
         "folder": str(config.folder),

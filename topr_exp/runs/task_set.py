@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.composition.candidates import concat_rows
+from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.data import Grading
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig
@@ -23,9 +24,10 @@ from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.files import CHECKSUMS
-from topr_exp.sampling.rollouts import Completions, mismatch
+from topr_exp.sampling.rollouts import Completions, Rollouts
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
+from topr_exp.training.examples import Examples
 from topr_exp.training.logprobs import score_rollouts
 from topr_exp.types import Problem, TOPRError
 
@@ -93,18 +95,6 @@ class TaskSet:
         return found
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Log-probabilities of the completions of all sources by row, None for those that the loss does not read."""
-
-    mu: Sequence[NDArray[np.float32]] | None
-    old: Sequence[NDArray[np.float32]] | None
-    ref: Sequence[NDArray[np.float32]] | None
-    reference: Policy | None  # where the loss needs its whole distribution
-    mu_is_start: bool  # log μ was scored by the weights that training begins with, so that Δ must vanish there
-    gap: dict[str, Any] | None  # how far μ is from what the sampler drew with, where both are known
-
-
 class Policies:
     """The models of a run: the policy that it trains, and those that score its completions for the loss."""
 
@@ -145,21 +135,28 @@ class Policies:
             return self.trained.without_adapter()
         return self.load(self.config.reference)
 
-    def score(self, parts: Sequence[Completions], store: Store) -> Scores:
-        """Score completions under the policies that the loss compares, from the store as far as they are there."""
-        config, old, ref = self.config, None, None
-        found = [log_mu for part in parts if (log_mu := self.log_mu(part, store, part is parts[-1])) is not None]
-        mu = concat_rows(found) if found else None
-        if "old_logp" in self.needs:
-            old = concat_rows([self.scored(self.trained, part, store, "scoring π_old") for part in parts])
+    def score(
+        self, training_set: TrainingSet, rollouts: Rollouts, parts: Sequence[Completions], store: Store
+    ) -> tuple[Examples, Policy | None]:
+        """Score the parts of some rollouts under the policies that the loss compares; π_ref where all of it is needed.
+
+        What is in the store already is read from there.
+        """
+
+        def scored(policy: Policy, label: str) -> Sequence[NDArray[np.float32]]:
+            return concat_rows([self.scored(policy, part, store, label) for part in parts])
+
+        given = [log_mu for part in parts if (log_mu := self.log_mu(part, store, part is parts[-1])) is not None]
+        old = scored(self.trained, "scoring π_old") if "old_logp" in self.needs else None
         reference = self.reference()
-        if reference is not None:
-            ref = concat_rows([self.scored(reference, part, store, "scoring ref") for part in parts])
-        ours = config.mu is Mu.scored and config.mu_model is None and all(part.log_mu is None for part in parts)
-        gap = None
-        if mu is not None and config.mu is Mu.scored and config.data.completions is None:
-            gap = mismatch(mu, Ragged(parts[0].rollouts.columns["sampler_logp"]))
-        return Scores(mu, old, ref, reference if "vocab_kl" in self.needs else None, ours, gap)
+        ref = scored(reference, "scoring ref") if reference is not None else None
+        examples = Examples(training_set, rollouts, concat_rows(given) if given else None, ref, old)
+        return examples, reference if "vocab_kl" in self.needs else None
+
+    def mu_is_start(self, parts: Sequence[Completions]) -> bool:
+        """True where all log μ is by the weights that training begins with, so that Δ must vanish there."""
+        config = self.config
+        return config.mu is Mu.scored and config.mu_model is None and all(part.log_mu is None for part in parts)
 
     def log_mu(self, part: Completions, store: Store, last: bool) -> Ragged | None:
         """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training.

@@ -12,12 +12,13 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.composition.candidates import CompletionPool, random_generator
+from topr_exp.composition.candidates import Candidates, CompletionPool, random_generator, solved_between
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.groups import ComposeConfig, ScheduleConfig
 from topr_exp.data.prompts import TokenizedProblems
@@ -166,9 +167,8 @@ class Rounds:
         groups = self.groups(columns)
         if self.compose.pass_rate is None:
             return groups
-        low, high = self.compose.pass_rate
-        shares = Verdicts("", columns).positive.reshape(-1, self.n).mean(axis=1)
-        return [group for group, share in zip(groups, shares, strict=True) if low <= share <= high]
+        candidates = Candidates(columns["question"].to_numpy(), Verdicts("", columns).positive)
+        return list(compress(groups, solved_between(candidates, *self.compose.pass_rate)[:: self.n]))
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """Summarize the completions that a round sampled, kept or not."""
