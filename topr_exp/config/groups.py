@@ -92,9 +92,14 @@ class ScheduleConfig(Section):
     max_lag: Annotated[int | None, at_least(0)] = None  # what is older is kept, dropped or waited for
     when_stale: WhenStale = WhenStale.keep
 
+    @property
+    def in_rounds(self) -> bool:
+        """True where the policy in training samples anew every few updates."""
+        return self.prompts is not None
+
     def check(self) -> None:
         for field in ("updates", "rounds"):
-            if self.prompts is not None and getattr(self, field) is None:
+            if self.in_rounds and getattr(self, field) is None:
                 raise ValueError(f"{field} must be 1 or more where prompts is set; got null")
         by_length, keeps = self.concurrency is not None, self.when_stale is WhenStale.keep
         rules = [
