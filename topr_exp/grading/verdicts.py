@@ -88,17 +88,9 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
 
         def make(shard: int) -> pa.Table:
             start, end = rollouts.shard_rows(shard)
-            verdicts = grade(grader, rollouts.texts(start, end), rollouts.problem[start:end], problems)
-            progress.update(end - start)
-            return verdicts
+            return grade(grader, rollouts.texts(start, end), rollouts.problem[start:end], problems)
 
-        def report(shard: int, made_here: bool) -> None:
-            if not made_here:
-                start, end = rollouts.shard_rows(shard)
-                progress.update(end - start, 0, "from the store")
-
-        with store.stop.leaving_together():
-            table.fill(make, report, on_wait=progress.message)
+        table.fill(make, progress)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():
         command = f"python -m topr_exp.store --root {table.folder.parents[1]} regrade {table.name}"

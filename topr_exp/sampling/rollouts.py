@@ -146,13 +146,11 @@ def generate_rollouts(
     size = config.prompts_per_shard
     table = store.table("rollouts", rollouts_key(config, policy, questions, n, seed), -(-len(prompts) // size))
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
-    tokens: dict[int, int] = {}  # of the shards that this process samples
 
     def make(shard: int) -> pa.Table:
         start, end = shard * size, (shard + 1) * size
         made = completions_table(sampler, policy, prompts[start:end], n, (seed, shard), questions.stop, first=start)
         ids = [problem.id for problem in questions.problems[start:end] for _ in range(n)]
-        tokens[shard] = token_count(made)
         made = made.append_column("problem_id", pa.array(ids, pa.string()))
         asked = [
             {"prompt": policy.text_of(prompt), "prompt_tokens": prompt.tolist(), "gold": problem.answer}
@@ -160,17 +158,10 @@ def generate_rollouts(
         ]
         return made.replace_schema_metadata({MADE_BY: json.dumps(sampler.made_by()), PROMPTS: json.dumps(asked)})
 
-    def report(shard: int, made_here: bool) -> None:
-        note = [] if shard in tokens else ["from the store"]
-        progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, tokens.get(shard, 0), *note)
-
-    with (
-        Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress,
-        store.stop.leaving_together(),
-    ):
-        table.fill(make, report, progress.message)
+    with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
+        sampled = table.fill(make, progress, token_count)
     bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
-    return Rollouts(table.name, table.read(), prompts, bounds, sum(tokens.values()))
+    return Rollouts(table.name, table.read(), prompts, bounds, sampled)
 
 
 def rollouts_key(
