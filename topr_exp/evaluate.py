@@ -206,7 +206,7 @@ def evaluate_model(config: Config) -> None:
     """Evaluate, print the table, write `eval.json` with everything that it rests on."""
     import torch
 
-    from topr_exp.evaluation.showcase import Showcase
+    from topr_exp.evaluation.showcase import show_completions
     from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.attempt import environment
@@ -243,7 +243,7 @@ def evaluate_model(config: Config) -> None:
             )
             evaluation = tasks.evaluate(sampler, policy, test, store)
         figures = {**tasks.figures(evaluation, folder, 0), "too_long": test.too_long}
-        Showcase(folder).tested(0, policy, evaluation)
+        show_completions(folder, "test", 0, evaluation.rollouts, evaluation.verdicts, test.problems)
         write_json(folder / "environment.json", environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
     shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)

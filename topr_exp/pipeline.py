@@ -25,7 +25,7 @@ from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config, Mu
 from topr_exp.evaluation.evaluation import EvaluatingJournal, first
-from topr_exp.evaluation.showcase import Showcase
+from topr_exp.evaluation.showcase import show_completions
 from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
@@ -89,7 +89,7 @@ class Experiment:
     def __init__(self, config: Config, folder: RunFolder, sampler: Sampler, stop: StopFlag) -> None:
         self.config, self.folder, self.sampler, self.stop = config, folder, sampler, stop
         self.shared, self.own = Store(config.store, stop), Store(folder.path / "store", stop)
-        self.showcase, self.told_signs = Showcase(folder.path), False
+        self.told_signs = False
         self.log_report: dict[str, str] = {}  # rows of the header on imported completions
 
     def run(self) -> dict[str, Any]:
@@ -194,7 +194,8 @@ class Experiment:
         with self.folder.stage("evaluation"):
             evaluation = self.tasks.evaluate(self.sampler, self.policy, self.test, self.store(iteration))
             self.folder.add_across_ranks("tokens_sampled_to_evaluate", evaluation.rollouts.sampled)
-            self.showcase.tested(iteration, self.policy, evaluation)
+            drawn = evaluation.rollouts, evaluation.verdicts, self.test.problems
+            show_completions(self.folder.path, "test", iteration, *drawn)
             if self.config.evaluation.every is not None:  # where the curve of this iteration ends
                 part = evaluation.figures(self.config.evaluation.problems)
                 self.folder.evaluations.add({"iteration": iteration, "subset": True, **part})
@@ -263,9 +264,8 @@ class Experiment:
             ours = self.config.mu is Mu.scored and all(part.log_mu is None for part in parts)
             ours &= self.config.mu_model is None
             train_offline(trainer, examples, journal, self.config.seed, iteration, every, mu_is_start=ours)
-            trainer.zero_grad()
-            with trainer.layout.gathered_weights():
-                self.showcase.trained(iteration, self.policy, pool, mu, training_set.examples)
+            drawn = pool.rollouts, pool.verdicts, pool.problems
+            show_completions(self.folder.path, "train", iteration, *drawn, training_set.examples)
         return trainer
 
     def completions(self, store: Store) -> list[Completions]:

@@ -79,12 +79,7 @@ def test_the_showcase_holds_every_kind_with_log_probabilities(finished: tuple[Co
     assert set(kinds) == {("test", 0), ("test", 1), ("test", 2), ("train", 1), ("train", 2)}
     assert max(Counter((entry["set"], entry["iteration"], entry["verdict"]) for entry in shown).values()) <= PER_VERDICT
     for entry in shown:
-        expected = {
-            ("test", 0): {"0", "1", "2"}, ("test", 1): {"1"}, ("test", 2): {"2"},
-            ("train", 1): {"0", "1"}, ("train", 2): {"1", "2"},
-        }[entry["set"], entry["iteration"]]  # fmt: skip
-        assert set(entry["logp"]) == expected
-        assert all(value <= 0 for value in entry["logp"].values())
+        assert -100 < entry["logp"] < 0
     correct = [entry for entry in shown if entry["verdict"] == "correct"]
     assert correct
     assert all(entry["answer"] == entry["gold"] for entry in correct)
