@@ -70,7 +70,7 @@ def test_each_format_is_read_and_comes_back_from_the_store(tmp_path: Path, name:
     table, _ = import_rows(store, RolloutReader(str(source)))
     for ending in ("jsonl", "parquet"):
         (tmp_path / ending).mkdir()
-        export_file(table, out := tmp_path / ending / f"again.{ending}", store)
+        export_file(table, out := tmp_path / ending / f"again.{ending}")
         again, _ = import_rows(store, RolloutReader(str(out)))
         assert again.read().to_pylist() == table.read().to_pylist()
 

@@ -43,6 +43,7 @@ NAMES = {
     "finish": ("finish", "finish_reason", "is_truncated", "truncated"),
 }
 FIRST_FORM = {"question", "gold", "problem_id", "completion", "finish", "tokens", "logprobs"}  # read so from the first
+KINDS = ("prompt_tokens", "messages", "prompt", "question")  # of prompts, the most exact first
 OF_COMPLETION = ("completion", "tokens", "logprobs", "reward", "finish")
 ALL_OR_NONE = (*LISTS, "reward")  # either all rows have one or none has
 FINISHES = ("stop", "length", "stop_string")
@@ -188,9 +189,33 @@ def roles_of(names: tuple[str, ...], there: tuple[str, ...], columns: Columns | 
 
 def prompt_of(row: Mapping[str, Any]) -> str | None:
     """The prompt that a row brings, with its kind; None: it names a problem of the run's."""
-    asked = row.get("gold") is not None or row.get("reward") is not None
-    kinds = ["prompt_tokens", "messages", "prompt", *(["question"] if asked else [])]
-    return next((f"{kind} {row[kind]}" for kind in kinds if row.get(kind) is not None), None)
+    kind = next((kind for kind in KINDS if row.get(kind) is not None), None)
+    if kind == "question" and row.get("gold") is None and row.get("reward") is None:
+        kind = None
+    return None if kind is None else f"{kind} {row[kind]}"
+
+
+def kind_of_prompt(where: str, row: Mapping[str, Any], known: Collection[str] | None, graded: bool) -> str | None:
+    """The kind of prompt that a row brings; None: it answers a problem of the run's.
+
+    known: the ids of these, None where they are not at hand. Raises TOPRError for another id, and where a row that is
+    to be graded has no gold.
+    """
+    kind = next((kind for kind in KINDS if row.get(kind) is not None), None)
+    if kind == "question" and row.get("gold") is None and graded:
+        kind = None  # an id's question, for people to read
+    name = row.get("problem_id")
+    if kind is None and known is not None and name not in known:
+        raise TOPRError(
+            f"{where} answers problem_id {name!r}, which is not among the training problems (data.train_problems=null "
+            "takes all); or give question and gold"
+        )
+    if row.get("gold") is None and graded and known is not None and name not in known:
+        raise TOPRError(
+            f"{where} has no gold to grade it by; data.reward=given trains on the rewards of the log, "
+            "data.columns={gold: NAME} names a column of right answers"
+        )
+    return kind
 
 
 def take_turns(row: dict[str, Any]) -> dict[str, Any]:
@@ -225,24 +250,6 @@ def turn_of(turn: Any) -> dict[str, str]:
     if not all(isinstance(text, str) for text in (said.get("role"), *texts)):
         raise ValueError("a message must have a role and a content that is text")
     return {"role": said["role"], "content": "".join(texts)}
-
-
-def check_answerable(
-    source: str, number: int, row: Mapping[str, Any], known: Collection[str] | None, graded: bool
-) -> None:
-    """Refuse a row that names no known problem and brings none, or, graded, no gold; known: None where not at hand."""
-    name, prompt, where = row.get("problem_id"), prompt_of(row), f"data.completions={source}: completion {number}"
-    if known is None or name in known or (prompt and (row.get("gold") is not None or not graded)):
-        return
-    if prompt is None or prompt.startswith("question"):
-        raise TOPRError(
-            f"{where} answers problem_id {name!r}, which is not among the training problems (data.train_problems=null "
-            "takes all); or give question and gold"
-        )
-    raise TOPRError(
-        f"{where} has no gold to grade it by; data.reward=given trains on the rewards of the log, data.columns={{gold: "
-        "NAME}} names a column of right answers"
-    )
 
 
 # ---- files

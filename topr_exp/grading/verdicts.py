@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
@@ -19,9 +20,6 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
 from topr_exp.types import VERDICTS, Problem
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +98,6 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
 
 def given_verdicts(rollouts: Rollouts, rewards: NDArray[np.float64], threshold: float, store: Store) -> Verdicts:
     """Verdicts of a log's own rewards, [rows]: correct from `threshold` on; no answer is read."""
-    import pyarrow as pa
-
     table = store.table("verdicts", {"given_from": threshold, "rollouts": rollouts.name}, rollouts.shards)
 
     def make(shard: int) -> pa.Table:
@@ -136,8 +132,6 @@ def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], pr
 
     problem: the index of each one's problem.
     """
-    import pyarrow as pa
-
     golds = [problems[index].answer for index in problem.tolist()]
     outcomes = list(grader.grade(zip(texts, golds, strict=True)))
     answers = [outcome.answer for outcome in outcomes]

@@ -10,9 +10,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 import topr_exp
@@ -24,9 +25,6 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import HFSampler, Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import PROMPTS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
@@ -122,11 +120,6 @@ def open_sampler(
         yield sampler
 
 
-def own_code(name: str) -> Path | None:
-    """The file of a sampler of the user's, which is named as package.module:Class."""
-    return source_of(name.partition(":")[0]) if ":" in name else None
-
-
 def generate_rollouts(
     sampler: Sampler,
     policy: Policy,
@@ -140,8 +133,6 @@ def generate_rollouts(
 
     A shard is a function of the key and its index: it has its own random generator.
     """
-    import pyarrow as pa
-
     config, prompts = sampler.config, questions.prompts
     size = config.prompts_per_shard
     table = store.table("rollouts", rollouts_key(config, policy, questions, n, seed), -(-len(prompts) // size))
@@ -168,6 +159,7 @@ def rollouts_key(
     config: SamplerConfig, policy: Policy, questions: TokenizedProblems, n: int, seed: int
 ) -> dict[str, Any]:
     """All that decides what is sampled: what the store finds the completions by."""
+    own = source_of(config.name.partition(":")[0]) if ":" in config.name else None  # a sampler of the user's
     exact_head = isinstance(config, VLLMConfig) and policy.float32_head and not policy.full_precision
     return {
         "weights": policy.fingerprint,
@@ -177,7 +169,7 @@ def rollouts_key(
         "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
         "n": n,
         "sampler": config.distribution(policy.vocabulary),
-        **({"code": file_digest(path)} if (path := own_code(config.name)) else {}),
+        **({"code": file_digest(own)} if own is not None else {}),
         "seed": seed,
         "stop": list(questions.stop),
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
@@ -198,8 +190,6 @@ def completions_table(
 
     seed: numbers that together name the randomness. first: the index of the first prompt.
     """
-    import pyarrow as pa
-
     groups = sampler.sample(policy, [prompt.tolist() for prompt in prompts], n, seed, stop)
     flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
     return pa.table(
