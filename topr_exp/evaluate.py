@@ -216,7 +216,7 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.runtime.stop import StopFlag
     from topr_exp.sampling.rollouts import open_sampler
     from topr_exp.store import Store
-    from topr_exp.verifier.table import evaluation_table
+    from topr_exp.verifier.figures import evaluation_table
 
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
@@ -261,7 +261,7 @@ def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures for a terminal, in percent."""
-    from topr_exp.verifier.table import cell
+    from topr_exp.verifier.figures import cell
 
     lines = ["%       value [95 % interval over problems]"]
     lines += [

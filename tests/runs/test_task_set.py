@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import config_of, overrides
@@ -26,17 +27,31 @@ def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch
     assert asked == [(sampler, policy, questions, 6, 5, Grading("gsm8k"), store)]
 
 
+class Asked(list[Any]):
+    """Problems, tokenized."""
+
+    @property
+    def problems(self) -> list[Any]:
+        return self
+
+
 def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those to test problems are the same for every run of a sweep over sampler.seed."""
     asked = []
 
-    def solve(self: Any, problems: Any, prompter: Any, n: int, seed: int) -> Any:
+    def sample(sampler: Any, policy: Any, problems: Any, n: int, seed: int, *_: Any) -> Any:
         asked.append(([problem.id for problem in problems], n, seed))
-        return SimpleNamespace(sampled=len(problems), questions=lambda template: list(problems))
+        rows = n * len(problems)
+        return SimpleNamespace(sampled=len(problems), rows=rows, texts=lambda start, end: ["."] * (end - start))
 
-    monkeypatch.setattr("topr_exp.verifier.solutions.Solver.solve", solve)
+    def grade(sampled: Any, *_: Any) -> Any:
+        return SimpleNamespace(codes=np.zeros(sampled.rows, int), classes=np.zeros(sampled.rows, int))
+
+    monkeypatch.setattr(task_set, "tokenize_prompts", lambda problems, *_: Asked(problems))
+    monkeypatch.setattr(task_set, "generate_rollouts", sample)
+    monkeypatch.setattr(task_set, "grade_rollouts", grade)
     monkeypatch.setattr(task_set, "load_policy", lambda *given: SimpleNamespace())
     more = ["task=verifier", "model=tiny_verifier", "task.solutions=2", "task.test_solutions=4"]
     made = TaskSet(config_of(*overrides(tmp_path, *TOLD, *more)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from topr_exp.verifier.table import evaluation_table, run_table
+from topr_exp.verifier.figures import evaluation_table, run_table
 
 NAMES = ("accuracy", "balanced_accuracy", "invalid", "weighted_sc", "maj", "oracle", "solved")
 

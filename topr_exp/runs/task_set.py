@@ -13,8 +13,9 @@ from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.evaluation import Evaluation, evaluate
+from topr_exp.grading.verdicts import grade_rollouts
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.sampling.rollouts import Completions
+from topr_exp.sampling.rollouts import Completions, generate_rollouts
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Store
 from topr_exp.types import Problem
@@ -55,13 +56,21 @@ class TaskSet:
 
     def generate_solutions(self, sampler: Sampler, store: Store) -> int:
         """Put solutions by the solver, to be verified, in place of the problems; returns the tokens it sampled."""
-        from topr_exp.verifier.solutions import Solver, Verification
+        from topr_exp.verifier.solutions import Solutions, Verification
 
         config = self.config
         policy = load_policy(config.solver, config.cluster.device.name)
-        solver = Solver(policy, sampler, Grading(config.data.grader_name, threshold=config.data.threshold), store)
+        grading = Grading(config.data.grader_name, threshold=config.data.threshold)
+
+        def solve(problems: Sequence[Problem], n: int, seed: int) -> Solutions:
+            questions = self.tokenize(problems, policy)
+            rollouts = generate_rollouts(sampler, policy, questions, n, seed, store, "solving")
+            verdicts = grade_rollouts(rollouts, questions.problems, grading, store)
+            codes, classes = (values.reshape(-1, n) for values in (verdicts.codes, verdicts.classes))
+            return Solutions(questions.problems, rollouts.texts(0, rollouts.rows), codes, classes, rollouts.sampled)
+
         seeds = {"seed": config.sampler.seed, "test_seed": config.evaluation.seed}
-        self.verification = Verification(config.task, solver, self.sets, self.prompter, **seeds)
+        self.verification = Verification(config.task, solve, self.sets, **seeds)
         self.sets, self.prompter = self.verification.sets, self.verification.prompter
         return self.verification.sampled
 
