@@ -7,7 +7,6 @@ docs/store.md has the names of columns that are known.
 
 from __future__ import annotations
 
-import codecs
 import functools
 import hashlib
 import json
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.config.data import Columns
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import as_text
-from topr_exp.runtime.files import disk_errors, known_digest, strict_object
+from topr_exp.runtime.files import disk_errors, known_digest, numbered_lines, strict_object
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, LISTS, TEXTS
 from topr_exp.types import TOPRError, has_half_pair
@@ -270,34 +269,29 @@ def is_saved(path: Path) -> bool:
 
 def raw_rows(source: str) -> Iterator[tuple[str, bytes | dict[str, Any]]]:
     """The rows of a source, lines as they are, each with its place; TOPRError for what can't be read."""
-    from pyarrow import ArrowException
-
-    files: list[Path | str] = [*source_files(source)]
+    files, rows = source_files(source), None
     if source.startswith(HUB) or is_saved(Path(source)):
-        files = [source]
+        files, rows = [Path(source)], saved_rows(source)
     elif not files and Path(source).is_dir():
         raise TOPRError(f"{source} holds no .parquet, .jsonl or .json files")
     for path in files or [Path(source)]:
-        try:
-            with disk_errors(f"read {path}"):
-                if isinstance(path, Path) and path.suffix != ".parquet":
-                    with path.open("rb") as file:
-                        for number, line in enumerate(file, start=1):
-                            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                            if line.strip():
-                                yield f"{path}:{number}", line
-                else:
-                    rows = parquet_rows(path) if isinstance(path, Path) else saved_rows(path)
-                    yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows, start=1))
-        except (ArrowException, UnicodeError) as error:
-            raise TOPRError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())})") from None
+        if rows is None and path.suffix != ".parquet":
+            yield from ((f"{path}:{number}", line) for number, line in numbered_lines(path))
+        else:
+            found = enumerate(parquet_rows(path) if rows is None else rows, start=1)
+            yield from ((f"{path}: row {number}", row) for number, row in found)
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
-    for batch in ParquetFile(path).iter_batches(batch_size=1000):
-        yield from batch.to_pylist()
+    try:
+        with disk_errors(f"read {path}"):
+            for batch in ParquetFile(path).iter_batches(batch_size=1000):
+                yield from batch.to_pylist()
+    except (ArrowException, UnicodeError) as error:
+        raise TOPRError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())})") from None
 
 
 def saved_rows(source: str) -> Any:

@@ -51,7 +51,7 @@ def correct_histogram(verdicts: NDArray[np.integer]) -> list[int]:
 class Ballots:
     """The n completions of P problems as votes."""
 
-    candidate: NDArray[np.int64]  # [P, n] the answer voted for, numbered from 0 in each problem; -1 has no vote
+    candidate: NDArray[np.int64]  # [P, n] the class of the answer voted for; -1 has no vote
     worth: NDArray[np.float64]  # [P, C] share of an answer's completions graded correct: 0 or 1 for a consistent grader
 
 
@@ -59,22 +59,13 @@ def ballots(verdicts: NDArray[np.integer], classes: NDArray[np.integer]) -> Ball
     """The votes of completions with these verdicts and answers.
 
     verdicts: [P, n] codes of `verdicts`.
-    classes: [P, n] the answers' equivalence classes, any integers, negative without an answer.
+    classes: [P, n] the answers' equivalence classes, small numbers, negative without an answer.
     """
     assert verdicts.shape == classes.shape, (verdicts.shape, classes.shape)
-    problems, n = classes.shape
-    votes = (verdicts != INVALID) & (classes >= 0)
-    # Non-voters sort first; a step between neighbours in sorted order starts a new answer.
-    masked = np.where(votes, classes, -1)
-    order = np.argsort(masked, axis=1, kind="stable")
-    ordered = np.take_along_axis(masked, order, axis=1)
-    step = np.diff(ordered, axis=1, prepend=-1) > 0
-    candidate = np.empty((problems, n), dtype=np.int64)
-    np.put_along_axis(candidate, order, np.cumsum(step, axis=1) - 1, axis=1)
+    candidate = np.where(verdicts != INVALID, np.maximum(classes, -1), -1).astype(np.int64)
     width = max(int(candidate.max(initial=-1)) + 1, 1)
-    size = count_votes(candidate, width)
     good = count_votes(np.where(verdicts == CORRECT, candidate, -1), width)
-    return Ballots(candidate, good / np.maximum(size, 1))
+    return Ballots(candidate, good / np.maximum(count_votes(candidate, width), 1))
 
 
 def count_votes(candidate: NDArray[np.int64], width: int) -> NDArray[np.int64]:
