@@ -112,6 +112,10 @@ GOOD: dict[str, Any] = {
 TOOL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
 
 
+IDS = "must be token ids from 0 to 2147483647, at least one; got"
+NO_PROBLEM = "problem_id is missing, and question and gold are not both there instead"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -119,28 +123,41 @@ TOOL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
         ({"reward": float("-inf")}, "reward must be a finite number; got -inf"),
         ({"reward": "1"}, "reward must be a finite number; got '1'"),
         ({"reward": None}, "lacks reward, unlike the rows before; all rows or none"),
-        ({"logprobs": [-1.0, float("nan")]}, "logprobs must be finite and at most 0"),
+        ({"logprobs": None}, "lacks logprobs, unlike the rows before; all rows or none"),
+        ({"tokens": None, "logprobs": None}, "lacks logprobs, unlike the rows before; all rows or none"),
         ({"logprobs": [-1.0]}, "1 logprobs for 2 tokens"),
-        ({"tokens": [1, -2]}, "tokens: token ids lie between 0 and 2147483647; got -2 to 1"),
-        ({"prompt_tokens": [True]}, "prompt_tokens must be a list of token ids, at least one"),
+        ({"tokens": None}, "logprobs without tokens: nothing says which tokens they belong to"),
+        *(({"logprobs": values}, "logprobs must be finite numbers of at most 0 (natural logarithms of probabilities)")
+          for values in ([-1.0, float("nan")], [-1, -1e300], [0.5, 0.9], [-1.0, "a"], -1.0)),
+        *(({"tokens": ids}, f"tokens {IDS} {ids}") for ids in ([], [1, True], [1, -2], [1, 2**31], 3)),
+        ({"prompt_tokens": [True]}, f"prompt_tokens {IDS} [True]"),
         ({"prompt": "other"}, "problem_id 1 has another prompt before"),
         ({"prompt": [USER, TOOL]}, "a message calls a tool; completions with tool calls are not trained on"),
         ({"completion": [USER]}, "messages follow a prompt that is text"),
-        ({"prompt": None, "completion": [ANSWER], "problem_id": None}, "problem_id is missing"),
-        (
-            {"completion": [{"role": "assistant", "content": [{"type": "image"}]}]},
-            "a message must have a role and a content that is text",
-        ),
+        ({"prompt": None, "completion": [ANSWER], "problem_id": None}, NO_PROBLEM),
+        ({"prompt": None, "problem_id": None, "reward": None, "question": "q"}, NO_PROBLEM),
+        ({"completion": [{"role": "assistant", "content": [{"type": "image"}]}]},
+         "a message must have a role and a content that is text"),
         ({"completion": []}, "completion must be text; got list"),
+        ({"completion": 5}, "completion must be text; got int"),
+        ({"completion": "\ud800"}, "holds half of a surrogate pair, which is no character"),
+        ({"completion": None, "tokens": None, "logprobs": None}, "completion is missing"),
         ({"finish": "eos"}, "finish must be one of stop, length, stop_string; got 'eos'"),
+        (b"{", "not valid JSON (Expecting property name enclosed in double quotes"),
+        (b"[" * 100_000, "not valid JSON (maximum recursion depth exceeded"),
+        (b'{"problem_id": %b}' % (b"9" * 5000), "not valid JSON (Exceeds the limit"),
+        (b"[1]", "expected a JSON object, found list"),
+        (b'{"completion": "\xff"}', "not UTF-8 text"),
     ],
-)
-def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    store = Store(tmp_path / "store")
-    source = written(tmp_path, [GOOD, GOOD | changes, GOOD], "jsonl")
+)  # fmt: skip
+def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path: Path, changes: Any, message: str) -> None:
+    store, source = Store(tmp_path / "store"), tmp_path / "log.jsonl"
+    bad = changes if isinstance(changes, bytes) else json.dumps(GOOD | changes).encode()
+    good = json.dumps(GOOD).encode()
+    source.write_bytes(b"%b\n\n%b\n%b\n" % (good, bad, good))
     with pytest.raises(TOPRError) as error:
         import_rows(store, RolloutReader(str(source)))
-    assert str(error.value).startswith(f"{source}:2: {message}")
+    assert str(error.value).startswith(f"{source}:3: {message}")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "store").exists()
     reader = RolloutReader(str(source), skip_malformed=True)

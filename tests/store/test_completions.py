@@ -1,7 +1,6 @@
 """Completions in and out as JSON lines: nothing is lost on the way, and a malformed line is named."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import refused
 from topr_exp.data import rollout_files
 from topr_exp.data.rollout_files import RolloutReader
 from topr_exp.store import Store
@@ -93,47 +91,6 @@ def test_columns_and_types_and_the_same_content_once(tmp_path: Path) -> None:
     different, _ = import_file(store, write(tmp_path / "c.jsonl", rows * 2))
     assert (made, made_again) == (2, 0)
     assert table.name == other.name != different.name
-
-
-def line(**changes: Any) -> str:
-    row = {"problem_id": "1", "completion": "x", "tokens": [1, 2], "logprobs": [-1.0, -2.0]} | changes
-    return json.dumps({name: value for name, value in row.items() if value is not ...})
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "not valid JSON (Expecting property name enclosed in double quotes"),
-        ("[" * 100_000, "not valid JSON (maximum recursion depth exceeded"),
-        ("[1]", "expected a JSON object, found list"),
-        (line(completion=..., tokens=..., logprobs=...), "completion is missing"),
-        (line(completion=5), "completion must be text; got int"),
-        (line(completion="\ud800"), "holds half of a surrogate pair, which is no character"),
-        (line(problem_id=...), "problem_id is missing, and question and gold are not both there instead"),
-        (line(problem_id=..., question="q"), "problem_id is missing, and question and gold are not both there instead"),
-        (line(finish="eos"), "finish must be one of stop, length, stop_string; got 'eos'"),
-        (line(tokens=[]), "tokens must be a list of token ids, at least one"),
-        (line(tokens=[1, True]), "tokens must be a list of token ids, at least one"),
-        (line(tokens=[1, -1]), "tokens: token ids lie between 0 and 2147483647; got -1 to 1"),
-        (line(tokens=[1, 2**31]), "tokens: token ids lie between 0 and 2147483647; got 1 to 2147483648"),
-        (line(tokens=...), "logprobs without tokens: nothing says which tokens they belong to"),
-        (line(logprobs=[-1.0]), "1 logprobs for 2 tokens"),
-        (line(logprobs=[-1.0, "a"]), "logprobs must be a list of numbers"),
-        (line(logprobs=[0.5, 0.9]), "logprobs must be finite and at most 0 (natural logarithms of probabilities)"),
-        (line(logprobs=[-1, float("nan")]), "logprobs must be finite and at most 0"),
-        (line(logprobs=[-1, -1e300]), "logprobs must be finite and at most 0"),
-        (f'{{"problem_id": {"9" * 5000}}}', "not valid JSON (Exceeds the limit"),
-        (line(logprobs=...), "lacks logprobs, unlike the rows before; all rows or none"),
-        (line(tokens=..., logprobs=...), "lacks logprobs, unlike the rows before; all rows or none"),
-        (b'{"completion": "\xff"}', "not UTF-8 text"),
-    ],
-)
-def test_a_malformed_line_is_named(tmp_path: Path, text: str | bytes, message: str) -> None:
-    path, bad = tmp_path / "a.jsonl", text if isinstance(text, bytes) else text.encode()
-    path.write_bytes(b"%b\n\n%b\n%b\n" % (line().encode(), bad, line().encode()))
-    with refused("^" + re.escape(f"{path}:3: {message}")):
-        import_file(Store(tmp_path / "store"), path)
-    assert not (tmp_path / "store").exists()
 
 
 def test_files_that_cannot_be_imported(tmp_path: Path) -> None:

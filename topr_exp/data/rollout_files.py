@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from topr_exp.data.problems import as_text
 from topr_exp.runtime.files import disk_errors, known_digest, numbered_lines, strict_object
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, LISTS, TEXTS
-from topr_exp.types import TOPRError, has_half_pair
+from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,8 +141,6 @@ class RolloutReader:
         for name in TEXTS:
             if not isinstance(row.get(name, ""), str):
                 yield f"{self.label(name)} must be text; got {type(row[name]).__name__}"
-            if has_half_pair(row.get(name, "")):
-                yield f"{self.label(name)} holds half of a surrogate pair, which is no character"
         if not {"completion", "tokens"} & row.keys():
             yield "completion is missing"
         if "problem_id" not in row and prompt_of(row) is None:
@@ -153,19 +152,16 @@ class RolloutReader:
             yield f"{self.label('reward')} must be a finite number; got {reward!r:.80}"
         for name in ("prompt_tokens", "tokens"):
             ids = row.get(name, [0])
-            if not isinstance(ids, list) or set(map(type, ids)) != {int}:
-                yield f"{self.label(name)} must be a list of token ids, at least one"
-            if min(ids) < 0 or max(ids) > MAX_TOKEN:
-                yield f"{self.label(name)}: token ids lie between 0 and {MAX_TOKEN}; got {min(ids)} to {max(ids)}"
+            if not isinstance(ids, list) or {*map(type, ids)} != {int} or min(ids) < 0 or max(ids) > MAX_TOKEN:
+                yield f"{self.label(name)} must be token ids from 0 to {MAX_TOKEN}, at least one; got {ids!r:.80}"
         values, label, tokens = row.get("logprobs", []), self.label("logprobs"), self.label("tokens")
-        if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
-            yield f"{label} must be a list of numbers"
         if "logprobs" in row and "tokens" not in row:
             yield f"{label} without {tokens}: nothing says which tokens they belong to"
+        numbers = isinstance(values, list) and {*map(type, values)} <= {int, float}
+        if not numbers or not all(LOGPROB_LEAST <= value <= LOGPROB_ABOVE_ZERO for value in values):  # NaN too
+            yield f"{label} must be finite numbers of at most 0 (natural logarithms of probabilities)"
         if "logprobs" in row and len(values) != len(row["tokens"]):
             yield f"{len(values)} {label} for {len(row['tokens'])} {tokens}"
-        if not all(LOGPROB_LEAST <= value <= LOGPROB_ABOVE_ZERO for value in values):  # false for NaN too
-            yield f"{label} must be finite and at most 0 (natural logarithms of probabilities)"
 
 
 @functools.lru_cache
@@ -314,14 +310,8 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
 
     Nothing is written when a row is malformed.
     """
-    shards, rows = list["pa.Table"](), list[dict[str, Any]]()
-    for row in reader:
-        if len(rows) == ROWS_PER_SHARD:
-            shards.append(as_table(rows))
-            rows.clear()
-        rows.append(row)
-    count = ROWS_PER_SHARD * len(shards) + len(rows)
-    shards.append(as_table(rows))
+    rows = iter(reader)
+    shards = [as_table(some) for some in iter(lambda: list(islice(rows, ROWS_PER_SHARD)), [])]
     unused = [name for name in ("prompt", "messages") if all(each[name].null_count == len(each) for each in shards)]
     shards = [each.drop_columns(unused) for each in shards]
     with disk_errors(f"read {reader.source}"):
@@ -329,7 +319,7 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
     if reader.source.startswith(HUB):
         digests = [str(saved_rows(reader.source)._fingerprint)]
     content = digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-    key = {"content": content, "rows": count, "per_shard": ROWS_PER_SHARD}
+    key = {"content": content, "rows": sum(map(len, shards)), "per_shard": ROWS_PER_SHARD}
     if more := sorted(
         f"{role}={name}" for role, name in reader.found.items() if role != name or role not in FIRST_FORM
     ):

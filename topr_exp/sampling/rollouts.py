@@ -49,8 +49,7 @@ class Rollouts:
     @property
     def made_by(self) -> dict[str, str]:
         """The program that drew the first of them, with versions and device; empty for what was imported."""
-        found: dict[str, str] = json.loads((self.columns.schema.metadata or {}).get(MADE_BY, b"{}"))
-        return found
+        return json.loads((self.columns.schema.metadata or {}).get(MADE_BY, b"{}"))
 
     @property
     def shards(self) -> int:
@@ -85,8 +84,7 @@ class Rollouts:
 
     def texts(self, start: int, end: int) -> list[str]:
         """Some completions as text, special tokens left out."""
-        texts: list[str] = self.columns["text"].slice(start, end - start).to_pylist()
-        return texts
+        return self.columns["text"].slice(start, end - start).to_pylist()
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from topr_exp.runtime.files import disk_errors, whole_file, write_text
 from topr_exp.store.table import Store, Table
 from topr_exp.types import TOPRError
@@ -73,6 +71,8 @@ def export_file(table: Table, path: Path) -> int:
             raise TOPRError(f"{each} exists; give another name or remove it")
     if parquet:
         return export_parquet(table, path)
+    import numpy as np
+
     rows = 0
     with disk_errors(f"write {path}"), whole_file(path) as file:
         for index in range(table.shards):

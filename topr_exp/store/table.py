@@ -184,16 +184,10 @@ class Table:
         table = make(index) if fault else None
         if table is None or self.fault(index) is None:
             return None  # made by another process without locks: what is whole stays as it is
-        self._write_shard(index, table)
-        return table
-
-    def _write_shard(self, index: int, table: pa.Table) -> None:
         path, kept = self.shard_file(index), "; finished shards are kept, and the same command goes on from there"
-        with (
-            disk_errors(f"write {path}", lambda: kept),
-            suppress(FileNotFoundError),
-        ):  # swept, without locks, by another
+        with disk_errors(f"write {path}", lambda: kept), suppress(FileNotFoundError):  # swept, without locks
             write_shard(path, table)
+        return table
 
     def _write_key(self) -> None:
         """Write the key where it is not there, or damaged: the folder's name says which it is."""
