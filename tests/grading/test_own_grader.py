@@ -114,7 +114,7 @@ def test_bad_names_are_refused_in_one_line(name: str) -> None:
     assert "gsm8k, math, final, verdict or package.module:function" in str(error.value)
 
 
-# ---- docs/extending.md: a run with its loss, its source and its graded reward
+# ---- the documents: a run with their loss, source and graded reward
 
 
 OWN = ["--config-dir", "conf", "algo=soft_topr", "data=coins", "data.grader=closeness:grade", "data.reward=graded"]
