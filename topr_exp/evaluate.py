@@ -134,8 +134,7 @@ def find_weights(choice: str, models: list[str]) -> Path:
 
 def folder_of_run(weights: Path) -> Path | None:
     """The folder of the run that wrote a folder of weights; None for another folder."""
-    above = list(weights.resolve().parents)[:2]  # <run>/model, <run>/iteration-1/model
-    for folder in above:
+    for folder in list(weights.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
         if (folder / "state.json").exists() or "resolved" in read_object(folder / "config.json")[0]:
             return folder
     return None
@@ -206,7 +205,7 @@ def evaluate_model(config: Config) -> None:
     """Evaluate, print the table, write `eval.json` with everything that it rests on."""
     import torch
 
-    from topr_exp.evaluation.showcase import show_completions
+    from topr_exp.evaluation.evaluation import show_completions
     from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.attempt import environment

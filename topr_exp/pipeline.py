@@ -24,8 +24,7 @@ from topr_exp.composition.training_set import TrainingSet, build_candidates, bui
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config, Mu
-from topr_exp.evaluation.evaluation import EvaluatingJournal, first
-from topr_exp.evaluation.showcase import show_completions
+from topr_exp.evaluation.evaluation import EvaluatingJournal, first, show_completions
 from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy

@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import config_of, overrides
 from tests.sweep_tools import result
 from topr_exp.config.settings import Config
-from topr_exp.evaluation.showcase import PER_VERDICT
+from topr_exp.evaluation.evaluation import PER_VERDICT
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.runtime.stop import Interrupted

@@ -20,11 +20,14 @@ TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "dat
 
 def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(task_set, "evaluate", lambda *given: asked.append(given))
-    sampler, policy, questions, store = (SimpleNamespace() for _ in range(4))
+    monkeypatch.setattr(task_set, "generate_rollouts", lambda *given: asked.append(given) or "rollouts")
+    monkeypatch.setattr(task_set, "grade_rollouts", lambda *given: asked.append(given) or "verdicts")
+    sampler, policy, store, questions = (SimpleNamespace(problems=["p"]) for _ in range(4))
     made = TaskSet(config_of(*overrides(tmp_path, *TOLD)))
-    made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
-    assert asked == [(sampler, policy, questions, 6, 5, Grading("gsm8k"), store)]
+    found = made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
+    asked_of_grader = "rollouts", ["p"], Grading("gsm8k"), store
+    assert asked == [(sampler, policy, questions, 6, 5, store, "evaluation"), asked_of_grader]
+    assert (found.questions, found.rollouts, found.verdicts, found.n) == (questions, "rollouts", "verdicts", 6)
 
 
 class Asked(list[Any]):

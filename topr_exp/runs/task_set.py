@@ -12,7 +12,7 @@ from topr_exp.config.data import Grading
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
-from topr_exp.evaluation.evaluation import Evaluation, evaluate
+from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import grade_rollouts
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.sampling.rollouts import Completions, generate_rollouts
@@ -79,10 +79,15 @@ class TaskSet:
         return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
 
     def evaluate(self, sampler: Sampler, policy: Policy, questions: TokenizedProblems, store: Store) -> Evaluation:
-        """Graded completions of test problems, with the problems and seeds of all runs that are compared."""
+        """Sample and grade completions of test problems, or read from the store what an earlier call did.
+
+        Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
+        """
         config = self.config
         n, seed = config.data.eval_n, config.evaluation.seed
-        return evaluate(sampler, policy, questions, n, seed, config.grading, store)
+        rollouts = generate_rollouts(sampler, policy, questions, n, seed, store, "evaluation")
+        verdicts = grade_rollouts(rollouts, questions.problems, config.grading, store)
+        return Evaluation(questions, rollouts, verdicts, n, store)
 
     def figures(self, evaluation: Evaluation, folder: Path, iteration: int) -> dict[str, Any]:
         """The figures of an evaluation and where its completions lie; a verifier's go to a file in `folder` too."""
