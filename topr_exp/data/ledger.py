@@ -31,9 +31,6 @@ class Ledger(DataConfig):
     def generated(self) -> bool:
         return True
 
-    def origin(self, split: str) -> str:
-        return "embedded generator"
-
     @property
     def place(self) -> str:
         return "embedded"
