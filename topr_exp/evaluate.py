@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,16 +30,11 @@ if TYPE_CHECKING:
 ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
 READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
-# All that is taken from the settings beside a model: what decides the question, and where an engine computes. Whoever
-# packed the folder wrote them, so no key here names code or an interpreter.
+# All that is taken from the settings beside a model, with those of `data` that the package's sources have: what decides
+# the question, and where an engine computes. Whoever packed the folder wrote them, so no key here names code or an
+# interpreter.
 TAKEN = {
     "model": {"name", "dtype", "attention", "float32_head", "lora"},
-    "data": {
-        "name", "seed", "train_problems", "test_problems", "test_split", "n", "eval_n", "grader", "reward", "threshold",
-        "shots", "fewshot_file", "template", "chat", "stop", "format", "source", "answer_format", "path", "test_share",
-        "question", "answer", "id", "level", "subject", "correct", "turns", "task", "options", "size", "test_size",
-        "_target_",
-    },
     "task": {"name", "solver", "solutions", "test_solutions", "template", "chat"},
     "sampler": {
         "name", "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard", *ENGINE - {"python"},
@@ -151,7 +147,7 @@ def settings_beside(weights: Path) -> dict[str, Any]:
         return {}
     stored, fault = read_object(folder / "config.json")
     run = stored.get("resolved")
-    if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in TAKEN):
+    if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in DECIDE):
         raise ConfigError(f"{folder / 'config.json'} {fault or 'holds no settings of a run'}")
     keys = [key.split(".") for key in NEVER_TAKEN]
     left = [f"{group}.{key}={show(run[group][key])}" for group, key in keys if run[group].get(key)]
@@ -168,7 +164,7 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
     """
     from omegaconf import OmegaConf
 
-    for group, keys in TAKEN.items():
+    for group, keys in {**TAKEN, "data": asked_by_sources()}.items():
         stored: dict[str, Any] = {key: value for key, value in run[group].items() if (key, value) != GIVEN}
         now: Any = OmegaConf.to_container(composed[group])
         other = group != "model" and given.get(group, stored.get("name")) != stored.get("name")
@@ -187,6 +183,13 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
                     f"its folder: give data.{key}=... on the command line, the same if you trust it"
                 )
         composed[group] = now
+
+
+def asked_by_sources() -> set[str]:
+    """Name the settings of the package's sources of problems but for those of a log."""
+    from hydra.utils import get_class
+
+    return {each.name for source in SOURCES.values() for each in fields(get_class(source))} - {*OF_LOG} | {"_target_"}
 
 
 def literal(value: Any) -> Any:
