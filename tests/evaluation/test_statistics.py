@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.evaluation import brute_force
 from tests.evaluation.brute_force import evaluation
-from topr_exp.evaluation.draws import (
+from topr_exp.evaluation.statistics import (
     CORRECT,
     INCORRECT,
     INVALID,
@@ -18,11 +18,13 @@ from topr_exp.evaluation.draws import (
     correct_histogram,
     count_votes,
     majority_score,
+    mean_lengths,
+    mean_reward,
     pass_at_k,
     powers_of_two,
     shares,
+    summarise,
 )
-from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise
 
 C, W, X = CORRECT, INCORRECT, INVALID
 

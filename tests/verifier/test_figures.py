@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID
+from topr_exp.evaluation.statistics import CORRECT, INCORRECT, INVALID
 from topr_exp.evaluation.statistics import summarise as summarise_evaluation
 from topr_exp.verifier.figures import evaluation_table, run_table, summarise, tally
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from topr_exp.data.problems import ProblemSets
-from topr_exp.evaluation.draws import CORRECT, INCORRECT, INVALID
+from topr_exp.evaluation.statistics import CORRECT, INCORRECT, INVALID
 from topr_exp.types import VERDICTS, Problem
 from topr_exp.verifier.solutions import Solutions, Verification
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from topr_exp.config.groups import TaskConfig
 from topr_exp.data.problems import ProblemSets
 from topr_exp.data.prompts import Prompter
-from topr_exp.evaluation.draws import CORRECT
 from topr_exp.evaluation.evaluation import Evaluation
+from topr_exp.evaluation.statistics import CORRECT
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import write_json
 from topr_exp.types import Problem
