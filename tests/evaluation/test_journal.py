@@ -94,6 +94,7 @@ def test_a_signal_within_an_evaluation_saves_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], step: int
 ) -> None:
     settings = ["evaluation.every=1", "sampler.prompts_per_shard=1", "checkpoint.every_seconds=600", *more]
+    settings += ["data.train_problems=12", "data.test_problems=6"]
     undisturbed, stopped = (config_of(*overrides(tmp_path / name, *settings)) for name in ("whole", "stopped"))
     run(undisturbed)
     sample, asked = HFSampler.sample, list[str]()
@@ -106,11 +107,11 @@ def test_a_signal_within_an_evaluation_saves_and_changes_nothing(
         return sample(self, policy, *arguments)
 
     monkeypatch.setattr(HFSampler, "sample", disturbed)
-    for attempt in (3, 5):  # of 8 shards; the second time before any other update
+    for attempt in (3, 5):  # of 6 shards; the second time before any other update
         with pytest.raises(Interrupted, match="stopped by SIGTERM"):
             run(stopped)
         assert len(asked) == attempt
         assert [path.name for path in (stopped.folder / "checkpoints" / "1").iterdir()] == [f"step-{step:08}"]
     run(stopped)
-    assert len(asked) == 5 + 5
+    assert len(asked) == 5 + 3
     assert result(stopped.folder) == result(undisturbed.folder)

@@ -185,12 +185,12 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("log")
 
 
-def trained(outputs: Path, *more: str) -> tuple[dict[str, Any], Any]:
+def trained(outputs: Path, *more: str, **columns: Any) -> tuple[dict[str, Any], Any]:
     """A run on the log, and the record of its first update."""
-    file = log_of(outputs)
-    config = config_of(*overrides(outputs, f"data.completions={file}", "data.reward=given", *more))
-    summary = run(config)
-    return summary, json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])
+    file = log_of(outputs, **columns)
+    more = (f"data.completions={file}", "data.reward=given", "data.test_problems=2", "data.eval_n=1", *more)
+    config = config_of(*overrides(outputs, *more))
+    return run(config), json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])
 
 
 def test_a_log_s_rewards_are_trained_on_without_gold_and_grader(
@@ -235,18 +235,13 @@ def test_losses_on_a_log(outputs: Path, more: tuple[str, ...]) -> None:
 def test_mu_is_whose_it_is_said_to_be(tmp_path: Path) -> None:
     """The log's own by default, the named model's where one is, refused where mu=sampler finds none."""
     ids = load_policy(config_of().model, "cpu").tokenizer(" The answer is 1.", add_special_tokens=False)["input_ids"]
-    file = log_of(tmp_path, tokens=ids, logprobs=[-1.0] * len(ids))
-    found = {}
-    for more in ((), ("mu=sampler",), ("mu_model=tiny_noise",)):
-        config = config_of(*overrides(tmp_path, f"data.completions={file}", "data.reward=given", *more))
-        run(config)
-        found[more] = json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])["kl_mu"]
-    assert found[()] == found["mu=sampler",] > 0.1
-    assert found[()] != found["mu_model=tiny_noise",] > 1e-4
-    file = log_of(tmp_path)
-    config = config_of(*overrides(tmp_path, f"data.completions={file}", "data.reward=given", "mu=sampler", "name=b"))
+    own = {"tokens": ids, "logprobs": [-1.0] * len(ids)}
+    words = ((), ("mu=sampler",), ("mu_model=tiny_noise",))
+    logged, sampled, named = (trained(tmp_path, *more, **own)[1]["kl_mu"] for more in words)
+    assert logged == sampled > 0.1
+    assert logged != named > 1e-4
     with pytest.raises(TOPRError, match=r"^mu=sampler: .* has no log-probabilities of its tokens$"):
-        run(config)
+        trained(tmp_path, "mu=sampler", "name=b")
 
 
 # ---- TRL trains and logs its completions; our first gradient on that log is TRL's
