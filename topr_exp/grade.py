@@ -19,7 +19,6 @@ from typing import Any
 from topr_exp.grading import Grader
 from topr_exp.grading.extraction import FORMATS
 from topr_exp.runtime.exit_status import exit_status
-from topr_exp.runtime.files import strict_object
 from topr_exp.types import VERDICTS, TOPRError
 
 READ_BYTES = 1 << 16
@@ -77,9 +76,13 @@ def _lines() -> Iterator[list[bytes]]:
 def _row(line: bytes, number: int) -> dict[str, Any]:
     """The parsed line, or its number and what is wrong with it."""
     try:
-        row = strict_object(f"line {number}", line)
-    except TOPRError as error:
-        return {"line": number, "error": str(error)}
+        row = json.loads(line)
+    except UnicodeDecodeError:
+        return {"line": number, "error": "not UTF-8"}
+    except (ValueError, RecursionError) as error:
+        return {"line": number, "error": f"not JSON: {error}"}
+    if not isinstance(row, dict):
+        return {"line": number, "error": f"not an object but {type(row).__name__}"}
     for name in ("completion", "gold"):
         if not isinstance(row.get(name), str):
             wrong = f"{name} is not a string but {type(row[name]).__name__}" if name in row else f"no {name}"
