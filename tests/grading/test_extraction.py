@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import ROOT, SHARED_DATA
 from tests.grading.cases import ANSWERS, VERDICTS
+from tests.grading.conftest import worker_pids
 from topr_exp.grading import Grader, extract, last_boxed
 
 DOCUMENT = (ROOT / "docs" / "grading.md").read_text(encoding="utf-8")
@@ -55,7 +56,7 @@ def test_hedging_is_not_paid(format: str) -> None:
 def test_a_verification_is_correct_when_it_tells_the_truth_and_invalid_without_a_verdict(truth: str) -> None:
     with Grader("verdict", workers=1) as grader:
         outcomes = list(grader.grade((text, truth) for text, _ in ANSWERS["verdict"]))
-        assert not grader.worker_pids()  # nothing here is left to workers
+        assert not worker_pids(grader)  # nothing here is left to workers
     expected = {None: "invalid", truth: "correct"}
     assert [one.verdict for one in outcomes] == [expected.get(said, "incorrect") for _, said in ANSWERS["verdict"]]
 

@@ -109,10 +109,6 @@ class Grader:
             if self._pool is not None and self._pool.usable:
                 self._pool.close()
 
-    def worker_pids(self) -> list[int]:
-        """Process ids of the server and the workers; empty while none were needed."""
-        return self._pool.pids() if self._pool is not None and self._pool.usable else []
-
     def grade(self, pairs: Iterable[Pair]) -> Iterator[Outcome]:
         """One Outcome for each (completion, gold), in order; `pairs` is read and graded chunk by chunk.
 
