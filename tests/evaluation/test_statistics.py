@@ -21,7 +21,6 @@ from topr_exp.evaluation.statistics import (
     mean_lengths,
     mean_reward,
     pass_at_k,
-    powers_of_two,
     shares,
     summarise,
 )
@@ -122,7 +121,3 @@ def test_large_n_and_k_do_not_overflow():
     # Four of n = 100000, K = 50000: one minus about 1/16.
     got = pass_at_k(np.array([0, 4, 50_001, 100_000]), 100_000, 50_000)
     np.testing.assert_allclose(got, [0, 1 - 1 / 16, 1, 1], atol=1e-4)
-
-
-def test_k_runs_over_powers_of_two():
-    assert [powers_of_two(n) for n in (1, 2, 7, 8, 9)] == [[1], [1, 2], [1, 2, 4], [1, 2, 4, 8], [1, 2, 4, 8]]

@@ -114,8 +114,7 @@ class RolloutReader:
                 given = f"{len(value)} values" if isinstance(value, list) else "one value"
                 raise ValueError(f"{chosen[role]} has {given} for {len(first)} completions")
         for each in zip(*lists.values(), strict=True):
-            own = dict(zip(lists, each, strict=True))
-            yield values | {role: value for role, value in own.items() if value is not None}
+            yield values | {role: value for role, value in zip(lists, each, strict=True) if value is not None}
 
     def checked(self, row: dict[str, Any]) -> dict[str, Any]:
         """One completion in its form; ValueError where it is none."""
@@ -306,7 +305,7 @@ def saved_rows(source: str) -> Any:
 
 
 def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
-    """Store what a reader yields as a table whose key is its content; return the number of shards made too.
+    """Store what a reader yields as a table whose key is its content; return how many rows are new, too.
 
     Nothing is written when a row is malformed.
     """

@@ -9,6 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -58,7 +59,7 @@ def cores() -> int:
     return max(1, allowed // int(asked("LOCAL_WORLD_SIZE", "1")))
 
 
-class Grader:
+class Grader(AbstractContextManager["Grader"]):
     """Decides correct / incorrect / invalid for (completion, gold) pairs.
 
     `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", a function of your own
@@ -89,9 +90,6 @@ class Grader:
         assert self.deadline > 0, deadline
         self._pool: WorkerPool | None = None
         self._lock = threading.Lock()
-
-    def __enter__(self) -> Grader:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
