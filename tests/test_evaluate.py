@@ -43,9 +43,7 @@ def found(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def test_a_runs_model_is_asked_what_the_run_asked_once_and_the_command_line_wins(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_runs_model_is_asked_what_the_run_asked_once_and_the_command_line_wins(finished, tmp_path, capsys):
     outputs, summary = finished.parents[1], json.loads((finished / "summary.json").read_text())
     said = []
     for place in ("model", "."):
@@ -113,9 +111,7 @@ def test_a_run_whose_model_and_problems_have_names_of_their_own(finished: Path, 
     assert told["figures"]["pass@1"] == summary["final"]["pass@1"]
 
 
-def test_a_run_whose_settings_can_t_be_read_is_not_asked_something_else(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_settings_can_t_be_read_is_not_asked_something_else(finished, tmp_path, capsys):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "config.json").write_text("{")
     assert main([f"model={tmp_path / 'run' / 'model'}", f"output_dir={tmp_path}"]) == 2
@@ -141,10 +137,7 @@ def marking(path: Path, marker: Path, end: str = "") -> Path:
         ("model", [], 2, "no settings of a run"),
     ],
 )
-def test_nothing_that_a_folder_brings_is_run(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    group: str, change: Any, status: int, message: str,
-) -> None:  # fmt: skip
+def test_nothing_that_a_folder_brings_is_run(finished, tmp_path, monkeypatch, capsys, group, change, status, message):
     """Its tokenizer's code, its interpreter, its grader, its source, a YAML out of the folders of YAMLs."""
     folder, marker = tmp_path / "unpacked", tmp_path / "was_run"
     shutil.copytree(finished, folder)
@@ -186,9 +179,7 @@ def test_nothing_that_a_folder_brings_is_run(
 
 
 @pytest.mark.parametrize("trust", [False, True])
-def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: bool
-) -> None:
+def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(tmp_path, monkeypatch, trust):
     """Model, tokenizer, the tokenizer alone (for a prompt), and the sampler of runs and evaluations."""
     seen: list[tuple[str, bool]] = []
 

@@ -90,9 +90,7 @@ ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.upda
 
 
 @pytest.mark.parametrize(("more", "step"), [([], 2), (ROUNDS, 1)], ids=["offline", "in a round"])
-def test_a_signal_within_an_evaluation_saves_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], step: int
-) -> None:
+def test_a_signal_within_an_evaluation_saves_and_changes_nothing(tmp_path, monkeypatch, more, step):
     settings = ["evaluation.every=1", "sampler.prompts_per_shard=1", "checkpoint.every_seconds=600", *more]
     settings += ["data.train_problems=12", "data.test_problems=6"]
     undisturbed, stopped = (config_of(*overrides(tmp_path / name, *settings)) for name in ("whole", "stopped"))

@@ -193,9 +193,7 @@ def trained(outputs: Path, *more: str, **columns: Any) -> tuple[dict[str, Any], 
     return run(config), json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])
 
 
-def test_a_log_s_rewards_are_trained_on_without_gold_and_grader(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_s_rewards_are_trained_on_without_gold_and_grader(outputs, monkeypatch, capsys):
     summary, record = trained(outputs)
     assert (summary["n_train"], summary["positive_share"], summary["mean_reward"]) == (64, 0.25, 0.25)
     assert record["kl_mu"] == pytest.approx(0, abs=1e-6)
