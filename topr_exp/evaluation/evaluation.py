@@ -92,6 +92,12 @@ class EvaluatingJournal:
             with contextlib.suppress(Interrupted):  # the training loop saves, then raises it again
                 self.evaluate(step, samples)
 
+    def go_on(self, step: int, samples: int) -> None:
+        """Evaluate what an earlier attempt could not; a run that is to stop now ends before another update."""
+        self.reach(step, samples)
+        if self.stop.share():  # after one more update this point of the curve would never be measured
+            self.stop.check()
+
 
 # ---- completions for people to read: a bounded number for each verdict, of every evaluation and of what was trained on
 

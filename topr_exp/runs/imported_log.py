@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config, Mu
+from topr_exp.data.prompts import Prompter
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runtime.exit_status import warn
 from topr_exp.sampling.imported import ImportedLog, load_imported, match_problems, open_log, tokenize_completions
@@ -21,10 +22,22 @@ from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Ragged, Store
 from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.metrics import effective_sample_size
-from topr_exp.types import Problem
+from topr_exp.types import Problem, TOPRError
 
 SCORED = 64  # completions, evenly spread, whose log-probabilities are compared with the model's
 MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
+
+
+def load_log(
+    config: Config, train: list[Problem], prompter: Prompter, policy: Policy, store: Store
+) -> tuple[Completions, dict[str, str]]:
+    """Load the completions that a run imports, and rows on them for its header."""
+    log = open_log(config.data, store)
+    whole = config.data.n if unit_of(config.algo.needs) == "groups" else None
+    found = load_imported(config.data, log, train, prompter, policy, whole)
+    if config.mu is Mu.sampler and found.log_mu is None:
+        raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")
+    return found, report(config, log, found, policy)
 
 
 def report(config: Config, log: ImportedLog, found: Completions, policy: Policy) -> dict[str, str]:
