@@ -136,7 +136,7 @@ def completion(problem: int, verdict: str, text: str, **more: Any) -> dict[str, 
         "set": "test", "iteration": 0, "row": problem, "problem": f"p/{problem}", "sample": 0, "level": 1 + problem % 5,
         "subject": None, "question": f"Question {problem}?", "gold": "7", "completion": text, "verdict": verdict,
         "answer": "7" if verdict == "correct" else None, "tokens": 9, "truncated": False,
-        "logp": {"0": -5.0, "1": -3.5}, **more,
+        "logp": -3.5, **more,
     }  # fmt: skip
 
 

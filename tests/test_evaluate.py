@@ -43,34 +43,23 @@ def found(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("place", ["model", "."])
-def test_a_runs_model_is_asked_what_the_run_asked(
-    finished: Path, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
-    outputs = finished.parents[1]
-    assert main([f"model={finished / place}", f"output_dir={outputs}", "cluster.threads=1"]) == 0
-    told, summary = found(outputs), json.loads((finished / "summary.json").read_text())
-    assert told["sampler"]["temperature"] == 0.9
-    for name in ("pass@1", "pass@1_se", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k"):
-        assert told["figures"][name] == summary["final"][name]
-    assert "32/32 completions" in capsys.readouterr().err
-    assert Path(told["figures"]["verdicts"]).is_dir()
-
-
-def test_the_same_again_samples_nothing_and_the_command_line_wins(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = [f"model={finished}", f"output_dir={tmp_path}", "data.eval_n=2", "cluster.threads=1"]
-    assert main(command) == 0
-    first = found(tmp_path)
-    assert first["figures"]["samples"] == 2
-    capsys.readouterr()
-    assert main(command) == 0
-    captured = capsys.readouterr()
-    assert found(tmp_path) == first
-    assert "from the store" in captured.err
-    assert "pass@2" in captured.out
-    assert "95 % interval over problems" in captured.out
+def test_a_runs_model_is_asked_what_the_run_asked_once_and_the_command_line_wins(finished, tmp_path, capsys):
+    outputs, summary = finished.parents[1], json.loads((finished / "summary.json").read_text())
+    said = []
+    for place in ("model", "."):
+        assert main([f"model={finished / place}", f"output_dir={outputs}", "cluster.threads=1"]) == 0
+        told, shown = found(outputs), capsys.readouterr()
+        said.append(shown.err)
+        assert told["sampler"]["temperature"] == 0.9
+        for name in ("pass@1", "pass@1_se", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k"):
+            assert told["figures"][name] == summary["final"][name]
+        assert Path(told["figures"]["verdicts"]).is_dir()
+        assert "32/32 completions" in shown.err
+        assert "pass@4" in shown.out
+        assert "95 % interval over problems" in shown.out
+    assert ["from the store" in each for each in said] == [False, True]
+    assert main([f"model={finished}", f"output_dir={tmp_path}", "data.eval_n=2", "cluster.threads=1"]) == 0
+    assert found(tmp_path)["figures"]["samples"] == 2
 
 
 def test_other_weights_of_the_same_name_have_a_folder_of_their_own(finished: Path, tmp_path: Path) -> None:
@@ -110,19 +99,19 @@ def test_shipped_names_other_data_and_foreign_folders(finished: Path, tmp_path: 
     assert told["model"] == {**told["model"], "name": "x", "path": str(folder), "dtype": "bfloat16"}
 
 
-def test_a_run_whose_model_and_problems_have_names_of_their_own(tmp_path: Path) -> None:
-    """model.name=mine beside a YAML's settings, as the README tells; no YAML has that name."""
-    config = config_of(*overrides(tmp_path), "model.name=mine", "data.name=ours", "compose.n_examples=16")
-    run(config)
-    assert main([f"model={config.folder}", f"output_dir={tmp_path / 'a'}", "cluster.threads=1"]) == 0
-    told, summary = found(tmp_path / "a"), json.loads((config.folder / "summary.json").read_text())
+def test_a_run_whose_model_and_problems_have_names_of_their_own(finished: Path, tmp_path: Path) -> None:
+    """model.name=mine beside a YAML's settings, as the documents tell; no YAML has that name."""
+    shutil.copytree(finished, tmp_path / "run")
+    stored = json.loads((finished / "config.json").read_text())
+    stored["resolved"]["model"]["name"], stored["resolved"]["data"]["name"] = "mine", "ours"
+    (tmp_path / "run" / "config.json").write_text(json.dumps(stored))
+    assert main([f"model={tmp_path / 'run'}", f"output_dir={tmp_path / 'a'}", "cluster.threads=1"]) == 0
+    told, summary = found(tmp_path / "a"), json.loads((finished / "summary.json").read_text())
     assert (told["model"]["name"], told["data"]["name"], told["model"]["dtype"]) == ("mine", "ours", "float32")
     assert told["figures"]["pass@1"] == summary["final"]["pass@1"]
 
 
-def test_a_run_whose_settings_can_t_be_read_is_not_asked_something_else(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_settings_can_t_be_read_is_not_asked_something_else(finished, tmp_path, capsys):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "config.json").write_text("{")
     assert main([f"model={tmp_path / 'run' / 'model'}", f"output_dir={tmp_path}"]) == 2
@@ -148,10 +137,7 @@ def marking(path: Path, marker: Path, end: str = "") -> Path:
         ("model", [], 2, "no settings of a run"),
     ],
 )
-def test_nothing_that_a_folder_brings_is_run(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    group: str, change: Any, status: int, message: str,
-) -> None:  # fmt: skip
+def test_nothing_that_a_folder_brings_is_run(finished, tmp_path, monkeypatch, capsys, group, change, status, message):
     """Its tokenizer's code, its interpreter, its grader, its source, a YAML out of the folders of YAMLs."""
     folder, marker = tmp_path / "unpacked", tmp_path / "was_run"
     shutil.copytree(finished, folder)
@@ -193,9 +179,7 @@ def test_nothing_that_a_folder_brings_is_run(
 
 
 @pytest.mark.parametrize("trust", [False, True])
-def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trust: bool
-) -> None:
+def test_trust_in_a_folder_s_code_reaches_all_that_loads_from_it_as_it_was_set(tmp_path, monkeypatch, trust):
     """Model, tokenizer, the tokenizer alone (for a prompt), and the sampler of runs and evaluations."""
     seen: list[tuple[str, bool]] = []
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,16 +30,11 @@ if TYPE_CHECKING:
 ENGINE = {key.removeprefix("sampler.") for key in NOT_IDENTITY if key.startswith("sampler.")}
 DECIDE = ("model", "task", "data", "sampler", "evaluation")  # the groups that decide what an evaluation finds
 READ = (*DECIDE, "name", "output_dir", "cluster.device", "cluster.threads", "experiment")
-# All that is taken from the settings beside a model: what decides the question, and where an engine computes. Whoever
-# packed the folder wrote them, so no key here names code or an interpreter.
+# All that is taken from the settings beside a model, with those of `data` that the package's sources have: what decides
+# the question, and where an engine computes. Whoever packed the folder wrote them, so no key here names code or an
+# interpreter.
 TAKEN = {
     "model": {"name", "dtype", "attention", "float32_head", "lora"},
-    "data": {
-        "name", "seed", "train_problems", "test_problems", "test_split", "n", "eval_n", "grader", "reward", "threshold",
-        "shots", "fewshot_file", "template", "chat", "stop", "format", "source", "answer_format", "path", "test_share",
-        "question", "answer", "id", "level", "subject", "correct", "turns", "task", "options", "size", "test_size",
-        "_target_",
-    },
     "task": {"name", "solver", "solutions", "test_solutions", "template", "chat"},
     "sampler": {
         "name", "seed", "temperature", "top_p", "top_k", "max_new_tokens", "prompts_per_shard", *ENGINE - {"python"},
@@ -134,8 +130,7 @@ def find_weights(choice: str, models: list[str]) -> Path:
 
 def folder_of_run(weights: Path) -> Path | None:
     """The folder of the run that wrote a folder of weights; None for another folder."""
-    above = list(weights.resolve().parents)[:2]  # <run>/model, <run>/iteration-1/model
-    for folder in above:
+    for folder in list(weights.resolve().parents)[:2]:  # <run>/model, <run>/iteration-1/model
         if (folder / "state.json").exists() or "resolved" in read_object(folder / "config.json")[0]:
             return folder
     return None
@@ -152,7 +147,7 @@ def settings_beside(weights: Path) -> dict[str, Any]:
         return {}
     stored, fault = read_object(folder / "config.json")
     run = stored.get("resolved")
-    if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in TAKEN):
+    if not isinstance(run, dict) or not all(isinstance(run.get(group), dict) for group in DECIDE):
         raise ConfigError(f"{folder / 'config.json'} {fault or 'holds no settings of a run'}")
     keys = [key.split(".") for key in NEVER_TAKEN]
     left = [f"{group}.{key}={show(run[group][key])}" for group, key in keys if run[group].get(key)]
@@ -169,7 +164,7 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
     """
     from omegaconf import OmegaConf
 
-    for group, keys in TAKEN.items():
+    for group, keys in {**TAKEN, "data": asked_by_sources()}.items():
         stored: dict[str, Any] = {key: value for key, value in run[group].items() if (key, value) != GIVEN}
         now: Any = OmegaConf.to_container(composed[group])
         other = group != "model" and given.get(group, stored.get("name")) != stored.get("name")
@@ -190,6 +185,13 @@ def ask_as(run: dict[str, Any], composed: DictConfig, given: dict[str, str]) -> 
         composed[group] = now
 
 
+def asked_by_sources() -> set[str]:
+    """Name the settings of the package's sources of problems but for those of a log."""
+    from hydra.utils import get_class
+
+    return {each.name for source in SOURCES.values() for each in fields(get_class(source))} - {*OF_LOG} | {"_target_"}
+
+
 def literal(value: Any) -> Any:
     """A value in which OmegaConf computes nothing: `${oc.env:SECRET}` stays these words."""
     if isinstance(value, dict):
@@ -206,7 +208,7 @@ def evaluate_model(config: Config) -> None:
     """Evaluate, print the table, write `eval.json` with everything that it rests on."""
     import torch
 
-    from topr_exp.evaluation.showcase import Showcase
+    from topr_exp.evaluation.evaluation import show_completions
     from topr_exp.models.loading import model_folder, weights_fingerprint
     from topr_exp.models.policy import load_policy
     from topr_exp.runs.attempt import environment
@@ -216,7 +218,7 @@ def evaluate_model(config: Config) -> None:
     from topr_exp.runtime.stop import StopFlag
     from topr_exp.sampling.rollouts import open_sampler
     from topr_exp.store import Store
-    from topr_exp.verifier.table import evaluation_table
+    from topr_exp.verifier.figures import evaluation_table
 
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
@@ -243,7 +245,7 @@ def evaluate_model(config: Config) -> None:
             )
             evaluation = tasks.evaluate(sampler, policy, test, store)
         figures = {**tasks.figures(evaluation, folder, 0), "too_long": test.too_long}
-        Showcase(folder).tested(0, policy, evaluation)
+        show_completions(folder, "test", 0, evaluation.rollouts, evaluation.verdicts, test.problems)
         write_json(folder / "environment.json", environment(config.seed, config.sampler.seed))
         write_json(folder / "eval.json", {**asked, "weights": weights, "figures": figures})
     shown = evaluation_table(figures["verifier"]) if config.task.verifies else table(figures)
@@ -261,7 +263,7 @@ def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures for a terminal, in percent."""
-    from topr_exp.verifier.table import cell
+    from topr_exp.verifier.figures import cell
 
     lines = ["%       value [95 % interval over problems]"]
     lines += [

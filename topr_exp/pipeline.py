@@ -22,8 +22,7 @@ from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config, Mu
 from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.evaluation.evaluation import EvaluatingJournal, Evaluation, first
-from topr_exp.evaluation.showcase import Showcase
+from topr_exp.evaluation.evaluation import EvaluatingJournal, Evaluation, first, show_completions
 from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
 from topr_exp.models.policy import Policy
 from topr_exp.runs.console import header, results, tell_signs, write_card, write_prompt
@@ -74,7 +73,7 @@ class Experiment:
     def __init__(self, config: Config, folder: RunFolder, sampler: Sampler, stop: StopFlag) -> None:
         self.config, self.folder, self.sampler, self.stop = config, folder, sampler, stop
         self.shared, self.own = Store(config.store, stop), Store(folder.path / "store", stop)
-        self.showcase, self.told_signs = Showcase(folder.path), False
+        self.told_signs = False
         self.log_report: dict[str, str] = {}  # rows of the header on imported completions
 
     def run(self) -> dict[str, Any]:
@@ -154,7 +153,8 @@ class Experiment:
         """Evaluate and record; iteration 0 is the base, whose completions all runs share."""
         with self.folder.stage("evaluation"):
             evaluation = self.evaluate(self.policies.trained, self.test, self.store(iteration))
-            self.showcase.tested(iteration, self.policies.trained, evaluation)
+            drawn = evaluation.rollouts, evaluation.verdicts, self.test.problems
+            show_completions(self.folder.path, "test", iteration, *drawn)
             if self.config.evaluation.every is not None:  # where the curve of this iteration ends
                 part = evaluation.figures(self.config.evaluation.problems)
                 self.folder.evaluations.add({"iteration": iteration, "subset": True, **part})
@@ -218,9 +218,8 @@ class Experiment:
             journal, every = self.journal(iteration, trainer), self.config.checkpoint.every_seconds
             ours = self.policies.mu_is_start(parts)
             train_offline(trainer, examples, journal, self.config.seed, iteration, every, ours)
-            trainer.zero_grad()
-            with trainer.layout.gathered_weights():
-                self.showcase.trained(iteration, trainer.policy, pool, mu, training_set.examples)
+            drawn = pool.rollouts, pool.verdicts, pool.problems
+            show_completions(self.folder.path, "train", iteration, *drawn, training_set.examples)
         return trainer
 
     def completions(self, store: Store) -> list[Completions]:

@@ -12,24 +12,24 @@ import pytest
 from scripts.make_tiny import ledgers
 from tests.conftest import config_of
 from topr_exp.data import embedded_gsm8k, embedded_math, ledger
-from topr_exp.data.embedded import SPLITS, Calc, Task, draw_tasks, split_of
+from topr_exp.data.embedded import SPLITS, Calc, Task, draw_problems, draw_tasks, split_of
 from topr_exp.data.problems import load_problems
 from topr_exp.runs import preflight
 from topr_exp.types import ConfigError, Problem, TOPRError
 
-Generate = Callable[[str, int, int], list[Problem]]
-
-
-def of_ledger(turns: int) -> tuple[Generate, Callable[[random.Random], Task]]:
-    return lambda split, count, seed: ledger.generate(split, count, seed, turns), partial(ledger.draw, turns=turns)
-
-
-GENERATORS = {
-    "gsm8k": (embedded_gsm8k.generate, embedded_gsm8k.draw),
-    "math": (embedded_math.generate, embedded_math.draw),
-    **{f"ledger {turns}": of_ledger(turns) for turns in (2, 10, 22)},
+Draw = Callable[[random.Random], Task]
+GENERATORS: dict[str, Draw] = {
+    "gsm8k": embedded_gsm8k.draw,
+    "math": embedded_math.draw,
+    **{f"ledger {turns}": partial(ledger.draw, turns=turns) for turns in (2, 5, 10, 22)},
 }
-every_generator = pytest.mark.parametrize("generate", [each for each, _ in GENERATORS.values()], ids=GENERATORS)
+
+
+def problems(name: str, split: str, count: int, seed: int) -> list[Problem]:
+    return draw_problems(GENERATORS[name], name.split()[0], split, count, seed)
+
+
+every_generator = pytest.mark.parametrize("name", GENERATORS)
 DIGESTS = {"gsm8k": "d0d5bbc448223153", "math": "d8fa4b8b7078c00e"}
 DIGESTS |= {"ledger 2": "4eebd6a3a7b3ac4a", "ledger 10": "77379083a6bd2e46"}
 LEDGERS = "3854dff95e341440"
@@ -42,37 +42,37 @@ def digest(found: list[Any]) -> str:
 @pytest.mark.parametrize("name", DIGESTS)
 def test_problems_and_their_workings_stay_what_they_are(name: str) -> None:
     """Runs and the shipped models rest on them: a change of a generator must be seen."""
-    generate, draw = GENERATORS[name]
-    found: list[Any] = [(one.id, one.question, one.answer, one.level, one.subject) for one in generate("train", 500, 0)]
-    for task in draw_tasks(draw, "pretrain", 500, 5):
+    made = problems(name, "train", 500, 0)
+    found: list[Any] = [(one.id, one.question, one.answer, one.level, one.subject) for one in made]
+    for task in draw_tasks(GENERATORS[name], "pretrain", 500, 5):
         right = Calc()
         found += [task.work(right), *(task.work(Calc(at, random.Random(at))) for at in range(right.calls))]
     assert digest(found) == DIGESTS[name]
 
 
 @every_generator
-def test_problems_are_distinct_and_split_for_good(generate: Generate) -> None:
-    train = generate("train", 2000, 0)
+def test_problems_are_distinct_and_split_for_good(name: str) -> None:
+    train = problems(name, "train", 2000, 0)
     questions = {problem.question for problem in train}
     assert len(questions) == len({problem.id for problem in train}) == 2000
     for split in ("test", "pretrain"):
-        others = {problem.question for problem in generate(split, 500, 7)}
+        others = {problem.question for problem in problems(name, split, 500, 7)}
         assert not others & questions
         assert {split_of(question) for question in others} == {split}
     assert sorted(tenth for tenths in SPLITS.values() for tenth in tenths) == list(range(10))
 
 
 @every_generator
-def test_problems_depend_on_the_seed_alone(generate: Generate) -> None:
-    assert generate("train", 50, 3) == generate("train", 80, 3)[:50] != generate("train", 50, 4)
-    ids = {problem.question: problem.id for problem in generate("train", 2000, 3)}
-    assert all(ids.get(problem.question, problem.id) == problem.id for problem in generate("train", 2000, 4))
+def test_problems_depend_on_the_seed_alone(name: str) -> None:
+    assert problems(name, "train", 50, 3) == problems(name, "train", 80, 3)[:50] != problems(name, "train", 50, 4)
+    ids = {problem.question: problem.id for problem in problems(name, "train", 2000, 3)}
+    assert all(ids.get(problem.question, problem.id) == problem.id for problem in problems(name, "train", 2000, 4))
 
 
 def test_levels_and_subjects_are_those_of_the_benchmarks() -> None:
-    for generate in (embedded_gsm8k.generate, embedded_math.generate):
-        assert {problem.level for problem in generate("train", 2000, 0)} == {1, 2, 3, 4, 5}
-    assert {problem.subject for problem in embedded_math.generate("train", 2000, 0)} == {
+    for name in ("gsm8k", "math"):
+        assert {problem.level for problem in problems(name, "train", 2000, 0)} == {1, 2, 3, 4, 5}
+    assert {problem.subject for problem in problems("math", "train", 2000, 0)} == {
         "Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra", "Number Theory", "Prealgebra",
         "Precalculus",
     }  # fmt: skip
@@ -96,12 +96,12 @@ def test_the_source_draws_what_is_asked_without_overlap_and_its_golds_are_correc
     sizes = ("model=tiny_long", "data.train_problems=30", "data.test_problems=20")
     config = config_of(*sizes, "data.turns=5")
     sets = load_problems(config.data)
-    assert (config.data.name, sets.train) == ("ledger", ledger.generate("train", 30, 0, 5))
-    assert sets.test == ledger.generate("test", 20, 0, 5)
+    assert (config.data.name, sets.train) == ("ledger", problems("ledger 5", "train", 30, 0))
+    assert sets.test == problems("ledger 5", "test", 20, 0)
     assert preflight.problems(config.data) == sets
     assert not capsys.readouterr().err, "no gold is refused"
     held_out = load_problems(config_of(*sizes, "data.test_split=validation", "data.seed=4").data)
-    assert [*held_out.train, *held_out.test] == ledger.generate("train", 50, 4, 10)
+    assert [*held_out.train, *held_out.test] == problems("ledger 10", "train", 50, 4)
     assert len(held_out.test) == 20
 
 

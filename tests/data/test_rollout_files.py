@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import datasets
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from topr_exp.config.data import Columns
 from topr_exp.data import rollout_files
 from topr_exp.data.rollout_files import RolloutReader, import_rows
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
+from topr_exp.store.table import Table
 from topr_exp.types import TOPRError
 
 USER, ANSWER = {"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": " 4."}
@@ -70,7 +75,7 @@ def test_each_format_is_read_and_comes_back_from_the_store(tmp_path: Path, name:
     table, _ = import_rows(store, RolloutReader(str(source)))
     for ending in ("jsonl", "parquet"):
         (tmp_path / ending).mkdir()
-        export_file(table, out := tmp_path / ending / f"again.{ending}", store)
+        export_file(table, out := tmp_path / ending / f"again.{ending}")
         again, _ = import_rows(store, RolloutReader(str(out)))
         assert again.read().to_pylist() == table.read().to_pylist()
 
@@ -83,9 +88,9 @@ def test_a_prompt_with_lists_is_so_many_rows(tmp_path: Path) -> None:
         {"completion": "b", "tokens": [2, 3]},
     )
     assert read(source) == [{"prompt": "?"} | first, {"prompt": "?", "reward": 1} | second]
-    for name, given in (("tokens", [[1]]), ("reward", [1, 2, 3])):
-        with pytest.raises(TOPRError, match=rf":1: {name} has {len(given)} values for 2 completions$"):
-            read(written(tmp_path, [row | {name: given}], "jsonl"))
+    for name, values in (("tokens", [[1]]), ("reward", [1, 2, 3])):
+        with pytest.raises(TOPRError, match=rf":1: {name} has {len(values)} values for 2 completions$"):
+            read(written(tmp_path, [row | {name: values}], "jsonl"))
 
 
 def test_columns_by_the_settings_and_files_in_their_order(tmp_path: Path) -> None:
@@ -112,6 +117,10 @@ GOOD: dict[str, Any] = {
 TOOL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
 
 
+IDS = "must be token ids from 0 to 2147483647, at least one; got"
+NO_PROBLEM = "problem_id is missing, and question and gold are not both there instead"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -119,28 +128,41 @@ TOOL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
         ({"reward": float("-inf")}, "reward must be a finite number; got -inf"),
         ({"reward": "1"}, "reward must be a finite number; got '1'"),
         ({"reward": None}, "lacks reward, unlike the rows before; all rows or none"),
-        ({"logprobs": [-1.0, float("nan")]}, "logprobs must be finite and at most 0"),
+        ({"logprobs": None}, "lacks logprobs, unlike the rows before; all rows or none"),
+        ({"tokens": None, "logprobs": None}, "lacks logprobs, unlike the rows before; all rows or none"),
         ({"logprobs": [-1.0]}, "1 logprobs for 2 tokens"),
-        ({"tokens": [1, -2]}, "tokens: token ids lie between 0 and 2147483647; got -2 to 1"),
-        ({"prompt_tokens": [True]}, "prompt_tokens must be a list of token ids, at least one"),
+        ({"tokens": None}, "logprobs without tokens: nothing says which tokens they belong to"),
+        *(({"logprobs": values}, "logprobs must be finite numbers of at most 0 (natural logarithms of probabilities)")
+          for values in ([-1.0, float("nan")], [-1, -1e300], [0.5, 0.9], [-1.0, "a"], -1.0)),
+        *(({"tokens": ids}, f"tokens {IDS} {ids}") for ids in ([], [1, True], [1, -2], [1, 2**31], 3)),
+        ({"prompt_tokens": [True]}, f"prompt_tokens {IDS} [True]"),
         ({"prompt": "other"}, "problem_id 1 has another prompt before"),
         ({"prompt": [USER, TOOL]}, "a message calls a tool; completions with tool calls are not trained on"),
         ({"completion": [USER]}, "messages follow a prompt that is text"),
-        ({"prompt": None, "completion": [ANSWER], "problem_id": None}, "problem_id is missing"),
-        (
-            {"completion": [{"role": "assistant", "content": [{"type": "image"}]}]},
-            "a message must have a role and a content that is text",
-        ),
+        ({"prompt": None, "completion": [ANSWER], "problem_id": None}, NO_PROBLEM),
+        ({"prompt": None, "problem_id": None, "reward": None, "question": "q"}, NO_PROBLEM),
+        ({"completion": [{"role": "assistant", "content": [{"type": "image"}]}]},
+         "a message must have a role and a content that is text"),
         ({"completion": []}, "completion must be text; got list"),
+        ({"completion": 5}, "completion must be text; got int"),
+        ({"completion": "\ud800"}, "holds half of a surrogate pair, which is no character"),
+        ({"completion": None, "tokens": None, "logprobs": None}, "completion is missing"),
         ({"finish": "eos"}, "finish must be one of stop, length, stop_string; got 'eos'"),
+        (b"{", "not valid JSON (Expecting property name enclosed in double quotes"),
+        (b"[" * 100_000, "not valid JSON (maximum recursion depth exceeded"),
+        (b'{"problem_id": %b}' % (b"9" * 5000), "not valid JSON (Exceeds the limit"),
+        (b"[1]", "expected a JSON object, found list"),
+        (b'{"completion": "\xff"}', "not UTF-8 text"),
     ],
-)
-def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    store = Store(tmp_path / "store")
-    source = written(tmp_path, [GOOD, GOOD | changes, GOOD], "jsonl")
+)  # fmt: skip
+def test_a_malformed_row_is_named_and_may_be_left_out(tmp_path: Path, changes: Any, message: str) -> None:
+    store, source = Store(tmp_path / "store"), tmp_path / "log.jsonl"
+    bad = changes if isinstance(changes, bytes) else json.dumps(GOOD | changes).encode()
+    good = json.dumps(GOOD).encode()
+    source.write_bytes(b"%b\n\n%b\n%b\n" % (good, bad, good))
     with pytest.raises(TOPRError) as error:
         import_rows(store, RolloutReader(str(source)))
-    assert str(error.value).startswith(f"{source}:2: {message}")
+    assert str(error.value).startswith(f"{source}:3: {message}")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "store").exists()
     reader = RolloutReader(str(source), skip_malformed=True)
@@ -157,8 +179,14 @@ def test_rows_of_parquet_are_numbered_and_a_torn_file_is_one_line(tmp_path: Path
         read(source)
     assert "\n" not in str(error.value)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(TOPRError, match=r"empty holds no \.parquet, \.jsonl or \.json files$"):
-        read(tmp_path / "empty")
+    (tmp_path / "blank.jsonl").write_text("\n\n")
+    for name, message in (
+        ("empty", "empty holds no .parquet, .jsonl or .json files"),
+        ("blank.jsonl", "blank.jsonl holds no completions"),
+        ("gone.jsonl", "gone.jsonl can't be read: No such file or directory"),
+    ):
+        with pytest.raises(TOPRError, match=f"{re.escape(message)}$"):
+            read(tmp_path / name)
 
 
 def test_other_columns_of_one_file_are_another_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,3 +201,98 @@ def test_other_columns_of_one_file_are_another_table(tmp_path: Path, monkeypatch
     assert len({table.name for table in tables}) == 3
     assert tables[1].read().to_pydict()["reward"] == [2, 4]
     assert tables[0].read().to_pydict()["prompt"] == [None, "?"]
+
+
+# ---- out of the store and in again: nothing is lost on the way
+
+
+TEXT = st.text(max_size=8)
+WHICH = st.fixed_dictionaries({"problem_id": TEXT}) | st.fixed_dictionaries({"question": TEXT, "gold": TEXT})
+LOGPROB = st.floats(min_value=-(2.0**90), max_value=0, width=32, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def files(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Lines of one file: all with tokens or none, all with log-probabilities or none."""
+    tokens = draw(st.booleans())
+    logprobs = tokens and draw(st.booleans())
+    rows = []
+    for _ in range(draw(st.integers(1, 7))):
+        row = draw(WHICH) | {"completion": draw(TEXT)}
+        if draw(st.booleans()):
+            row["finish"] = draw(st.sampled_from(rollout_files.FINISHES))
+        if tokens:
+            row["tokens"] = draw(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4))
+        if logprobs:
+            count = len(row["tokens"])
+            row["logprobs"] = draw(st.lists(LOGPROB, min_size=count, max_size=count))
+        rows.append(row)
+    return rows
+
+
+def shortest(row: dict[str, Any]) -> dict[str, Any]:
+    """The line as it goes out: log-probabilities are float32, written with the fewest digits that tell them apart."""
+    if "logprobs" not in row:
+        return row
+    return row | {"logprobs": [float(str(np.float32(value))) for value in row["logprobs"]]}
+
+
+def import_file(store: Store, path: Path) -> tuple[Table, int]:
+    return rollout_files.import_rows(store, RolloutReader(str(path)))
+
+
+def write(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(files())
+def test_import_then_export_gives_the_same_lines(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
+    folder = tmp_path_factory.mktemp("round")
+    store = Store(folder / "store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rollout_files, "ROWS_PER_SHARD", 3)
+        table, made = import_file(store, write(folder / "a.jsonl", rows))
+        assert (made, table.shards) == (len(rows), -(-len(rows) // 3))
+        assert export_file(table, folder / "b.jsonl") == len(rows)
+        assert [json.loads(line) for line in (folder / "b.jsonl").open(encoding="utf-8")] == [*map(shortest, rows)]
+        again, _ = import_file(store, folder / "b.jsonl")
+        export_file(again, folder / "c.jsonl")
+    assert (folder / "b.jsonl").read_bytes() == (folder / "c.jsonl").read_bytes()
+    assert table.read().equals(again.read())
+
+
+def test_columns_and_types_and_the_same_content_once(tmp_path: Path) -> None:
+    rows = [
+        {"problem_id": "a/1", "completion": " 4.", "tokens": [3, 1], "logprobs": [-0.1, 0], "finish": "stop"},
+        {"question": "2+2?", "gold": "4", "completion": "", "tokens": [2], "logprobs": [-1e-3], "other": 1},
+    ]
+    store = Store(tmp_path)
+    table, made = import_file(store, write(tmp_path / "a.jsonl", rows))
+    found = table.read()
+    texts = {"problem_id": "a/1", "question": None, "gold": None, "text": " 4.", "finish": "stop"}
+    assert found.to_pylist()[0] == {**texts, "tokens": [3, 1], "sampler_logp": [float(np.float32(-0.1)), 0.0]}
+    assert found.schema.field("tokens").type == pa.list_(pa.int32())
+    assert found.schema.field("sampler_logp").type == pa.list_(pa.float32())
+    assert table.name[:9] == "imported/"
+    other, made_again = import_file(store, write(tmp_path / "b.jsonl", rows))
+    different, _ = import_file(store, write(tmp_path / "c.jsonl", rows * 2))
+    assert (made, made_again) == (2, 0)
+    assert table.name == other.name != different.name
+
+
+def test_what_cannot_be_exported(tmp_path: Path) -> None:
+    store, out = Store(tmp_path / "store"), tmp_path / "out.jsonl"
+    verdicts, nameless = store.table("verdicts", {}, 1), store.table("rollouts", {}, 1)
+    verdicts.fill(lambda _: pa.table({"verdict": ["correct"]}))
+    nameless.fill(lambda _: pa.table({"text": ["x"]}))
+    unmade = store.table("rollouts", {"other": 1}, 1)
+    for table, message in ((verdicts, "no column text"), (nameless, "no column problem_id"), (unmade, "never made")):
+        with pytest.raises(TOPRError, match=message):
+            export_file(table, out)
+    assert {path.name for path in tmp_path.iterdir()} == {"store"}
+    out.write_text("precious")
+    with pytest.raises(TOPRError, match=r"out\.jsonl exists"):
+        export_file(nameless, out)
+    assert out.read_text() == "precious"

@@ -6,17 +6,21 @@ import json
 import math
 import re
 import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT, SHARED_DATA, config_of, overrides, refused
+from tests.extending import SOURCE, project
 from topr_exp.data.benchmarks import ORIGINS, gsm8k_gold, math_gold
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.pipeline import run
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.runs import preflight
+from topr_exp.types import ConfigError, Problem, TOPRError
 
 needs_real = pytest.mark.skipif(
     not SHARED_DATA.is_dir(), reason=f"no folder {SHARED_DATA} with gsm8k/ and math/ (set TOPR_SHARED_DATA)"
@@ -109,36 +113,26 @@ def test_a_few_problems_without_answer_are_skipped_and_many_are_an_error(gsm8k: 
         benchmark("gsm8k", gsm8k)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b'{"question": "a", "answer": "#### 1"', r"train\.jsonl:3: not valid JSON"),
-        (b"[1, 2]", r"train\.jsonl:3: expected a JSON object, found list"),
-        (b'{"answer": "#### 1"}', r"train\.jsonl:3: there is no question, it has answer"),
-        (b'{"question": "\xff", "answer": "#### 1"}', r"train\.jsonl:3: not UTF-8 text"),
-        (b"[" * 100_000, r"train\.jsonl:3: not valid JSON"),
-    ],
-)
-def test_a_malformed_line_is_named(gsm8k: Path, line: bytes, message: str) -> None:
-    good = json.dumps(gsm8k_rows(1)[0]).encode()
-    (gsm8k / "train.jsonl").write_bytes(good + b"\n\n" + line + b"\n")
-    with refused(message):
-        benchmark("gsm8k", gsm8k)
-
-
-def test_missing_folders_and_files(tmp_path: Path) -> None:
+def test_missing_folders_files_and_fields(tmp_path: Path) -> None:
+    for name, message in (
+        ("gsm8k", r"no test\.jsonl there, the test problems of gsm8k"),
+        ("math", r"no test\.jsonl or math500\.jsonl there"),
+    ):
+        with pytest.raises(TOPRError, match=message):
+            benchmark(name, tmp_path)
     with pytest.raises(TOPRError, match="no such folder"):
         benchmark("gsm8k", tmp_path / "nowhere")
-    with pytest.raises(TOPRError, match=r"no test\.jsonl there, the test problems of gsm8k"):
-        benchmark("gsm8k", tmp_path)
-    with pytest.raises(TOPRError, match=r"no test\.jsonl or math500\.jsonl there"):
-        benchmark("math", tmp_path)
     write(tmp_path / "test.jsonl", gsm8k_rows(3))
     with pytest.raises(TOPRError, match=r"no train\.jsonl there"):
         benchmark("gsm8k", tmp_path)
-    (tmp_path / "train.jsonl").write_text("")
-    with pytest.raises(TOPRError, match=r"train\.jsonl holds no problems"):
-        benchmark("gsm8k", tmp_path)
+    for text, message in (
+        ("", r"train\.jsonl holds no problems"),
+        ("\n[1, 2]\n", r"train\.jsonl:2: expected a JSON object, found list"),
+        ('\n{"answer": "#### 1"}\n', r"train\.jsonl:2: there is no question, it has answer"),
+    ):
+        (tmp_path / "train.jsonl").write_text(text)
+        with refused(message):
+            benchmark("gsm8k", tmp_path)
 
 
 def test_the_hub_is_asked_for_fixed_revisions_and_unreachable_says_how_to_give_a_folder(monkeypatch):
@@ -297,3 +291,71 @@ def test_the_documents_command_and_a_changed_file(tmp_path: Path, monkeypatch: p
     write(path, rows(41))
     with pytest.raises(TOPRError, match=r"data\.path \(problems\.jsonl\) has changed since"):
         run(config_of(*settings))
+
+
+# ---- docs/own_problems.md: what is refused in its source of problems, and what is counted
+
+
+@pytest.fixture
+def coins(tmp_path: Path) -> Iterator[Path]:
+    with project(tmp_path, SOURCE):
+        yield tmp_path
+
+
+def change(folder: Path, old: str, new: str) -> None:
+    path = folder / "coins.py"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    sys.modules.pop("coins", None)
+
+
+def settings(*more: str) -> list[str]:
+    return ["--config-dir", "conf", "data=coins", "experiment=smoke", "cluster.threads=1", *more]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('if (first * more % 5 == 0) == (split == "test")', 'if split == "train"',
+         "the test split of data=coins holds no problems"),
+        ('id=f"coins/{first}+{more}"', 'id=f"{first}"', "data=coins: "),
+        ("answer=str(first + more)", "answer=first + more", "id, question and answer must be texts and not empty; got"),
+        ("answer=str(first + more)", "answer='\\ud800'", "half of a surrogate pair is no character; got"),
+        ("yield Problem(", "yield dict(", "data._target_=coins.Coins: problems('test') yields dict, not Problem"),
+        ("answer=str(first + more)", "answer=str(1 / (first - 5))",
+         "problems('test') raised ZeroDivisionError: division by zero (coins.py, line "),
+        ("== gold", "== gold + '.'",
+         "data=coins: the grader coins:grade refuses the gold of 24 of 24 problems; the first is coins/"),
+        ("numbers = re", "1 / 0; numbers = re", "grader coins:grade raised ZeroDivisionError: division by zero"),
+    ],
+)  # fmt: skip
+def test_what_a_source_must_not_do_is_one_line(coins: Path, old: str, new: str, message: str) -> None:
+    change(coins, old, new)
+    with refused(re.escape(message), ConfigError):
+        config_of(*settings())
+
+
+def test_few_refused_golds_are_counted(coins: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(coins, "== gold else", "== gold != '5' else")
+    config_of(*settings("data.train_problems=null", "data.test_problems=null"))
+    told = "warning: data=coins: the grader coins:grade refuses the gold of 2 of 1444 problems; the first is coins/"
+    assert f"\n{told}" in f"\n{capsys.readouterr().err}"
+    change(coins, "def grade(", "Coins.solution = lambda self, problem: None\n\n\ndef grade(")
+    config_of(*settings("data.train_problems=null", "data.test_problems=null"))
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_problems_without_end_and_ones_that_are_elsewhere(coins: Path) -> None:
+    change(coins, "    def problems", "    generated = True\n    at_hand = False\n\n    def problems")
+    without_end = r"^data\.train_problems must be a number: Coins problems have no end; got null"
+    with pytest.raises(ConfigError, match=without_end):
+        config_of(*settings("data.train_problems=null"))
+    config = config_of(*settings("data.grader=gsm8k"))
+    assert preflight.problems(config.data) is None
+    assert [one.id for one in load_problems(config.data).train[:2]] == ["coins/2+2", "coins/2+3"]
+
+
+def test_the_prompt_may_name_further_fields(coins: Path) -> None:
+    prompter = build_prompter(config_of(*settings(r"data.template='{hint} {question} \boxed{x}'")).data)
+    problem = Problem("a", "What is {hint}?", "1", fields={"hint": "{question}"})
+    assert prompter.render(problem.question, fields=problem.fields) == r"{question} What is {hint}? \boxed{x}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from topr_exp.config.data import Grading
 from topr_exp.data.prompts import TokenizedProblems
-from topr_exp.evaluation import evaluation as stage
-from topr_exp.evaluation.evaluation import Evaluation, evaluate
+from topr_exp.evaluation.evaluation import Evaluation
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.store import Store
 from topr_exp.store.shards import Ragged
@@ -45,6 +42,7 @@ def evaluation(path: str = "string", store: Store | None = None) -> Evaluation:
 def test_the_figures_are_those_of_the_problems_in_their_order() -> None:
     figures = evaluation().figures()
     assert (figures["problems"], figures["samples"]) == (4, 4)
+    assert evaluation().places() == {"rollouts": "nowhere/rollouts/r", "verdicts": "nowhere/verdicts/v"}
     assert figures["pass@1"] == pytest.approx(np.mean([2, 1, 1, 0]) / 4)
     assert figures["maj@4"] == pytest.approx(np.mean([1, 0, 1, 0]))
     assert (figures["correct"], figures["incorrect"], figures["invalid"]) == (4 / 16, 8 / 16, 4 / 16)
@@ -80,21 +78,3 @@ def test_no_majority_where_incorrect_answers_cannot_be_told_apart() -> None:
     assert figures.keys() - left.keys() == {"maj@4", "maj@4_se"}
     assert left["maj@k"] == {}
     assert left["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4", "maj@4_se"}
-
-
-def test_what_is_asked_is_what_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = evaluation()
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(stage, "generate_rollouts", lambda *given: asked.append(given) or made.rollouts)
-    monkeypatch.setattr(stage, "grade_rollouts", lambda *given: asked.append(given) or made.verdicts)
-    sampler: Any = SimpleNamespace()
-    policy: Any = SimpleNamespace()
-    store = Store(tmp_path)
-    found = evaluate(sampler, policy, QUESTIONS, 4, 11, Grading("gsm8k"), store)
-    assert asked == [
-        (sampler, policy, QUESTIONS, 4, 11, store, "evaluation"),
-        (made.rollouts, QUESTIONS.problems, Grading("gsm8k"), store),
-    ]
-    assert found.figures() == made.figures()
-    places = {"rollouts": str(tmp_path / "rollouts" / "r"), "verdicts": str(tmp_path / "verdicts" / "v")}
-    assert found.places() == places

@@ -7,7 +7,6 @@ import pytest
 
 from tests.evaluation.brute_force import evaluation
 from topr_exp.evaluation import intervals as module
-from topr_exp.evaluation.draws import CORRECT, ballots, count_votes, majority_score, pass_at_k
 from topr_exp.evaluation.intervals import (
     Interval,
     below_another,
@@ -21,6 +20,7 @@ from topr_exp.evaluation.intervals import (
     t_half_width,
     t_interval,
 )
+from topr_exp.evaluation.statistics import CORRECT, ballots, count_votes, majority_score, pass_at_k
 
 N = 8
 

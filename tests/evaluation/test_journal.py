@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import config_of, overrides
 from tests.sweep_tools import result
 from topr_exp.config.settings import Config
-from topr_exp.evaluation.showcase import PER_VERDICT
+from topr_exp.evaluation.evaluation import PER_VERDICT
 from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.runtime.stop import Interrupted
@@ -79,12 +79,7 @@ def test_the_showcase_holds_every_kind_with_log_probabilities(finished: tuple[Co
     assert set(kinds) == {("test", 0), ("test", 1), ("test", 2), ("train", 1), ("train", 2)}
     assert max(Counter((entry["set"], entry["iteration"], entry["verdict"]) for entry in shown).values()) <= PER_VERDICT
     for entry in shown:
-        expected = {
-            ("test", 0): {"0", "1", "2"}, ("test", 1): {"1"}, ("test", 2): {"2"},
-            ("train", 1): {"0", "1"}, ("train", 2): {"1", "2"},
-        }[entry["set"], entry["iteration"]]  # fmt: skip
-        assert set(entry["logp"]) == expected
-        assert all(value <= 0 for value in entry["logp"].values())
+        assert -100 < entry["logp"] < 0
     correct = [entry for entry in shown if entry["verdict"] == "correct"]
     assert correct
     assert all(entry["answer"] == entry["gold"] for entry in correct)
@@ -95,10 +90,9 @@ ROUNDS = ["algo=rloo", "schedule.rounds=2", "schedule.prompts=4", "schedule.upda
 
 
 @pytest.mark.parametrize(("more", "step"), [([], 2), (ROUNDS, 1)], ids=["offline", "in a round"])
-def test_a_signal_within_an_evaluation_saves_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], step: int
-) -> None:
+def test_a_signal_within_an_evaluation_saves_and_changes_nothing(tmp_path, monkeypatch, more, step):
     settings = ["evaluation.every=1", "sampler.prompts_per_shard=1", "checkpoint.every_seconds=600", *more]
+    settings += ["data.train_problems=12", "data.test_problems=6"]
     undisturbed, stopped = (config_of(*overrides(tmp_path / name, *settings)) for name in ("whole", "stopped"))
     run(undisturbed)
     sample, asked = HFSampler.sample, list[str]()
@@ -111,11 +105,11 @@ def test_a_signal_within_an_evaluation_saves_and_changes_nothing(
         return sample(self, policy, *arguments)
 
     monkeypatch.setattr(HFSampler, "sample", disturbed)
-    for attempt in (3, 5):  # of 8 shards; the second time before any other update
+    for attempt in (3, 5):  # of 6 shards; the second time before any other update
         with pytest.raises(Interrupted, match="stopped by SIGTERM"):
             run(stopped)
         assert len(asked) == attempt
         assert [path.name for path in (stopped.folder / "checkpoints" / "1").iterdir()] == [f"step-{step:08}"]
     run(stopped)
-    assert len(asked) == 5 + 5
+    assert len(asked) == 5 + 3
     assert result(stopped.folder) == result(undisturbed.folder)

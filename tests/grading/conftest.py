@@ -25,3 +25,9 @@ def grader() -> Iterator[Grader]:
 def obedient(own_graders_are_importable: None) -> Iterator[Grader]:
     with Grader("own_graders:obedient", workers=1, deadline=60.0) as grader:
         yield grader
+
+
+def worker_pids(grader: Grader) -> list[int]:
+    """Process ids of the server and the workers; empty while none were needed."""
+    pool = grader._pool
+    return [pool._server.pid, *(worker.pid for worker in pool._workers)] if pool is not None and pool.usable else []

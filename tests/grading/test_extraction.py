@@ -1,12 +1,15 @@
 """Answers of completions, in time linear in the text, and every convention of docs/verdicts.md in both directions."""
 
+import json
 import re
 import time
+from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SHARED_DATA
 from tests.grading.cases import ANSWERS, VERDICTS
+from tests.grading.conftest import worker_pids
 from topr_exp.grading import Grader, extract, last_boxed
 
 DOCUMENT = (ROOT / "docs" / "grading.md").read_text(encoding="utf-8")
@@ -53,7 +56,7 @@ def test_hedging_is_not_paid(format: str) -> None:
 def test_a_verification_is_correct_when_it_tells_the_truth_and_invalid_without_a_verdict(truth: str) -> None:
     with Grader("verdict", workers=1) as grader:
         outcomes = list(grader.grade((text, truth) for text, _ in ANSWERS["verdict"]))
-        assert not grader.worker_pids()  # nothing here is left to workers
+        assert not worker_pids(grader)  # nothing here is left to workers
     expected = {None: "invalid", truth: "correct"}
     assert [one.verdict for one in outcomes] == [expected.get(said, "incorrect") for _, said in ANSWERS["verdict"]]
 
@@ -73,3 +76,51 @@ def test_time_is_linear(unit: str, format: str) -> None:
     start = time.process_time()  # of this process alone: others may be at work
     extract(text, format)
     assert time.process_time() - start < 20  # an idle machine needs well under a second
+
+
+# ---- labelled pairs of public graders' tests; skips without the data
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """The JSON lines of a shared file; skips the test where it is absent."""
+    path = SHARED_DATA / name
+    if not path.is_file():
+        pytest.skip(f"{path} is absent (set TOPR_SHARED_DATA)")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_agreement(grader: Grader) -> None:
+    """At least 98.5 % where all conventions agree; not one wrong pair and no invalid completion is paid."""
+    pairs = [row for row in rows("grading/equivalence.jsonl") if row["policy"] is None]
+    verdicts = [one.verdict for one in grader.grade((rf"\boxed{{{row['pred']}}}", row["gold"]) for row in pairs)]
+    found = [(verdict == "correct", row["equal"]) for verdict, row in zip(verdicts, pairs, strict=True)]
+    assert (True, False) not in found
+    assert sum(got == right for got, right in found) >= 0.985 * len(pairs)
+    cases, found = [row for row in rows("grading/extraction.jsonl") if row["policy"] is None], []
+    for format in sorted({row["format"] for row in cases}):
+        part = [row for row in cases if row["format"] == format]
+        with Grader(format, workers=2, deadline=20.0) as other:
+            outcomes = other.grade((row["completion"], row["gold"]) for row in part)
+            found += [(one.verdict, row["expected"]) for one, row in zip(outcomes, part, strict=True)]
+    assert ("correct", "invalid") not in found
+    assert sum(got == expected for got, expected in found) >= 0.985 * len(cases)
+
+
+GOLDS = dict.fromkeys(
+    ("gsm8k/train.jsonl", "gsm8k/test.jsonl"), lambda row: row["answer"].rpartition("####")[2].strip()
+)
+GOLDS["math/math500.jsonl"] = lambda row: row["answer"]
+GOLDS["math/train4500.jsonl"] = lambda row: str(last_boxed(row["solution"]))
+
+
+@pytest.mark.parametrize("name", GOLDS)
+def test_every_gold_equals_itself(name: str) -> None:
+    """Also when spaces and a full stop are added, so that more than the text's equality is at work."""
+    answers = [*map(GOLDS[name], rows(name))]
+    format, form = ("gsm8k", "The answer is {}.") if "gsm8k" in name else ("math", r"\boxed{{{}}}")
+    varied = r"\boxed{{\; {} \,.}}" if format == "math" else form
+    with Grader(format, workers=1) as grader:
+        for each in (form, varied):
+            found = list(grader.grade((each.format(gold), gold) for gold in answers))
+            assert {outcome.verdict for outcome in found} == {"correct"}
+            assert "symbolic" not in {outcome.path for outcome in found}

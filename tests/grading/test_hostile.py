@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.grading.cases import GOLD, HOSTILE
+from tests.grading.conftest import worker_pids
 from topr_exp.grading import Grader
 from topr_exp.grading.equivalence import compare_quickly
 
@@ -43,7 +44,7 @@ def test_answered_in_time(name: str, hasty: Grader, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     assert_answered_in_time(hasty, HOSTILE[name], GOLD)
     assert not any(tmp_path.iterdir())
-    for pid in hasty.worker_pids()[1:]:
+    for pid in worker_pids(hasty)[1:]:
         limits = Path(f"/proc/{pid}/limits").read_text().splitlines()
         [memory] = [line for line in limits if line.startswith("Max address space")]
         assert int(memory.split()[3]) < 1 << 30
@@ -115,7 +116,7 @@ def test_workers_inherit_no_descriptors() -> None:
     try:
         with Grader("math", workers=1) as own:
             own.start()
-            for pid in own.worker_pids():
+            for pid in worker_pids(own):
                 links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
                 assert links.count("/dev/null") == 2
                 assert len(links) == 4

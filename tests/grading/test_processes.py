@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from tests.grading.conftest import worker_pids
 from topr_exp.grading import Grader, pool
 from topr_exp.types import TOPRError
 
@@ -32,13 +33,13 @@ def test_threads_share_a_grader_and_may_end() -> None:
     with Grader("math", workers=2, deadline=20.0) as grader:
         with ThreadPoolExecutor(6) as threads:
             assert list(threads.map(lambda salt: verdicts(grader, salt), range(2, 8))) == [{"correct"}] * 6
-        pids = grader.worker_pids()
+        pids = worker_pids(grader)
         assert verdicts(grader, 9) == {"correct"}
-        assert grader.worker_pids() == pids
+        assert worker_pids(grader) == pids
 
 
 def _child(grader: Grader, connection: Any) -> None:
-    connection.send((verdicts(grader, 5), grader.worker_pids()))
+    connection.send((verdicts(grader, 5), worker_pids(grader)))
     grader.close()
 
 
@@ -48,7 +49,7 @@ def test_in_a_forked_child() -> None:
     context = multiprocessing.get_context("fork")
     with Grader("math", workers=1, deadline=20.0) as grader:
         assert verdicts(grader, 2) == {"correct"}
-        before = grader.worker_pids()
+        before = worker_pids(grader)
         ours, theirs = context.Pipe()
         child = context.Process(target=_child, args=(grader, theirs))
         child.start()
@@ -59,7 +60,7 @@ def test_in_a_forked_child() -> None:
         assert found == {"correct"}
         assert not set(pids) & set(before)
         assert verdicts(grader, 3) == {"correct"}
-        assert grader.worker_pids() == before
+        assert worker_pids(grader) == before
     gone(pids + before)
 
 
@@ -72,7 +73,7 @@ def test_a_signal_while_grading() -> None:
     at_work: list[bool] = []
 
     def on_alarm(*_: object) -> None:
-        at_work.append(alive(grader.worker_pids()[1]))
+        at_work.append(alive(worker_pids(grader)[1]))
         if len(at_work) > 1:
             raise Interrupt
 
@@ -80,7 +81,7 @@ def test_a_signal_while_grading() -> None:
     try:
         with Grader("math", workers=1, deadline=4.0) as grader:
             verdicts(grader, 2, 1)
-            server, worker = grader.worker_pids()
+            server, worker = worker_pids(grader)
             signal.setitimer(signal.ITIMER_REAL, 0.3)
             assert [outcome.path for outcome in grader.grade([ENDLESS])] == ["timeout"]
             assert at_work == [True]  # while the worker computed: it is killed at the deadline
@@ -113,12 +114,13 @@ def alive(pid: int) -> bool:
 PARENT = f"""
 import ctypes, sys, time
 sys.path.insert(0, {str(ROOT)!r})
+from tests.grading.conftest import worker_pids
 from topr_exp.grading import Grader
 grader = Grader("math", workers=2, deadline=600.0)
 list(grader.grade([{PAIR!r}]))
 if "fork" in sys.argv and ctypes.CDLL(None).fork() == 0:  # a library's, of which Python learns nothing
     time.sleep(600)
-print(*grader.worker_pids(), flush=True)
+print(*worker_pids(grader), flush=True)
 if "busy" in sys.argv:
     list(grader.grade([{ENDLESS!r}] * 2))
 if "idle" in sys.argv:
@@ -150,11 +152,11 @@ def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict() -> None:
     """The kernel may kill one for the machine's memory; the next completion is not to blame."""
     with Grader("math", workers=1, deadline=20.0) as grader:
         verdicts(grader, 2, 1)
-        server, worker = grader.worker_pids()
+        server, worker = worker_pids(grader)
         os.kill(worker, signal.SIGKILL)
         gone([worker])
         assert verdicts(grader, 3) == {"correct"}
-        same, other = grader.worker_pids()
+        same, other = worker_pids(grader)
         assert same == server
         assert other != worker
         os.kill(server, signal.SIGKILL)
@@ -168,11 +170,11 @@ def test_processes_that_end_while_they_are_idle_cost_nobody_a_verdict() -> None:
 def test_a_worker_that_something_else_ends_or_stops_at_work_costs_nobody_a_verdict(what, deadline):
     with Grader("own_graders:dying_without_file", workers=1, deadline=deadline) as grader:
         grader.start()
-        _, worker = grader.worker_pids()
+        _, worker = worker_pids(grader)
         timer = threading.Timer(0.3, os.kill, (worker, what))
         timer.start()
         assert [(one.verdict, one.path) for one in grader.grade([("1", "")])] == [("correct", "user")]
-        assert worker not in grader.worker_pids()
+        assert worker not in worker_pids(grader)
         timer.join()
 
 

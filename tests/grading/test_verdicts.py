@@ -18,6 +18,7 @@ from topr_exp.pipeline import run
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
 from topr_exp.store.__main__ import main
+from topr_exp.store.shards import write_shard
 from topr_exp.types import VERDICTS, Problem
 
 GOLDS = ("5", "7", "x = 9", "(1, 2)")
@@ -129,7 +130,7 @@ def test_a_run_says_what_was_cut_off_and_a_later_one_grades_it_after_a_regrade(s
         columns = table.shard(0).to_pydict()  # some rows as a worker that was killed leaves them
         for row in (0, 1, 2) if table.folder.name == base else (3,):
             columns["verdict"][row], columns["path"][row], columns["class"][row] = "incorrect", "died", -1
-        table._write_shard(0, pa.table(columns, schema=table.shard(0).schema))
+        write_shard(table.shard_file(0), pa.table(columns, schema=table.shard(0).schema))
     capsys.readouterr()
     second = run(config)
     assert (second["cut_off"], second["base"]["cut_off"], second["final"]["cut_off"]) == (1, 3, 0)

@@ -127,6 +127,6 @@ def test_what_a_reader_does_and_sees(page: Path) -> None:
     for text in seen["cards"]:
         assert text.startswith("verdict=correct")
         assert "gold=7" in text
-        assert "log-ratio=1.50" in text
+        assert "log π=-3.50" in text
     assert seen["hostile"][1::2] == [attack.replace("\0", "") for attack in ATTACKS]  # HTML has no character 0
     assert (seen["made"][0] != "hacked", seen["made"][1]) == (True, 0)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import config_of, overrides
@@ -19,11 +20,22 @@ TOLD = ["sampler.seed=3", "evaluation.seed=5", "data.n=2", "data.eval_n=6", "dat
 
 def test_the_test_has_a_seed_and_a_number_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(task_set, "evaluate", lambda *given: asked.append(given))
-    sampler, policy, questions, store = (SimpleNamespace() for _ in range(4))
+    monkeypatch.setattr(task_set, "generate_rollouts", lambda *given: asked.append(given) or "rollouts")
+    monkeypatch.setattr(task_set, "grade_rollouts", lambda *given: asked.append(given) or "verdicts")
+    sampler, policy, store, questions = (SimpleNamespace(problems=["p"]) for _ in range(4))
     made = TaskSet(config_of(*overrides(tmp_path, *TOLD)))
-    made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
-    assert asked == [(sampler, policy, questions, 6, 5, Grading("gsm8k"), store)]
+    found = made.evaluate(sampler, policy, questions, store)  # type: ignore[arg-type]
+    asked_of_grader = "rollouts", ["p"], Grading("gsm8k"), store
+    assert asked == [(sampler, policy, questions, 6, 5, store, "evaluation"), asked_of_grader]
+    assert (found.questions, found.rollouts, found.verdicts, found.n) == (questions, "rollouts", "verdicts", 6)
+
+
+class Asked(list[Any]):
+    """Problems, tokenized."""
+
+    @property
+    def problems(self) -> list[Any]:
+        return self
 
 
 def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(
@@ -32,11 +44,17 @@ def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(
     """Those to test problems are the same for every run of a sweep over sampler.seed."""
     asked = []
 
-    def solve(self: Any, problems: Any, prompter: Any, n: int, seed: int) -> Any:
+    def sample(sampler: Any, policy: Any, problems: Any, n: int, seed: int, *_: Any) -> Any:
         asked.append(([problem.id for problem in problems], n, seed))
-        return SimpleNamespace(sampled=len(problems), questions=lambda template: list(problems))
+        rows = n * len(problems)
+        return SimpleNamespace(sampled=len(problems), rows=rows, texts=lambda start, end: ["."] * (end - start))
 
-    monkeypatch.setattr("topr_exp.verifier.solutions.Solver.solve", solve)
+    def grade(sampled: Any, *_: Any) -> Any:
+        return SimpleNamespace(codes=np.zeros(sampled.rows, int), classes=np.zeros(sampled.rows, int))
+
+    monkeypatch.setattr(task_set, "tokenize_prompts", lambda problems, *_: Asked(problems))
+    monkeypatch.setattr(task_set, "generate_rollouts", sample)
+    monkeypatch.setattr(task_set, "grade_rollouts", grade)
     monkeypatch.setattr(task_set, "load_policy", lambda *given: SimpleNamespace())
     more = ["task=verifier", "model=tiny_verifier", "task.solutions=2", "task.test_solutions=4"]
     made = TaskSet(config_of(*overrides(tmp_path, *TOLD, *more)))

@@ -1,15 +1,19 @@
 """Training on completions made elsewhere."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 
-from tests.conftest import config_of, overrides
+from tests.conftest import ROOT, config_of, overrides
 from topr_exp import read_completions
 from topr_exp.config.data import Reward
 from topr_exp.data.problems import load_problems
@@ -20,6 +24,7 @@ from topr_exp.sampling.imported import load_imported, open_log, tokenize_complet
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
+from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 
@@ -180,17 +185,15 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("log")
 
 
-def trained(outputs: Path, *more: str) -> tuple[dict[str, Any], Any]:
+def trained(outputs: Path, *more: str, **columns: Any) -> tuple[dict[str, Any], Any]:
     """A run on the log, and the record of its first update."""
-    file = log_of(outputs)
-    config = config_of(*overrides(outputs, f"data.completions={file}", "data.reward=given", *more))
-    summary = run(config)
-    return summary, json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])
+    file = log_of(outputs, **columns)
+    more = (f"data.completions={file}", "data.reward=given", "data.test_problems=2", "data.eval_n=1", *more)
+    config = config_of(*overrides(outputs, *more))
+    return run(config), json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])
 
 
-def test_a_log_s_rewards_are_trained_on_without_gold_and_grader(
-    outputs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_s_rewards_are_trained_on_without_gold_and_grader(outputs, monkeypatch, capsys):
     summary, record = trained(outputs)
     assert (summary["n_train"], summary["positive_share"], summary["mean_reward"]) == (64, 0.25, 0.25)
     assert record["kl_mu"] == pytest.approx(0, abs=1e-6)
@@ -230,15 +233,88 @@ def test_losses_on_a_log(outputs: Path, more: tuple[str, ...]) -> None:
 def test_mu_is_whose_it_is_said_to_be(tmp_path: Path) -> None:
     """The log's own by default, the named model's where one is, refused where mu=sampler finds none."""
     ids = load_policy(config_of().model, "cpu").tokenizer(" The answer is 1.", add_special_tokens=False)["input_ids"]
-    file = log_of(tmp_path, tokens=ids, logprobs=[-1.0] * len(ids))
-    found = {}
-    for more in ((), ("mu=sampler",), ("mu_model=tiny_noise",)):
-        config = config_of(*overrides(tmp_path, f"data.completions={file}", "data.reward=given", *more))
-        run(config)
-        found[more] = json.loads((config.folder / "metrics.jsonl").read_text().splitlines()[0])["kl_mu"]
-    assert found[()] == found["mu=sampler",] > 0.1
-    assert found[()] != found["mu_model=tiny_noise",] > 1e-4
-    file = log_of(tmp_path)
-    config = config_of(*overrides(tmp_path, f"data.completions={file}", "data.reward=given", "mu=sampler", "name=b"))
+    own = {"tokens": ids, "logprobs": [-1.0] * len(ids)}
+    words = ((), ("mu=sampler",), ("mu_model=tiny_noise",))
+    logged, sampled, named = (trained(tmp_path, *more, **own)[1]["kl_mu"] for more in words)
+    assert logged == sampled > 0.1
+    assert logged != named > 1e-4
     with pytest.raises(TOPRError, match=r"^mu=sampler: .* has no log-probabilities of its tokens$"):
-        run(config)
+        trained(tmp_path, "mu=sampler", "name=b")
+
+
+# ---- TRL trains and logs its completions; our first gradient on that log is TRL's
+
+
+LIMIT, N = 24, 4
+
+
+class Seen(Exception):
+    """The gradient of the first update is there."""
+
+
+def thirds(completions: list[str], **_: Any) -> list[float]:
+    return [float(sum(map(ord, text)) % 3 == 0) for text in completions]
+
+
+def logged_by_trl(folder: Path) -> tuple[Any, dict[str, Any], pd.DataFrame]:
+    """TRL's trainer after one step that changes nothing, what it trained on, and what it logged of that."""
+    trl = pytest.importorskip("trl", minversion="1.16", reason="TRL is a test extra")
+    import datasets
+
+    class Watched(trl.GRPOTrainer):  # type: ignore[name-defined,misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            self.generated = super()._generate_and_score_completions(inputs)  # later TRL shuffles it
+            return self.generated
+
+    problems = load_problems(config_of("experiment=smoke").data).train[:8]
+    arguments = {"loss_type": "grpo", "beta": 0.0, "num_generations": N, "max_completion_length": LIMIT}
+    arguments |= {"per_device_train_batch_size": N * len(problems), "max_steps": 1, "learning_rate": 0.0}
+    arguments |= {"report_to": [], "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "bf16": False}
+    trainer = Watched(
+        model=str(ROOT / "topr_exp" / "tiny" / "tiny"),
+        reward_funcs=thirds,
+        args=trl.GRPOConfig(output_dir=str(folder), log_completions=True, logging_steps=1, **arguments),
+        train_dataset=datasets.Dataset.from_dict(
+            {"prompt": [f"Question: {one.question}\nAnswer:" for one in problems]}
+        ),
+    )
+    trainer.train()
+    return trainer, trainer.generated, pd.read_parquet(folder / "completions" / "completions_00001.parquet")
+
+
+@pytest.mark.extended
+def test_our_first_gradient_on_trl_s_log_is_trl_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On whole groups whose texts encode as they were sampled, which a log without token ids can't promise."""
+    trainer, inputs, log = logged_by_trl(tmp_path / "trl")
+    tokenizer = trainer.processing_class
+    sampled = [ids[mask.bool()].tolist() for ids, mask in zip(inputs["completion_ids"], inputs["completion_mask"])]  # noqa: B905
+    again = tokenizer(log["completion"].tolist(), add_special_tokens=False)["input_ids"]
+    ends = [[] if len(ids) >= LIMIT else [tokenizer.eos_token_id] for ids in again]
+    same = [ids + end == given for ids, end, given in zip(again, ends, sampled, strict=True)]
+    kept = pd.Series(same).groupby(log["prompt"]).transform("all").to_numpy()
+    assert kept.sum() >= 4 * N
+    assert 0 < log["thirds"][kept].mean() < 1
+    some = {
+        name: value[torch.from_numpy(kept)] for name, value in inputs.items() if torch.is_tensor(value) and value.ndim
+    }
+    trainer.model.zero_grad()
+    trainer.compute_loss(trainer.model, {**inputs, **some}).backward()
+    theirs = {name: value.grad for name, value in trainer.model.named_parameters()}
+
+    log[kept].to_parquet(file := tmp_path / "log.parquet")
+    ours: dict[str, torch.Tensor] = {}
+
+    gradients = Trainer.accumulate_gradients
+
+    def accumulate_gradients(self: Trainer, *examples: Any) -> Any:
+        gradients(self, *examples)
+        ours.update({name: value.grad for name, value in self.policy.model.named_parameters()})
+        raise Seen
+
+    monkeypatch.setattr(Trainer, "accumulate_gradients", accumulate_gradients)
+    more = [f"data.n={N}", f"optim.batch_size={kept.sum()}", f"data.completion_limit={LIMIT}", "data.reward=given"]
+    more += ["algo=grpo", "algo.length_normalize=true", f"data.completions={file}"]
+    with pytest.raises(Seen):
+        run(config_of(*overrides(tmp_path, *more)))
+    assert max(float(value.abs().max()) for value in theirs.values()) > 1e-3
+    assert np.isclose([float((ours[name] - value).abs().max()) for name, value in theirs.items()], 0, atol=1e-6).all()

@@ -341,10 +341,14 @@ def test_the_least_vllm_is_that_of_the_package() -> None:
 
 
 def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:
-    run, own, other = (OmegaConf.create(plain(config_of(*words))) for words in (["sampler=vllm"], [], []))
+    run, own, other = (
+        OmegaConf.create(plain(config_of("data=ledger", *words)))
+        for words in (["sampler=vllm", "data.choices=4"], [], [])
+    )
     run.sampler.top_k = 7
     for composed, given in ((own, {}), (other, {"sampler": "hf"})):
         ask_as(OmegaConf.to_container(run), composed, given)  # type: ignore[arg-type]
+    assert own.data.choices == 4
     assert (own.sampler.name, own.sampler.eager, own.sampler.top_k) == ("vllm", False, 7)
     assert (other.sampler.name, other.sampler.top_k, "eager" in other.sampler) == ("hf", 7, False)
 

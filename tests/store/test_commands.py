@@ -128,30 +128,21 @@ def test_prune_by_age_and_key(store: Store, command: Command) -> None:
     assert not old.folder.exists()
 
 
-def test_a_killed_prune_leaves_tables(table: Table, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(folder: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands.shutil, "rmtree", killed)
-    assert command("prune", "--kind", "rollouts", "--yes")[0] == 130
-    assert "0 of 12 shards made" in command("verify")[1]
-    assert table.fill(shard) == SHARDS
-
-
-def test_a_killed_prune_leaves_nothing_that_was_made_from_what_is_gone(store, command, monkeypatch):
+def test_a_killed_prune_leaves_tables_and_nothing_that_was_made_from_what_is_gone(store, command, monkeypatch):
     (rollouts,) = [name for name in names(store) if name.startswith("rollouts/")]
-    remove, removed = commands.remove, list[str]()
+    rmtree, removed = commands.shutil.rmtree, list[Path]()
 
-    def killed(table: Table) -> None:
+    def killed(folder: Path) -> None:
         if removed:
             raise KeyboardInterrupt
-        removed.append(table.name)
-        remove(table)
+        removed.append(folder)
+        rmtree(folder)
 
-    monkeypatch.setattr(commands, "remove", killed)
+    monkeypatch.setattr(commands.shutil, "rmtree", killed)
     assert command("prune", "--key", rollouts, "--yes")[0] == 130
-    assert removed
-    assert rollouts in names(store)
+    assert (len(removed), len(names(store)), rollouts in names(store)) == (1, 3, True)
+    assert "0 of 1 shards made" in command("verify")[1]  # of the one whose removal was broken off
+    assert store.table("rollouts", {"weights": "w"}, 1).fill(shard) == 0
 
 
 def test_what_was_made_from_a_table_goes_with_it(store: Store, command: Command) -> None:
@@ -221,15 +212,12 @@ def test_what_others_put_into_a_store_stays(store: Store, tmp_path: Path, comman
     assert not elsewhere.missing()
 
 
-def test_a_folder_with_other_things_is_not_marked(tmp_path: Path) -> None:
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "a.txt").write_text("mine")
-    Store(tmp_path).table("rollouts", KEY, SHARDS).fill(shard)
-    assert not (tmp_path / MARKER).exists()
-
-
-def test_a_store_is_marked_when_it_is_used(store: Store, command: Command) -> None:
+def test_a_store_is_marked_when_it_is_used_and_holds_nothing_else(store: Store, command: Command) -> None:
     (store.root / MARKER).unlink()
+    (store.root / "a.txt").write_text("mine")
+    store.table("rollouts", {"weights": "w"}, 1).fill(shard)
+    assert not (store.root / MARKER).exists()
+    (store.root / "a.txt").unlink()
     status, out, _ = command("prune", "--older-than", "0", "--yes")
     assert (status, out, len(names(store))) == (1, "", 4)
     store.table("rollouts", {"weights": "w"}, 1).fill(shard)

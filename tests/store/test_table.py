@@ -29,11 +29,28 @@ from tests.store.store_workers import (
     wait_for,
 )  # fmt: skip
 from topr_exp.runtime import locks
+from topr_exp.runtime.progress import Progress
 from topr_exp.store import Ragged, Store
 from topr_exp.store.table import canonical, key_hash
 from topr_exp.types import TOPRError
 
 # ---- what fill does
+
+
+class Seen(Progress):
+    """What a table says of its progress; the first message is answered by `answer`."""
+
+    def __init__(self, answer: Callable[[], object] = lambda: None) -> None:
+        self.updates: list[tuple[Any, ...]] = []
+        self.messages: list[str] = []
+        self.answer = answer
+
+    def update(self, *given: Any) -> None:
+        self.updates.append(given)
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+        self.answer()
 
 
 def test_fill_makes_what_is_missing_and_reads_back(tmp_path: Path) -> None:
@@ -42,9 +59,9 @@ def test_fill_makes_what_is_missing_and_reads_back(tmp_path: Path) -> None:
     with pytest.raises(TOPRError, match=r"shard-00000.arrow \(shard 0 of 12\) was never made"):
         table.read()
     assert table.missing() == list(range(SHARDS))
-    seen: list[tuple[int, bool]] = []
-    assert table.fill(shard, lambda index, here: seen.append((index, here))) == SHARDS
-    assert seen == [(index, True) for index in range(SHARDS)]
+    progress = Seen()
+    assert table.fill(shard, progress, lambda made: made.num_rows + 1) == 41 * SHARDS
+    assert progress.updates == [(40, 41, "")] * SHARDS
     assert not table.missing()
     assert table.read().equals(pa.concat_tables([shard(index) for index in range(SHARDS)]))
     assert table.read(["text"]).column_names == ["text"]
@@ -53,13 +70,12 @@ def test_fill_makes_what_is_missing_and_reads_back(tmp_path: Path) -> None:
 
     bytes_of_5 = table.shard_file(5).read_bytes()
     table.shard_file(5).unlink()
-    again = open_table(tmp_path)
-    seen.clear()
+    again, progress = open_table(tmp_path), Seen()
     assert again.missing() == [5]
     chunked = lambda index: pa.concat_tables([shard(1), shard(index).slice(0, 7), shard(index).slice(7)]).slice(40)
-    assert again.fill(chunked, lambda index, here: seen.append((index, here))) == 1
+    assert again.fill(chunked, progress) == 40
     assert again.shard_file(5).read_bytes() == bytes_of_5  # whatever the chunks
-    assert sorted(seen) == [(index, index == 5) for index in range(SHARDS)]
+    assert progress.updates == [(40, 0, "from the store")] * 5 + [(40, 40, "")] + [(40, 0, "from the store")] * 6
     assert again.fill(shard) == 0
 
 
@@ -95,13 +111,12 @@ def test_killed_at_every_step(tmp_path: Path, start: Callable[..., Any], monkeyp
         table = open_table(root, shards=1)
         if not table.missing():
             assert table.read().equals(shard(0))
-        waits: list[str] = []
-        table.fill(shard, on_wait=waits.append)
+        table.fill(shard, progress := Seen())
         assert contents(table.folder) == contents(calm.folder), f"killed at step {step}"
         if process.exitcode == 0:
             break
         assert process.exitcode == -signal.SIGKILL
-        assert not waits, "waited for a dead process"
+        assert not progress.messages, "waited for a dead process"
     assert step > 10, "the operations were not seen"
 
 
@@ -126,17 +141,13 @@ def test_eight_processes_make_each_shard_once(tmp_path: Path, start: Callable[..
 
 
 def test_the_message_while_another_works(tmp_path: Path) -> None:
-    table, told = open_table(tmp_path), list[str]()
+    table = open_table(tmp_path)
     table._write_key()
     lock: Any = locks.acquire(table.folder / "shard-00000.claim")
-
-    def give_back(message: str) -> None:
-        told.append(message)
-        lock.__exit__(None, None, None)
-
-    assert table.fill(shard, on_wait=give_back) == SHARDS
+    progress = Seen(lambda: lock.__exit__(None, None, None))
+    assert table.fill(shard, progress) == 40 * SHARDS
     this = f"{socket.gethostname()}:{os.getpid()}"
-    assert told == [f"waiting for {this}, which makes shard 0 of 12 of {table.name}"]
+    assert progress.messages == [f"waiting for {this}, which makes shard 0 of 12 of {table.name}"]
 
 
 # ---- keys

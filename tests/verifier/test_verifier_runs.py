@@ -87,9 +87,7 @@ def test_the_solver_writes_what_an_ordinary_run_of_it_writes(finished: Config, o
     assert summary["base"]["pass@1"] == pytest.approx(share)
 
 
-def test_the_solvers_engine_is_gone_before_the_verifier_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_solvers_engine_is_gone_before_the_verifier_is_loaded(tmp_path, monkeypatch):
     order = record_engine(monkeypatch)
 
     def load(*given: Any) -> None:
@@ -102,9 +100,7 @@ def test_the_solvers_engine_is_gone_before_the_verifier_is_loaded(
     assert order[-4:] == ["sample", "close", "load", "close"]
 
 
-def test_a_trained_verifier_is_evaluated_as_its_run_did(
-    finished: Config, outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_trained_verifier_is_evaluated_as_its_run_did(finished, outputs, tmp_path, capsys):
     assert evaluate_folder([f"model={finished.folder}", f"output_dir={tmp_path}", "cluster.threads=1"]) == 0
     (path,) = tmp_path.glob("*/*/eval.json")
     told, final = json.loads(path.read_text())["figures"], stored(finished.folder, "summary.json")["final"]

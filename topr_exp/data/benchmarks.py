@@ -16,6 +16,7 @@ from typing import Any
 
 from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math
+from topr_exp.data.embedded import draw_problems
 from topr_exp.data.problems import level_of, refuse_no_number, text_of
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import Problem, TOPRError
@@ -118,7 +119,8 @@ class Benchmarks(DataConfig):
     def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
         name, gsm8k = self.format.name, self.format is Format.gsm8k
         if self.source == "embedded":
-            yield from (embedded_gsm8k if gsm8k else embedded_math).generate(split, self.wanted(split), self.seed)
+            draw = embedded_gsm8k.draw if gsm8k else embedded_math.draw
+            yield from draw_problems(draw, name, split, self.wanted(split), self.seed)
             return
         for index, (where, row) in enumerate(self.rows(split)):
             problem = (read_gsm8k if gsm8k else read_math)(f"{name}/{split}/{index:06d}", where, row)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -102,7 +102,13 @@ def draw_tasks(draw: Callable[[random.Random], Drawn], split: str, count: int, s
     return list(tasks.values())
 
 
-def to_problems(tasks: Sequence[Task], data_format: str, split: str) -> list[Problem]:
-    """The tasks as problems, named by their hash, so that a problem keeps its name whatever the seed."""
+def draw_problems(
+    draw: Callable[[random.Random], Task], data_format: str, split: str, count: int, seed: int
+) -> list[Problem]:
+    """Draw problems, the same on every machine for the same seed.
+
+    Each is named by its hash, so that it keeps its name whatever the seed.
+    """
+    tasks = draw_tasks(draw, split, count, seed)
     ids = [f"{data_format}/embedded/{split}/{digest(task.question).hex()}" for task in tasks]
     return [Problem(id_, one.question, one.answer, one.level, one.subject) for id_, one in zip(ids, tasks, strict=True)]

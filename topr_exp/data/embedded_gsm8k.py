@@ -9,8 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from topr_exp.data.embedded import Calc, Task, draw_tasks, to_problems
-from topr_exp.types import Problem
+from topr_exp.data.embedded import Calc, Task
 
 SHE = ("Anna", "Bea", "Clara", "Dina", "Mia", "Nora")
 HE = ("Ben", "Carl", "Evan", "Leo", "Omar", "Tom")
@@ -31,11 +30,6 @@ DISTRACTIONS = (
     "The bag costs {n} dollars.",
     "The house is {n} miles away.",
 )
-
-
-def generate(split: str, count: int, seed: int) -> list[Problem]:
-    """`count` distinct stories of `split` (train, test or pretrain), the same on every machine for the same seed."""
-    return to_problems(draw_tasks(draw, split, count, seed), "gsm8k", split)
 
 
 def draw(rng: random.Random) -> Task:

@@ -9,13 +9,7 @@ import random
 from functools import reduce
 from math import gcd
 
-from topr_exp.data.embedded import Calc, Task, draw_tasks, to_problems
-from topr_exp.types import Problem
-
-
-def generate(split: str, count: int, seed: int) -> list[Problem]:
-    """`count` distinct tasks of `split` (train, test or pretrain), the same on every machine for the same seed."""
-    return to_problems(draw_tasks(draw, split, count, seed), "math", split)
+from topr_exp.data.embedded import Calc, Task
 
 
 def draw(rng: random.Random) -> Task:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, cycle, islice
 from typing import Annotated
 
 from topr_exp.config.data import DataConfig
 from topr_exp.config.schema import Range, within
-from topr_exp.data.embedded import Calc, Task, draw_tasks, to_problems
+from topr_exp.data.embedded import Calc, Task, draw_problems
 from topr_exp.types import Problem
 
 CHOICES = Range("null or a power of two from 1 to 128", [2**i for i in range(8)].__contains__)
@@ -30,15 +31,13 @@ class Ledger(DataConfig):
     def generated(self) -> bool:
         return True
 
-    def origin(self, split: str) -> str:
-        return "embedded generator"
-
     @property
     def place(self) -> str:
         return "embedded"
 
     def problems(self, split: str) -> Iterator[Problem]:
-        yield from generate(split, self.wanted(split), self.seed, self.turns, self.choices)
+        story = partial(draw, turns=self.turns, choices=self.choices)
+        yield from draw_problems(story, "ledger", split, self.wanted(split), self.seed)
 
 
 NAMES = ("Anna", "Ben", "Carl")  # in this order
@@ -67,11 +66,6 @@ class LedgerTask(Task):
     start: int
     events: tuple[Event, ...]  # one a turn
     choices: int | None  # equally good wordings of a turn
-
-
-def generate(split: str, count: int, seed: int, turns: int, choices: int | None = None) -> list[Problem]:
-    """`count` distinct stories of `split` (train, test or pretrain), the same on every machine for the same seed."""
-    return to_problems(draw_tasks(lambda rng: draw(rng, turns, choices), split, count, seed), "ledger", split)
 
 
 def draw(rng: random.Random, turns: int, choices: int | None = None) -> LedgerTask:

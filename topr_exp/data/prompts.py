@@ -64,8 +64,7 @@ class Prompter:
             raise TOPRError("data.chat=true: the model has no chat template; leave data.chat out")
         said = [*itertools.chain(*worked), asked]
         messages = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(said)]
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return text
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
 
     def _ask(self, question: str, fields: Mapping[str, str]) -> str:
         # Not str.format: templates are full of LaTeX braces. In one go: what is put in may hold braces too.

@@ -45,9 +45,6 @@ class ReasoningGym(DataConfig):
     def place(self) -> str:
         return f"reasoning-gym's {self.task}"
 
-    def origin(self, split: str) -> str:
-        return f"reasoning-gym's {self.task}, drawn for {split} by data.seed={self.seed}"
-
     def files(self) -> Iterator[tuple[str, Path]]:
         """The list of the installed package's files with their hashes: another version draws other problems."""
         for installed in metadata.distributions(name="reasoning-gym"):

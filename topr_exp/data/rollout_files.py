@@ -7,22 +7,22 @@ docs/own_rollouts.md has the names of columns that are known.
 
 from __future__ import annotations
 
-import codecs
 import functools
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import Columns
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import as_text
-from topr_exp.runtime.files import disk_errors, known_digest, strict_object
+from topr_exp.runtime.files import disk_errors, known_digest, numbered_lines, strict_object
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, LISTS, TEXTS
-from topr_exp.types import TOPRError, has_half_pair
+from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +43,7 @@ NAMES = {
     "finish": ("finish", "finish_reason", "is_truncated", "truncated"),
 }
 FIRST_FORM = {"question", "gold", "problem_id", "completion", "finish", "tokens", "logprobs"}  # read so from the first
+KINDS = ("prompt_tokens", "messages", "prompt", "question")  # of prompts, the most exact first
 OF_COMPLETION = ("completion", "tokens", "logprobs", "reward", "finish")
 ALL_OR_NONE = (*LISTS, "reward")  # either all rows have one or none has
 FINISHES = ("stop", "length", "stop_string")
@@ -113,8 +114,7 @@ class RolloutReader:
                 given = f"{len(value)} values" if isinstance(value, list) else "one value"
                 raise ValueError(f"{chosen[role]} has {given} for {len(first)} completions")
         for each in zip(*lists.values(), strict=True):
-            own = dict(zip(lists, each, strict=True))
-            yield values | {role: value for role, value in own.items() if value is not None}
+            yield values | {role: value for role, value in zip(lists, each, strict=True) if value is not None}
 
     def checked(self, row: dict[str, Any]) -> dict[str, Any]:
         """One completion in its form; ValueError where it is none."""
@@ -140,8 +140,6 @@ class RolloutReader:
         for name in TEXTS:
             if not isinstance(row.get(name, ""), str):
                 yield f"{self.label(name)} must be text; got {type(row[name]).__name__}"
-            if has_half_pair(row.get(name, "")):
-                yield f"{self.label(name)} holds half of a surrogate pair, which is no character"
         if not {"completion", "tokens"} & row.keys():
             yield "completion is missing"
         if "problem_id" not in row and prompt_of(row) is None:
@@ -153,19 +151,16 @@ class RolloutReader:
             yield f"{self.label('reward')} must be a finite number; got {reward!r:.80}"
         for name in ("prompt_tokens", "tokens"):
             ids = row.get(name, [0])
-            if not isinstance(ids, list) or set(map(type, ids)) != {int}:
-                yield f"{self.label(name)} must be a list of token ids, at least one"
-            if min(ids) < 0 or max(ids) > MAX_TOKEN:
-                yield f"{self.label(name)}: token ids lie between 0 and {MAX_TOKEN}; got {min(ids)} to {max(ids)}"
+            if not isinstance(ids, list) or {*map(type, ids)} != {int} or min(ids) < 0 or max(ids) > MAX_TOKEN:
+                yield f"{self.label(name)} must be token ids from 0 to {MAX_TOKEN}, at least one; got {ids!r:.80}"
         values, label, tokens = row.get("logprobs", []), self.label("logprobs"), self.label("tokens")
-        if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
-            yield f"{label} must be a list of numbers"
         if "logprobs" in row and "tokens" not in row:
             yield f"{label} without {tokens}: nothing says which tokens they belong to"
+        numbers = isinstance(values, list) and {*map(type, values)} <= {int, float}
+        if not numbers or not all(LOGPROB_LEAST <= value <= LOGPROB_ABOVE_ZERO for value in values):  # NaN too
+            yield f"{label} must be finite numbers of at most 0 (natural logarithms of probabilities)"
         if "logprobs" in row and len(values) != len(row["tokens"]):
             yield f"{len(values)} {label} for {len(row['tokens'])} {tokens}"
-        if not all(LOGPROB_LEAST <= value <= LOGPROB_ABOVE_ZERO for value in values):  # false for NaN too
-            yield f"{label} must be finite and at most 0 (natural logarithms of probabilities)"
 
 
 @functools.lru_cache
@@ -188,9 +183,33 @@ def roles_of(names: tuple[str, ...], there: tuple[str, ...], columns: Columns | 
 
 def prompt_of(row: Mapping[str, Any]) -> str | None:
     """The prompt that a row brings, with its kind; None: it names a problem of the run's."""
-    asked = row.get("gold") is not None or row.get("reward") is not None
-    kinds = ["prompt_tokens", "messages", "prompt", *(["question"] if asked else [])]
-    return next((f"{kind} {row[kind]}" for kind in kinds if row.get(kind) is not None), None)
+    kind = next((kind for kind in KINDS if row.get(kind) is not None), None)
+    if kind == "question" and row.get("gold") is None and row.get("reward") is None:
+        kind = None
+    return None if kind is None else f"{kind} {row[kind]}"
+
+
+def kind_of_prompt(where: str, row: Mapping[str, Any], known: Collection[str] | None, graded: bool) -> str | None:
+    """The kind of prompt that a row brings; None: it answers a problem of the run's.
+
+    known: the ids of these, None where they are not at hand. Raises TOPRError for another id, and where a row that is
+    to be graded has no gold.
+    """
+    kind = next((kind for kind in KINDS if row.get(kind) is not None), None)
+    if kind == "question" and row.get("gold") is None and graded:
+        kind = None  # an id's question, for people to read
+    name = row.get("problem_id")
+    if kind is None and known is not None and name not in known:
+        raise TOPRError(
+            f"{where} answers problem_id {name!r}, which is not among the training problems (data.train_problems=null "
+            "takes all); or give question and gold"
+        )
+    if row.get("gold") is None and graded and known is not None and name not in known:
+        raise TOPRError(
+            f"{where} has no gold to grade it by; data.reward=given trains on the rewards of the log, "
+            "data.columns={gold: NAME} names a column of right answers"
+        )
+    return kind
 
 
 def take_turns(row: dict[str, Any]) -> dict[str, Any]:
@@ -227,24 +246,6 @@ def turn_of(turn: Any) -> dict[str, str]:
     return {"role": said["role"], "content": "".join(texts)}
 
 
-def check_answerable(
-    source: str, number: int, row: Mapping[str, Any], known: Collection[str] | None, graded: bool
-) -> None:
-    """Refuse a row that names no known problem and brings none, or, graded, no gold; known: None where not at hand."""
-    name, prompt, where = row.get("problem_id"), prompt_of(row), f"data.completions={source}: completion {number}"
-    if known is None or name in known or (prompt and (row.get("gold") is not None or not graded)):
-        return
-    if prompt is None or prompt.startswith("question"):
-        raise TOPRError(
-            f"{where} answers problem_id {name!r}, which is not among the training problems (data.train_problems=null "
-            "takes all); or give question and gold"
-        )
-    raise TOPRError(
-        f"{where} has no gold to grade it by; data.reward=given trains on the rewards of the log, data.columns={{gold: "
-        "NAME}} names a column of right answers"
-    )
-
-
 # ---- files
 
 
@@ -263,34 +264,29 @@ def is_saved(path: Path) -> bool:
 
 def raw_rows(source: str) -> Iterator[tuple[str, bytes | dict[str, Any]]]:
     """The rows of a source, lines as they are, each with its place; TOPRError for what can't be read."""
-    from pyarrow import ArrowException
-
-    files: list[Path | str] = [*source_files(source)]
+    files, rows = source_files(source), None
     if source.startswith(HUB) or is_saved(Path(source)):
-        files = [source]
+        files, rows = [Path(source)], saved_rows(source)
     elif not files and Path(source).is_dir():
         raise TOPRError(f"{source} holds no .parquet, .jsonl or .json files")
     for path in files or [Path(source)]:
-        try:
-            with disk_errors(f"read {path}"):
-                if isinstance(path, Path) and path.suffix != ".parquet":
-                    with path.open("rb") as file:
-                        for number, line in enumerate(file, start=1):
-                            line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                            if line.strip():
-                                yield f"{path}:{number}", line
-                else:
-                    rows = parquet_rows(path) if isinstance(path, Path) else saved_rows(path)
-                    yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows, start=1))
-        except (ArrowException, UnicodeError) as error:
-            raise TOPRError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())})") from None
+        if rows is None and path.suffix != ".parquet":
+            yield from ((f"{path}:{number}", line) for number, line in numbered_lines(path))
+        else:
+            found = enumerate(parquet_rows(path) if rows is None else rows, start=1)
+            yield from ((f"{path}: row {number}", row) for number, row in found)
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 
-    for batch in ParquetFile(path).iter_batches(batch_size=1000):
-        yield from batch.to_pylist()
+    try:
+        with disk_errors(f"read {path}"):
+            for batch in ParquetFile(path).iter_batches(batch_size=1000):
+                yield from batch.to_pylist()
+    except (ArrowException, UnicodeError) as error:
+        raise TOPRError(f"{path}: not a whole Parquet file ({' '.join(str(error).split())})") from None
 
 
 def saved_rows(source: str) -> Any:
@@ -309,18 +305,12 @@ def saved_rows(source: str) -> Any:
 
 
 def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
-    """Store what a reader yields as a table whose key is its content; return the number of shards made too.
+    """Store what a reader yields as a table whose key is its content; return how many rows are new, too.
 
     Nothing is written when a row is malformed.
     """
-    shards, rows = list["pa.Table"](), list[dict[str, Any]]()
-    for row in reader:
-        if len(rows) == ROWS_PER_SHARD:
-            shards.append(as_table(rows))
-            rows.clear()
-        rows.append(row)
-    count = ROWS_PER_SHARD * len(shards) + len(rows)
-    shards.append(as_table(rows))
+    rows = iter(reader)
+    shards = [as_table(some) for some in iter(lambda: list(islice(rows, ROWS_PER_SHARD)), [])]
     unused = [name for name in ("prompt", "messages") if all(each[name].null_count == len(each) for each in shards)]
     shards = [each.drop_columns(unused) for each in shards]
     with disk_errors(f"read {reader.source}"):
@@ -328,7 +318,7 @@ def import_rows(store: Store, reader: RolloutReader) -> tuple[Table, int]:
     if reader.source.startswith(HUB):
         digests = [str(saved_rows(reader.source)._fingerprint)]
     content = digests[0] if len(digests) == 1 else hashlib.sha256(" ".join(digests).encode()).hexdigest()
-    key = {"content": content, "rows": count, "per_shard": ROWS_PER_SHARD}
+    key = {"content": content, "rows": sum(map(len, shards)), "per_shard": ROWS_PER_SHARD}
     if more := sorted(
         f"{role}={name}" for role, name in reader.found.items() if role != name or role not in FIRST_FORM
     ):

@@ -1,23 +1,31 @@
-"""Evaluation of a policy on the test problems: sample, grade, summarise."""
+"""Evaluation of a policy on the test problems, and the completions of a run that people may read."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from topr_exp.config.data import Grading
+import numpy as np
+from numpy.typing import NDArray
+
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.evaluation.statistics import mean_lengths, mean_reward, summarise, without_majorities
-from topr_exp.grading.verdicts import Verdicts, grade_rollouts
-from topr_exp.models.policy import Policy
+from topr_exp.grading.verdicts import Verdicts
+from topr_exp.runtime import distributed
+from topr_exp.runtime.files import read_lines, write_text
 from topr_exp.runtime.stop import Interrupted, StopFlag
-from topr_exp.sampling.rollouts import Rollouts, generate_rollouts
-from topr_exp.sampling.sampler import Sampler
+from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
 from topr_exp.training.trainer import Journal
+from topr_exp.types import VERDICTS, Problem
+
+PER_VERDICT = 12
+COMPLETIONS = "completions.jsonl"
 
 
 @dataclass(frozen=True)
@@ -58,17 +66,6 @@ class Evaluation:
         return {kind: str(self.store.root / name) for kind, name in names.items()}
 
 
-def evaluate(
-    sampler: Sampler, policy: Policy, test: TokenizedProblems, n: int, seed: int, grading: Grading, store: Store
-) -> Evaluation:
-    """Sample n completions of each question and grade them, or read from the store what an earlier call did.
-
-    Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
-    """
-    rollouts = generate_rollouts(sampler, policy, test, n, seed, store, "evaluation")
-    return Evaluation(test, rollouts, grade_rollouts(rollouts, test.problems, grading, store), n, store)
-
-
 def first(questions: TokenizedProblems, count: int | None) -> TokenizedProblems:
     """The first `count` questions (None: all)."""
     return dataclasses.replace(questions, problems=questions.problems[:count], prompts=questions.prompts[:count])
@@ -100,3 +97,51 @@ class EvaluatingJournal:
         self.reach(step, samples)
         if self.stop.share():  # after one more update this point of the curve would never be measured
             self.stop.check()
+
+
+# ---- completions for people to read: a bounded number for each verdict, of every evaluation and of what was trained on
+
+
+def show_completions(
+    folder: Path,
+    split: str,
+    iteration: int,
+    rollouts: Rollouts,
+    verdicts: Verdicts,
+    problems: Sequence[Problem],
+    examples: NDArray[np.int64] | None = None,
+) -> None:
+    """Write completions into the folder's file, in place of those that an earlier attempt put there.
+
+    `logp` is a completion's log-probability when it was drawn.
+
+    split: test or train. examples: the rows that were trained on.
+    """
+    entries = sample_entries(split, iteration, rollouts, verdicts, problems)
+    if examples is not None:
+        entries = [entry | {"trained_on": bool((examples == entry["row"]).any())} for entry in entries]
+    path = folder / COMPLETIONS
+    kept = [each for each in read_lines(path)[0] if (each.get("set"), each.get("iteration")) != (split, iteration)]
+    if distributed.is_main_process():
+        write_text(path, "".join(json.dumps(entry) + "\n" for entry in [*kept, *entries]))
+
+
+def sample_entries(
+    split: str, iteration: int, rollouts: Rollouts, verdicts: Verdicts, problems: Sequence[Problem]
+) -> list[dict[str, Any]]:
+    """Up to PER_VERDICT completions of each verdict, evenly spread over the rows."""
+    entries, columns = [], rollouts.columns
+    for code, verdict in enumerate(VERDICTS):
+        rows = np.flatnonzero(verdicts.codes == code)
+        for row in rows[np.unique(np.linspace(0, len(rows) - 1, PER_VERDICT).round().astype(int))] if len(rows) else []:
+            problem = problems[int(rollouts.problem[row])]
+            drawn = columns["sampler_logp"][int(row)].as_py() if "sampler_logp" in columns.column_names else None
+            entries.append({
+                "set": split, "iteration": iteration, "row": int(row), "problem": problem.id,
+                "sample": int(rollouts.sample[row]), "level": problem.level, "subject": problem.subject,
+                "question": problem.question, "gold": problem.answer,
+                "completion": rollouts.texts(int(row), int(row) + 1)[0], "verdict": verdict,
+                "answer": verdicts.columns["answer"][int(row)].as_py(), "tokens": len(rollouts.tokens[int(row)]),
+                "truncated": bool(rollouts.truncated[row]), "logp": sum(drawn) if drawn else None,
+            })  # fmt: skip
+    return entries

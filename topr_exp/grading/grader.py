@@ -9,6 +9,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -58,7 +59,7 @@ def cores() -> int:
     return max(1, allowed // int(asked("LOCAL_WORLD_SIZE", "1")))
 
 
-class Grader:
+class Grader(AbstractContextManager["Grader"]):
     """Decides correct / incorrect / invalid for (completion, gold) pairs.
 
     `name` is an answer format ("gsm8k", "math", "final") or "package.module:function", a function of your own
@@ -90,9 +91,6 @@ class Grader:
         self._pool: WorkerPool | None = None
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Grader:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -108,10 +106,6 @@ class Grader:
         with self._lock:
             if self._pool is not None and self._pool.usable:
                 self._pool.close()
-
-    def worker_pids(self) -> list[int]:
-        """Process ids of the server and the workers; empty while none were needed."""
-        return self._pool.pids() if self._pool is not None and self._pool.usable else []
 
     def grade(self, pairs: Iterable[Pair]) -> Iterator[Outcome]:
         """One Outcome for each (completion, gold), in order; `pairs` is read and graded chunk by chunk.

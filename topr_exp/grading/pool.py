@@ -77,10 +77,6 @@ class WorkerPool:
     def usable(self) -> bool:
         return not self.closed and self._process == os.getpid()
 
-    def pids(self) -> list[int]:
-        """Process ids of the server and of the current workers."""
-        return [self._server.pid, *(worker.pid for worker in self._workers)]
-
     def close(self) -> None:
         """Kill all workers and the server, once no task is under way."""
         with self._at_work:

@@ -48,9 +48,10 @@ def _leaf(gold: Leaf, answer: Leaf) -> Verdict3:
         one, other = latex_to_sympy(gold.tokens), latex_to_sympy(answer.tokens)
     if one is None or other is None:
         return False
-    relations = _relations(one), _relations(other)
-    if any(relations):  # chains in either direction
-        return any(_same_relations(relations[0], order) for order in (relations[1], relations[1][::-1]))
+    golds, answers = _relations(one), _relations(other)
+    if golds or answers:  # chains in either direction
+        orders = (answers, answers[::-1]) if len(golds) == len(answers) else ()
+        return any(all(map(_same_relation, golds, order)) for order in orders)
     if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
         return bool(sympy.simplify(one - other) == 0)
     if isinstance(one, sympy.MatrixBase) and isinstance(other, sympy.MatrixBase):
@@ -64,12 +65,8 @@ def _relations(expression: Any) -> list[Relational]:
     return members if members and all(isinstance(member, Relational) for member in members) else []
 
 
-def _same_relations(gold: list[Relational], answer: list[Relational]) -> bool:
-    """Compare two relations (or chains) up to constant factors; x^2 = -1 and x^2 = -4 are not equal."""
-    return len(gold) == len(answer) and all(_same_relation(*pair) for pair in zip(gold, answer, strict=True))
-
-
 def _same_relation(gold: Relational, answer: Relational) -> bool:
+    """Compare two relations up to constant factors; x^2 = -1 and x^2 = -4 are not equal."""
     one, other = (each.reversed if isinstance(each, sympy.Ge | sympy.Gt) else each for each in (gold, answer))
     if type(one) is not type(other):
         return False

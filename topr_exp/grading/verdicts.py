@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
@@ -19,9 +20,6 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
 from topr_exp.types import VERDICTS, Problem
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -88,17 +86,9 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
 
         def make(shard: int) -> pa.Table:
             start, end = rollouts.shard_rows(shard)
-            verdicts = grade(grader, rollouts.texts(start, end), rollouts.problem[start:end], problems)
-            progress.update(end - start)
-            return verdicts
+            return grade(grader, rollouts.texts(start, end), rollouts.problem[start:end], problems)
 
-        def report(shard: int, made_here: bool) -> None:
-            if not made_here:
-                start, end = rollouts.shard_rows(shard)
-                progress.update(end - start, 0, "from the store")
-
-        with store.stop.leaving_together():
-            table.fill(make, report, on_wait=progress.message)
+        table.fill(make, progress)
     verdicts = Verdicts(table.name, table.read())
     if distributed.is_main_process():
         command = f"python -m topr_exp.store --root {table.folder.parents[1]} regrade {table.name}"
@@ -108,8 +98,6 @@ def grade_rollouts(rollouts: Rollouts, problems: Sequence[Problem], grading: Gra
 
 def given_verdicts(rollouts: Rollouts, rewards: NDArray[np.float64], threshold: float, store: Store) -> Verdicts:
     """Verdicts of a log's own rewards, [rows]: correct from `threshold` on; no answer is read."""
-    import pyarrow as pa
-
     table = store.table("verdicts", {"given_from": threshold, "rollouts": rollouts.name}, rollouts.shards)
 
     def make(shard: int) -> pa.Table:
@@ -144,8 +132,6 @@ def grade(grader: Grader, texts: Sequence[str], problem: NDArray[np.integer], pr
 
     problem: the index of each one's problem.
     """
-    import pyarrow as pa
-
     golds = [problems[index].answer for index in problem.tolist()]
     outcomes = list(grader.grade(zip(texts, golds, strict=True)))
     answers = [outcome.answer for outcome in outcomes]

@@ -67,8 +67,7 @@ def _load(target: str) -> Task:
     module = importlib.import_module(name)
     if target.startswith(PACKAGE):
         module.prepare()
-    task: Task = getattr(module, function)
-    return task
+    return getattr(module, function)
 
 
 # ---- a worker

@@ -160,8 +160,7 @@ def card(run: Run, entry: Record) -> str:
         "trained on": entry.get("trained_on"),
     }  # fmt: skip
     with contextlib.suppress(*DAMAGE):
-        known = [value for _, value in sorted(entry["logp"].items(), key=lambda one: int(one[0]))]
-        facts |= {"log π": f"{known[-1]:.2f}", "log-ratio": f"{known[-1] - known[0]:.2f}"}
+        facts["log π"] = f"{entry['logp']:.2f}"
     said = " · ".join(f"{name}={cut(str(value))}" for name, value in facts.items() if value is not None)
     return folded(said, "".join(f"<pre>{escape(cut(entry[name]))}</pre>" for name in ("question", "completion")))
 

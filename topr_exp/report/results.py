@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.evaluation.draws import INVALID
 from topr_exp.evaluation.intervals import Interval, crossed_interval
-from topr_exp.evaluation.statistics import headline_k, measure
+from topr_exp.evaluation.statistics import INVALID, headline_k, measure
 from topr_exp.report.runs import DAMAGE, Run
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import number

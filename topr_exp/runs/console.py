@@ -202,7 +202,7 @@ def results_table(summary: dict[str, Any]) -> str:
         f"baseline {summary['baseline']:g}"
     )
     if "verifier" in base:
-        from topr_exp.verifier.table import run_table
+        from topr_exp.verifier.figures import run_table
 
         lines = [*run_table(base["verifier"], final["verifier"]), trained]
     else:

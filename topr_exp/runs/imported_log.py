@@ -5,26 +5,24 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import torch
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
 from topr_exp.config.settings import Config, Mu
-from topr_exp.data.rollout_files import prompt_of
+from topr_exp.data.prompts import Prompter
+from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runtime.exit_status import warn
-from topr_exp.sampling.imported import ImportedLog, load_imported, open_log, tokenize_completions
+from topr_exp.sampling.imported import ImportedLog, load_imported, match_problems, open_log, tokenize_completions
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Ragged, Store
+from topr_exp.training.logprobs import log_probabilities
+from topr_exp.training.metrics import effective_sample_size
 from topr_exp.types import Problem, TOPRError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from topr_exp.data.prompts import Prompter
-    from topr_exp.models.policy import Policy
 
 SCORED = 64  # completions, evenly spread, whose log-probabilities are compared with the model's
 MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
@@ -68,26 +66,19 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
     from topr_exp.config.load import load
     from topr_exp.data.problems import load_problems
     from topr_exp.data.prompts import build_prompter
-    from topr_exp.models.policy import load_policy
 
     composer = Composer(parse_arguments([*settings, f"data.completions={source}"]))
     config = load(next(composed for _, composed in composer.jobs(composer.base())))
     with tempfile.TemporaryDirectory() as folder:
         log = open_log(config.data, Store(folder))
         if not any(text.startswith("model") for text in settings):
-            return {"columns": log.read, **count(log.columns, groups_of(log.columns), config.data.threshold)}
+            named = [Problem(name, name, "") for name in log.columns["problem_id"].unique().to_pylist() if name]
+            _, problem, _ = match_problems(log.columns, named, source, graded=False)
+            return {"columns": log.read, **count(log.columns, problem, config.data.threshold)}
         policy = load_policy(config.model, config.cluster.device.name)
         data = dataclasses.replace(config.data, reward=Reward.given)  # no gold is needed
         asked = load_problems(config.data).train, build_prompter(config.data)
         return report(config, log, load_imported(data, log, *asked, policy, None), policy)
-
-
-def groups_of(columns: pa.Table) -> NDArray[np.int64]:
-    """[rows] a number for each prompt or id, before a tokenizer is known."""
-    places: dict[str, int] = {}
-    names = [name for name in columns.column_names if name not in ("text", "tokens", "sampler_logp")]
-    rows = columns.select(names).to_pylist()
-    return np.array([places.setdefault(row.get("problem_id") or prompt_of(row) or "", len(places)) for row in rows])
 
 
 def count(columns: pa.Table, problem: NDArray[np.integer], threshold: float) -> dict[str, str]:
@@ -142,11 +133,6 @@ def encoded_again(log: ImportedLog, policy: Policy) -> dict[str, str]:
 
 def distance(found: Completions, policy: Policy, batch_size: int) -> str:
     """How far the given log-probabilities are from the model's, on some of the completions."""
-    import torch
-
-    from topr_exp.training.logprobs import log_probabilities
-    from topr_exp.training.metrics import effective_sample_size
-
     assert found.log_mu is not None
     rows = np.unique(np.linspace(0, found.rollouts.rows - 1, SCORED).round().astype(int)).tolist()
     scored = log_probabilities(policy, found.rollouts, rows, batch_size)["logp"].to_pylist()

@@ -21,7 +21,7 @@ from topr_exp.config.model import VLLMConfig
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
-from topr_exp.data.rollout_files import HUB, RolloutReader, check_answerable, source_files
+from topr_exp.data.rollout_files import HUB, RolloutReader, kind_of_prompt, source_files
 from topr_exp.grading.grader import source_file
 from topr_exp.models import loading
 from topr_exp.models.loading import ADAPTER, check_folder, find_folder, refuse_damage, weights_fingerprint
@@ -178,7 +178,7 @@ def check_warm_up(config: Config, problems: int | None) -> None:
 @functools.lru_cache(maxsize=4)
 def read_completions(asked: Any, stamps: Any, known: frozenset[str] | None, graded: bool) -> None:
     for number, row in enumerate(RolloutReader(*asked), start=1):
-        check_answerable(asked[0], number, row, known, graded)
+        kind_of_prompt(f"data.completions={asked[0]}: completion {number}", row, known, graded)
 
 
 # ---- the machine

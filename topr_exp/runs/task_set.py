@@ -19,12 +19,13 @@ from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config, Mu
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
-from topr_exp.evaluation.evaluation import Evaluation, evaluate
+from topr_exp.evaluation.evaluation import Evaluation
+from topr_exp.grading.verdicts import grade_rollouts
 from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime.files import CHECKSUMS
-from topr_exp.sampling.rollouts import Completions, Rollouts
+from topr_exp.sampling.rollouts import Completions, Rollouts, generate_rollouts
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.training.examples import Examples
@@ -67,13 +68,21 @@ class TaskSet:
 
     def generate_solutions(self, sampler: Sampler, store: Store) -> int:
         """Put solutions by the solver, to be verified, in place of the problems; returns the tokens it sampled."""
-        from topr_exp.verifier.solutions import Solver, Verification
+        from topr_exp.verifier.solutions import Solutions, Verification
 
         config = self.config
         policy = load_policy(config.solver, config.cluster.device.name)
-        solver = Solver(policy, sampler, Grading(config.data.grader_name, threshold=config.data.threshold), store)
+        grading = Grading(config.data.grader_name, threshold=config.data.threshold)
+
+        def solve(problems: Sequence[Problem], n: int, seed: int) -> Solutions:
+            questions = self.tokenize(problems, policy)
+            rollouts = generate_rollouts(sampler, policy, questions, n, seed, store, "solving")
+            verdicts = grade_rollouts(rollouts, questions.problems, grading, store)
+            codes, classes = (values.reshape(-1, n) for values in (verdicts.codes, verdicts.classes))
+            return Solutions(questions.problems, rollouts.texts(0, rollouts.rows), codes, classes, rollouts.sampled)
+
         seeds = {"seed": config.sampler.seed, "test_seed": config.evaluation.seed}
-        self.verification = Verification(config.task, solver, self.sets, self.prompter, **seeds)
+        self.verification = Verification(config.task, solve, self.sets, **seeds)
         self.sets, self.prompter = self.verification.sets, self.verification.prompter
         return self.verification.sampled
 
@@ -82,10 +91,15 @@ class TaskSet:
         return tokenize_prompts(problems, self.prompter, policy, self.config.sampler.max_new_tokens)
 
     def evaluate(self, sampler: Sampler, policy: Policy, questions: TokenizedProblems, store: Store) -> Evaluation:
-        """Graded completions of test problems, with the problems and seeds of all runs that are compared."""
+        """Sample and grade completions of test problems, or read from the store what an earlier call did.
+
+        Problems and seeds are the same for every run of a sweep, so that differences between runs are paired.
+        """
         config = self.config
         n, seed = config.data.eval_n, config.evaluation.seed
-        return evaluate(sampler, policy, questions, n, seed, config.grading, store)
+        rollouts = generate_rollouts(sampler, policy, questions, n, seed, store, "evaluation")
+        verdicts = grade_rollouts(rollouts, questions.problems, config.grading, store)
+        return Evaluation(questions, rollouts, verdicts, n, store)
 
     def figures(self, evaluation: Evaluation, folder: Path, iteration: int) -> dict[str, Any]:
         """The figures of an evaluation and where its completions lie; a verifier's go to a file in `folder` too."""

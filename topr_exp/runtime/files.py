@@ -208,12 +208,18 @@ def library_errors() -> Iterator[None]:
 
 def read_json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Number the lines of a user's file with their objects; TOPRError names file and line where one holds none."""
+    for number, line in numbered_lines(path):
+        yield number, strict_object(f"{path}:{number}", line)
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Number the lines of a user's file that are not empty, the first without a byte order mark."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if line.strip():
-                    yield number, strict_object(f"{path}:{number}", line)
+                    yield number, line
     except OSError as error:
         raise TOPRError(f"{path} can't be read: {error.strerror}") from None
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow.compute import fill_null
 
 from topr_exp.config.data import DataConfig, Reward
 from topr_exp.data.prompts import Prompter, tokenize_prompts
-from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, check_answerable, import_rows, source_files
+from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, import_rows, kind_of_prompt, source_files
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
 from topr_exp.store import Ragged, Store
 from topr_exp.types import Problem, TOPRError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-KINDS = ("prompt_tokens", "messages", "prompt", "question")  # of prompts, the most exact first
 
 
 @dataclass(frozen=True)
@@ -73,8 +70,6 @@ def load_imported(
     Raises TOPRError (one line) for a problem id that is unknown, a row without gold that is to be graded, a prompt that
     is too long, an empty completion, and token ids that the model does not have.
     """
-    import pyarrow as pa
-
     source, columns = str(data.completions), log.columns
     limit = data.completion_limit
     answered, index, given = match_problems(columns, problems, source, data.reward is not Reward.given)
@@ -120,15 +115,12 @@ def match_problems(
     found: list[Problem] = []
     given: dict[int, tuple[str, Any]] = {}
     index = np.zeros(len(columns), dtype=np.int32)
-    names = [name for name in ("problem_id", "gold", *KINDS) if name in columns.column_names]
+    names = sorted({*columns.column_names} - {"text", "finish", "tokens", "sampler_logp"})
     rows = (one for batch in columns.select(names).to_batches() for one in batch.to_pylist())
     for row, one in enumerate(rows):
         name: Any = one.get("problem_id")
         gold = one.get("gold")
-        kind = next((kind for kind in KINDS if one.get(kind) is not None), None)
-        if kind == "question" and gold is None and graded:
-            kind = None  # an id's question, for people to read
-        check_answerable(source, row + 1, {key: each for key, each in one.items() if each is not None}, known, graded)
+        kind = kind_of_prompt(f"data.completions={source}: completion {row + 1}", one, known, graded)
         if kind not in (None, "question") and gold is None and name in known:
             gold = known[name].answer
         value: Any = one[kind] if kind is not None else None
@@ -147,9 +139,6 @@ def match_problems(
 
 
 def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
-    import pyarrow as pa
-    from pyarrow.compute import fill_null
-
     filled = fill_null(columns[name].combine_chunks(), pa.array(texts, pa.string()))
     return columns.set_column(columns.column_names.index(name), name, filled)
 
@@ -168,11 +157,9 @@ def encode_prompt(kind: str, value: Any, policy: Policy) -> NDArray[np.int32]:
 
 def index_in_group(index: NDArray[np.int32]) -> NDArray[np.int32]:
     """For each row, how many rows before it have the same value."""
-    order = np.argsort(index, kind="stable")
-    ordered = index[order]
-    place = np.empty(len(index), dtype=np.int32)
-    place[order] = np.arange(len(index)) - np.searchsorted(ordered, ordered)
-    return place
+    import pandas as pd
+
+    return pd.Series(index).groupby(index).cumcount().to_numpy(np.int32)
 
 
 def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = None) -> Any:
@@ -180,8 +167,6 @@ def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = 
 
     limit: tokens from which on a text without `finish` did not.
     """
-    import pyarrow as pa
-
     eos = [policy.tokenizer.eos_token_id] if policy.tokenizer.eos_token_id is not None else []
 
     def ending(ids: list[int], finish: str | None) -> list[int]:

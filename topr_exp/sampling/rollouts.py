@@ -10,9 +10,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 import topr_exp
@@ -24,9 +25,6 @@ from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.sampler import HFSampler, Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import PROMPTS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
@@ -51,8 +49,7 @@ class Rollouts:
     @property
     def made_by(self) -> dict[str, str]:
         """The program that drew the first of them, with versions and device; empty for what was imported."""
-        found: dict[str, str] = json.loads((self.columns.schema.metadata or {}).get(MADE_BY, b"{}"))
-        return found
+        return json.loads((self.columns.schema.metadata or {}).get(MADE_BY, b"{}"))
 
     @property
     def shards(self) -> int:
@@ -87,8 +84,7 @@ class Rollouts:
 
     def texts(self, start: int, end: int) -> list[str]:
         """Some completions as text, special tokens left out."""
-        texts: list[str] = self.columns["text"].slice(start, end - start).to_pylist()
-        return texts
+        return self.columns["text"].slice(start, end - start).to_pylist()
 
 
 @dataclass(frozen=True)
@@ -122,11 +118,6 @@ def open_sampler(
         yield sampler
 
 
-def own_code(name: str) -> Path | None:
-    """The file of a sampler of the user's, which is named as package.module:Class."""
-    return source_of(name.partition(":")[0]) if ":" in name else None
-
-
 def generate_rollouts(
     sampler: Sampler,
     policy: Policy,
@@ -140,19 +131,15 @@ def generate_rollouts(
 
     A shard is a function of the key and its index: it has its own random generator.
     """
-    import pyarrow as pa
-
     config, prompts = sampler.config, questions.prompts
     size = config.prompts_per_shard
     table = store.table("rollouts", rollouts_key(config, policy, questions, n, seed), -(-len(prompts) // size))
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
-    tokens: dict[int, int] = {}  # of the shards that this process samples
 
     def make(shard: int) -> pa.Table:
         start, end = shard * size, (shard + 1) * size
         made = completions_table(sampler, policy, prompts[start:end], n, (seed, shard), questions.stop, first=start)
         ids = [problem.id for problem in questions.problems[start:end] for _ in range(n)]
-        tokens[shard] = token_count(made)
         made = made.append_column("problem_id", pa.array(ids, pa.string()))
         asked = [
             {"prompt": policy.text_of(prompt), "prompt_tokens": prompt.tolist(), "gold": problem.answer}
@@ -160,23 +147,17 @@ def generate_rollouts(
         ]
         return made.replace_schema_metadata({MADE_BY: json.dumps(sampler.made_by()), PROMPTS: json.dumps(asked)})
 
-    def report(shard: int, made_here: bool) -> None:
-        note = [] if shard in tokens else ["from the store"]
-        progress.update(len(prompts[shard * size : (shard + 1) * size]) * n, tokens.get(shard, 0), *note)
-
-    with (
-        Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress,
-        store.stop.leaving_together(),
-    ):
-        table.fill(make, report, progress.message)
+    with Progress(label, len(prompts) * n, "completions", rate_unit="tokens") as progress:
+        sampled = table.fill(make, progress, token_count)
     bounds = [min(shard * size, len(prompts)) * n for shard in range(table.shards + 1)]
-    return Rollouts(table.name, table.read(), prompts, bounds, sum(tokens.values()))
+    return Rollouts(table.name, table.read(), prompts, bounds, sampled)
 
 
 def rollouts_key(
     config: SamplerConfig, policy: Policy, questions: TokenizedProblems, n: int, seed: int
 ) -> dict[str, Any]:
     """All that decides what is sampled: what the store finds the completions by."""
+    own = source_of(config.name.partition(":")[0]) if ":" in config.name else None  # a sampler of the user's
     exact_head = isinstance(config, VLLMConfig) and policy.float32_head and not policy.full_precision
     return {
         "weights": policy.fingerprint,
@@ -186,7 +167,7 @@ def rollouts_key(
         "problems": fingerprint([np.frombuffer(problem.id.encode(), np.uint8) for problem in questions.problems]),
         "n": n,
         "sampler": config.distribution(policy.vocabulary),
-        **({"code": file_digest(path)} if (path := own_code(config.name)) else {}),
+        **({"code": file_digest(own)} if own is not None else {}),
         "seed": seed,
         "stop": list(questions.stop),
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
@@ -207,8 +188,6 @@ def completions_table(
 
     seed: numbers that together name the randomness. first: the index of the first prompt.
     """
-    import pyarrow as pa
-
     groups = sampler.sample(policy, [prompt.tolist() for prompt in prompts], n, seed, stop)
     flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
     return pa.table(

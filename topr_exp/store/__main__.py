@@ -324,7 +324,7 @@ def export(store: Store, options: argparse.Namespace) -> None:
     from topr_exp.store.completions import export_file
 
     table = find_table(store, options.key)
-    print(f"{export_file(table, options.file, store):,} completions of {table.name} in {options.file}")
+    print(f"{export_file(table, options.file):,} completions of {table.name} in {options.file}")
 
 
 def import_(store: Store, options: argparse.Namespace) -> None:

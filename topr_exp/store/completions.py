@@ -6,7 +6,6 @@ docs/own_rollouts.md has the columns; one row a completion.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 TEXTS = ("problem_id", "question", "gold", "prompt", "messages", "completion", "finish")
 LISTS = ("prompt_tokens", "tokens", "logprobs")
-COLUMNS = {name: name for name in (*TEXTS, *LISTS)} | {"completion": "text", "logprobs": "sampler_logp"}
+COLUMNS = {name: name for name in (*TEXTS, *LISTS, "reward")} | {"completion": "text", "logprobs": "sampler_logp"}
 PROMPTS = b"prompts"  # in a shard's metadata: text, token ids and gold of each of its prompts
 CARD_FILE = "README.md"
 CARD = """---
@@ -60,10 +59,10 @@ MEANINGS = {
 }
 
 
-def export_file(table: Table, path: Path, store: Store | None = None) -> int:
+def export_file(table: Table, path: Path) -> int:
     """Write a table of completions as JSON lines, or (FILE.parquet) as Parquet with a card; return the number of rows.
 
-    store: where verdicts on them are looked for, Parquet only.
+    Parquet has the prompts of sampled completions, and the verdicts on them that lie in the same store.
     Raises TOPRError when the table is not complete, holds no completions, or `path` or the card exists.
     """
     parquet = path.suffix == ".parquet"
@@ -71,57 +70,33 @@ def export_file(table: Table, path: Path, store: Store | None = None) -> int:
         if each.exists():
             raise TOPRError(f"{each} exists; give another name or remove it")
     if parquet:
-        return export_parquet(table, path, store or Store(table.folder.parents[1]))
+        return export_parquet(table, path)
+    import numpy as np
+
     rows = 0
     with disk_errors(f"write {path}"), whole_file(path) as file:
         for index in range(table.shards):
-            for line in lines_of(table, index):
-                file.write(line.encode())
-                rows += 1
+            shard = public_columns(table, table.shard(index), prompts=False)
+            for row in (row for batch in shard.to_batches(max_chunksize=1000) for row in batch.to_pylist()):
+                if "logprobs" in row:  # each float32 with the fewest digits that give it back
+                    row["logprobs"] = [float(str(value)) for value in np.array(row["logprobs"], np.float32)]
+                present = {name: value for name, value in row.items() if value is not None}
+                file.write((json.dumps(present, ensure_ascii=False) + "\n").encode())
+            rows += len(shard)
     return rows
 
 
-def lines_of(table: Table, index: int) -> Iterator[str]:
-    """The lines of a shard; each float32 with the fewest digits that give it back."""
-    shard = table.shard(index)
-    names = names_in(table, shard)
-    for batch in shard.to_batches(max_chunksize=1000):
-        texts = {name: batch[names[name]].to_pylist() for name in TEXTS if name in names}
-        if "reward" in shard.column_names:
-            texts["reward"] = batch["reward"].to_pylist()
-        if "messages" in texts:
-            texts["messages"] = [None if one is None else json.loads(one) for one in texts["messages"]]
-        lists = {name: [row.values.to_numpy() for row in batch[names[name]]] for name in LISTS if name in names}
-        for row in range(batch.num_rows):
-            present = {name: column[row] for name, column in texts.items() if column[row] is not None}
-            parts = [json.dumps(present, ensure_ascii=False)[1:-1]] if present else []
-            parts += [f'"{name}": [{", ".join(map(str, column[row]))}]' for name, column in lists.items()]
-            yield f"{{{', '.join(parts)}}}\n"
-
-
-def names_in(table: Table, shard: pa.Table) -> dict[str, str]:
-    """The columns of a shard that hold completions, by the name that they have outside; TOPRError where none do."""
-    names = {name: column for name, column in COLUMNS.items() if column in shard.column_names}
-    if "completion" not in names:
-        raise TOPRError(f"{table.name} holds no completions (no column text)")
-    if not ("problem_id" in names or {"question", "gold"} <= names.keys()):
-        raise TOPRError(f"{table.name} has no column problem_id: its lines could not say which problem they answer")
-    return names
-
-
-def export_parquet(table: Table, path: Path, store: Store) -> int:
+def export_parquet(table: Table, path: Path) -> int:
     """Write the columns of `MEANINGS`, as far as they are there, and the card beside them."""
     from huggingface_hub import DatasetCardData
     from pyarrow.parquet import ParquetWriter
 
-    verdicts, rows, prompts, columns = verdicts_on(table, store), 0, set[Any](), list[str]()
-    if verdicts is not None:
-        verdicts = verdicts.read()
+    verdicts, rows, prompts, columns = verdicts_on(table), 0, set[Any](), list[str]()
     path.parent.mkdir(parents=True, exist_ok=True)
     with disk_errors(f"write {path}"), whole_file(path) as file:
         writer = None
         for index in range(table.shards):
-            shard = public_columns(table, table.shard(index))
+            shard = public_columns(table, table.shard(index), prompts=True)
             if verdicts is not None:
                 shard = with_verdicts(shard, verdicts.slice(rows, len(shard)))
             writer = writer or ParquetWriter(file, shard.schema)
@@ -144,13 +119,19 @@ def export_parquet(table: Table, path: Path, store: Store) -> int:
     return rows
 
 
-def public_columns(table: Table, shard: pa.Table) -> pa.Table:
-    """A shard under the names of `MEANINGS`, with the prompts of sampled completions; messages as lists."""
+def public_columns(table: Table, shard: pa.Table, prompts: bool) -> pa.Table:
+    """A shard's columns of completions by the names of `MEANINGS`, messages as lists; TOPRError where there are none.
+
+    prompts: with those of sampled completions.
+    """
     import pyarrow as pa
 
-    names = names_in(table, shard)
-    columns = {name: shard[column] for name, column in names.items()}
-    if "problem" in shard.column_names:
+    columns = {name: shard[column] for name, column in COLUMNS.items() if column in shard.column_names}
+    if "completion" not in columns:
+        raise TOPRError(f"{table.name} holds no completions (no column text)")
+    if not ("problem_id" in columns or {"question", "gold"} <= columns.keys()):
+        raise TOPRError(f"{table.name} has no column problem_id: its lines could not say which problem they answer")
+    if prompts and "problem" in shard.column_names:
         stored = json.loads((shard.schema.metadata or {}).get(PROMPTS, b"null"))
         if stored is None:
             raise TOPRError(f"{table.name} was stored without its prompts; write JSON lines (FILE.jsonl)")
@@ -161,8 +142,6 @@ def public_columns(table: Table, shard: pa.Table) -> pa.Table:
         turns = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
         values = [None if one is None else json.loads(one) for one in columns.pop("messages").to_pylist()]
         columns["messages" if "prompt" in columns else "prompt"] = pa.array(values, turns)
-    if "reward" in shard.column_names:
-        columns["reward"] = shard["reward"]
     return pa.table({name: columns[name] for name in MEANINGS if name in columns})
 
 
@@ -178,12 +157,12 @@ def with_verdicts(shard: pa.Table, verdicts: pa.Table) -> pa.Table:
     return shard.append_column("reward", pa.array(reward, pa.float64()))
 
 
-def verdicts_on(table: Table, store: Store) -> Table | None:
-    """The newest whole table of verdicts on all rows of these completions."""
-    found = []
+def verdicts_on(table: Table) -> pa.Table | None:
+    """The newest whole verdicts on all rows of these completions."""
+    store, found = Store(table.folder.parents[1]), []
     for key in (store.root / "verdicts").glob("*/key.json"):
         verdicts = store.open(key.parent)
         of = str(verdicts.key.get("rollouts")).split(" ")[0]
         if of == table.name and not verdicts.missing() and verdicts.bounds()[-1] == table.bounds()[-1]:
             found.append((key.stat().st_mtime, verdicts))
-    return max(found, key=lambda each: each[0])[1] if found else None
+    return max(found, key=lambda each: each[0])[1].read() if found else None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import TEMPORARY, disk_errors, sync_folder, write_whole
+from topr_exp.runtime.progress import Progress
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.store.shards import find_fault, read_rows, read_shard, write_shard
 from topr_exp.types import TOPRError
@@ -125,43 +126,45 @@ class Table:
     def fill(
         self,
         make: Callable[[int], pa.Table],
-        on_shard: Callable[[int, bool], None] = lambda index, made_here: None,
-        on_wait: Callable[[str], None] = log.info,
+        progress: Progress | None = None,
+        amount: Callable[[pa.Table], int] = len,
     ) -> int:
-        """Make the shards that are missing or damaged; return how many this process made.
+        """Make the shards that are missing or damaged; return the amount that this process made: rows by default.
 
         `make(index)` must be a function of the key and the index alone. Several processes may fill one table:
-        they make different shards at the same time.
-        `on_shard(index, made_here)` is called once a shard as soon as it is known to be whole; `on_wait(message)`
-        when this process starts to wait for another.
+        they make different shards at the same time. `progress` counts rows, and is told who is waited for.
         Raises TOPRError when the disk refuses; finished shards stay, so the same call goes on from there.
         """
-        self._write_key()
         pending, made, told = list(range(self.shards)), 0, ""
-        while pending:
-            before, waits = len(pending), ""
-            for index in list(pending):
-                made_here = False
-                if self.fault(index) is not None:
-                    self._stop.check()
-                    lock = self._lock(index)
-                    if isinstance(lock, locks.Owner):
-                        makes = f"waiting for {lock}, which makes shard {index} of {self.shards} of {self.name}"
-                        waits = waits or makes
-                        continue
-                    with lock:
-                        made_here = self._make_shard(index, make)
+        with self._stop.leaving_together():
+            self._write_key()
+            while pending:
+                before, waits = len(pending), ""
+                for index in list(pending):
+                    made_here = None
                     if self.fault(index) is not None:
-                        continue  # pruned meanwhile
-                pending.remove(index)
-                made += made_here
-                on_shard(index, made_here)
-            if waits and len(pending) == before:
-                if waits != told:
-                    on_wait(waits)
-                    told = waits
-                time.sleep(PAUSE_SECONDS)
-        self._tidy()
+                        self._stop.check()
+                        lock = self._lock(index)
+                        if isinstance(lock, locks.Owner):
+                            makes = f"waiting for {lock}, which makes shard {index} of {self.shards} of {self.name}"
+                            waits = waits or makes
+                            continue
+                        with lock:
+                            made_here = self._make_shard(index, make)
+                        if self.fault(index) is not None:
+                            continue  # pruned meanwhile
+                    pending.remove(index)
+                    here = 0 if made_here is None else amount(made_here)
+                    made += here
+                    if progress is not None:
+                        rows = read_rows(self.shard_file(index))
+                        progress.update(rows, here, "from the store" if made_here is None else "")
+                if waits and len(pending) == before:
+                    if waits != told:
+                        (log.info if progress is None else progress.message)(waits)
+                        told = waits
+                    time.sleep(PAUSE_SECONDS)
+            self._tidy()
         return made
 
     def _lock(self, index: int) -> locks.Lock | locks.Owner:
@@ -169,8 +172,8 @@ class Table:
         with disk_errors(f"write {path}"):
             return locks.acquire(path)
 
-    def _make_shard(self, index: int, make: Callable[[int], pa.Table]) -> bool:
-        """Make one shard whose lock this process holds; False when another process finished it."""
+    def _make_shard(self, index: int, make: Callable[[int], pa.Table]) -> pa.Table | None:
+        """Make one shard whose lock this process holds; None when another process finished it."""
         # Taking the lock made NFS forget what it had cached of the folder, so what is seen now is true.
         fault = self.fault(index)
         if fault not in (None, MISSING):
@@ -180,17 +183,11 @@ class Table:
             )  # fmt: skip
         table = make(index) if fault else None
         if table is None or self.fault(index) is None:
-            return False  # made by another process without locks: what is whole stays as it is
-        self._write_shard(index, table)
-        return True
-
-    def _write_shard(self, index: int, table: pa.Table) -> None:
+            return None  # made by another process without locks: what is whole stays as it is
         path, kept = self.shard_file(index), "; finished shards are kept, and the same command goes on from there"
-        with (
-            disk_errors(f"write {path}", lambda: kept),
-            suppress(FileNotFoundError),
-        ):  # swept, without locks, by another
+        with disk_errors(f"write {path}", lambda: kept), suppress(FileNotFoundError):  # swept, without locks
             write_shard(path, table)
+        return table
 
     def _write_key(self) -> None:
         """Write the key where it is not there, or damaged: the folder's name says which it is."""

@@ -244,24 +244,9 @@ def score_rollouts(policy: Policy, rollouts: Rollouts, store: Store, batch_size:
     if policy.float32_head and not policy.full_precision:
         key["head"] = "float32"
     table = store.table("logprobs", key, rollouts.shards)
-    scored = 0
+    make = lambda shard: log_probabilities(policy, rollouts, range(*rollouts.shard_rows(shard)), batch_size)
     with Progress(label, rollouts.rows, "completions", rate_unit="tokens") as progress:
-
-        def make(shard: int) -> pa.Table:
-            nonlocal scored
-            start, end = rollouts.shard_rows(shard)
-            columns = log_probabilities(policy, rollouts, range(start, end), batch_size)
-            count = len(columns["logp"].combine_chunks().values)
-            scored += count
-            progress.update(end - start, count)
-            return columns
-
-        def report(shard: int, made_here: bool) -> None:
-            if not made_here:
-                start, end = rollouts.shard_rows(shard)
-                progress.update(end - start, 0, "from the store")
-
-        table.fill(make, report, on_wait=progress.message)
+        scored = table.fill(make, progress, lambda columns: len(columns["logp"].combine_chunks().values))
     return Ragged(table.read()["logp"]), scored
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.config.data import Grading
 from topr_exp.config.groups import TaskConfig
 from topr_exp.data.problems import ProblemSets
-from topr_exp.data.prompts import Prompter, tokenize_prompts
-from topr_exp.evaluation.draws import CORRECT
+from topr_exp.data.prompts import Prompter
 from topr_exp.evaluation.evaluation import Evaluation
-from topr_exp.grading.verdicts import grade_rollouts
-from topr_exp.models.policy import Policy
+from topr_exp.evaluation.statistics import CORRECT
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import write_json
-from topr_exp.sampling.rollouts import generate_rollouts
-from topr_exp.sampling.sampler import Sampler
-from topr_exp.store import Store
 from topr_exp.types import Problem
 from topr_exp.verifier import figures
 
@@ -48,11 +41,14 @@ class Solutions:
         (The beginning of the list then holds as many different problems as it can.)
         """
         count, k = self.verdicts.shape
+        prompter = Prompter(template, (), False, ())
         return [
             replace(
                 self.problems[p],
                 id=name_of(self.problems[p], sample),
-                question=fill(template, self.problems[p].question, self.texts[p * k + sample].strip()),
+                question=prompter.render(
+                    self.problems[p].question, fields={"solution": self.texts[p * k + sample].strip()}
+                ),
                 answer=TRUTH[bool(self.verdicts[p, sample] == CORRECT)],
                 source=self.problems[p].id,
             )
@@ -65,56 +61,25 @@ def name_of(problem: Problem, sample: int) -> str:
     return f"{problem.id}/solution/{sample:04d}"
 
 
-def fill(template: str, question: str, solution: str) -> str:
-    """The prompt's text; whatever stands in a question or a solution, braces too, stays as it is."""
-    parts = {"{question}": question, "{solution}": solution}
-    return re.sub(r"\{question\}|\{solution\}", lambda place: parts[place.group()], template)
-
-
-@dataclass(frozen=True)
-class Solver:
-    """Who writes the solutions that a verifier reads, and who says whether they are correct.
-
-    Its completions and their grades lie in the store, where every run that asks the same finds them.
-    """
-
-    policy: Policy
-    sampler: Sampler
-    grading: Grading
-    store: Store
-
-    def solve(self, problems: Sequence[Problem], prompter: Prompter, n: int, seed: int) -> Solutions:
-        """n graded solutions of each problem whose prompt is not too long, from the store as far as they are there."""
-        questions = tokenize_prompts(problems, prompter, self.policy, self.sampler.config.max_new_tokens)
-        rollouts = generate_rollouts(self.sampler, self.policy, questions, n, seed, self.store, "solving")
-        verdicts = grade_rollouts(rollouts, questions.problems, self.grading, self.store)
-        return Solutions(
-            questions.problems,
-            rollouts.texts(0, rollouts.rows),
-            verdicts.codes.reshape(-1, n),
-            verdicts.classes.reshape(-1, n),
-            rollouts.sampled,
-        )
-
-
 class Verification:
     """The task of a verifier: what it is asked, and what its verdicts are good for.
 
-    seed, test_seed: of the solutions to the training and to the test problems.
+    solve(problems, n, seed): writes n solutions of each, and grades them. seed, test_seed: of those to the training and
+    to the test problems.
     """
 
     def __init__(
-        self, task: TaskConfig, solver: Solver, sets: ProblemSets, prompter: Prompter, *, seed: int, test_seed: int
+        self, task: TaskConfig, solve: Callable[..., Solutions], sets: ProblemSets, *, seed: int, test_seed: int
     ) -> None:
         assert task.solutions is not None
         assert task.test_solutions is not None
         assert task.template is not None
         assert task.chat is not None
-        self.test = solver.solve(sets.test, prompter, task.test_solutions, test_seed)
+        self.test = solve(sets.test, task.test_solutions, test_seed)
         self.sampled = self.test.sampled
         self.sets = replace(sets, test=self.test.questions(task.template))
         if sets.train:  # there are none where a model is only evaluated
-            train = solver.solve(sets.train, prompter, task.solutions, seed)
+            train = solve(sets.train, task.solutions, seed)
             self.sampled += train.sampled
             self.sets = replace(self.sets, train=train.questions(task.template))
         # The question is the whole prompt already.
