@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DPO:
+class DPO(base.Typed):
     """Direct preference optimisation on pairs.
 
     loss = − log σ(β [Δ(y_w) − Δ(y_l)]),   Δ = logπ(y|x) − logμ(y|x)
@@ -31,7 +31,7 @@ class DPO:
     needs: ClassVar[frozenset[str]] = frozenset({"pairs"})
     uses_baseline: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < float("inf"))
 
     def __call__(self, batch: PairBatch) -> LossOutput:

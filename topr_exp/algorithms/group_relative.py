@@ -42,7 +42,7 @@ class GRPO(OfGroup):
     length_normalize: bool
     off_policy_mask: float | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_clip_range(self.eps_low, self.eps_high)
         base.check_mask_threshold(self.off_policy_mask)
 
@@ -75,7 +75,7 @@ class OPMD(OfGroup):
     tau: float
     length_normalize: bool
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("tau", self.tau, "at least 0 and finite", 0 <= self.tau < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -100,7 +100,7 @@ class AsymRE(OfGroup):
 
     needs_mu: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("delta_v", self.delta_v, "finite", math.isfinite(self.delta_v))
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -110,7 +110,7 @@ class AsymRE(OfGroup):
 
 
 @dataclass(frozen=True)
-class REC:
+class REC(base.Typed):
     """Group-relative REINFORCE with one-sided clipping (REC) or with surplus negatives dropped (RED-Drop).
 
     loss = − Σ_t 1[(A ≥ 0 and r_t ≤ 1 + ε_high) or (A ≤ 0 and r_t ≥ 1 − ε_low)] A logπ(y_t|x, y_<t),   A = r − r̄
@@ -131,7 +131,7 @@ class REC:
 
     uses_baseline: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("eps_low", self.eps_low, "above 0", self.eps_low > 0)
         base.check_range("eps_high", self.eps_high, "above 0", self.eps_high > 0)
 

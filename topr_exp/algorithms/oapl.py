@@ -24,7 +24,7 @@ class Anchor(Enum):
 
 
 @dataclass(frozen=True)
-class OAPL:
+class OAPL(base.Typed):
     """Least squares between β times the log-ratio and the advantage over the optimal value of the prompt.
 
     loss = (β log π(y)/π_ref(y) − (r − V*))²,   V* = β_value log mean_i exp(r_i / β_value)
@@ -49,7 +49,7 @@ class OAPL:
     def needs(self) -> frozenset[str]:
         return frozenset({"group_rewards"} if self.anchor is Anchor.mu else {"group_rewards", "ref_logp"})
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
         base.check_range("beta_value", self.beta_value, "above 0 and finite", 0 < self.beta_value < math.inf)
 

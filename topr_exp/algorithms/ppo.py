@@ -21,7 +21,7 @@ class Ratio(Enum):
 
 
 @dataclass(frozen=True)
-class PPO:
+class PPO(base.Typed):
     """PPO: the reward times the ratio, without gradient once the ratio has left the trust interval for the better.
 
     objective = min(r R, clip(r, 1 − ε_low, 1 + ε_high) R) / T,   r = π(y|x)/μ(y|x),   R = R0 − c
@@ -41,7 +41,7 @@ class PPO:
     needs: ClassVar[frozenset[str]] = frozenset()
     uses_baseline: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_clip_range(self.eps_low, self.eps_high)
 
     def __call__(self, batch: Batch) -> LossOutput:

@@ -39,7 +39,7 @@ class GSPO(OfGroup):
     eps_high: float
     off_policy_mask: float | None = None
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_clip_range(self.eps_low, self.eps_high)
         base.check_mask_threshold(self.off_policy_mask)
 
@@ -69,7 +69,7 @@ class GMPO(OfGroup):
     eps_low: float
     eps_high: float
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("eps_low", self.eps_low, "above 0", self.eps_low > 0)
         base.check_range("eps_high", self.eps_high, "above 0", self.eps_high > 0)
 
@@ -97,7 +97,7 @@ class CISPO(OfGroup):
     cap: float
     length_normalize: bool
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("cap", self.cap, "above 0", self.cap > 0)
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -129,7 +129,7 @@ class VESPO(OfGroup):
     length_normalize: bool
     advantage: Advantage = Advantage.group
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         kind, of_group = self.advantage, "group, group_std or leave_one_out"
         base.check_range("advantage", kind.name, of_group, kind is not Advantage.reward)
         for sign in ("pos", "neg"):
@@ -177,7 +177,7 @@ class M2PO(OfGroup):
     length_normalize: bool
     form: Form = Form.paper
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("tau", self.tau, "above 0", self.tau > 0)
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
@@ -240,7 +240,7 @@ class SAPO(OfGroup):
     tau_neg: float
     length_normalize: bool
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for sign in ("pos", "neg"):
             tau = getattr(self, f"tau_{sign}")
             base.check_range(f"tau_{sign}", tau, "above 0 and finite", 0 < tau < math.inf)
