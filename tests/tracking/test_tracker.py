@@ -279,7 +279,7 @@ def test_a_finished_run_is_sent_to_wandb_once(tmp_path: Path, monkeypatch: pytes
     assert track([str(path), "wandb", "tracking.project=mine"]) == 0
     assert [row["train/loss"] for row in client.rows if "train/loss" in row] == losses(path)[1]
     assert dict(client.calls)["init"]["project"] == "mine"
-    assert client.run.summary["final/pass@1"]
+    assert client.run.summary["final/pass_at_1"]
     client.run.resumed, client.run.step, client.rows = True, client.rows[-1]["_step"] + 1, []
     assert track([str(path), "wandb"]) == 0
     assert client.rows == []
