@@ -148,6 +148,6 @@ def publish(folder: Path) -> None:
     from topr_exp.report.__main__ import write_report
 
     try:
-        say(f"report: {write_report([folder])}")
+        say(f"report: {write_report([folder])}\nnext: python -m topr_exp.compare {folder}")
     except Exception as error:
         warn(f"no report ({' '.join(str(error).split())[:300]}); try python -m topr_exp.report {folder}")
