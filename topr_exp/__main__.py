@@ -56,7 +56,7 @@ def start(args: Namespace) -> int:
     else:
         from topr_exp.sweeps.processes import run_processes
 
-        run_processes(start_anew(config), alone=True)
+        run_processes(start_anew(config))
     return 0
 
 

@@ -16,9 +16,8 @@ from topr_exp.types import ConfigError
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        "python -m topr_exp.track", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser("python -m topr_exp.track", description=summary.split(": ", 1)[-1], epilog=details)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a finished run")
     parser.add_argument("tracker", choices=("wandb", "tensorboard"))
     parser.add_argument("settings", nargs="*", metavar="tracking.KEY=VALUE", help="as in tracking.project=mine")
@@ -30,9 +29,8 @@ def track(options: argparse.Namespace) -> int:
     from topr_exp.tracking.tracker import send_finished
 
     folder: Path = options.folder.resolve()
-    for word in options.settings:
-        if not word.startswith("tracking."):
-            raise ConfigError(f"{word}: only tracking.KEY=VALUE is read here")
+    if others := [word for word in options.settings if not word.startswith("tracking.")]:
+        raise ConfigError(f"{others[0]}: only tracking.KEY=VALUE is read here")
     if not (folder / "DONE").exists():
         raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
     words = [f"tracking={options.tracker}", f"name={folder.parent.name}", "dry_run=true", *options.settings]

@@ -67,14 +67,15 @@ def clear(path: Path) -> None:
                 leftover.unlink(missing_ok=True)
 
 
-@distributed.main_process_only
 def keep_log(folder: Path) -> None:
-    """Keep what this process prints from now on in the run's folder, too, unless the run is finished."""
-    with suppress(OSError):  # of the folder; opening it tells the user
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "DONE").exists():
-            Lasting.log = io.FileIO(folder / LOG, "a")
-            Lasting.log.write(f"==== {now()}, process {os.getpid()}\n".encode())
+    """Keep what a command prints from now on in the run's folder, too, where that is not where it goes."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if isinstance(raw, Lasting):
+        with suppress(OSError):
+            log = io.FileIO(folder / LOG, "a")
+            if not os.path.samestat(os.fstat(log.fileno()), os.fstat(raw.fileno())):
+                Lasting.log = log
+                log.write(f"==== {now()}, process {os.getpid()}\n".encode())
 
 
 def start_anew(config: Any) -> Any:

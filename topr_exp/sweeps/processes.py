@@ -198,16 +198,15 @@ def choose_gpus(slot: int, count: int) -> None:
 # ---- a run as several processes
 
 
-def run_processes(config: Config, log: Path | None = None, alone: bool = False) -> None:
-    """A run in this process, or in as many as `cluster.processes` says; raises what the run raises.
-
-    alone: of no sweep, so that it keeps a log beside what it prints.
-    """
+def run_processes(config: Config, log: Path | None = None) -> None:
+    """A run in this process, or in as many as `cluster.processes` says; raises what the run raises."""
     size, launched = config.cluster.world_size, distributed.launched_processes()
     if launched > 1 and size != launched:
         raise ConfigError(f"{config.cluster.processes_are} must be {launched}, as many as were started; got {size}")
     if size == launched:
-        run_here(config, alone)
+        from topr_exp.pipeline import run
+
+        run(config)
         return
     stop, endings = StopFlag(), list[BaseException]()
     with stop.listening(), rendezvous() as place:
@@ -215,7 +214,7 @@ def run_processes(config: Config, log: Path | None = None, alone: bool = False) 
             place["CUDA_VISIBLE_DEVICES"] = os.environ["CUDA_VISIBLE_DEVICES"]
 
         def start(rank: int, slot: int) -> Child:
-            return Child(f"process {rank} of {size}", log, run_rank, config, rank, place, alone)
+            return Child(f"process {rank} of {size}", log, run_rank, config, rank, place)
 
         def note(child: Child, ending: BaseException | None) -> None:
             endings.extend([ending] if ending else [])
@@ -245,16 +244,10 @@ def rendezvous() -> Iterator[dict[str, str]]:
     yield {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
 
 
-def run_rank(config: Config, rank: int, place: dict[str, str], alone: bool) -> None:
+def run_rank(config: Config, rank: int, place: dict[str, str]) -> None:
     size = config.cluster.world_size
     os.environ.update(place, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
     share_threads(size)
-    run_here(config, alone)
-
-
-def run_here(config: Config, alone: bool) -> None:
     from topr_exp.pipeline import run
 
-    if alone:
-        attempt.keep_log(config.folder)
     run(config)
