@@ -35,7 +35,7 @@ class Size:
 
 SIZES = {
     "8b": Size(150, 62, 32, 128, 14),
-    "100m": Size(4, 0, 12, 48, 14, ("optim.lr=1e-4",)),  # so that an update that is lost shows in the weights
+    "100m": Size(4, 0, 12, 24, 14, ("optim.lr=1e-4",)),  # so that an update that is lost shows in the weights
     "small": Size(1, 0, 12, 48, 1, ("optim.lr=1e-4", "sampler.cpu_cache_gib=0.25")),
 }
 

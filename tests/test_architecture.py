@@ -18,7 +18,7 @@ ORDER = [
     "runs", "tracking", "pipeline", "report", "sweeps",
 ]  # fmt: skip
 # Programs of their own, which may import everything and are imported by nobody.
-COMMANDS = {"__main__", "api", "compare", "evaluate", "grade", "losses"}
+COMMANDS = {"__main__", "api", "compare", "evaluate", "grade", "losses", "track"}
 BESIDE = ("reproduce", "scripts")  # the library: import it and are imported by nothing in it
 
 

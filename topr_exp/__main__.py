@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from topr_exp import leave_out_current_folder
-from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import exit_status, print_error
 from topr_exp.types import ConfigError
 
@@ -37,6 +36,7 @@ def answer(args: Namespace) -> int:
 
 def start(args: Namespace) -> int:
     """Check every run, then start: a single one in this process, a sweep through its launcher."""
+    from topr_exp.runs.attempt import start_anew
     from topr_exp.runs.plan import plan
     from topr_exp.runs.preflight import check_machine
 
@@ -53,14 +53,10 @@ def start(args: Namespace) -> int:
         from topr_exp.sweeps.launch import launch
 
         return launch(planned, sys.argv[1:])
-    elif config.cluster.world_size == distributed.launched_processes() == 1:
-        from topr_exp.pipeline import run
-
-        run(config)
     else:
         from topr_exp.sweeps.processes import run_processes
 
-        run_processes(config)
+        run_processes(start_anew(config))
     return 0
 
 

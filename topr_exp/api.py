@@ -44,6 +44,7 @@ def run(config: Config) -> dict[str, Any]:
     import torch
 
     from topr_exp import pipeline
+    from topr_exp.runs.attempt import start_anew
     from topr_exp.runs.preflight import check_machine
     from topr_exp.types import ConfigError
 
@@ -52,7 +53,7 @@ def run(config: Config) -> dict[str, Any]:
     check_machine([config])
     threads = torch.get_num_threads()
     try:
-        return pipeline.run(config)
+        return pipeline.run(start_anew(config))
     finally:
         torch.set_num_threads(threads)
 

@@ -9,6 +9,8 @@ import torch
 
 from tests.algorithms.tabular_policies import LOGITS, load, mask_of, probability, random_case, rng, settings_of
 from tests.algorithms.test_loss_propositions import whole_language
+from tests.conftest import refused
+from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.config.load import build_section
 from topr_exp.types import Batch
 
@@ -152,3 +154,22 @@ def test_the_class_has_the_defaults_of_a_run_from_before() -> None:
     old = {key: value for key, value in settings_of("topr").items() if key not in (
         "rule", "denominator", "correction", "correction_level", "mask")}  # fmt: skip
     assert build_section("algo", old) == load("topr")
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"ratio": "bogus"}, "ratio=bogus: expected one of sequence, token, geometric, prefix"),
+        ({"mask": [3]}, r"mask\[0\]=3: expected"),
+        ({"a_pos": "1"}, "a_pos=1: expected"),
+        ({"length_normalize": 1}, "length_normalize=1: expected"),
+        ({"b_neg": -1}, "b_neg must be at least a_neg"),
+    ],
+)
+def test_a_loss_built_in_python_is_checked_as_settings_are(given: dict[str, Any], line: str) -> None:
+    right: dict[str, Any] = {"name": "mine", "a_pos": 1, "b_pos": 1, "a_neg": 0, "b_neg": 1, "ratio": "token",
+                             "length_normalize": True}  # fmt: skip
+    built = Tapered(**right)
+    assert (built.ratio, built.b_neg, type(built.b_neg)) == (Ratio.token, 1.0, float)
+    with refused(line, ValueError):
+        Tapered(**right | given)

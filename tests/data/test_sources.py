@@ -243,7 +243,8 @@ def odd(**changes: Any) -> dict[str, Any]:
          "train.jsonl: 2 of 11 problems have no answer that can be read (at most 5 % may be left out); the first is "),
         ({"train": [*rows(9, 20), {"question": "Why?", "answer": "No. Yes."}], "test": rows(3)}, "grader=gsm8k",
          "grader gsm8k refuses the gold of 1 of 13 problems; the first is jsonl/train/000009, gold 'No. Yes.', tried "
-         "as 'The answer is No. Yes..' (at most 5 % may be refused)"),
+         "as 'The answer is No. Yes..' (at most 5 % may be refused); a gold is the answer alone; files in the form of "
+         "GSM8K or MATH: data=gsm8k (or math) data.source=FOLDER"),
         (odd(question="Why \ud800?"), "", "test.jsonl:1: holds half of a surrogate pair, which is no character"),
         (odd(more=["\udfff"]), "", "test.jsonl:1: holds half of a surrogate pair, which is no character"),
         (odd(question=" "), "", "test.jsonl:1: the field question is empty"),
@@ -271,7 +272,10 @@ def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match=r"it is one file, with nothing to test on; data\.test_share=0\.1 tests on"):
         config_of("data=jsonl", f"data.path={path}")
     settings = ["data=jsonl", f"data.path={path}", "data.test_share=0.2", "data.grader=tags_grader:grade"]
-    with pytest.raises(ConfigError, match=r"refuses the gold of 20 of 20 problems; .* gold '1', tried as '1' \(at mo"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the gold of 20 of 20 problems; .* tried as '1' \(.*; set data\.correct to",
+    ):
         config_of(*settings)
     config = config_of(*settings, "data.correct='<a>{answer}</a>'")
     assert build_prompter(config.data).render("Q") == "Question: Q\nAnswer:"

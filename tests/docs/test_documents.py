@@ -97,6 +97,14 @@ FOLDER = re.compile(r"\b[a-z][\w.-]*_s\d_[0-9a-f]{10}\b")  # of a run
 SWEEP = re.compile(r"(?:topr_exp -m |sweeps status \S+ +# )((?:.*\\\n)*.*)")
 
 
+def test_the_filled_in_cluster_composes(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(# @package _global_.*?)```", (DOCS / "slurm.md").read_text(), re.DOTALL)
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text(text)
+    cluster = config_of("--config-dir", str(tmp_path), "cluster=mine").cluster
+    assert (cluster.name, cluster.partition, cluster.array_parallelism, cluster.nodes) == ("slurm", "gpu", 16, 1)
+
+
 def test_the_folders_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = []

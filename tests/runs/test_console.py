@@ -13,7 +13,7 @@ from tests.conftest import config_of
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.data import Reward
-from topr_exp.runs.console import header, never_rarer, signs
+from topr_exp.runs.console import header, idle_gpus, never_rarer, signs
 from topr_exp.runs.task_set import TrainedOn
 
 TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True)"
@@ -117,3 +117,10 @@ def test_the_signs_of_r_are_said_before_training(
 )  # fmt: skip
 def test_losses_whose_limits_go_by_the_sign(overrides: tuple[str, ...], by_sign: bool) -> None:
     assert getattr(config_of("output_dir=out", "name=n", *overrides).algo, "by_sign", False) is by_sign
+
+
+def test_gpus_that_a_run_leaves_idle_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topr_exp.runs.console.visible_gpus", lambda: list("01234567"))
+    assert idle_gpus(1).startswith("1 of 8 are used: cluster.processes=8 divides this run over all")
+    assert "cluster.jobs=8 starts as many runs" in idle_gpus(4)
+    assert idle_gpus(8) == ""

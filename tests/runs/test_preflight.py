@@ -75,6 +75,16 @@ def test_problems(source: Path, told: Told) -> None:
         assert message in told(setting, *more)
 
 
+def test_a_shipped_model_is_not_for_real_problems(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [f"data.source={source}", "data.test_problems=10"]
+    config_of(*settings)
+    line = f"model=tiny knows generated problems alone (data.source=embedded), not data.source={source}"
+    assert capsys.readouterr().err == f"warning: {line}\n"
+    config_of(*settings, f"model.path={loading.SHIPPED / 'tiny'}")  # as of another model
+    config_of()
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

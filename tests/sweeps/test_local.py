@@ -73,8 +73,13 @@ def test_the_same_sweep_again_starts_only_what_failed(sweep: Path) -> None:
 
 def test_status_and_logs(sweep: Path) -> None:
     lines = command("topr_exp.sweeps", "status", sweep).stdout.splitlines()
-    assert lines[0].split() == ["run", "state", "stage", "left", "pass@1", "slurm", "folder"]
-    assert [line.split()[:2] for line in lines[1:5]] == [["1", "done"], ["2", "done"], ["3", "failed"], ["4", "failed"]]
+    assert lines[0].split() == ["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder"]
+    assert [line.split()[:4] for line in lines[1:5]] == [
+        ["1", "compose.n_examples=10", "algo=topr", "done"],
+        ["2", "compose.n_examples=10", "algo=sft", "done"],
+        ["3", "compose.n_examples=1000", "algo=topr", "failed"],
+        ["4", "compose.n_examples=1000", "algo=sft", "failed"],
+    ]
     assert lines[5] == "4 runs: 2 done, 2 failed"
     logs = command("topr_exp.sweeps", "logs", sweep, "3")
     assert logs.returncode == 0

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,6 +25,7 @@ from tests.tracking.conftest import history, inspect, offline_folders
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
+from topr_exp.track import main as track
 from topr_exp.tracking import tracker as tracker_module
 from topr_exp.tracking.tracker import Tracker, run_id
 from topr_exp.types import ConfigError
@@ -253,6 +255,37 @@ def test_a_resumed_run_doubles_and_loses_no_point_in_tensorboard(
     found = points(path)
     assert found["train/loss"][0] == losses(path)[0] == list(range(1, 11))
     assert found["eval/pass_at_1"] == ([10], pytest.approx([0.5]))
+
+
+@needs_tensorboard
+def test_a_finished_run_can_be_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, path = make_run(tmp_path, steps=12)
+    assert track([str(path), "tensorboard"]) == 0
+    assert capsys.readouterr().out == f"TensorBoard: tensorboard --logdir {path.parent}\n"
+    assert points(path)["train/loss"] == losses(path)
+    _, unfinished = make_run(tmp_path / "other", done=False)
+    for words, line in (
+        ([str(unfinished), "wandb"], "is no finished run; one that trains is tracked with tracking=wandb"),
+        ([str(path), "wandb", "seed=3"], "seed=3: only tracking.KEY=VALUE is read here"),
+    ):
+        assert track(words) == 2
+        assert line in capsys.readouterr().err
+
+
+def test_a_finished_run_is_sent_to_wandb_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, path = make_run(tmp_path, steps=12)
+    client = Client()
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    assert track([str(path), "wandb", "tracking.project=mine"]) == 0
+    assert [row["train/loss"] for row in client.rows if "train/loss" in row] == losses(path)[1]
+    assert dict(client.calls)["init"]["project"] == "mine"
+    assert client.run.summary["final/pass_at_1"]
+    client.run.resumed, client.run.step, client.rows = True, client.rows[-1]["_step"] + 1, []
+    assert track([str(path), "wandb"]) == 0
+    assert client.rows == []
+    client.login = Mock(side_effect=RuntimeError("no network"))
+    client.init = Mock(side_effect=RuntimeError("no disk"))
+    assert track([str(path), "wandb"]) == 1
 
 
 def test_tensorboard_has_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Packed trees: the same log-probabilities and gradients as padded rows and as sequences one by one."""
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -87,6 +88,20 @@ def test_every_layout_equals_the_sequences_one_by_one(monkeypatch, case, layout,
     monkeypatch.setitem(tree_attention.WIDTHS, "cpu", step)
     use(monkeypatch, layout)
     assert_same(outcome(model, CASES[case]), one_by_one(model, CASES[case]))
+
+
+@pytest.mark.parametrize(("dtype", "copied"), [(torch.bfloat16, 0), (torch.float32, 2)])
+def test_a_gpu_copies_grouped_keys_and_values_in_float32_alone(monkeypatch, dtype: torch.dtype, copied: int) -> None:
+    """Of Llama 3's 32 heads of queries and 8 of keys; stand-ins for tensors on a GPU."""
+    seen = Mock()
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+    query, key, value = (
+        Mock(shape=(2, heads, 64, 128), is_cuda=True, dtype=dtype, **{"repeat_interleave.return_value": "copied"})
+        for heads in (32, 8, 8)
+    )
+    tree_attention.attend(query, key, value, None, None)
+    assert seen.call_args.args[1:].count("copied") == copied
+    assert seen.call_args.kwargs["enable_gqa"] is (not copied)
 
 
 @pytest.mark.extended

@@ -50,7 +50,7 @@ class SquareBaseline(Enum):
 
 
 @dataclass(frozen=True)
-class AGRO:
+class AGRO(base.Typed):
     """Off-policy AGRO: gradient ascent on −½ Var(S)/β, estimated from n responses of any origin.
 
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S detached, at the current π
@@ -69,7 +69,7 @@ class AGRO:
     uses_baseline: ClassVar[bool] = False
     rewards: ClassVar[str] = "zero_one"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     @property
@@ -146,7 +146,7 @@ class AGROOnPolicy(AGRO):
 
 
 @dataclass(frozen=True)
-class RLOO:
+class RLOO(base.Typed):
     """REINFORCE with a leave-one-out baseline and the KL penalty inside the reward.
 
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S_i = r_i − β log μ(y_i)/π_ref(y_i)
@@ -166,7 +166,7 @@ class RLOO:
     uses_baseline: ClassVar[bool] = False
     rewards: ClassVar[str] = "zero_one"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("beta", self.beta, "at least 0 and finite", 0 <= self.beta < math.inf)
 
     @property
@@ -195,7 +195,7 @@ class RLOO:
 
 
 @dataclass(frozen=True)
-class KLPG:
+class KLPG(base.Typed):
     """The KL-regularised policy gradient, as AGRO's offline baseline.
 
     g = (1/n) Σ_i [(r_i − r̄_−i) ∇logπ(y_i) − β ∇ Σ_t KL(π(·|x, y_<t) ‖ π_ref(·|x, y_<t))]
@@ -214,7 +214,7 @@ class KLPG:
     uses_baseline: ClassVar[bool] = False
     rewards: ClassVar[str] = "zero_one"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:

@@ -1,7 +1,7 @@
 """Shared parts of every loss: the protocol that the trainer knows, shape checks, log-ratios, group statistics.
 
 A loss is a frozen dataclass. Its first field is `name`, the others are its hyper-parameters (types by annotation,
-ranges in `__post_init__`); their values stand in `conf/algo/<name>.yaml` and nowhere else. Calling it maps a batch to
+ranges in `check`); their values stand in `conf/algo/<name>.yaml` and nowhere else. Calling it maps a batch to
 per-example losses without side effects; the trainer alone reduces, by the global count of examples, so that padding,
 accumulation and world size can't change a result.
 """
@@ -9,8 +9,10 @@ accumulation and world size can't change a result.
 from __future__ import annotations
 
 import math
+import typing
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar, runtime_checkable
+from types import UnionType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from topr_exp.types import Batch, LossOutput, TOPRError
 
@@ -74,7 +76,34 @@ class Loss(Protocol[Example]):
     def __call__(self, batch: Example) -> LossOutput: ...
 
 
-class OfGroup:
+class Typed:
+    """Base of the losses here: fields are converted and checked as settings are, also where Python built the object."""
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(type(self)).items():
+            if typing.get_origin(hint) is not ClassVar:
+                object.__setattr__(self, name, typed(name, getattr(self, name), hint))
+        self.check()
+
+    def check(self) -> None:
+        """Raise ValueError for values out of range."""
+
+
+def typed(name: str, value: Any, hint: Any) -> Any:
+    """The value as its annotation asks: a choice by its word, a whole number as a number; ValueError for others."""
+    words = []
+    for kind in typing.get_args(hint) if isinstance(hint, UnionType) else (hint,):
+        of = typing.get_origin(kind) or kind
+        if issubclass(of, Enum) and value in (words := [*of.__members__]):
+            return of[value]
+        if of is list and isinstance(value, list):
+            return [typed(f"{name}[{i}]", item, typing.get_args(kind)[0]) for i, item in enumerate(value)]
+        if isinstance(value, (int, float) if of is float else of) and (of is bool or not isinstance(value, bool)):
+            return float(value) if of is float else value
+    raise ValueError(f"{name}={value}: expected {'one of ' * bool(words)}{', '.join(words) or hint}")
+
+
+class OfGroup(Typed):
     """Needs and baseline of a loss that weighs a response against the others to its prompt."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards"})

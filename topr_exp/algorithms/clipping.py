@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Clipped:
+class Clipped(base.Typed):
     """Limits of a ratio below and above 1."""
 
     name: str
@@ -32,7 +32,7 @@ class Clipped:
 
     most_low: ClassVar[float] = 1.0
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         most = f" and at most {self.most_low:g}" if self.most_low < math.inf else ""
         base.check_range("eps_low", self.eps_low, f"above 0{most}", 0 < self.eps_low <= self.most_low)
         base.check_range("eps_high", self.eps_high, "above 0", self.eps_high > 0)

@@ -39,7 +39,7 @@ class OPMD(OfGroup):
     tau: float
     length_normalize: bool
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("tau", self.tau, "at least 0 and finite", 0 <= self.tau < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -64,7 +64,7 @@ class AsymRE(OfGroup):
 
     needs_mu: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("delta_v", self.delta_v, "finite", math.isfinite(self.delta_v))
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -87,7 +87,7 @@ class CISPO(OfGroup):
     cap: float
     length_normalize: bool
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("cap", self.cap, "above 0", self.cap > 0)
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -119,7 +119,7 @@ class VESPO(OfGroup):
     length_normalize: bool
     advantage: Advantage = Advantage.group
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         kind, of_group = self.advantage, "group, group_std or leave_one_out"
         base.check_range("advantage", kind.name, of_group, kind is not Advantage.reward)
         for sign in ("pos", "neg"):
@@ -167,7 +167,7 @@ class M2PO(OfGroup):
     length_normalize: bool
     form: Form = Form.paper
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("tau", self.tau, "above 0", self.tau > 0)
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
@@ -230,7 +230,7 @@ class SAPO(OfGroup):
     tau_neg: float
     length_normalize: bool
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for sign in ("pos", "neg"):
             tau = getattr(self, f"tau_{sign}")
             base.check_range(f"tau_{sign}", tau, "above 0 and finite", 0 < tau < math.inf)

@@ -51,7 +51,7 @@ class Sides(Enum):
 
 
 @dataclass(frozen=True)
-class Mask:
+class Mask(base.Typed):
     """A rule that drops tokens: those whose statistic lies outside [low, high] (null: no bound) have no gradient.
 
     Divergences, and differences of a whole response (the mean or the largest |π − d|), are sizes: `high` alone.
@@ -63,7 +63,7 @@ class Mask:
     high: float | None = None
     sides: Sides = Sides.both
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("high", "null", "set, or low: a mask needs a band", (self.low, self.high) != (None, None))
         if self.of_ratio:
             base.check_range("low", self.low or 0.0, "null or 0 or more: a ratio", (self.low or 0.0) >= 0)

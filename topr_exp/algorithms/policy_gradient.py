@@ -51,7 +51,7 @@ class Denominator(Enum):
 
 
 @dataclass(frozen=True)
-class PolicyGradient:
+class PolicyGradient(base.Typed):
     """REINFORCE with weights, masks and a correction, over three policies.
 
     loss = − Σ_t M_t · stopgrad(c_t w_t) · A · logπ(y_t),   δ_t = logπ(y_t) − log d(y_t),   ε_t = log π_old − log μ
@@ -103,7 +103,7 @@ class PolicyGradient:
         """The sign of R = R0 − c chooses the limits: a wrong answer with R of 0 or more is never made rarer."""
         return self.b_neg > 0 and self.advantage is Advantage.reward
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         for sign in ("pos", "neg"):
             a, b = getattr(self, f"a_{sign}"), getattr(self, f"b_{sign}")
             base.check_range(f"a_{sign}", a, "at least 0 and finite", 0 <= a < math.inf)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DPO:
+class DPO(base.Typed):
     """Direct preference optimisation on pairs.
 
     loss = − log σ(β [Δ(y_w) − Δ(y_l)]),   Δ = logπ(y|x) − logμ(y|x)
@@ -35,7 +35,7 @@ class DPO:
     needs: ClassVar[frozenset[str]] = frozenset({"pairs"})
     uses_baseline: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     def __call__(self, batch: PairBatch) -> LossOutput:
@@ -63,7 +63,7 @@ class Anchor(Enum):
 
 
 @dataclass(frozen=True)
-class OAPL:
+class OAPL(base.Typed):
     """Least squares between β times the log-ratio and the advantage over the optimal value of the prompt.
 
     loss = (β log π(y)/π_ref(y) − (r − V*))²,   V* = β_value log mean_i exp(r_i / β_value)
@@ -88,7 +88,7 @@ class OAPL:
     def needs(self) -> frozenset[str]:
         return frozenset({"group_rewards"} if self.anchor is Anchor.mu else {"group_rewards", "ref_logp"})
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
         base.check_range("beta_value", self.beta_value, "above 0 and finite", 0 < self.beta_value < math.inf)
 

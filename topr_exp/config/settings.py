@@ -67,6 +67,7 @@ class Config(Section):
     mu: Mu = Mu.scored
     mu_model: str | None = None  # whose forward pass scores imported completions; null: the model in training's
     dry_run: bool
+    overwrite: bool = False
     output_dir: str
     task: TaskConfig = SOLVE
     algo: Any  # a loss of topr_exp.algorithms, or a user's

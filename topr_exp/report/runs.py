@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
 # Folders of a run or of an output folder that hold none.
-INSIDE = ("model", "store", "wandb", "tensorboard", "checkpoints", "report")
+INSIDE = ("model", "store", "wandb", "tensorboard", "checkpoints", "report", "replaced")
 DEPTH = 4  # levels below a given folder that are searched
 DAMAGE = (LookupError, TypeError, ValueError, AttributeError, AssertionError, ArithmeticError, OSError)  # of a reader
 NOT_CURVES = ("iteration", "step", "optimizer_step", "samples", "samples_seen", "problems", "subset", "round")

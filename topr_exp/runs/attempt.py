@@ -6,6 +6,9 @@ and shows others that the run is alive; `error.txt` holds the error that ended t
 
 from __future__ import annotations
 
+import dataclasses
+import io
+import itertools
 import os
 import platform
 import shutil
@@ -20,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.runtime import distributed, locks
-from topr_exp.runtime.exit_status import warn
+from topr_exp.runtime.exit_status import Lasting, say, warn
 from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_text
 from topr_exp.types import TOPRError
 
 CLAIM = "run.claim"
 ERROR = "error.txt"
+LOG = "log.txt"  # what a run printed, over all attempts
+REPLACED = "replaced"  # beside runs: what `overwrite` moved aside
 LOST_NODE_SECONDS = 120.0  # NFS servers keep the locks of a silent client for 90
 LAUNCH = "launch.json"  # of a sweep's run: the launcher writes it, whatever the run does
 PACKAGES = ("topr-exp", "torch", "transformers", "numpy", "pyarrow", "hydra-core", "latex2sympy2-extended", "sympy")
@@ -60,6 +65,37 @@ def clear(path: Path) -> None:
                 shutil.rmtree(leftover)
             elif not leftover.name.startswith(LAUNCH):
                 leftover.unlink(missing_ok=True)
+
+
+def keep_log(folder: Path) -> None:
+    """Keep what a command prints from now on in the run's folder, too, where that is not where it goes."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if isinstance(raw, Lasting):
+        with suppress(OSError):
+            log = io.FileIO(folder / LOG, "a")
+            if not os.path.samestat(os.fstat(log.fileno()), os.fstat(raw.fileno())):
+                Lasting.log = log
+                log.write(f"==== {now()}, process {os.getpid()}\n".encode())
+
+
+def start_anew(config: Any) -> Any:
+    """Move a run's folder to `replaced/` beside it where `overwrite` asks for it; returns settings that go on."""
+    if config.overwrite:
+        move_aside(config.folder)
+    return dataclasses.replace(config, overwrite=False)
+
+
+@distributed.main_process_only
+def move_aside(folder: Path) -> None:
+    if not folder.exists():
+        return
+    names = (f"{folder.name}-{number}" for number in itertools.count(1))
+    target = next(path for name in names if not (path := folder.parent / REPLACED / name).exists())
+    with lock_run_folder(folder), disk_errors(f"move {folder} to {target}"):
+        target.parent.mkdir(exist_ok=True)
+        folder.rename(target)
+        (target / CLAIM).unlink(missing_ok=True)
+    say(f"overwrite=true: what was in {folder} is now in {target}")
 
 
 def description(number: int) -> dict[str, str | int | None]:

@@ -185,12 +185,16 @@ def left_out(report: SplitReport, questions: TokenizedProblems) -> str:
 
 
 def results(summary: dict[str, Any], folder: Path) -> str:
-    """What is printed at the end: base against trained, seconds a stage, where the files are."""
+    """What is printed at the end: base against trained, seconds a stage, the files, what to do next."""
     seconds = ", ".join(f"{name} {value:.1f}" for name, value in summary["seconds"].items())
+    run, beside = shlex.quote(str(folder)), shlex.quote(str(folder.parent))
     total = sum(summary["seconds"].values())
     return (
         f"{results_table(summary)}\nseconds: {seconds} (total {total:.1f})\n"
-        f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, model/)"
+        f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, model/)\n"
+        f"next: python -m topr_exp.report {run}\n"
+        f"      python -m topr_exp.compare {beside}\n"
+        f"      python -m topr_exp.evaluate model={run} data=math"
     )
 
 

@@ -69,6 +69,7 @@ class RunFolder:
             warn(f"{self.path / 'summary.json'} is missing or damaged and is made again")
         with contextlib.ExitStack() as held:
             held.enter_context(attempt.lock_run_folder(self.path))
+            attempt.keep_log(self.path)
             with disk_errors(f"write in {self.path}"):
                 (self.path / "DONE").unlink(missing_ok=True)  # of a run whose summary has to be made again
             self._describe()

@@ -17,7 +17,7 @@ from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.groups import ClusterConfig
 from topr_exp.config.load import build_section, load
 from topr_exp.config.settings import Config, unread
-from topr_exp.runs.preflight import check_files
+from topr_exp.runs.preflight import asks_too_much, check_files
 from topr_exp.runtime.exit_status import warn
 from topr_exp.types import ConfigError
 
@@ -53,6 +53,9 @@ def plan(args: Namespace, trains: bool = True) -> Plan:
     for key in unread(jobs[0].config):
         if all(key in unread(job.config) for job in jobs):
             warn(f"set and not read: {key}")
+    for text in dict.fromkeys(asks_too_much(job.config) for job in jobs):
+        if text:
+            warn(text)
     if sweep:
         check_sweep(jobs)
     return Plan(jobs, sweep)

@@ -102,6 +102,14 @@ def check_model(key: str, folder: Path, config: Config) -> None:
         raise ConfigError("data.chat=true: the model's tokenizer has no chat template; set data.chat=false")
 
 
+def asks_too_much(config: Config) -> str | None:
+    """The warning that a shipped model is asked real problems; None where it is not."""
+    path, source = config.model.path, getattr(config.data, "source", "embedded")
+    if source == "embedded" or "/" in path or not (loading.SHIPPED / path).is_dir():
+        return None
+    return f"model={config.model.name} knows generated problems alone (data.source=embedded), not data.source={source}"
+
+
 # ---- problems
 
 
@@ -139,9 +147,18 @@ def read_problems(data: DataConfig) -> ProblemSets:
             f"problems; the first is {one.id}, gold {one.answer!r:.80}, tried as {right!r:.120}"
         )
         if len(found) > LARGEST_REFUSED_SHARE * len(tried):
-            raise TOPRError(f"{text} (at most 5 % may be refused)")
+            raise TOPRError(f"{text} (at most 5 % may be refused); {cure_of_golds(data)}")
         warn(text)
     return sets
+
+
+def cure_of_golds(data: DataConfig) -> str:
+    """What to do where the grader refuses golds."""
+    if file_of_class(data):
+        return f"let solution() of {type(data).__name__} return what it calls correct, or None where that can't be said"
+    if ":" in data.grader_name:
+        return "set data.correct to what it calls correct, as in '<answer>{answer}</answer>'"
+    return "a gold is the answer alone; files in the form of GSM8K or MATH: data=gsm8k (or math) data.source=FOLDER"
 
 
 def check_problems(config: Config) -> None:
@@ -186,7 +203,7 @@ def read_completions(asked: Any, stamps: Any, known: frozenset[str] | None, grad
 
 def check_machine(configs: Iterable[Config]) -> None:
     """Refuse an output folder that can't be made, and a GPU or sampler that unfinished runs need and is not here."""
-    runs = [config for config in configs if not (config.folder / "DONE").exists()]
+    runs = [config for config in configs if config.overwrite or not (config.folder / "DONE").exists()]
     for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
         check_output_dir(folder.absolute(), name)
     for device in {config.cluster.device.name for config in runs if not isinstance(config.cluster, SlurmCluster)}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import logging
@@ -9,7 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import Interrupted
@@ -104,9 +105,14 @@ class Output(io.TextIOWrapper):
 
 
 class Lasting(io.FileIO):
-    """A stream that goes on into nothing once its reader or terminal is gone."""
+    """A stream that goes on into nothing once its reader or terminal is gone; what is written is kept in `log`, too."""
+
+    log: ClassVar[io.FileIO | None] = None
 
     def write(self, data: Any) -> int:
+        if self.log is not None:
+            with contextlib.suppress(OSError):
+                self.log.write(data)
         try:
             return super().write(data)
         except OSError as error:

@@ -28,6 +28,7 @@ from topr_exp.store.completions import PROMPTS
 
 VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
+AGREEMENT = 1e-3  # nats a token up to which two log-probabilities differ by rounding in float32
 LARGEST = 700.0  # log of what a float holds
 QUANTILES = (0.0, 0.01, 0.05, 0.5, 0.95, 0.99, 1.0)
 
@@ -246,12 +247,15 @@ def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
 
 
 def describe_mismatch(found: dict[str, Any]) -> str:
-    """The same in a line."""
+    """The verdict in a line: whether the sampler's log-probabilities are training's but for rounding."""
     if not found["tokens"]:
-        return "log μ − log q: no tokens"
+        return "sampler and trainer: no tokens to compare"
     token, ratio = found["per_token"], found["sequence_ratio"]
+    largest = max(abs(token["min"]), abs(token["max"]))
+    if largest <= AGREEMENT:
+        return f"sampler and trainer agree: largest difference {largest:.0e} a token"
     return (
-        f"μ against the sampler's q: log μ − log q a token {token['50%']:.2g} ({token['1%']:.2g} to "
-        f"{token['99%']:.2g}), μ/q a completion {ratio['50%']:.4g} ({ratio['1%']:.4g} to {ratio['99%']:.4g}); "
-        "medians (1 % to 99 %)"
+        f"sampler and trainer differ by up to {largest:.2g} a token, so that μ is training's; with the sampler's q for "
+        f"it a completion's ratio would be off by μ/q = {ratio['50%']:.4g} ({ratio['1%']:.4g} to {ratio['99%']:.4g}: "
+        "median, 1 % to 99 %)"
     )

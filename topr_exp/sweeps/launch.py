@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from topr_exp.config.groups import ClusterConfig, LocalCluster, SlurmCluster
+from topr_exp.runs import attempt
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.plan import Job, Plan
 from topr_exp.runs.preflight import INPUTS, compare_inputs, inputs_of
@@ -45,8 +46,8 @@ def preview(plan: Plan) -> str:
 
 
 def refuse_changed_inputs(job: Job) -> None:
-    """Raise TOPRError where a run was begun with other inputs."""
-    if (job.config.folder / INPUTS).exists():
+    """Raise TOPRError where a run was begun with other inputs and goes on."""
+    if not job.config.overwrite and (job.config.folder / INPUTS).exists():
         compare_inputs(RunFolder(job.config), inputs_of(job.config))
 
 
@@ -60,9 +61,21 @@ def launch(plan: Plan, arguments: list[str]) -> int:
     sweep = Path(config.output_dir) / config.name
     with lock_sweep(sweep):
         runs = runs_of(plan.jobs, arguments, read_runs(sweep))
+        if config.overwrite:
+            start_all_anew(runs)
         for run in runs:
             run.save()
         return run_unfinished(runs, config.cluster)
+
+
+def start_all_anew(runs: Sequence[Run]) -> None:
+    """Move the folders of runs aside (`overwrite`); TOPRError while one of them waits or runs."""
+    for each in read_statuses(runs)[0]:
+        if each.state in ACTIVE:
+            raise TOPRError(f"overwrite=true: run {each.run.number} is {each.state}; cancel it first")
+    for run in runs:
+        attempt.move_aside(run.folder)
+        run.job, run.settings["overwrite"] = None, False  # a job that is queued again goes on
 
 
 def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
@@ -135,6 +148,6 @@ def publish(folder: Path) -> None:
     from topr_exp.report.__main__ import write_report
 
     try:
-        say(f"report: {write_report([folder])}")
+        say(f"report: {write_report([folder])}\nnext: python -m topr_exp.compare {folder}")
     except Exception as error:
         warn(f"no report ({' '.join(str(error).split())[:300]}); try python -m topr_exp.report {folder}")

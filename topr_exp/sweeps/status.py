@@ -96,11 +96,13 @@ def accuracy(folder: Path, done: bool) -> str:
 
 
 def status_table(statuses: Sequence[Status]) -> str:
-    """One line a run and a line that counts them."""
-    rows = [["run", "state", "stage", "left", "pass@1", "slurm", "folder", ""]]
+    """One line a run, with the settings that not all have, and a line that counts them."""
+    rows = [["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder", ""]]
+    shared = set.intersection(*({*each.run.overrides} for each in statuses))
     for each in statuses:
-        error = each.error if len(each.error) <= WIDEST else each.error[: WIDEST - 3] + "..."
-        cells = (each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
+        varies, error = " ".join(word for word in each.run.overrides if word not in shared), each.error
+        varies, error = (text if len(text) <= WIDEST else text[: WIDEST - 3] + "..." for text in (varies, error))
+        cells = (varies, each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
         rows.append([str(each.run.number or "?"), *(printable(cell, keep="") for cell in cells)])
     return "\n".join([*aligned(rows), count_states(statuses)])
 

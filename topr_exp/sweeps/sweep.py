@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FILE = attempt.LAUNCH
 CLAIM = "sweep.claim"
-LOG = "log.txt"  # what a run printed, over all attempts
+LOG = attempt.LOG
 SCRIPTS = ".submitit"  # Submitit's scripts, pickles and logs
 
 

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import read_lines, read_object
 from topr_exp.runtime.stop import Interrupted
+from topr_exp.types import TOPRError
 
 FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed
@@ -43,15 +44,13 @@ class Tracker:
         self.name, self._tracking, self._folder = tracking.name, tracking, folder
         self._queue: queue.SimpleQueue[tuple[list[Record], list[Record]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._forward, name="tracker", daemon=True)
-        self._ends: dict[int, Record] = {}  # iteration -> its last update
         self._exit_code, self._preempted, self._warned = 0, False, False
-        self._writer: WandbWriter | TensorBoardWriter
+        self._writer: Writer
 
     def __enter__(self) -> Tracker:
         if distributed.is_main_process() and self.name != "none" and not self._folder.done:
             metrics, evaluations = self._folder.metrics, self._folder.evaluations
-            kind = TensorBoardWriter if self.name == "tensorboard" else WandbWriter
-            self._writer = kind(self._tracking, self._folder.path, self._warn)
+            self._writer = writer_of(self._tracking, self._folder.path, self._warn)
             self._thread.start()
             self._queue.put((read_lines(metrics.path)[0], read_lines(evaluations.path)[0]))
             metrics.listener = lambda record: self._queue.put(([record], []))
@@ -63,28 +62,13 @@ class Tracker:
         try:
             self._writer.open()
             while (records := self._queue.get()) is not None:
-                self._write(*records)
+                self._writer.write(*records)
             self._writer.finish(self._exit_code, preempted=self._preempted)
         except (Exception, SystemExit) as error:  # W&B's client exits where its process failed
             self._warn(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": "))
         finally:
             with contextlib.suppress(Exception, SystemExit):
                 self._writer.release()
-
-    def _write(self, metrics: list[Record], evaluations: list[Record]) -> None:
-        """Write records in order, without those that the tracker has.
-
-        After s updates an update, an evaluation on a part of the test set and one on all of it have the steps 3s,
-        3s + 1 and 3s + 2, so that the last step says what the tracker has.
-        """
-        updates, tests = on_one_axis([*self._ends.values(), *metrics], evaluations)
-        rows = [(0, "train", record) for record in updates]
-        rows += [(1, "curve", record) if record.get("subset") else (2, "eval", record) for record in tests]
-        for place, kind, record in sorted(rows, key=lambda row: (row[2]["optimizer_step"], row[0])):
-            if (step := 3 * record["optimizer_step"] + place) > self._writer.sent:
-                self._writer.log(step, kind, record)
-                self._writer.sent = step
-        self._ends |= {record["iteration"]: record for record in filter(is_update, metrics)}
 
     def _warn(self, text: str) -> None:
         if not self._warned:
@@ -108,6 +92,26 @@ class Tracker:
             say(self._writer.shown)
 
 
+def send_finished(tracking: TrackingConfig, folder: Path) -> str:
+    """Send all that a finished run recorded, but for what the tracker has; returns a line that says where it is."""
+    writer = writer_of(tracking, folder, warn)
+    try:
+        writer.open()
+        writer.write(read_lines(folder / "metrics.jsonl")[0], read_lines(folder / "eval.jsonl")[0])
+        writer.finish(0, preempted=False)
+    except (Exception, SystemExit) as error:  # W&B's client exits where its process failed
+        reason = " ".join(str(error).split())[:300]
+        raise TOPRError(f"{TITLES[tracking.name]}: {type(error).__name__}: {reason}".rstrip(": ")) from error
+    finally:
+        with contextlib.suppress(Exception, SystemExit):
+            writer.release()
+    return writer.shown
+
+
+def writer_of(tracking: TrackingConfig, folder: Path, warn: Callable[[str], None]) -> Writer:
+    return (TensorBoardWriter if tracking.name == "tensorboard" else WandbWriter)(tracking, folder, warn)
+
+
 # ---- one run in a tracker
 
 
@@ -124,8 +128,30 @@ class Writer:
     sent: int = -1  # the last step that the tracker has
     shown: str = ""  # a line for the user: where to find the run
     run: Any = None  # of the client
+    ends: dict[int, Record] = field(default_factory=dict)  # iteration -> its last update
+
+    def open(self) -> None: ...
+
+    def log(self, step: int, kind: str, record: Record) -> None: ...
+
+    def write(self, metrics: list[Record], evaluations: list[Record]) -> None:
+        """Write records in order, without those that the tracker has.
+
+        After s updates an update, an evaluation on a part of the test set and one on all of it have the steps 3s,
+        3s + 1 and 3s + 2, so that the last step says what the tracker has.
+        """
+        updates, tests = on_one_axis([*self.ends.values(), *metrics], evaluations)
+        rows = [(0, "train", record) for record in updates]
+        rows += [(1, "curve", record) if record.get("subset") else (2, "eval", record) for record in tests]
+        for place, kind, record in sorted(rows, key=lambda row: (row[2]["optimizer_step"], row[0])):
+            if (step := 3 * record["optimizer_step"] + place) > self.sent:
+                self.log(step, kind, record)
+                self.sent = step
+        self.ends |= {record["iteration"]: record for record in filter(is_update, metrics)}
 
     def finish(self, exit_code: int, *, preempted: bool) -> None: ...
+
+    def release(self) -> None: ...
 
     def kill(self) -> None:
         """Make a call that hangs fail, from another thread."""

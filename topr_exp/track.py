@@ -1,0 +1,42 @@
+"""`python -m topr_exp.track FOLDER wandb|tensorboard [tracking.KEY=VALUE ...]`: send a finished run to a tracker.
+
+What the run recorded is sent as if it had been tracked while it trained; given again, only what is not there yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+from topr_exp.runtime.exit_status import exit_status, say
+from topr_exp.types import ConfigError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser("python -m topr_exp.track", description=summary.split(": ", 1)[-1], epilog=details)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a finished run")
+    parser.add_argument("tracker", choices=("wandb", "tensorboard"))
+    parser.add_argument("settings", nargs="*", metavar="tracking.KEY=VALUE", help="as in tracking.project=mine")
+    return exit_status(partial(track, parser.parse_args(arguments)))
+
+
+def track(options: argparse.Namespace) -> int:
+    from topr_exp.api import compose
+    from topr_exp.tracking.tracker import send_finished
+
+    folder: Path = options.folder.resolve()
+    if others := [word for word in options.settings if not word.startswith("tracking.")]:
+        raise ConfigError(f"{others[0]}: only tracking.KEY=VALUE is read here")
+    if not (folder / "DONE").exists():
+        raise ConfigError(f"{folder} is no finished run; one that trains is tracked with tracking={options.tracker}")
+    words = [f"tracking={options.tracker}", f"name={folder.parent.name}", "dry_run=true", *options.settings]
+    say(send_finished(compose(words).tracking, folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
