@@ -14,7 +14,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 STORE = ["pytest", "pandas", "numpy.random", "topr_exp.store"]
 LLAMA = "transformers.models.llama.modeling_llama"
 TRAINING = ["topr_exp.training.trainer", "topr_exp.training.parallel", LLAMA, "peft"]
-PROCESSES.set_forkserver_preload([*STORE, *TRAINING])
+PROCESSES.set_forkserver_preload([*STORE, *TRAINING, "topr_exp.sweeps.preload"])
 
 
 def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:
