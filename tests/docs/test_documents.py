@@ -79,6 +79,17 @@ def test_the_code_that_is_named_is_there() -> None:
     assert not [name for name in named if not (ROOT / name).exists()]
 
 
+def test_the_tests_that_are_named_are_there() -> None:
+    named = {each for text in TEXTS.values() for each in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)}
+    assert len(named) > 10
+    assert not [each for each in named if f"def {each[1]}(" not in (ROOT / each[0]).read_text(encoding="utf-8")]
+
+
+def test_pages_that_are_no_references_have_at_most_200_lines_and_the_readme_90() -> None:
+    lines = {name: len(text.splitlines()) for name, text in TEXTS.items() if name not in ("reference.md", "learnt.md")}
+    assert not {name: count for name, count in lines.items() if count > (90 if name == "README.md" else 200)}
+
+
 # ---- what commands print
 
 FOLDER = re.compile(r"\b[a-z][\w.-]*_s\d_[0-9a-f]{10}\b")  # of a run
