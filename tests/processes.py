@@ -3,8 +3,10 @@
 import multiprocessing
 import os
 import pickle
+import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from topr_exp.sweeps.processes import rendezvous
@@ -14,7 +16,26 @@ PROCESSES = multiprocessing.get_context("forkserver")
 STORE = ["pytest", "pandas", "numpy.random", "topr_exp.store"]
 LLAMA = "transformers.models.llama.modeling_llama"
 TRAINING = ["topr_exp.training.trainer", "topr_exp.training.parallel", LLAMA, "peft"]
-PROCESSES.set_forkserver_preload([*STORE, *TRAINING])
+PROCESSES.set_forkserver_preload([*STORE, *TRAINING, "topr_exp.sweeps.preload"])
+
+
+def start_command(*words: str, environment: Mapping[str, str] | None = None) -> Any:
+    """`python -m topr_exp` with these words in a process of its own, whose output goes nowhere."""
+    process = PROCESSES.Process(target=run_command, args=(words, dict(environment or os.environ)))
+    process.start()
+    return process
+
+
+def run_command(words: tuple[str, ...], environment: dict[str, str]) -> None:
+    for descriptor in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(Path(__file__).parents[1])
+    sys.argv = ["topr_exp", *words]
+    from topr_exp.__main__ import main
+
+    sys.exit(main())
 
 
 def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
+import io
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.conftest import ROOT
 
@@ -51,9 +56,22 @@ def command(module: str, *arguments: object, **more: str) -> subprocess.Complete
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def answer(name: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
+    """A command line in this process, whose fork server has the imports done; what its runs print is in their logs."""
+    found, out, err = importlib.import_module(name), io.StringIO(), io.StringIO()
+    main = found.main if hasattr(found, "main") else importlib.import_module(f"{name}.__main__").main
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(ROOT)
+        patch.setattr(sys, "argv", [name, *map(str, arguments)])
+        patch.setattr(sys, "path", [*sys.path])
+        for key, value in more.items():
+            patch.setenv(key, value)
+        return subprocess.CompletedProcess([name, *arguments], main(), out.getvalue(), err.getvalue())
+
+
 def launch(output: Path, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
     """A sweep with tiny settings."""
-    return command("topr_exp", "-m", *TINY, f"output_dir={output}", *arguments, **more)
+    return answer("topr_exp", "-m", *TINY, f"output_dir={output}", *arguments, **more)
 
 
 def result(folder: Path) -> dict[str, Any]:

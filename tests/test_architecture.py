@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -22,33 +24,27 @@ COMMANDS = {"__main__", "api", "compare", "evaluate", "grade", "losses", "track"
 BESIDE = ("reproduce", "scripts")  # the library: import it and are imported by nothing in it
 
 
-def modules() -> Iterator[tuple[str, str]]:
-    """The top-level name that each file of the package belongs to, a package's command apart, and its path."""
-    for path in sorted((ROOT / "topr_exp").rglob("*.py")):
-        parts = path.relative_to(ROOT / "topr_exp").with_suffix("").parts
-        package = parts[-1] if parts[-1] == "__main__" else parts[0]
-        if package != "__init__":
-            yield package, str(path)
-
-
-def imports(path: str) -> Iterator[str]:
+def imports(path: Path) -> set[str]:
     """The modules of this repository that a file imports, below TYPE_CHECKING too."""
-    with open(path, encoding="utf-8") as file:
-        tree = ast.parse(file.read())
-    for node in ast.walk(tree):
+    found = set[str]()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            if node.module and node.module.split(".")[0] in ("topr_exp", *BESIDE):
-                yield from (f"{node.module}.{name.name}" for name in node.names if not name.name.startswith("__"))
+            found |= {f"{node.module}.{name.name}" for name in node.names if not name.name.startswith("__")}
         elif isinstance(node, ast.Import):
-            roots = tuple(f"{root}." for root in ("topr_exp", *BESIDE))  # the package's own name is below all parts
-            yield from (name.name for name in node.names if name.name.startswith(roots))
+            found |= {name.name for name in node.names}
+    return {name for name in found if name.startswith(tuple(f"{root}." for root in ("topr_exp", *BESIDE)))}
 
 
-def name_of(path: str) -> str:
-    """A file's name as a module; a package's is that of its folder."""
-    parts = Path(path).relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def package_of(path: Path) -> str:
+    """The top-level name that a file of the library belongs to; a package's command is a command."""
+    parts = path.relative_to(ROOT / "topr_exp").with_suffix("").parts
+    return parts[-1] if parts[-1] == "__main__" else parts[0]
+
+
+LIBRARY = {path: package_of(path) for path in sorted((ROOT / "topr_exp").rglob("*.py"))}
+LIBRARY.pop(ROOT / "topr_exp" / "__init__.py")
+IMPORTS = {path: imports(path) for path in LIBRARY}
 
 
 def nearest(imported: str) -> str:
@@ -60,78 +56,53 @@ def nearest(imported: str) -> str:
 
 
 def test_every_part_of_the_package_has_its_place() -> None:
-    assert {package for package, _ in modules()} == {*ORDER, *COMMANDS}
+    assert {*LIBRARY.values()} == {*ORDER, *COMMANDS}
     assert not set(ORDER) & COMMANDS
 
 
-@pytest.mark.parametrize(("package", "path"), [each for each in modules() if each[0] not in COMMANDS])
-def test_no_stage_imports_a_later_one(package: str, path: str) -> None:
-    for imported in imports(path):
-        name = imported.split(".")[1]
-        assert name not in COMMANDS, f"{path} imports {imported}"
-        assert ORDER.index(name) <= ORDER.index(package), f"{path} imports {imported}"
-
-
-def test_the_library_imports_neither_the_figures_nor_the_scripts() -> None:
-    for _, path in modules():
-        assert not [name for name in imports(path) if name.startswith(BESIDE)], path
+def test_no_stage_imports_a_later_one_a_command_or_what_is_beside_the_library() -> None:
+    for path, package in LIBRARY.items():
+        assert not [name for name in IMPORTS[path] if name.startswith(BESIDE)], path
+        for name in IMPORTS[path] if package not in COMMANDS else ():
+            part = name.split(".")[1]
+            assert part not in COMMANDS, f"{path} imports {name}"
+            assert ORDER.index(part) <= ORDER.index(package), f"{path} imports {name}"
 
 
 def test_no_two_files_import_each_other_by_way_of_others() -> None:
     """A circle of any length, imports inside functions included."""
-    beside = [str(path) for folder in BESIDE for path in (ROOT / folder).rglob("*.py")]
-    paths = [*(path for _, path in modules()), *beside]
-    arrows = {name_of(path): {nearest(name) for name in imports(path)} for path in paths}
-    open_, closed = [], set[str]()
-
-    def visit(name: str) -> None:
-        assert name not in open_, " -> ".join([*open_[open_.index(name) :], name])
-        if name in closed:
-            return
-        open_.append(name)
-        for other in sorted(arrows.get(name, ())):
-            if other != name:
-                visit(other)
-        closed.add(open_.pop())
-
-    for name in arrows:
-        visit(name)
+    beside = {path: imports(path) for folder in BESIDE for path in (ROOT / folder).rglob("*.py")}
+    graph = TopologicalSorter[str]()
+    for path, names in (IMPORTS | beside).items():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        own = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        graph.add(own, *({nearest(name) for name in names} - {own}))
+    graph.prepare()  # CycleError names the circle
 
 
 def test_stages_see_their_own_section_of_the_settings() -> None:
     """Not the whole of them: so a stage can be used, and understood, without the rest."""
     stages = ("data", "models", "sampling", "grading", "composition", "training", "evaluation", "verifier", "store")
-    for package, path in modules():
-        if package in stages:
-            whole = {"topr_exp.config.settings", "topr_exp.config.load"}
-            assert not whole & {nearest(name) for name in imports(path)}, path
-            # Where a run computes: they are given a device, the trainer a layout.
-            place = ("ClusterConfig", "LocalCluster", "SlurmCluster", "Device", "Parallel")
-            assert not {f"topr_exp.config.groups.{name}" for name in place} & {*imports(path)}, path
+    for path in [path for path, package in LIBRARY.items() if package in stages]:
+        whole = {"topr_exp.config.settings", "topr_exp.config.load"}
+        assert not whole & {nearest(name) for name in IMPORTS[path]}, path
+        # Where a run computes: they are given a device, the trainer a layout.
+        place = ("ClusterConfig", "LocalCluster", "SlurmCluster", "Device", "Parallel")
+        assert not {f"topr_exp.config.groups.{name}" for name in place} & IMPORTS[path], path
 
 
-def test_algorithms_import_torch_and_types_only() -> None:
-    for path in (ROOT / "topr_exp" / "algorithms").glob("*.py"):
-        for imported in imports(str(path)):
-            assert imported.startswith(("topr_exp.types.", "topr_exp.algorithms."))
-
-
-def test_nothing_but_the_settings_names_an_algorithm() -> None:
-    names = [path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")]
-    for package in ("training", "composition", "sampling", "evaluation"):
-        for path in (ROOT / "topr_exp" / package).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            strings = {
-                node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
-            }
-            assert not strings & set(names), path
-            assert not any("algorithms" in imported for imported in imports(str(path))), path
+def test_losses_import_torch_and_types_only_and_nothing_but_the_settings_names_one() -> None:
+    losses = {path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}
+    for path, package in LIBRARY.items():
+        if package == "algorithms":
+            assert all(name.startswith(("topr_exp.types.", "topr_exp.algorithms.")) for name in IMPORTS[path]), path
+        elif package in ("training", "composition", "sampling", "evaluation"):
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            assert not losses & {str(node.value) for node in nodes if isinstance(node, ast.Constant)}, path
+            assert not any("algorithms" in name for name in IMPORTS[path]), path
 
 
 def test_checking_settings_imports_nothing_heavy() -> None:
-    import subprocess
-    import sys
-
     heavy = ["torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib", "pandas"]
     code = (
         "import sys; from topr_exp.config.compose_overrides import parse_arguments;"
@@ -139,9 +110,8 @@ def test_checking_settings_imports_nothing_heavy() -> None:
         "plan(parse_arguments(['data=math', 'algo=dpo']));"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True, timeout=300
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=300)
     assert done.stdout.strip() == "[]"
 
 
@@ -156,13 +126,10 @@ WAYS = {
 }
 
 
-def identifiers(path: str) -> set[str]:
+def identifiers(path: Path) -> set[str]:
     """The names of variables, attributes, parameters, functions and classes in a file."""
-    found = set[str]()
-    for node in ast.walk(ast.parse(Path(path).read_text(encoding="utf-8"))):
-        for field in ("id", "attr", "arg", "name"):
-            found.add(str(getattr(node, field, None)))
-    return found
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {str(getattr(node, field, None)) for node in nodes for field in ("id", "attr", "arg", "name")}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -172,18 +139,16 @@ def test_the_page_names_every_file_on_a_way(way: str) -> None:
     section = next(part for part in text.split("\n## ") if part.startswith(way))
     rows = {line.split("|")[1].strip() for line in section.splitlines() if line.startswith("| ")} - {"file"}
     found = {
-        "algorithms/"
-        if package == "algorithms" and "reward" in names
-        else str(Path(path).relative_to(ROOT / "topr_exp"))
-        for package, path in modules()
+        "algorithms/" if package == "algorithms" and "reward" in names else str(path.relative_to(ROOT / "topr_exp"))
+        for path, package in LIBRARY.items()
         if (packages is None or package in packages) and names & identifiers(path)
     }
     assert rows == found
     assert len(found) <= most
     for path, symbol in re.findall(r"^\| (\S+\.py) \| [^|]*?`(?:\w+\.)?(\w+)", section, re.M):
-        assert symbol in identifiers(str(ROOT / "topr_exp" / path)), f"{path} has no {symbol}"
+        assert symbol in identifiers(ROOT / "topr_exp" / path), f"{path} has no {symbol}"
 
 
 def test_few_files_hold_all_settings() -> None:
-    holders = [path for _, path in modules() if "Config" in identifiers(path)]
+    holders = [path for path in LIBRARY if "Config" in identifiers(path)]
     assert len(holders) <= 14, holders

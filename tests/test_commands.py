@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.run_folders import make_sweep_of_two
+from tests.sweep_tools import answer, command
 
 # A command | its exit status | a part of the one line that it says, on standard error
 MISTAKES = """
@@ -43,26 +42,14 @@ reproduce fig1 --out Makefile | 2 | not a folder
 """
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=ROOT, timeout=300)
-
-
 @pytest.mark.parametrize("row", MISTAKES.strip().splitlines(), ids=lambda row: row.split(" | ")[0])
-def test_a_mistake_is_one_line_and_a_status(
-    row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_one_line_and_a_status(row: str, tmp_path: Path) -> None:
     words, status, message = row.split(" | ")
     if "SWEEP" in words:
         words = words.replace("SWEEP", str(make_sweep_of_two(tmp_path / "sweep")))
-    name, *words = words.split()
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", [name, *words])
-    found = importlib.import_module(name)
-    main = found.main if hasattr(found, "main") else importlib.import_module(f"{name}.__main__").main
-    assert main() == int(status)
-    out, err = capsys.readouterr()
-    assert (out, err[:7], err.count("\n")) == ("", "error: ", 1)
-    assert message in err
+    done = answer(*words.split())
+    assert (done.returncode, done.stdout, done.stderr[:7], done.stderr.count("\n")) == (int(status), "", "error: ", 1)
+    assert message in done.stderr
 
 
 def test_in_a_process_of_its_own_too_and_help_names_groups_and_examples() -> None:
@@ -73,12 +60,12 @@ def test_in_a_process_of_its_own_too_and_help_names_groups_and_examples() -> Non
     for group in (ROOT / "conf").iterdir():
         assert not group.is_dir() or f"\n{group.name}: " in done.stdout
     assert done.stdout.count("  python -m topr_exp") == 5
-    assert "hydra_bash_completion" in command("topr_exp", "--shell-completion", "install=bash").stdout
+    assert "hydra_bash_completion" in answer("topr_exp", "--shell-completion", "install=bash").stdout
 
 
 def test_a_dry_run_of_fifty_runs(tmp_path: Path) -> None:
     sweep = ["-m", "algo=topr,tis,naive,sft,ppo", "seed=range(0,10)", f"output_dir={tmp_path}", "dry_run=true"]
-    done = command("topr_exp", *sweep)
+    done = answer("topr_exp", *sweep)
     assert done.returncode == 0
     assert sum(" new " in line for line in done.stdout.splitlines()) == 50
     assert "nothing started" in done.stdout

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 import weakref
 from collections import Counter
@@ -18,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, config_of, overrides
+from tests.conftest import config_of, overrides
+from tests.processes import start_command
 from tests.sweep_tools import slow, steps, wait_for
 from tests.training.broken_runs import records as without_speed
 from topr_exp.models.loading import model_folder, weights_fingerprint
@@ -153,7 +150,7 @@ def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, 
     undisturbed = config_of(*overrides(tmp_path / "a", *arguments))
     run(undisturbed)
     killed = config_of(*overrides(tmp_path / "b", *arguments))
-    command = [sys.executable, "-m", "topr_exp", *overrides(tmp_path / "b", *arguments)]
+    command = overrides(tmp_path / "b", *arguments)
     moments: list[Callable[[], bool]] = [
         killed.folder.exists,  # in one of the first stages, or in training
         lambda: steps(killed.folder) >= 2,
@@ -161,14 +158,16 @@ def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, 
     ]
     rng = random.Random(0)
     for reached in moments:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_for(lambda reached=reached, process=process: reached() or process.poll() is not None)
+        process = start_command(*command)
+        wait_for(lambda reached=reached, process=process: reached() or not process.is_alive())
         time.sleep(rng.uniform(0.0, 0.3))
-        assert process.poll() is None, "was done before it could be killed"
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(60)
+        assert process.is_alive(), "was done before it could be killed"
+        process.kill()
+        process.join(60)
         assert not (killed.folder / "DONE").exists()
-    assert subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=500).returncode == 0
+    last = start_command(*command)
+    last.join(500)
+    assert last.exitcode == 0
     assert len(records(killed.folder)) == len(records(undisturbed.folder)) >= 20
     assert weights_of(killed.folder) == weights_of(undisturbed.folder)
     assert without_speed(killed.folder) == without_speed(undisturbed.folder)

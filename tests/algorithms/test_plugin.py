@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, config_of
+from tests.conftest import ROOT, config_of, overrides
+from topr_exp import pipeline
 from topr_exp.types import ConfigError
 
 DOC = (ROOT / "docs" / "own_loss.md").read_text() + (ROOT / "docs" / "plugins.md").read_text()
@@ -61,15 +62,15 @@ def test_an_installed_package_adds_a_loss(tmp_path: Path) -> None:
     assert (again.returncode, "algo._target_ has changed" in again.stderr) == (1, True), again.stderr
 
 
-def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(SAMPLER)
-    given = ["topr_exp", "experiment=smoke", "sampler.name=own:Backwards", "output_dir=out"]
-    done = run(*given, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "100.0" in next(line for line in done.stdout.splitlines() if line.startswith("base "))  # invalid answers
-    assert list(inputs(tmp_path)["files"]) == ["sampler.name (own.py)"]
+def test_a_sampler_of_ones_own_samples_and_is_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "backwards.py").write_text(SAMPLER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    summary = pipeline.run(config_of(*overrides(Path("out"), "sampler.name=backwards:Backwards")))
+    assert summary["base"]["invalid"] == 1
+    assert list(inputs(tmp_path)["files"]) == ["sampler.name (backwards.py)"]
     keys = [json.loads(path.read_text())["key"] for path in tmp_path.glob("out/**/rollouts/*/key.json")]
-    assert {(key["sampler"]["name"], len(key["code"])) for key in keys} == {("own:Backwards", 64)}
+    assert {(key["sampler"]["name"], len(key["code"])) for key in keys} == {("backwards:Backwards", 64)}
 
 
 @pytest.mark.parametrize(

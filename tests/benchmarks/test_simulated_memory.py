@@ -28,7 +28,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
     return simulated_memory
 
 
-@pytest.mark.parametrize("micro", [8, 4])  # a single pass, and one that begins with gradients there
+# A single pass, and one that begins with gradients there.
+@pytest.mark.parametrize("micro", [8, pytest.param(4, marks=pytest.mark.extended)])
 def test_an_update_of_8_billion_weights_needs_at_most_72_gib(micro: int, module: Any) -> None:
     found, sent = module.update(module.Case(micro, recompute=True))
     assert 29.9 < found["weights"] < 30  # 8.03 billion of 4 bytes
@@ -38,6 +39,7 @@ def test_an_update_of_8_billion_weights_needs_at_most_72_gib(micro: int, module:
     assert sent == {}
 
 
+@pytest.mark.extended
 @needs_peft
 def test_with_lora_an_update_fits_a_card_of_24_gb(module: Any) -> None:
     found, _ = module.update(module.Case(8, recompute=True, lora=16))

@@ -19,6 +19,7 @@ from topr_exp.types import ConfigError
 
 def composed(*words: str) -> tuple[Composer, list[tuple[list[str], Any]]]:
     composer = Composer(parse_arguments(words))
+    composer.compositions = {}  # not those of other tests
     return composer, list(composer.jobs(composer.base()))
 
 

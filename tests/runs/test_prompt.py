@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
+from tests.sweep_tools import answer
 from topr_exp.config.data import AnswerFormat
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models import loading
@@ -28,9 +27,7 @@ def own(tmp_path: Path) -> Path:
 
 def test_a_run_and_a_dry_run_show_the_same_prompt(tmp_path: Path) -> None:
     settings = overrides(tmp_path)
-    command = [sys.executable, "-m", "topr_exp", *settings, "dry_run=true"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=300)
-    shown, _, rows = done.stdout.rpartition("\n\n")
+    shown, _, rows = answer("topr_exp", *settings, "dry_run=true").stdout.rpartition("\n\n")
     assert shown.splitlines() == [
         HEADING,
         "<bos>Question: Mia has 40 coins. Bea has 4 more than Mia. How many coins does Bea have now?",

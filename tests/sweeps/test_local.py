@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, config_of
-from tests.sweep_tools import SLOW, TINY, attempts, command, launch, launched, result, results, start, steps, wait_for
+from tests.sweep_tools import SLOW, TINY, answer, attempts, launch, launched, result, results, start, steps, wait_for
 from topr_exp.pipeline import run as run_pipeline
 
 FOUR = ["compose=proportion", "compose.positive_share=0.1", "compose.n_examples=10,1000"]
@@ -60,7 +60,7 @@ def test_the_same_sweep_again_starts_only_what_failed(sweep: Path) -> None:
     moved = launched(sweep)[2]["folder"] / "launch.json"
     text = moved.read_text()
     moved.write_text(json.dumps({**json.loads(text), "cwd": str(sweep / "gone")}))
-    done = command("topr_exp.sweeps", "resume", sweep, "cluster.jobs=1")
+    done = answer("topr_exp.sweeps", "resume", sweep, "cluster.jobs=1")
     moved.write_text(text)
     assert done.returncode == 1
     assert "4 runs: 2 done, 2 failed; 2 to start" in done.stdout
@@ -72,7 +72,7 @@ def test_the_same_sweep_again_starts_only_what_failed(sweep: Path) -> None:
 
 
 def test_status_and_logs(sweep: Path) -> None:
-    lines = command("topr_exp.sweeps", "status", sweep).stdout.splitlines()
+    lines = answer("topr_exp.sweeps", "status", sweep).stdout.splitlines()
     assert lines[0].split() == ["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder"]
     assert [line.split()[:4] for line in lines[1:5]] == [
         ["1", "compose.n_examples=10", "algo=topr", "done"],
@@ -81,7 +81,7 @@ def test_status_and_logs(sweep: Path) -> None:
         ["4", "compose.n_examples=1000", "algo=sft", "failed"],
     ]
     assert lines[5] == "4 runs: 2 done, 2 failed"
-    logs = command("topr_exp.sweeps", "logs", sweep, "3")
+    logs = answer("topr_exp.sweeps", "logs", sweep, "3")
     assert logs.returncode == 0
     assert f"==> {launched(sweep)[2]['folder'] / 'log.txt'}\n" in logs.stdout
     assert "Traceback" in logs.stdout.partition("error.txt\n")[2]
@@ -103,7 +103,7 @@ def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_pat
     arguments = [*TINY, f"output_dir={tmp_path}", *SLOW, "cluster.jobs=2", "seed=0,1", "optim.epochs=10", "name=killed"]
     launcher, sweep = start("topr_exp", "-m", *arguments), tmp_path / "killed"
     folders = [run["folder"] for run in wait_for(lambda: len(launched(sweep)) == 2 and launched(sweep))]
-    refused = command("topr_exp", "-m", *arguments)
+    refused = answer("topr_exp", "-m", *arguments)
     assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
     assert "is being launched by process" in refused.stderr
     wait_for(lambda: all(steps(folder) >= 2 for folder in folders))
@@ -111,7 +111,7 @@ def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_pat
     launcher.communicate(timeout=300)
     wait_for(lambda: all(json.loads((f / "state.json").read_text())["status"] == "stopped" for f in folders))
     assert not list(sweep.glob("*/DONE"))
-    done = command("topr_exp.sweeps", "resume", sweep)
+    done = answer("topr_exp.sweeps", "resume", sweep)
     assert done.returncode == 0, done.stderr
     assert set(attempts(sweep).values()) == {2}
     assert all([record["step"] for record in each["updates"]] == list(range(1, 21)) for each in results(sweep).values())

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.sweep_tools import SLOW, TINY, attempts, command, launch, launched, result, results, steps, wait_for
+from tests.sweep_tools import SLOW, TINY, answer, attempts, command, launch, launched, result, results, steps, wait_for
 from tests.sweeps.test_group import assert_same_run
 
 LONG = "optim.epochs=8"  # 16 updates
@@ -109,12 +109,12 @@ def script_of(sweep: Path) -> str:
 
 
 def status(sweep: Path, **more: str) -> str:
-    return command("topr_exp.sweeps", "status", sweep, **more).stdout
+    return answer("topr_exp.sweeps", "status", sweep, **more).stdout
 
 
 def resume(sweep: Path, *settings: str) -> None:
     """Resume until all is done."""
-    done = command("topr_exp.sweeps", "resume", sweep, *settings)
+    done = answer("topr_exp.sweeps", "resume", sweep, *settings)
     assert done.returncode == 0, done.stderr
     finish()
 
@@ -149,15 +149,15 @@ def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(
     killed = command("topr_exp", *arguments, PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (job,) = [name for name, *_ in jobs()]
-    again = command("topr_exp", *arguments)
+    again = answer("topr_exp", *arguments)
     assert "0 to start" in again.stdout, again.stderr
     assert job in again.stdout
-    done = command("topr_exp.sweeps", "cancel", sweep)
+    done = answer("topr_exp.sweeps", "cancel", sweep)
     assert f"run 1 ({job})" in done.stdout, done.stderr
     finish()
-    assert "1 to start" in command("topr_exp", *arguments).stdout
+    assert "1 to start" in answer("topr_exp", *arguments).stdout
     finish()
-    assert command("topr_exp", *arguments).returncode == 0
+    assert answer("topr_exp", *arguments).returncode == 0
     assert result(launched(sweep)[0]["folder"]) == undisturbed
 
 
@@ -198,7 +198,7 @@ def test_cancel_frees_the_queue_and_this_machine_finishes(tmp_path: Path, undist
     sweep, job, folder = submit(tmp_path, *SLOWLY, "seed=0,1", "cluster.array_parallelism=1")
     reach(folder, 1)
     assert "1 running, 1 queued" in status(sweep)
-    done = command("topr_exp.sweeps", "cancel", sweep)
+    done = answer("topr_exp.sweeps", "cancel", sweep)
     assert done.returncode == 0, done.stderr
     assert f"run 1 ({job}), run 2 ({job.replace('_0', '_1')})" in done.stdout
     finish(120)
@@ -217,7 +217,7 @@ def test_a_refusal_of_slurms_names_what_there_is_and_its_silence_starts_nothing(
     text = Path(os.environ["SLURM_CONF"]).read_text()
     dead.write_text("\n".join("SlurmctldPort=1" if "SlurmctldPort" in line else line for line in text.splitlines()))
     assert "2 runs: 2 new" in status(sweep, SLURM_CONF=str(dead))
-    refused = command("topr_exp.sweeps", "resume", sweep, SLURM_CONF=str(dead))
+    refused = answer("topr_exp.sweeps", "resume", sweep, SLURM_CONF=str(dead))
     assert refused.returncode == 1
     assert "Slurm does not answer" in refused.stderr
     assert "some runs may be queued already" in refused.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
+from tests.processes import start_command
 from tests.sweep_tools import slow
 
 DEAD = "http://127.0.0.1:9"  # nothing listens there
@@ -56,12 +56,12 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     environment = cut_off(home=tmp_path)
     given = overrides(tmp_path, *CHOSEN, *LONG, *slow("Slow"))
     folder, command = config_of(*given).folder, [sys.executable, "-c", PATIENT, *given]
-    first = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    first = start_command(*given, environment=environment)
     while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < 5:
-        assert first.poll() is None
+        assert first.is_alive()
         time.sleep(0.05)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    first.kill()
+    first.join()
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr

@@ -1,4 +1,4 @@
-"""The tiny models' recipes: the texts that the shipped models were made from, and a short pre-training."""
+"""How the tiny models were made: their texts, a short pre-training, and a tokenizer that loses no text."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from scripts.make_tiny import ledgers, tasks, verifications
 from scripts.make_tiny.pretrain import pretrain, save
 from scripts.make_tiny.recipes import FORMS, RECIPES, examples
+from scripts.make_tiny.tokenizer import BOS, EOS, PAD, build_tokenizer
 from tests.conftest import ROOT, config_of
 from topr_exp.config.data import AnswerFormat
 from topr_exp.data import ledger
@@ -117,3 +121,41 @@ def test_wordings_are_equally_likely() -> None:
     drawn = Counter(tuple(ledgers.wording(8, random.Random(seed))) for seed in range(4000))
     assert len(drawn) == 8
     assert all(abs(count - 500) < 100 for count in drawn.values())
+
+
+# ---- the tokenizer
+
+SAMPLES = ["Question: Anna has 12 of 34 pens.\nAnswer: 12+3=15.", r" The answer is \boxed{\frac{1}{2}}. $x \le 3$"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return build_tokenizer(SAMPLES, 2048)
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=st.text(max_size=60))
+def test_any_text_comes_back(tokenizer: Any, text: str) -> None:
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("text", ["a" * 5000, "日" * 300, "é" * 300, "\r\n \t\x00\u2028\xa0", "  two  spaces ", "①²½٣"])
+def test_long_and_odd_texts_come_back(tokenizer: Any, text: str) -> None:
+    ids = tokenizer(text, add_special_tokens=False).input_ids
+    assert tokenizer.decode(ids) == text
+    assert tokenizer.pad_token_id not in ids  # the library's unknown token
+
+
+def test_digits_are_single_tokens_and_commands_whole(tokenizer: Any) -> None:
+    assert tokenizer.tokenize(" 123 321") == ["Ġ1", "2", "3", "Ġ3", "2", "1"]
+    assert tokenizer.tokenize(r" \boxed{\frac{1}{2}}") == ["Ġ\\boxed", "{", "\\frac", "{", "1", "}{", "2", "}", "}"]
+
+
+def test_special_tokens_are_distinct_and_begin_once(tokenizer: Any) -> None:
+    assert [tokenizer.pad_token, tokenizer.bos_token, tokenizer.eos_token] == [PAD, BOS, EOS]
+    assert len({tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}) == 3
+    ids = tokenizer(SAMPLES[0]).input_ids
+    assert ids[0] == tokenizer.bos_token_id
+    assert ids.count(tokenizer.bos_token_id) == 1
+    assert tokenizer.eos_token_id not in ids
