@@ -263,7 +263,12 @@ def effective_size(record: Record) -> float:
     return PERCENT * float(record["metrics"]["ess"][-1])
 
 
-NUMBERS = ("spent_percent", "effective_size", "last_length")  # that panels draw
+def nats(record: Record) -> float:
+    """Nats an answer in the first updates, where the policy is still near the base."""
+    return float(record["metrics"]["nats"][0])
+
+
+NUMBERS = ("spent_percent", "effective_size", "last_length", "nats")  # that panels draw
 
 
 def last_length(record: Record, name: str = LENGTHS[0]) -> float:
