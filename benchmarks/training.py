@@ -34,6 +34,7 @@ from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
+from topr_exp.config.data import Reward
 from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
@@ -200,7 +201,7 @@ class Ours:
         candidates = Candidates(rollouts.problem, np.arange(count) % 3 == 0)
         options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
         self.examples = Examples(
-            build_training_set(candidates, -1.0, chosen, "examples", **options), rollouts, mu, None
+            build_training_set(candidates, Reward.pm1, chosen, "examples", **options), rollouts, mu, None
         )
         adamw = case.optimizer is Optimizer.adamw
         config = OptimConfig(
