@@ -168,6 +168,19 @@ def more_weight(runs: Runs, extra: Extra) -> Claim:
     return Claim(text, bool((np.diff(hard, axis=1) < 0).all()), f"share of the weight by p̃: {shown}")
 
 
+def holding(runs: Runs, extra: Extra) -> Claim:
+    """How much of the grid each algorithm bears: at how many rates its mean is above the base's."""
+    text = "TOPR ends above the base at every rate of the grid, naive REINFORCE, PPO, DPO and IS do not (means)"
+    bears = {}
+    for name, group in algorithms(runs).items():
+        gains = [float((each.values() - each.values(part="base")).mean()) for each in group.split(RATE).values()]
+        bears[name] = (sum(gain > 0 for gain in gains), len(gains))
+    evidence = ", ".join(f"{name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
+    whole, others = {name for name, (count, total) in bears.items() if count == total}, {"naive", "ppo", "dpo", "is"}
+    known = others | {"topr"} <= bears.keys()
+    return Claim(text, "topr" in whole and not others & whole if known else None, evidence)
+
+
 # ---- Table 1
 
 

@@ -12,7 +12,7 @@ from reproduce.difficulty import EFFECTIVE_POSITIVE
 from reproduce.draw import OF_BARS, SEED, grid, log_axis, log_ticks, names_below, panel, series_style, style_of
 from reproduce.figure import Extra, key_of, of_model
 from reproduce.groups import BETA, EFFECTIVE, RATE, TURNS, Groups, algorithms, name_of
-from reproduce.rates import read_rates
+from reproduce.records import read_rates
 from reproduce.selection import Runs, pick
 from reproduce.tabular import log_ratios
 from reproduce.variance import LIMITS

@@ -17,16 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
 from reproduce import records
-from reproduce.figure import Claim, Extra
-from reproduce.groups import RATE, algorithms, name_of
-from reproduce.selection import Runs
-from topr_exp.config.load import CONF
+from reproduce.groups import RATE
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import exit_status, say
 from topr_exp.runtime.files import write_text
@@ -37,7 +34,6 @@ if TYPE_CHECKING:
     from reproduce.jobs import Request
     from topr_exp.runs.plan import Job
 
-LEARNING_RATES = CONF / "learning_rates.yaml"
 HEAD = """# Learning rates by place (a model; where answers are long also their setting) and loss, for optim.lr.
 # `python -m reproduce.rates FIGURE` chooses them, and `tried` says by what: pass@1 (%) on validation problems by rate,
 # of seeds 100 and 101, which no figure reports. A choice of 3e-6 or 3e-3 is at the end of the grid. A loss that has
@@ -160,7 +156,7 @@ def choose(options: argparse.Namespace) -> int:
     cells = [cell for figure in figures for cell in cells_of(figure, request)]
     file, code = options.out / "rates.json", 0
     known, failed = records.known(records.read(file)), dict[str, Record]()
-    begin = {cell: nearest(read_rates().get(cell.place, {}).get(cell.loss)) for cell in cells}
+    begin = {cell: nearest(records.read_rates().get(cell.place, {}).get(cell.loss)) for cell in cells}
     while True:
         tried = {cell: cell.tried(known | failed) for cell in cells}
         lacking = {cell: wanted(tried[cell], begin[cell]) for cell in cells}
@@ -191,33 +187,13 @@ def write_rates(made: Mapping[Cell, Tried]) -> None:
     """Write choices that are made into conf, with what was tried for them."""
     if not made:
         return
-    rates = read_rates()
+    rates = records.read_rates()
     how = rates.pop("tried", {})
     for cell, tried in made.items():
         rates.setdefault(cell.place, {})[cell.loss] = choice(tried)
         how.setdefault(cell.place, {})[cell.loss] = tried
     text = yaml.safe_dump({**rates, "tried": how}, sort_keys=False, default_flow_style=None, width=110)
-    write_text(LEARNING_RATES, HEAD + text)
-
-
-def read_rates() -> dict[str, Any]:
-    return cast(dict[str, Any], yaml.safe_load(LEARNING_RATES.read_text(encoding="utf-8")))
-
-
-# ---- claims
-
-
-def holding(runs: Runs, extra: Extra) -> Claim:
-    """How much of the grid each algorithm bears: at how many rates its mean is above the base's."""
-    text = "TOPR ends above the base at every rate of the grid, naive REINFORCE, PPO, DPO and IS do not (means)"
-    bears = {}
-    for name, group in algorithms(runs).items():
-        gains = [float((each.values() - each.values(part="base")).mean()) for each in group.split(RATE).values()]
-        bears[name] = (sum(gain > 0 for gain in gains), len(gains))
-    evidence = ", ".join(f"{name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
-    whole, others = {name for name, (count, total) in bears.items() if count == total}, {"naive", "ppo", "dpo", "is"}
-    known = others | {"topr"} <= bears.keys()
-    return Claim(text, "topr" in whole and not others & whole if known else None, evidence)
+    write_text(records.LEARNING_RATES, HEAD + text)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import yaml
 from omegaconf import OmegaConf
 
 from reproduce.selection import Runs
@@ -41,6 +42,7 @@ KEYS_OF_LOSSES = (
     "algo.tau_neg", "algo.c1_pos", "algo.c2_pos", "algo.c1_neg", "algo.c2_neg", "algo.off_policy_mask",
     "optim.reduction", "optim.whole_groups", "data.turns", "data.choices",
 )  # fmt: skip
+LEARNING_RATES = CONF / "learning_rates.yaml"
 BINS = 20  # of the updates of a run, for metrics against time
 LENGTHS = ("length", "length_correct", "length_incorrect")  # mean tokens of the evaluations' completions
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
@@ -68,6 +70,11 @@ def usual_values(algo: str) -> dict[str, Any]:
     by_tokens = any("divided_by_tokens" in str(each) for each in values.get("defaults", ()))
     found = {f"algo.{key!s}": value for key, value in values.items()}
     return found | {"optim.reduction": "tokens" if by_tokens else "sequences", "optim.whole_groups": False}
+
+
+def read_rates() -> dict[str, Any]:
+    """Return conf/learning_rates.yaml."""
+    return cast(dict[str, Any], yaml.safe_load(LEARNING_RATES.read_text(encoding="utf-8")))
 
 
 def extract(folder: Path, names: Collection[str]) -> Record:

@@ -12,12 +12,13 @@ import yaml
 
 from reproduce import rates, records
 from reproduce.jobs import jobs_of
-from reproduce.rates import GRID, SEEDS, Tried, choice, nearest, read_rates, wanted
-from reproduce.records import runs_of
+from reproduce.rates import GRID, SEEDS, Tried, choice, nearest, wanted
+from reproduce.records import read_rates, runs_of
 from tests.conftest import ROOT, config_of
 from tests.reproduce.worlds import named, request_for
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
+from topr_exp.config.data import Reward
 from topr_exp.config.schema import plain
 
 ALGORITHMS = {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
@@ -70,7 +71,7 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(
     """Runs in the place of trained ones: their pass@1 is highest at 3e-3, where one seed fails."""
     conf = tmp_path / "rates.yaml"
     conf.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")
-    monkeypatch.setattr(rates, "LEARNING_RATES", conf)
+    monkeypatch.setattr(records, "LEARNING_RATES", conf)
     started: list[tuple[float, int]] = []
 
     def launch(plan: Any, arguments: list[str]) -> int:
@@ -169,7 +170,7 @@ def test_batches_hold_equally_many_problems_however_stale(updates: int, more: tu
     assert config.data.train_problems is not None
     assert schedule.prompts * schedule.rounds <= config.data.train_problems, "none comes twice"
     problem = np.repeat(np.arange(schedule.prompts), n)
-    found = build_training_set(Candidates(problem, problem % 3 == 0), -1.0, config.compose, "examples",
+    found = build_training_set(Candidates(problem, problem % 3 == 0), Reward.pm1, config.compose, "examples",
                                seed=0, iteration=1, baseline=None, effective=None, in_rounds=True)  # fmt: skip
     order = found.order(0, 1, 1_000_000, config.optim.whole_groups)
     assert sorted(order) == list(range(32 * updates))
