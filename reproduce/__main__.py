@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
 
 def make_figures(options: argparse.Namespace) -> int:
     """Run what is missing of the figures, then draw and write them; or compare with what is recorded, or only list."""
-    from reproduce.check import check, write_figure
+    from reproduce.check import check, write_figure, write_records
     from reproduce.jobs import needs, run
     from reproduce.page import write_page
     from reproduce.tables import FIGURES
@@ -72,7 +72,7 @@ def make_figures(options: argparse.Namespace) -> int:
     if options.draw:
         todo = []
     check_machine(job.config for planned in todo for job in planned.jobs)
-    code = run(request, todo)
+    code = run(request, todo, lambda: [write_records(need, request) for need in found])
     if code > 2:  # stopped by a signal
         return code
     if any(job.config.cluster.name == "slurm" for planned in todo for job in planned.jobs):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from reproduce import records
 from reproduce.draw import drawing, save
-from reproduce.figure import Figure, key_of
+from reproduce.figure import Figure
 from reproduce.jobs import Need, Request, jobs_of
 from reproduce.selection import Runs
 from topr_exp.report.results import SHARES
@@ -30,25 +30,34 @@ def finished(need: Need) -> dict[str, tuple[Record, Path]]:
 
 
 def write_figure(need: Need, request: Request) -> int:
-    """Write a figure's numbers and its picture; returns how many runs it rests on.
-
-    Records of runs with settings that the figure no longer has (another learning rate, say) are left out.
-    """
-    figure, file = need.figure, request.out / f"{need.figure.name}.json"
-    stored = records.read(file)
-    known, extra = records.known(stored), stored["extra"]
-    if others := known.keys() - need.jobs.keys():
-        everything = jobs_of(figure, dataclasses.replace(request, full=True, overrides=()))
-        known = {key: record for key, record in known.items() if key not in others or key in everything}
-    now = [*finished(need).values()]
+    """Write a figure's numbers and its picture; returns how many runs it rests on."""
+    figure, found = need.figure, write_records(need, request)
+    file = request.out / f"{figure.name}.json"
+    extra, now = records.read(file)["extra"], [*finished(need).values()]
     if figure.extra is not None and (now or not extra):
         extra = {**extra, **figure.extra(now)}
-    found = [*(known | {key_of(record): record for record, _ in now}).values()]
     if found:
         records.write(file, found, extra)
         with drawing():
             save(figure.draw(Runs(found), extra), request.out / f"{figure.name}.png")
     return len(found)
+
+
+def write_records(need: Need, request: Request) -> list[Record]:
+    """Write the records of a figure's finished runs beside those that it has, and return all of them.
+
+    Records of runs with settings that the figure no longer has (another learning rate, say) are left out.
+    """
+    figure, file = need.figure, request.out / f"{need.figure.name}.json"
+    stored = records.read(file)
+    known = records.known(stored)
+    if others := known.keys() - need.jobs.keys():
+        everything = jobs_of(figure, dataclasses.replace(request, full=True, overrides=()))
+        known = {key: record for key, record in known.items() if key not in others or key in everything}
+    found = [*(known | {key: record for key, (record, _) in finished(need).items()}).values()]
+    if found:
+        records.write(file, found, stored["extra"])
+    return found
 
 
 def compare(figure: Figure, stored: dict[str, Any], again: dict[str, Record]) -> tuple[list[str], bool]:

@@ -168,6 +168,19 @@ def more_weight(runs: Runs, extra: Extra) -> Claim:
     return Claim(text, bool((np.diff(hard, axis=1) < 0).all()), f"share of the weight by p̃: {shown}")
 
 
+def holding(runs: Runs, extra: Extra) -> Claim:
+    """How much of the grid each algorithm bears: at how many rates its mean is above the base's."""
+    text = "TOPR ends above the base at every rate of the grid, naive REINFORCE, PPO, DPO and IS do not (means)"
+    bears = {}
+    for name, group in algorithms(runs).items():
+        gains = [float((each.values() - each.values(part="base")).mean()) for each in group.split(RATE).values()]
+        bears[name] = (sum(gain > 0 for gain in gains), len(gains))
+    evidence = ", ".join(f"{name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
+    whole, others = {name for name, (count, total) in bears.items() if count == total}, {"naive", "ppo", "dpo", "is"}
+    known = others | {"topr"} <= bears.keys()
+    return Claim(text, "topr" in whole and not others & whole if known else None, evidence)
+
+
 # ---- Table 1
 
 
@@ -208,30 +221,41 @@ def early(record: Record, extra: Extra) -> float:
     return 100 * float(np.interp(steps[-1] / 4, steps, record["curve"]["pass@1"]))
 
 
+WHERE = {" start": "at the start", " near": "near μ", "": "where TOPR ended", " own": "where its own run ended"}
+
+
 def table_1(runs: Runs, extra: Extra) -> list[str]:
-    """The paper's table with what was measured: a row for each choice of limits."""
+    """The paper's table with what was measured: a row for each choice of limits; then the gradients' variance."""
     lines = [
-        "| | a⁺ b⁺ a⁻ b⁻ | weight of negatives at the end | objective bounded | variance of a gradient, times TOPR's | "
-        "the same over ‖E g‖² | pass@1 after a quarter | at the end |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | a⁺ b⁺ a⁻ b⁻ | weight of negatives at the end | objective bounded | pass@1 after a quarter | at the end |",
+        "|---|---|---|---|---|---|",
     ]
-    seeds = of_model(runs, extra)
-    for name, group in algorithms(runs).items():
-        if name in LIMITS:
-            times = [np.log(one[name][0] / one["topr"][0]) for one in seeds]
-            ratios = [noise_to_signal(one[name]) - noise_to_signal(one["topr"]) for one in seeds]
-            cells = (
-                name_of(name),
-                " ".join(f"{limit:g}".replace("inf", "∞") for limit in LIMITS[name]),
-                f"{np.mean([one['metrics']['weight_neg'][-1] for one in group]):.2g}",
-                "yes" if LIMITS[name][2] == 0 else "no",
-                f"{np.exp(np.mean(times)):.2g}" if times else "",
-                f"{np.exp(np.mean(ratios)):.2g}" if ratios else "",
-                f"{np.mean([early(one, extra) for one in group if 'curve' in one]):.1f}",
-                group.interval().percent(),
-            )
-            lines.append(f"| {' | '.join(cells)} |")
+    groups = {name: group for name, group in algorithms(runs).items() if name in LIMITS}
+    for name, group in groups.items():
+        cells = (
+            name_of(name),
+            " ".join(f"{limit:g}".replace("inf", "∞") for limit in LIMITS[name]),
+            f"{np.mean([one['metrics']['weight_neg'][-1] for one in group]):.2g}",
+            "yes" if LIMITS[name][2] == 0 else "no",
+            f"{np.mean([early(one, extra) for one in group if 'curve' in one]):.1f}",
+            group.interval().percent(),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    told = "Variance of an example's gradient, as a multiple of TOPR's: trace of the covariance; the same over ‖E g‖²."
+    lines += ["", told, "", f"| | {' | '.join(WHERE.values())} |", "|---" * (1 + len(WHERE)) + "|"]
+    for name in groups:
+        seeds = ([one for one in of_model(runs, extra, place) if {name, "topr"} <= one.keys()] for place in WHERE)
+        lines.append(f"| {' | '.join([name_of(name), *(times_topr(each, name) for each in seeds)])} |")
     return lines
+
+
+def times_topr(seeds: Sequence[Extra], name: str) -> str:
+    """A variance, and it over the squared mean gradient, as multiples of TOPR's: geometric means over seeds."""
+    if not seeds:
+        return ""
+    times = np.mean([np.log(one[name][0] / one["topr"][0]) for one in seeds])
+    ratio = np.mean([noise_to_signal(one[name]) - noise_to_signal(one["topr"]) for one in seeds])
+    return f"{np.exp(times):.2g}; {np.exp(ratio):.2g}"
 
 
 # ---- AGRO
@@ -263,7 +287,12 @@ def effective_size(record: Record) -> float:
     return PERCENT * float(record["metrics"]["ess"][-1])
 
 
-NUMBERS = ("spent_percent", "effective_size", "last_length")  # that panels draw
+def nats(record: Record) -> float:
+    """Nats an answer in the first updates, where the policy is still near the base."""
+    return float(record["metrics"]["nats"][0])
+
+
+NUMBERS = ("spent_percent", "effective_size", "last_length", "nats")  # that panels draw
 
 
 def last_length(record: Record, name: str = LENGTHS[0]) -> float:

@@ -134,14 +134,21 @@ def metric(ax: Axes, groups: Groups, name: str) -> None:
 
 
 def against(
-    ax: Axes, groups: Groups, key: str, of: str | Callable[[Record], float] = "pass@1", shift: float = 0.03
+    ax: Axes,
+    groups: Groups,
+    key: str,
+    of: str | Callable[[Record], float] = "pass@1",
+    shift: float = 0.03,
+    at: Callable[[Record], float] | None = None,
 ) -> None:
     """A final share, or a number of each run, against a setting on a log axis; every seed a dot.
 
-    A share has its interval over seeds and problems.
+    A share has its interval over seeds and problems. at: a number of each run, whose mean stands for the setting.
     """
     for i, (label, runs) in enumerate(groups.items()):
         style, marker, points = style_of(label, groups), MARKERS[i % len(MARKERS)], runs.split(key)
+        if at is not None:
+            points = {float(np.mean([at(record) for record in group])): group for group in points.values()}
         if not points:
             continue
         xs = np.array([float(x) for x in points]) * (1 + shift * i)
@@ -157,7 +164,10 @@ def against(
             ax.plot(xs, [np.mean(values) for values in each], marker=marker, ms=4, label=name_of(label), **style)
         for x, dots in zip(xs, each, strict=True):
             ax.plot([x] * len(dots), dots, ".", ms=2.5, color=style["color"], alpha=0.6)
-    log_ticks(ax, {float(x) for runs in groups.values() for x in runs.split(key)})
+    if at is not None:
+        log_axis(ax, "x")
+    else:
+        log_ticks(ax, {float(x) for runs in groups.values() for x in runs.split(key)})
     if isinstance(of, str):
         ax.set(ylabel=f"{of} (%)")
 

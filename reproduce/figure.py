@@ -283,6 +283,7 @@ def model_and_seed(record: Record) -> str:
     return f"{record['settings']['model.name']} {record['settings']['seed']}"
 
 
-def of_model(runs: Runs, extra: Extra) -> list[Any]:
-    """Return what extra numbers by model and seed say of each model and seed of these runs."""
-    return [extra[key] for key in dict.fromkeys(map(model_and_seed, runs)) if key in extra]
+def of_model(runs: Runs, extra: Extra, place: str = "") -> list[Any]:
+    """Return what extra numbers by model and seed, and at which place, say of each model and seed of these runs."""
+    keys = (key + place for key in dict.fromkeys(map(model_and_seed, runs)))
+    return [extra[key] for key in keys if key in extra]

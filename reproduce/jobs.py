@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from reproduce import records
 from reproduce.figure import Figure
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.runs.plan import Job, Plan, check_sweep, plan
+from topr_exp.runtime.exit_status import warn
+from topr_exp.types import ConfigError
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,21 @@ def arguments(experiment: str, figure: Figure, request: Request) -> list[str]:
 
 
 def jobs_of(figure: Figure, request: Request) -> dict[str, Job]:
-    """The runs of a figure by identity. ConfigError for what can't be composed."""
+    """The runs of a figure by identity. ConfigError for what can't be composed.
+
+    Experiments with a learning rate that is still to be chosen are left out with a warning.
+    """
     asked = next((text[5:].split(",") for text in request.overrides if text.startswith("algo=")), None)
     found: dict[str, Job] = {}
     for experiment in figure.experiments:
-        for job in plan(parse_arguments(arguments(experiment, figure, request))).jobs:
+        try:
+            jobs = plan(parse_arguments(arguments(experiment, figure, request))).jobs
+        except ConfigError as error:
+            if "no learning rate was chosen" not in str(error):
+                raise
+            warn(f"{experiment} is left out; {error}, or choose it: python -m reproduce.rates {figure.name}")
+            continue
+        for job in jobs:
             if asked is None or job.config.algo.name in asked:
                 found.setdefault(records.identity_of(job.config), job)
     return found
@@ -74,13 +87,21 @@ def needs(request: Request) -> tuple[list[Need], list[Plan]]:
     return found, plans
 
 
-def run(request: Request, todo: list[Plan]) -> int:
-    """Run them, a sweep after the other; returns the largest exit code, at once where a signal stopped one."""
+def run(request: Request, todo: list[Plan], record: Callable[[], Any]) -> int:
+    """Run them, a sweep after the other; returns the largest exit code, at once where a signal stopped one.
+
+    With --recorded, `record` is called after every few runs, so that what is recorded can be kept as it comes.
+    """
     from topr_exp.sweeps.launch import launch
 
     first, worst = request.figures[0], 0
     for planned in todo:
-        worst = max(worst, launch(planned, arguments(first.experiments[0], first, request)))
-        if worst > 2:
-            break
+        size = 4 * request.jobs if request.recorded else len(planned.jobs)
+        for start in range(0, len(planned.jobs), size):
+            part = Plan(planned.jobs[start : start + size], True)
+            worst = max(worst, launch(part, arguments(first.experiments[0], first, request)))
+            if worst > 2:
+                return worst
+            if request.recorded:
+                record()
     return worst

@@ -12,13 +12,15 @@ from reproduce.difficulty import EFFECTIVE_POSITIVE
 from reproduce.draw import OF_BARS, SEED, grid, log_axis, log_ticks, names_below, panel, series_style, style_of
 from reproduce.figure import Extra, key_of, of_model
 from reproduce.groups import BETA, EFFECTIVE, RATE, TURNS, Groups, algorithms, name_of
+from reproduce.records import read_rates
 from reproduce.selection import Runs, pick
 from reproduce.tabular import log_ratios
 from reproduce.variance import LIMITS
+from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.evaluation.intervals import crossed_interval
 from topr_exp.report.figures import MARKERS
 from topr_exp.report.results import of_problems, unpacked
-from topr_exp.types import VERDICTS
+from topr_exp.types import VERDICTS, Batch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,6 +54,33 @@ def histogram(ax: Axes, groups: Groups) -> None:
         style = {"color": "0.5", "ls": ":"} if name == "base" else style_of(name, groups)
         ax.plot(range(n + 1), mean, marker=".", label=name_of(name), **style)
     ax.set(xlabel="correct completions of a problem", ylabel="problems (%)")
+
+
+def tried(ax: Axes, runs: Runs, place: str) -> None:
+    """pass@1 on validation problems by learning rate, of the seeds that chose it: the means, every seed a dot."""
+    for i, (loss, rates) in enumerate(read_rates()["tried"].get(place, {}).items()):
+        style = series_style(i)
+        ax.plot([*rates], [np.mean(values) for values in rates.values()], label=name_of(loss), **style)
+        for rate, values in rates.items():
+            ax.plot([rate] * len(values), values, ".", ms=3, color=style["color"])
+    log_axis(ax, "x")
+
+
+def negative_weights(ax: Axes, runs: Runs) -> None:
+    """The weight by TOPR's three ratios of a wrong answer of 10, 100 and 1,000 tokens, one of which has all of Δ."""
+    import torch
+
+    delta = torch.linspace(-20, 4, 121)
+    for i, ratio in enumerate((Ratio.geometric, Ratio.sequence, Ratio.token)):
+        for j, tokens in enumerate((10, 100, 1000)):
+            zero = torch.zeros(len(delta), tokens)
+            moved, whole = zero.index_fill(1, torch.tensor([0]), 1.0) * delta[:, None], torch.ones_like(zero).bool()
+            wrong = Batch(moved, zero, whole, -torch.ones(len(delta)), torch.zeros(len(delta)).bool())
+            weight = Tapered("topr", *LIMITS["topr"], ratio, length_normalize=True)(wrong).metrics["weight"]
+            if ratio is not Ratio.sequence or j == 0:  # which is the same at every length
+                label = ratio.name if ratio is Ratio.sequence else f"{ratio.name}, T = {tokens}"
+                ax.plot(delta, weight, color=series_style(i)["color"], ls=("-", "--", ":")[j], label=label)
+    ax.set(ylabel="weight", ylim=(0, 1.05))
 
 
 def in_turn(ax: Axes, groups: Groups, name: str) -> None:

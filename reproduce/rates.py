@@ -1,148 +1,199 @@
-"""`python -m reproduce.rates [FOLDER]`: write the learning rates that validation problems chose into conf.
+"""`python -m reproduce.rates FIGURE ...`: choose the learning rates of figures, by seeds that no figure reports.
 
-One grid for every algorithm, recorded in FOLDER (default: docs/results) by `python -m reproduce learning_rates
-length_rates --full`; those that were not tried keep what they have. Two figures compare conf with the choice.
+A cell is a place and a loss of conf/learning_rates.yaml, and one run of FIGURE's experiments with another rate, two
+seeds and validation problems in the place of the test. Each cell begins with three rates of one grid and is extended
+until its choice, the higher mean, has a neighbour on both sides or is the grid's end; a rate that is plainly worse with
+the first seed is not tried with the second. FOLDER/rates.json has a record of each run, conf/learning_rates.yaml the
+choice and what was tried; both are written as runs end, and the same command goes on from them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import yaml
 
 from reproduce import records
-from reproduce.figure import Claim, Extra
-from reproduce.groups import RATE, algorithms, by_model, grouping, losses, name_of
-from reproduce.selection import Runs, mean_of
-from topr_exp.config.load import CONF
-from topr_exp.runtime.exit_status import exit_status
+from reproduce.groups import RATE
+from topr_exp.runs.records import Record
+from topr_exp.runtime.exit_status import exit_status, say
 from topr_exp.runtime.files import write_text
-from topr_exp.types import TOPRError
+from topr_exp.types import ConfigError
 
-LEARNING_RATES = CONF / "learning_rates.yaml"
-HEAD = """# Learning rates that validation problems chose, by place (a model, of stories with their turns) and loss.
-# `python -m reproduce.rates` writes them; experiment/paper.yaml interpolates optim.lr from them.
+if TYPE_CHECKING:
+    from reproduce.figure import Figure
+    from reproduce.jobs import Request
+    from topr_exp.runs.plan import Job
+
+HEAD = """# Learning rates by place (a model; where answers are long also their setting) and loss, for optim.lr.
+# `python -m reproduce.rates FIGURE` chooses them, and `tried` says by what: pass@1 (%) on validation problems by rate,
+# of seeds 100 and 101, which no figure reports. A choice of 3e-6 or 3e-3 is at the end of the grid. A loss that has
+# nothing under `tried` has the best rate of another grid (docs/paper.md), or its optimizer's default.
 """
-Tried = dict[str, dict[str, Runs]]  # the runs of a grid by place and loss
+GRID = (3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+FIRST = 3e-4  # with both its neighbours, where conf has no rate yet
+SEEDS = (100, 101)
+PLAINLY = 10.0  # points below the best one with the first seed: not tried with the second
+CHUNK = 4  # runs a job between two records
+FAILED = 0.0  # pass@1 of a run that ended with an error, such as a gradient that is not finite
+Tried = dict[float, list[float]]  # pass@1 in percent by rate: of the first seed, or of both
 
 
-def tried_on_models(runs: Runs) -> Tried:
-    return {model: algorithms(members) for model, members in by_model(runs).items()}
+def wanted(tried: Tried, first: float = FIRST) -> list[tuple[float, int]]:
+    """The runs (rate, seed) that a choice lacks; none where it is made."""
+    start = GRID[min(max(GRID.index(first), 1), len(GRID) - 2)]
+    top = max(tried, key=lambda rate: (tried[rate][0], -rate), default=start)  # by the first seed
+    missing = {rate for best in (start, top) for rate in around(best) if rate not in tried}
+    if not missing:
+        close = [rate for rate, values in tried.items() if values[0] > tried[top][0] - PLAINLY]
+        if single := [rate for rate in close if len(tried[rate]) < len(SEEDS)]:
+            return [(rate, SEEDS[1]) for rate in sorted(single)]
+        missing = {rate for rate in around(choice(tried)) if rate not in tried}
+    return [(rate, SEEDS[0]) for rate in sorted(missing)]
 
 
-def tried_at_lengths(runs: Runs) -> Tried:
-    return {place: losses(group) for place, group in grouping("places")(runs).items()}
+def around(rate: float) -> tuple[float, ...]:
+    """A rate of the grid and its neighbours."""
+    at = GRID.index(rate)
+    return GRID[max(at - 1, 0) : at + 2]
 
 
-TRIED = {"learning_rates": tried_on_models, "length_rates": tried_at_lengths}  # by the figure that tries them
+def choice(tried: Tried) -> float:
+    """The rate with the higher mean over both seeds; of two, the lower."""
+    both = {rate: float(np.mean(values)) for rate, values in tried.items() if len(values) == len(SEEDS)}
+    return min(both, key=lambda rate: (-both[rate], rate))
+
+
+# ---- cells
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """What one rate is chosen for."""
+
+    place: str
+    loss: str
+    overrides: Sequence[str]  # of a run
+    settings: Mapping[str, Any]  # of its record
+
+    def job(self, rate: float, seed: int) -> Job:
+        from topr_exp.config.compose_overrides import parse_arguments
+        from topr_exp.runs.plan import plan
+
+        (job,) = plan(parse_arguments([*self.overrides, f"optim.lr={rate:g}", f"seed={seed}"])).jobs
+        return job
+
+    def key(self, rate: float, seed: int) -> str:
+        """A run's identity, without composing its settings."""
+        return json.dumps({**self.settings, RATE: rate, "seed": seed, "sampler.seed": seed}, sort_keys=True)
+
+    def tried(self, known: Mapping[str, Record]) -> Tried:
+        found = {
+            rate: [percent(known[key]) for seed in SEEDS if (key := self.key(rate, seed)) in known] for rate in GRID
+        }
+        return {rate: values for rate, values in found.items() if values}
+
+
+def percent(record: Record) -> float:
+    return round(100 * float(record["final"]["pass@1"]), 2)
+
+
+def cells_of(figure: Figure, request: Request) -> list[Cell]:
+    """The cells of a figure's experiments, each once."""
+    from reproduce.jobs import arguments
+    from topr_exp.config.compose_overrides import Composer, parse_arguments
+    from topr_exp.config.load import load
+
+    found: dict[tuple[str, str], Cell] = {}
+    for experiment in figure.experiments:
+        composer = Composer(parse_arguments(arguments(experiment, figure, request)))
+        for overrides, composed in composer.jobs(composer.base()):
+            place, loss = str(composed.learning_rates.place), str(composed.learning_rates.loss)
+            known = [text for text in overrides if not text.startswith((f"{RATE}=", "seed="))]
+            settings = json.loads(records.identity_of(load(composed)))
+            found.setdefault((place, loss), Cell(place, loss, known, settings))
+    return [*found.values()]
+
+
+# ---- the command
 
 
 def main(given: list[str] | None = None) -> int:
-    """The command; exit status 1, with one line, where nothing is recorded or the algorithms were tried unevenly."""
-    parser = argparse.ArgumentParser(prog="python -m reproduce.rates", description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/results"), metavar="FOLDER")
-    return exit_status(partial(write_rates, parser.parse_args(given).folder))
+    """The command; exit status 2 for a mistake in the settings."""
+    summary, _, details = (__doc__ or "").partition("\n\n")
+    parser = argparse.ArgumentParser("python -m reproduce.rates", description=summary.split(": ", 1)[1], epilog=details)
+    parser.add_argument("figures", nargs="+", metavar="FIGURE | KEY=VALUE", help="whose rates; settings of every run")
+    parser.add_argument("--full", action="store_true", help="both bases, where a figure has them")
+    parser.add_argument("--list", action="store_true", help="say what each cell lacks, and start nothing")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"), metavar="FOLDER", help="default: %(default)s")
+    return exit_status(partial(choose, parser.parse_args(given)), resumes=True)
 
 
-def write_rates(folder: Path) -> int:
-    tried: Tried = {}
-    for name, by_place in TRIED.items():
-        tried |= by_place(records.runs_of(records.read(folder / f"{name}.json")))
-    if not tried:
-        figures = " ".join(TRIED)
-        raise TOPRError(f"{folder} records no runs; python -m reproduce {figures} --full makes them")
-    rates = read_rates(LEARNING_RATES)
-    for place, by_loss in choose(tried).items():
-        known = rates.setdefault(key_of(place), {})
-        for name, rate in by_loss.items():
-            print(f"{place:20} {name:21} {known.get(key_of(name), 'none')} -> {rate:g}")
-            known[key_of(name)] = rate
-    write_text(LEARNING_RATES, HEAD + yaml.safe_dump(rates, sort_keys=False, default_flow_style=None, width=110))
-    return 0
+def choose(options: argparse.Namespace) -> int:
+    """Run what cells lack, a chunk at a time, and write down what is known; returns the exit code."""
+    from reproduce.__main__ import chosen
+    from reproduce.jobs import Request
+    from reproduce.tables import FIGURES
+    from topr_exp.runs.plan import Plan
+    from topr_exp.sweeps.launch import launch
+
+    overrides = [text for text in options.figures if "=" in text]
+    if len(overrides) == len(options.figures):
+        raise ConfigError("name the figures whose learning rates are to be chosen")
+    figures = chosen(FIGURES, options)
+    own = [f"{RATE}={FIRST:g}", f"seed={SEEDS[0]}", "data.test_split=validation", "evaluation.every=null"]
+    request = Request(figures, options.full, [*overrides, *own], options.jobs, True, options.out)
+    cells = [cell for figure in figures for cell in cells_of(figure, request)]
+    file, code = options.out / "rates.json", 0
+    known, failed = records.known(records.read(file)), dict[str, Record]()
+    begin = {cell: nearest(records.read_rates().get(cell.place, {}).get(cell.loss)) for cell in cells}
+    while True:
+        tried = {cell: cell.tried(known | failed) for cell in cells}
+        lacking = {cell: wanted(tried[cell], begin[cell]) for cell in cells}
+        write_rates({cell: tried[cell] for cell, runs in lacking.items() if not runs})
+        if known:
+            records.write(file, known.values(), {})
+        todo = [(cell, *run) for cell, runs in lacking.items() for run in runs]
+        if options.list or not todo or code > 2:
+            for cell, runs in lacking.items():
+                shown = " ".join(f"{rate:g}/{seed}" for rate, seed in runs)
+                say(f"{cell.place:30} {cell.loss:20} {f'lacks {shown}' if runs else f'{choice(tried[cell]):g}'}")
+            return code
+        jobs = {cell.key(rate, seed): cell.job(rate, seed) for cell, rate, seed in todo[: CHUNK * options.jobs]}
+        code = launch(Plan([*jobs.values()], True), list(cells[0].overrides))
+        for key, job in jobs.items():
+            if (job.config.folder / "DONE").exists():
+                known[key] = records.extract(job.config.folder, ())
+            elif code <= 2:
+                failed[key] = {"final": {"pass@1": FAILED}}
 
 
-def read_rates(path: Path = LEARNING_RATES) -> dict[str, Any]:
-    return cast(dict[str, Any], yaml.safe_load(path.read_text(encoding="utf-8")))
+def nearest(rate: Any) -> float:
+    """The rate of the grid that a choice begins with."""
+    return min(GRID, key=lambda each: abs(np.log(each / rate))) if isinstance(rate, float) else FIRST
 
 
-def key_of(name: str) -> str:
-    """The key of a place or loss in conf/learning_rates.yaml: "gspo, eps_low 0.03" is gspo_eps_low_0_03."""
-    return re.sub(r"[^a-z0-9]+", "_", name)
-
-
-def choose(tried: Mapping[str, Mapping[str, Runs]]) -> dict[str, dict[str, float]]:
-    """The learning rate with the highest mean pass@1 on validation problems, by place and loss; of two, the lower.
-
-    TOPRError unless at each place every loss was tried with the same rates and seeds.
-    """
-    chosen: dict[str, dict[str, float]] = {}
-    for place, groups in tried.items():
-        grids = set()
-        for name, group in groups.items():
-            rates = group.split(RATE)
-            grids.add(json.dumps(sorted((rate, seed) for rate, each in rates.items() for seed in each.seeds)))
-            means = {rate: mean_of(each) for rate, each in rates.items()}
-            chosen.setdefault(place, {})[name] = min(rates, key=lambda rate: (-means[rate], rate))
-        if len(grids) > 1:
-            uneven = ", ".join(f"{name} {len(group)}" for name, group in groups.items())
-            raise TOPRError(
-                f"{place}: the algorithms were not tried with the same learning rates and seeds ({uneven} runs)"
-            )
-    return chosen
-
-
-# ---- claims
-
-
-def judge_learning_rates(runs: Runs, extra: Extra) -> list[Claim]:
-    text = "the other figures use the best of the grid (conf/learning_rates.yaml)"
-    return [*best_are_used(tried_on_models(runs), text), *map(holding, by_model(runs).values())]
-
-
-def judge_length_rates(runs: Runs, extra: Extra) -> list[Claim]:
-    """One claim for each length."""
-    text = "{}: the best of the grid is used (conf/learning_rates.yaml)"
-    tried = tried_at_lengths(runs).items()
-    return [one for at, groups in tried for one in best_are_used({at: groups}, text.format(at.split(", ")[1]))]
-
-
-def best_are_used(tried: Tried, text: str) -> list[Claim]:
-    """Compare conf/learning_rates.yaml with the best rates of each place; one claim where they can't be compared."""
-    try:
-        chosen = choose(tried)
-    except TOPRError as error:
-        return [Claim("every algorithm was tried with the same learning rates and seeds", False, str(error))]
-    found, conf = [], read_rates()
-    for place, rates in chosen.items():
-        used = {name: conf.get(key_of(place), {}).get(key_of(name)) for name in rates}
-        other = [f"{name} {rates[name]:g} (used {used[name] or 'none'})" for name in rates if used[name] != rates[name]]
-        grid = sorted({float(rate) for group in tried[place].values() for rate in group.split(RATE)})
-        edge = [f"{name} {rate:g}" for name, rate in rates.items() if rate in (grid[0], grid[-1])]
-        evidence = "; ".join(other) or "all algorithms"
-        if edge:
-            evidence += f"; best at the grid's edge, so that a better one may lie beyond: {', '.join(edge)}"
-        found.append(Claim(text, not other, evidence))
-    return found
-
-
-def holding(runs: Runs) -> Claim:
-    """How much of the grid each algorithm bears: at how many rates its mean is above the base's."""
-    text = "TOPR ends above the base at every rate of the grid, naive REINFORCE, PPO, DPO and IS do not (means)"
-    bears = {}
-    for name, group in algorithms(runs).items():
-        gains = [float((each.values() - each.values(part="base")).mean()) for each in group.split(RATE).values()]
-        bears[name] = (sum(gain > 0 for gain in gains), len(gains))
-    evidence = ", ".join(f"{name_of(name)} {count} of {total}" for name, (count, total) in bears.items())
-    whole, others = {name for name, (count, total) in bears.items() if count == total}, {"naive", "ppo", "dpo", "is"}
-    known = others | {"topr"} <= bears.keys()
-    return Claim(text, "topr" in whole and not others & whole if known else None, evidence)
+def write_rates(made: Mapping[Cell, Tried]) -> None:
+    """Write choices that are made into conf, with what was tried for them."""
+    if not made:
+        return
+    rates = records.read_rates()
+    how = rates.pop("tried", {})
+    for cell, tried in made.items():
+        rates.setdefault(cell.place, {})[cell.loss] = choice(tried)
+        how.setdefault(cell.place, {})[cell.loss] = tried
+    text = yaml.safe_dump({**rates, "tried": how}, sort_keys=False, default_flow_style=None, width=110)
+    write_text(records.LEARNING_RATES, HEAD + text)
 
 
 if __name__ == "__main__":

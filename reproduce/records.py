@@ -11,9 +11,10 @@ import json
 import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import yaml
 from omegaconf import OmegaConf
 
 from reproduce.selection import Runs
@@ -39,8 +40,9 @@ KEYS = (
 KEYS_OF_LOSSES = (
     "algo.advantage", "algo.length_normalize", "algo.eps_low", "algo.eps_high", "algo.cap", "algo.tau", "algo.tau_pos",
     "algo.tau_neg", "algo.c1_pos", "algo.c2_pos", "algo.c1_neg", "algo.c2_neg", "algo.off_policy_mask",
-    "optim.reduction", "data.turns",
+    "optim.reduction", "optim.whole_groups", "data.turns", "data.choices",
 )  # fmt: skip
+LEARNING_RATES = CONF / "learning_rates.yaml"
 BINS = 20  # of the updates of a run, for metrics against time
 LENGTHS = ("length", "length_correct", "length_incorrect")  # mean tokens of the evaluations' completions
 MACHINE = ("git_commit", "git_dirty", "python", "versions", "platform", "processor", "cores", "gpus")
@@ -67,7 +69,12 @@ def usual_values(algo: str) -> dict[str, Any]:
     assert isinstance(values, dict)
     by_tokens = any("divided_by_tokens" in str(each) for each in values.get("defaults", ()))
     found = {f"algo.{key!s}": value for key, value in values.items()}
-    return found | {"optim.reduction": "tokens" if by_tokens else "sequences"}
+    return found | {"optim.reduction": "tokens" if by_tokens else "sequences", "optim.whole_groups": False}
+
+
+def read_rates() -> dict[str, Any]:
+    """Return conf/learning_rates.yaml."""
+    return cast(dict[str, Any], yaml.safe_load(LEARNING_RATES.read_text(encoding="utf-8")))
 
 
 def extract(folder: Path, names: Collection[str]) -> Record:
@@ -99,12 +106,17 @@ def extract(folder: Path, names: Collection[str]) -> Record:
 
 
 def metrics(run: Run, names: Collection[str]) -> dict[str, list[float | None]]:
-    """Metrics of the updates, averaged over BINS equal parts of the run, and the last step of each."""
-    parts = [part for part in np.array_split(np.arange(len(run.updates)), BINS) if len(part)]
-    table: dict[str, list[float | None]] = {"step": [run.updates[part[-1]]["optimizer_step"] for part in parts]}
+    """Metrics of the updates, averaged over BINS equal parts of the run, and the last step of each.
+
+    nats: the entropy of an answer, which a run records a token.
+    """
+    size = run.config["optim"]["batch_size"]
+    updates = [{**one, "nats": one.get("entropy", np.nan) * one["tokens"] / size} for one in run.updates]
+    parts = [part for part in np.array_split(np.arange(len(updates)), BINS) if len(part)]
+    table: dict[str, list[float | None]] = {"step": [updates[part[-1]]["optimizer_step"] for part in parts]}
     for name in names:
-        if any(name in update for update in run.updates):
-            values = [[run.updates[i].get(name) for i in part] for part in parts]
+        if any(name in update for update in updates):
+            values = [[updates[i].get(name) for i in part] for part in parts]
             known = [[value for value in each if value is not None and np.isfinite(value)] for each in values]
             table[name] = [rounded(float(np.mean(each))) if each else None for each in known]
     return table

@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-from reproduce import claims, draw, groups, panels, rates, table2, tabular, variance
+from reproduce import claims, draw, groups, panels, table2, tabular, variance
 from reproduce.figure import Decides, Figure, above, below, compared, each, judged, others, row, within
 from reproduce.selection import Runs, pick
 
-MODULES = (claims, draw, panels, rates, table2, tabular, variance)
+MODULES = (claims, draw, panels, table2, tabular, variance)
 TABLE = yaml.safe_load(Path(__file__).with_name("figures.yaml").read_text(encoding="utf-8"))
 SHARED = TABLE.pop("_")
 RULES: dict[str, Any] = {"above": above, "below": below, "within": within}

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = 1000  # of the training completions, for each run
 BLOCK = 32  # gradients held at a time
+PLACES = {" start": 0.0, " near": 0.1, "": 1.0}  # in the keys of numbers: the part of the way that TOPR's run went
 
 LIMITS = {  # of conf/algo, by name: a test holds them equal
     "sft": (1, 1, 0, 0), "topr": (1, 1, 0, 1), "naive": (1, 1, 1, 1), "is": (0, float("inf"), 0, float("inf")),
@@ -85,19 +86,27 @@ def distance(folder: Path) -> float:
 
 
 def variances(finished: Sequence[tuple[Record, Path]]) -> Extra:
-    """`moments` of each choice of limits at the weights where each run of TOPR ended, by model and seed."""
-    return {
-        model_and_seed(record): {
-            name: [rounded(value) for value in both]
-            for name, both in of_run(folder, int(record["settings"]["seed"])).items()
-        }
-        for record, folder in finished
-        if record["settings"]["algo.name"] == "topr"
-    }
+    """`moments` of choices of limits, by model, seed and at which weights.
+
+    Of all choices on the straight line from the start of TOPR's run to its end (PLACES: parts of the way), and, as
+    "own", of each choice where its own run ended.
+    """
+    found: dict[str, dict[str, list[float | None]]] = {}
+    for record, folder in finished:
+        name, key, seed = record["settings"]["algo.name"], model_and_seed(record), int(record["settings"]["seed"])
+        for place, part in PLACES.items() if name == "topr" else {"": 1.0}.items():
+            made = {each: [rounded(value) for value in both] for each, both in of_run(folder, seed, part).items()}
+            if name == "topr":
+                found[key + place] = made
+        if name in LIMITS:
+            found.setdefault(f"{key} own", {})[name] = made[name]
+    return found
 
 
-def of_run(folder: Path, seed: int) -> dict[str, tuple[float, float]]:
-    """`moments` for some of the completions that a run was trained on, at the weights where it ended."""
+def of_run(folder: Path, seed: int, part: float = 1.0) -> dict[str, tuple[float, float]]:
+    """`moments` for some of a run's training completions, at a part of its way from the start to its end."""
+    import torch
+
     from topr_exp.data.problems import load_problems
     from topr_exp.models.policy import load_policy
     from topr_exp.store import Store
@@ -107,6 +116,9 @@ def of_run(folder: Path, seed: int) -> dict[str, tuple[float, float]]:
     store = Store(sources["store"])
     device = config.cluster.device.name
     policy, start = load_policy(config.model, device, folder / "model"), load_policy(config.model, device)
+    with torch.no_grad():
+        for end, begin in zip(policy.model.parameters(), start.model.parameters(), strict=True):
+            end.copy_(begin + part * (end - begin) if part < 1 else end)
     rollouts = completions(config, policy, load_problems(config.data).train, store.root / sources["rollouts"])
     verdicts = store.open(store.root / sources["verdicts"]).read(["verdict"])["verdict"].to_numpy()
 

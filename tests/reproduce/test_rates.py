@@ -1,77 +1,138 @@
-"""The choice of learning rates: by place and loss, written into conf, where nothing else changes."""
+"""The choice of learning rates: which runs it lacks, what it writes into conf, and that it goes on from records."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml
 
 from reproduce import rates, records
-from reproduce.rates import TRIED, best_are_used, choose, key_of, read_rates, tried_on_models
-from reproduce.records import runs_of
-from reproduce.selection import Runs
-from tests.conftest import ROOT
-from tests.reproduce.worlds import group, named, request_for
+from reproduce.jobs import jobs_of
+from reproduce.rates import GRID, SEEDS, Tried, choice, nearest, wanted
+from reproduce.records import read_rates, runs_of
+from tests.conftest import ROOT, config_of
+from tests.reproduce.worlds import named, request_for
+from topr_exp.composition.candidates import Candidates
+from topr_exp.composition.training_set import build_training_set
+from topr_exp.config.data import Reward
 from topr_exp.config.schema import plain
-from topr_exp.types import TOPRError
+
+ALGORITHMS = {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
 
 
-def tried(algo: str, model: str, levels: dict[float, Any], **more: Any) -> list[dict[str, Any]]:
-    groups = [group(algo, level, optim__lr=rate, data__test_split="validation", model__name=model, **more)
-              for rate, level in levels.items()]  # fmt: skip
-    return [record for each in groups for record in each.records()]
+def searched(world: Mapping[float, tuple[float, float]]) -> Tried:
+    """What is tried of a world, pass@1 by rate and seed, until nothing is lacking."""
+    tried: Tried = {}
+    while runs := wanted(tried):
+        for rate, seed in runs:
+            tried.setdefault(rate, []).append(world[rate][SEEDS.index(seed)])
+            assert len(tried[rate]) <= 2
+    return tried
 
 
-# By the mean over seeds: the highest single run is at another rate.
-ON_MODELS = [
-    *tried("topr", "tiny", {1e-5: (60, 60, 60), 1e-4: (85, 40, 40), 1e-3: (20, 20, 20)}),
-    *tried("is", "tiny", {1e-5: (40, 40, 40), 1e-4: (85, 20, 20), 1e-3: (50, 45, 50)}),
-    *tried("topr", "tiny_noise", {1e-5: (60, 60, 60), 1e-4: (60, 61, 60)}),
-    *tried("is", "tiny_noise", {1e-5: 40, 1e-4: 40}),  # the lower of two
-]
-AT_LENGTHS = [
-    *tried("topr", "tiny_long", {1e-4: 60, 3e-4: 70}, data__turns=2),
-    *tried("topr", "tiny_long", {1e-4: 60, 3e-4: 50}, data__turns=2, algo__ratio="token"),
-    *tried("topr", "tiny_long", {1e-4: 70, 3e-4: 50}, data__turns=22),
-]
+@pytest.mark.parametrize(
+    ("levels", "chosen", "runs"),
+    [
+        ((1, 2, 3, 60, 80, 60, 3), 3e-4, 4),  # the others are plainly worse: one seed each
+        ((1, 2, 3, 78, 80, 79, 3), 3e-4, 6),
+        ((90, 80, 70, 60, 50, 40, 30), 3e-6, 7),  # to the grid's end, past what is plainly worse
+        ((30, 40, 50, 60, 70, 80, 90), 3e-3, 5),
+    ],
+)
+def test_a_grid_grows_until_its_choice_has_neighbours(levels: tuple[float, ...], chosen: float, runs: int) -> None:
+    tried = searched({rate: (level, level) for rate, level in zip(GRID, levels, strict=True)})
+    assert choice(tried) == chosen
+    assert sum(map(len, tried.values())) == runs
+    at = GRID.index(chosen)
+    assert {GRID[i] for i in (at - 1, at + 1) if 0 <= i < len(GRID)} <= tried.keys()
 
 
-def test_the_choice_is_of_each_place_and_loss_and_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower() -> None:
+    world = dict.fromkeys(GRID, (50.0, 50.0)) | {1e-3: (60.0, 20.0), 3e-4: (55.0, 55.0), 1e-4: (54.0, 56.0)}
+    tried = searched(world)
+    assert choice(tried) == 1e-4
+    assert tried[1e-3] == [60, 20]
+    assert tried[3e-5] == [50], "the choice was at the edge of what was tried"
+    rng = np.random.default_rng(0)
+    for _ in range(300):  # any world ends, with a choice that is no edge
+        tried = searched({rate: tuple(rng.uniform(0, 100, 2)) for rate in GRID})
+        at = GRID.index(choice(tried))
+        assert all(GRID[i] in tried for i in (at - 1, at + 1) if 0 <= i < len(GRID))
+    assert [nearest(rate) for rate in (3e-5, 4e-4, 5e-7, None)] == [3e-5, 3e-4, 3e-6, 3e-4]
+
+
+def test_the_command_goes_on_from_its_records_and_writes_conf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Runs in the place of trained ones: their pass@1 is highest at 3e-3, where one seed fails."""
     conf = tmp_path / "rates.yaml"
-    conf.write_text("loss: ${algo.name}\ntiny: {topr: 9.0, dpo: 7.0}\ntiny_long_2_turns: {is: 8.0}\n")
-    monkeypatch.setattr(rates, "LEARNING_RATES", conf)
-    records.write(tmp_path / "learning_rates.json", ON_MODELS, {})
-    records.write(tmp_path / "length_rates.json", AT_LENGTHS, {})
-    assert rates.main([str(tmp_path)]) == 0
-    assert read_rates(conf) == {
-        "loss": "${algo.name}", "tiny": {"topr": 1e-5, "is": 1e-3, "dpo": 7.0},
-        "tiny_noise": {"topr": 1e-4, "is": 1e-5}, "tiny_long_22_turns": {"topr": 1e-4},
-        "tiny_long_2_turns": {"is": 8.0, "topr": 3e-4, "topr_token_ratio": 1e-4},
+    conf.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")
+    monkeypatch.setattr(records, "LEARNING_RATES", conf)
+    started: list[tuple[float, int]] = []
+
+    def launch(plan: Any, arguments: list[str]) -> int:
+        assert len(plan.jobs) <= rates.CHUNK
+        for job in plan.jobs:
+            config = job.config
+            started.append((config.optim.lr, config.seed))
+            assert (config.data.test_split.name, config.evaluation.every, config.sampler.seed) == (
+                "validation", None, config.seed,
+            )  # fmt: skip
+            if started[-1] != (1e-3, 101):
+                config.folder.mkdir(parents=True)
+                (config.folder / "DONE").touch()
+                records_of[config.folder] = config
+        return 1
+
+    def extract(folder: Path, names: tuple[str, ...]) -> dict[str, Any]:
+        config = records_of[folder]
+        settings = records.chosen(plain(config))
+        return {"run": folder.name, "settings": yaml.safe_load(yaml.safe_dump(settings)), "environment": {},
+                "final": {"pass@1": 0.5 + 30 * config.optim.lr}}  # fmt: skip
+
+    records_of: dict[Path, Any] = {}
+    monkeypatch.setattr("topr_exp.sweeps.launch.launch", launch)
+    monkeypatch.setattr(records, "extract", extract)
+    command = ["learning_rates", "algo=topr", f"output_dir={tmp_path}", "--out", str(tmp_path), "--jobs", "1"]
+    assert rates.main([*command, "--list"]) == 0
+    assert "tiny                           topr                 lacks 0.0003/100 0.001/100 0.003/100" in (
+        capsys.readouterr().out
+    )
+    assert started == []
+    assert rates.main(command) == 1
+    assert sorted(started) == [(rate, seed) for rate in (3e-4, 1e-3, 3e-3) for seed in (100, 101)]
+    assert read_rates() == {
+        "place": "p", "tiny": {"topr": 3e-3, "dpo": 7.0},
+        "tried": {"tiny": {"topr": {3e-4: [50.9, 50.9], 1e-3: [53.0, 0.0], 3e-3: [59.0, 59.0]}}},
     }  # fmt: skip
+    assert len(runs_of(records.read(tmp_path / "rates.json"))) == 5
+    again = len(started)
+    assert rates.main(command) == 1
+    assert started[again:] == [(1e-3, 101)], "what is recorded is not run again"
 
 
-def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert rates.main([str(tmp_path)]) == 1
-    expected = f"{tmp_path} records no runs; python -m reproduce learning_rates length_rates --full makes them"
-    assert expected in capsys.readouterr().err
-    with pytest.raises(TOPRError, match="tiny: the algorithms were not tried with the same learning rates and seeds"):
-        choose(tried_on_models(Runs(ON_MODELS[1:])))
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(["seed=1"], "name the figures whose learning rates are to be chosen"), (["fig0"], "fig0: no such figure")],
+)
+def test_mistakes_are_one_line(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rates.main(given) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
 
 
-def test_a_loss_that_conf_does_not_know_is_said_to_have_none() -> None:
-    found = best_are_used(tried_on_models(Runs(tried("mine", "nowhere", {1e-4: 60, 3e-4: 40}))), "used")
-    assert [(claim.text, claim.word) for claim in found] == [("used", "not shown")]
-    assert found[0].evidence.startswith("mine 0.0001 (used none)")
-
-
-def test_conf_has_the_rates_that_were_chosen() -> None:
-    rates = read_rates()
-    assert set(rates["tiny"]) == set(rates["tiny_noise"]) <= {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
-    for figure, by_place in TRIED.items():
-        stored = runs_of(records.read(ROOT / "docs" / "results" / f"{figure}.json"))
-        for place, chosen in choose(by_place(stored)).items():
-            assert {name: rates[key_of(place)][key_of(name)] for name in chosen} == chosen
+def test_conf_has_the_rates_that_were_chosen_and_no_choice_is_at_an_edge() -> None:
+    conf = read_rates()
+    assert set(conf["tiny"]) == set(conf["tiny_noise"]) <= ALGORITHMS
+    for place, losses in conf.get("tried", {}).items():
+        for loss, tried in losses.items():
+            assert conf[place][loss] == choice(tried)
+            assert wanted(tried, choice(tried)) == []
 
 
 @pytest.mark.extended
@@ -81,7 +142,7 @@ def test_runs_on_long_answers_have_the_rate_of_their_length_and_loss() -> None:
              ("gspo", 0.03): "gspo_eps_low_0_03", ("ppo", 0.8): "ppo_eps_low_0_8", ("opmd", 0.01): "opmd_tau_0_01",
              ("cispo", 1.0): "cispo_cap_1", ("vespo", 0.5): "vespo_c1_pos_0_5"}  # fmt: skip
     conf, seen = read_rates(), set()
-    for job in jobs_of_length():
+    for job in jobs_of(named("length"), request_for(named("length"))).values():
         algo = job.config.algo
         values = [plain(value) for key, value in vars(algo).items() if key != "correction_level"]
         own = [(algo.name, value) for value in values if (algo.name, value) in names]
@@ -92,7 +153,27 @@ def test_runs_on_long_answers_have_the_rate_of_their_length_and_loss() -> None:
     assert len(seen) == 15 * 4
 
 
-def jobs_of_length() -> list[Any]:
-    from reproduce.jobs import jobs_of
+# ---- fresh and stale batches
 
-    return list(jobs_of(named("length"), request_for(named("length"))).values())
+
+@pytest.mark.parametrize("updates", [1, 8, 64])
+@pytest.mark.parametrize("more", [(), ("algo=grpo", "data.n=8", "optim.whole_groups=true")])
+def test_batches_hold_equally_many_problems_however_stale(updates: int, more: tuple[str, ...]) -> None:
+    """Of an update's 32 completions: 32 problems with an answer each, or 4 whole groups of 8."""
+    config = config_of("experiment=staleness_by_rate", "schedule=on_policy", f"schedule.updates={updates}",
+                       "optim.lr=1e-4", "seed=0", *more)  # fmt: skip
+    n, size, schedule = config.data.n, config.optim.batch_size, config.schedule
+    assert schedule.prompts is not None
+    assert schedule.rounds is not None
+    assert schedule.prompts * n == 32 * updates
+    assert schedule.rounds * updates == 64
+    assert config.data.train_problems is not None
+    assert schedule.prompts * schedule.rounds <= config.data.train_problems, "none comes twice"
+    problem = np.repeat(np.arange(schedule.prompts), n)
+    found = build_training_set(Candidates(problem, problem % 3 == 0), Reward.pm1, config.compose, "examples",
+                               seed=0, iteration=1, baseline=None, effective=None, in_rounds=True)  # fmt: skip
+    order = found.order(0, 1, 1_000_000, config.optim.whole_groups)
+    assert sorted(order) == list(range(32 * updates))
+    for start in range(0, len(order), size):
+        problems = found.candidates.problem[found.examples[order[start : start + size], 0]]
+        assert np.unique(problems, return_counts=True)[1].tolist() == [n] * (32 // n)

@@ -109,10 +109,17 @@ def test_the_variance_of_a_run_s_gradients(finished: Config) -> None:
         trace = (squares[name] - float(sums[name] @ sums[name]) / len(ratios)) / (len(ratios) - 1)
         assert found[name][0] == pytest.approx(trace, rel=1e-3), name
     record = {"settings": {"algo.name": "topr", "model.name": "tiny", "seed": 0}}
-    other = {"settings": {"algo.name": "is", "model.name": "tiny", "seed": 1}}  # where others ended is not asked
+    other = {"settings": {"algo.name": "is", "model.name": "tiny", "seed": 1}}
     noted = variances([(record, finished.folder), (other, finished.folder)])
-    assert list(noted) == ["tiny 0"]
+    assert list(noted) == ["tiny 0 start", "tiny 0 near", "tiny 0", "tiny 0 own", "tiny 1 own"]
     assert noted["tiny 0"]["is"][0] == pytest.approx(found["is"][0], rel=1e-5)
+    assert noted["tiny 0 own"] == {"topr": noted["tiny 0"]["topr"]}
+    assert noted["tiny 1 own"] == {"is": noted["tiny 0"]["is"]}, "of this run at the same weights"
+    start = noted["tiny 0 start"]
+    assert start["topr"] == start["tis"] == start["is"] == start["naive"] != start["sft"], "every ratio is 1 there"
+    near = noted["tiny 0 near"]
+    assert near["topr"] != near["is"]
+    assert near["is"][0] == pytest.approx(start["is"][0], rel=0.5)
 
 
 def test_the_distance_of_a_run_is_its_kl_to_where_it_began(finished: Config) -> None:

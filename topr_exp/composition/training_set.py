@@ -48,10 +48,10 @@ class TrainingSet:
     baseline: float  # c that training subtracts
     effective_positive: float | None  # p~ that c and the set's p give; None where c means nothing
 
-    def order(self, seed: int, iteration: int, epoch: int) -> NDArray[np.int64]:
-        """A permutation of the examples; whole problems stay together where groups are trained on."""
+    def order(self, seed: int, iteration: int, epoch: int, whole: bool = False) -> NDArray[np.int64]:
+        """A permutation of the examples; whole problems stay together where groups are trained on, or asked for."""
         rng = random_generator(seed, iteration, f"order of epoch {epoch}")
-        if self.unit != "groups":
+        if self.unit != "groups" and not whole:
             return rng.permutation(len(self.examples))
         problem = self.candidates.problem[self.examples[:, 0]]
         index, group = np.unique(problem, return_inverse=True)

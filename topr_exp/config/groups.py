@@ -208,6 +208,7 @@ class OptimConfig(Section):
     epochs: Count
     skip_nonfinite: bool = False  # leave out an update whose loss or gradient is not finite, instead of stopping
     reduction: Reduction = Reduction.sequences
+    whole_groups: bool = False  # an update takes all completions of its problems, whatever the loss
     warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration before the rate is lr
     schedule: Schedule = Schedule.constant
 

@@ -193,7 +193,9 @@ def units(config: Config) -> Iterator[Rule]:
         yield from fixed(config, WHOLE, why)
     compares = bool({"groups", "group_rewards"} & algo.needs)
     yield "data.n", not compares or n >= 2, f"2 or more for algo={algo.name}, which compares"
-    yield "optim.batch_size", not whole or config.optim.batch_size % n == 0, f"a multiple of data.n={n} {why}"
+    asked = config.optim.whole_groups
+    multiple = f"a multiple of data.n={n} {'where optim.whole_groups is true' if asked else why}"
+    yield "optim.batch_size", not (whole or asked) or config.optim.batch_size % n == 0, multiple
     tokens = config.optim.reduction is Reduction.tokens
     yield "optim.reduction", not tokens or unit != "pairs", f"sequences {why}"
     twice = tokens and getattr(algo, "length_normalize", False)

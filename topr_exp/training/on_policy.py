@@ -100,9 +100,9 @@ class Rounds:
 
     def choose_examples(self, examples: Examples, number: int, position: int) -> np.ndarray:
         """The examples of an update: consecutive parts of an order drawn for each pass over the round's set."""
-        size = self.trainer.config.batch_size
+        size, whole = self.trainer.config.batch_size, self.trainer.config.whole_groups
         epoch, part = divmod(position, math.ceil(len(examples) / size))
-        order = examples.training_set.order(self.seed, self.iteration, 1_000_000 * (number + 1) + epoch)
+        order = examples.training_set.order(self.seed, self.iteration, 1_000_000 * (number + 1) + epoch, whole)
         return order[part * size : (part + 1) * size]
 
     def sample_round(self, number: int) -> bool:
@@ -291,7 +291,7 @@ def train_offline(
         while trainer.step < steps:
             epoch, position = divmod(trainer.step, per_epoch)
             if order is None or position == 0:
-                order = examples.training_set.order(seed, iteration, epoch)
+                order = examples.training_set.order(seed, iteration, epoch, trainer.config.whole_groups)
             chosen = order[position * batch : (position + 1) * batch]
             record = trainer.update(examples, chosen, steps, expect_unit_ratio=mu_is_start and trainer.step == 0)
             journal.log({"iteration": iteration, **record})
