@@ -25,6 +25,9 @@ from topr_exp.runtime import distributed
 from topr_exp.training import checkpoint
 from topr_exp.types import TOPRError
 
+FOUND: Any = SimpleNamespace(summary=lambda: {"n_train": 3}, examples=np.arange(3))
+PART: Any = SimpleNamespace(rollouts=SimpleNamespace(name="rollouts/a", made_by={}))
+VERDICTS: Any = SimpleNamespace(name="verdicts/a", cut_off=0)
 UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
 # How each method is called: a new one that is not here fails the test that nothing but the main process writes.
 CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
@@ -32,8 +35,8 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "read": ("config.json",), "finished": (), "lost": (), "refuse_if_taken_over": (),
         "stage": ("training",), "nested_stage": ("evaluation",), "add_across_ranks": ("tokens_sampled", 7),
         "model_of": (1,), "remove_leftovers": (1,), "save_state": (), "log": (UPDATE,), "before_checkpoint": (1, 2),
-        "save_training_set": (1, np.arange(3), {"n_train": 3}, {"store": "s"}), "save_rounds": (1, 3, 0.0),
-        "finish": ({"final": {}},),
+        "save_training_set": (1, FOUND, [PART], [VERDICTS], Path("s"), None), "save_rounds": (1, 3, 0.0),
+        "unfinished_iterations": (), "summarize": ({}, {}, {}), "finish": ({"final": {}},),
     },
     Metrics: {
         "rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "updates": (),
