@@ -85,12 +85,10 @@ class ScheduleConfig(Section):
     replay: Annotated[float, within("[0, 1)")] = 0.0  # chance that completions come from an earlier round
     # Updates between drawing a problem's completions and training on them, or the shares of 0, 1, 2, ... such updates.
     lag: Annotated[int | list[float] | None, LAG] = None
-    concurrency: OptionalCount = (
-        None  # instead of a lag: problems whose completions are drawn at once, by a virtual clock
-    )
+    concurrency: OptionalCount = None  # lags by lengths: problems that are sampled at once
     tokens_per_update: OptionalCount = None  # by which each completion grows in the time of an update
     max_lag: Annotated[int | None, at_least(0)] = None  # what is older is kept, dropped or waited for
-    when_stale: WhenStale = WhenStale.keep
+    when_stale: WhenStale = WhenStale.keep  # fate of completions that are older than max_lag
 
     @property
     def in_rounds(self) -> bool:
