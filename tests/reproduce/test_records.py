@@ -117,7 +117,7 @@ def test_a_longer_run_s_updates_are_averaged_in_twenty_parts() -> None:
     updates[0]["grad_norm"], updates[1]["grad_norm"] = None, math.inf
     for update in updates[3:6]:
         update["grad_norm"] = None
-    found = metrics(Run(Path("x"), "x", updates=updates), ["grad_norm"])
+    found = metrics(Run(Path("x"), "x", config={"optim": {"batch_size": 1}}, updates=updates), ["grad_norm"])
     assert found["step"] == [*range(3, 31, 3), *range(32, 51, 2)]
     means = [*(i - 1.0 for i in range(3, 31, 3)), *(i - 0.5 for i in range(32, 51, 2))]
     assert found["grad_norm"] == [3.0, None, *means[2:]]

@@ -156,10 +156,10 @@ def by_ticks(lengths: list[int], schedule: ScheduleConfig) -> Iterator[tuple[lis
     for version in range(schedule.rounds):
         room = prompts * (limit + 1) if waits else slots + max(slots, prompts)
         idle = 0
-        begin(version, room)
         while True:
             if drops:
                 groups[:] = [g for g in groups if not (g.left <= 0 and version - g.version > limit)]
+            begin(version, room)
             order = groups if waits else sorted((g for g in groups if g.left <= 0), key=lambda g: (g.done, g.number))
             batch = order[:prompts]
             if len(batch) == prompts and all(group.left <= 0 for group in batch):

@@ -75,7 +75,8 @@ class AsyncRounds(Rounds):
             begins = np.maximum(due - self.lags_of(due), 0) == number
             if begins.any():
                 indices, _ = self.choose_prompts(due)
-                drawn = self.sample_groups(indices[begins], due, (due - number) * shards)
+                first = 0 if begins.all() else (due - number) * shards  # as on-policy, where all begin at once
+                drawn = self.sample_groups(indices[begins], due, first)
                 self.queue += [Group(columns, number, due) for columns in drawn]
         batch = [group for group in self.queue if group.due == number]
         self.queue = [group for group in self.queue if group.due != number]
@@ -105,12 +106,12 @@ class AsyncRounds(Rounds):
         if waits and limit is not None:
             room = schedule.prompts * (limit + 1)
         dropped: list[Group] = []
-        self.begin(number, room)
         while True:
             if schedule.when_stale is WhenStale.drop and limit is not None:
                 stale = [group for group in self.queue if group.due <= self.now and number - group.born > limit]
                 dropped += stale
                 self.queue = [group for group in self.queue if group not in stale]
+            self.begin(number, room)
             order = self.queue if waits else sorted(self.queue, key=lambda group: group.due)
             batch = order[: schedule.prompts]
             if len(batch) == schedule.prompts and all(group.due <= self.now for group in batch):
