@@ -128,9 +128,11 @@ def command(output_dir: Path) -> int:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file by its path with a digest of what is not of the moment; locks, which name a process, aside."""
+    """Every file by its path with a digest of what is not of the moment; locks and what was printed aside."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".claim"):
+        if path.name == "log.txt":  # of all attempts, with their speeds
+            continue
         data = path.read_bytes()
         if path.suffix in (".json", ".jsonl"):
             texts = data.decode().splitlines() if path.suffix == ".jsonl" else [data.decode()]
