@@ -110,8 +110,10 @@ def metrics(run: Run, names: Collection[str]) -> dict[str, list[float | None]]:
 
     nats: the entropy of an answer, which a run records a token.
     """
-    size = run.config["optim"]["batch_size"]
-    updates = [{**one, "nats": one.get("entropy", np.nan) * one["tokens"] / size} for one in run.updates]
+    updates = run.updates
+    if "nats" in names:
+        size = run.config["optim"]["batch_size"]
+        updates = [{**one, "nats": one.get("entropy", np.nan) * one["tokens"] / size} for one in updates]
     parts = [part for part in np.array_split(np.arange(len(updates)), BINS) if len(part)]
     table: dict[str, list[float | None]] = {"step": [updates[part[-1]]["optimizer_step"] for part in parts]}
     for name in names:

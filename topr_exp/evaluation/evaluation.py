@@ -121,9 +121,13 @@ def show_completions(
     if examples is not None:
         entries = [entry | {"trained_on": bool((examples == entry["row"]).any())} for entry in entries]
     path = folder / COMPLETIONS
-    kept = [each for each in read_lines(path)[0] if (each.get("set"), each.get("iteration")) != (split, iteration)]
+    for each in read_lines(path)[0]:
+        place = each.get("set"), each.get("iteration")
+        if place != (split, iteration) and isinstance(place[0], str) and isinstance(place[1], int):
+            entries.append(each)
+    entries.sort(key=lambda entry: (entry["iteration"], entry["set"]))  # the same file, whatever was written again
     if distributed.is_main_process():
-        write_text(path, "".join(json.dumps(entry) + "\n" for entry in [*kept, *entries]))
+        write_text(path, "".join(json.dumps(entry) + "\n" for entry in entries))
 
 
 def sample_entries(
