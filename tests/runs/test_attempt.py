@@ -35,7 +35,7 @@ def test_a_run_keeps_what_it_printed_and_says_what_is_next_and_overwrite_starts_
     folder = config_of(*overrides(tmp_path)).folder
     log = (folder / "log.txt").read_text()
     assert log.count("next: python -m topr_exp.report") == done.stdout.count("next: python -m topr_exp.report") == 1
-    assert f"python -m topr_exp.evaluate model={folder}" in done.stdout
+    assert f"python -m topr_exp.evaluate model={folder} data.eval_n=64" in done.stdout
     again = command(*overrides(tmp_path))
     assert "finished before" in again.stdout
     assert (folder / "log.txt").read_text() == log

@@ -42,7 +42,9 @@ def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path) -> None:
     assert weights_of(none.folder) == weights_of(fresh.folder)
 
 
-def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(tmp_path: Path) -> None:
+def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With steps too small to change an answer, an update sees the answers that it sees on-policy."""
     still = "optim.lr=1e-12"
     fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS, still))
@@ -51,6 +53,7 @@ def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(tmp_p
     for config in (fresh, late, moving):
         run(config)
     assert [line["tokens"] for line in records(late.folder)] == [line["tokens"] for line in records(fresh.folder)]
+    assert "nan" not in capsys.readouterr().err
     logged = records(moving.folder)
     assert [line["age"] for line in logged] == [0, 1, 2, 2, 2]
     assert [line["sampled_correct"] is None for line in logged] == [False, False, False, True, True]

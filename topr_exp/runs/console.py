@@ -194,7 +194,7 @@ def results(summary: dict[str, Any], folder: Path) -> str:
         f"files: {folder}/ (summary.json, metrics.jsonl, eval.jsonl, model/)\n"
         f"next: python -m topr_exp.report {run}\n"
         f"      python -m topr_exp.compare {beside}\n"
-        f"      python -m topr_exp.evaluate model={run} data=math"
+        f"      python -m topr_exp.evaluate model={run} data.eval_n=64"
     )
 
 

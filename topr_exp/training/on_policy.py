@@ -94,8 +94,9 @@ class Rounds:
                     ours = position == 0 and not replayed and not self.from_sampler
                     record = self.trainer.update(examples, chosen, steps, expect_unit_ratio=ours)
                     journal.log({"iteration": self.iteration, "round": number, **self.seen, **record})
-                    correct = f"{100 * self.seen['sampled_correct']:.0f} % of the samples correct"
-                    progress.update(1, record["tokens"], correct)
+                    share = self.seen["sampled_correct"]  # not a number where nothing was sampled
+                    note = "" if math.isnan(share) else f"{100 * share:.0f} % of the samples correct"
+                    progress.update(1, record["tokens"], note)
                     self.trainer.checkpoint(journal, steps, save_every, self.serialized)
 
     def choose_examples(self, examples: Examples, number: int, position: int) -> np.ndarray:
@@ -126,8 +127,9 @@ class Rounds:
         if self.compose.pass_rate is not None and self.drawn:
             self.seen |= {"problems_drawn": problems, "problems_kept": self.kept}
         if not groups:
+            drew = f"{problems} problems that round {number} drew" if problems else f"what was drawn for round {number}"
             raise TOPRError(
-                f"compose.pass_rate={self.compose.pass_rate}: of {problems} problems that round {number} drew "
+                f"compose.pass_rate={self.compose.pass_rate}: of {drew} "
                 f"(compose.max_draws={self.compose.max_draws}) none is solved so often"
             )
         self.drawn, self.kept = [], 0
