@@ -44,7 +44,7 @@ class Tracker:
         self.name, self._tracking, self._folder = tracking.name, tracking, folder
         self._queue: queue.SimpleQueue[tuple[list[Record], list[Record]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._forward, name="tracker", daemon=True)
-        self._exit_code, self._preempted, self._warned = 0, False, False
+        self._exit_code, self._preempted, self._given_up = 0, False, False
         self._writer: Writer
 
     def __enter__(self) -> Tracker:
@@ -65,15 +65,18 @@ class Tracker:
                 self._writer.write(*records)
             self._writer.finish(self._exit_code, preempted=self._preempted)
         except (Exception, SystemExit) as error:  # W&B's client exits where its process failed
-            self._warn(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": "))
+            self._give_up(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}".rstrip(": "))
         finally:
             with contextlib.suppress(Exception, SystemExit):
                 self._writer.release()
 
     def _warn(self, text: str) -> None:
-        if not self._warned:
-            self._warned = True
-            warn(f"{TITLES[self.name]}: {text}; the run goes on, and its files are complete")
+        warn(f"{TITLES[self.name]}: {text}; the run goes on, and its files are complete")
+
+    def _give_up(self, text: str) -> None:
+        if not self._given_up:
+            self._given_up = True
+            self._warn(text)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -85,7 +88,7 @@ class Tracker:
         seconds = FINISH_SECONDS if error is None else STOP_SECONDS
         self._thread.join(seconds)
         if self._thread.is_alive():
-            self._warn(f"it did not finish within {seconds:.0f} s of the run's end and was ended")
+            self._give_up(f"it did not finish within {seconds:.0f} s of the run's end and was ended")
             self._writer.kill()
             self._thread.join(1.0)
         if self._writer.shown:
