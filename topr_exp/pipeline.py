@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from topr_exp.composition.candidates import CompletionPool, concat_rows, merge_sources
 from topr_exp.composition.training_set import TrainingSet, build_candidates, build_training_set
-from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
-from topr_exp.config.settings import Config, Mu
+from topr_exp.config.settings import Config
 from topr_exp.evaluation.evaluation import EvaluatingJournal, first
 from topr_exp.evaluation.showcase import Showcase
 from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
@@ -51,14 +50,14 @@ from topr_exp.training.trainer import Trainer
 from topr_exp.types import TOPRError
 
 OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train")  # in the summary
-INCORRECT_REWARD = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None, Reward.given: None}
+INCORRECT_REWARD = {"pm1": -1.0, "zero_one": 0.0, "graded": None, "given": None}
 
 
 def run(config: Config) -> dict[str, Any]:
     """One run; returns its summary. Raises TOPRError for what the user can mend."""
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
-    device, stop = config.cluster.device.name, StopFlag()
+    device, stop = config.cluster.device, StopFlag()
     with (
         stop.listening(),
         distributed.process_group(device),
@@ -121,7 +120,7 @@ class Experiment:
     def load_policy(self) -> None:
         """Load the base model, and tokenize the prompts, one of which is written down for people to read."""
         with self.folder.stage("problems"):
-            self.policy = load_policy(self.config.model, self.config.cluster.device.name)
+            self.policy = load_policy(self.config.model, self.config.cluster.device)
             note_model_of_the_hub(self.folder, self.config, self.policy.fingerprint)
             sets = self.tasks.sets
             self.train, self.test = (self.tasks.tokenize(part, self.policy) for part in (sets.train, sets.test))
@@ -135,7 +134,7 @@ class Experiment:
             config, log = self.config, open_log(self.config.data, self.shared)
             whole = config.data.n if unit_of(config.algo.needs) == "groups" else None
             found = load_imported(config.data, log, self.train.problems, self.tasks.prompter, self.policy, whole)
-            if config.mu is Mu.sampler and found.log_mu is None:
+            if config.mu == "sampler" and found.log_mu is None:
                 raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")
             self.log_report = report(config, log, found, self.policy)
             return found
@@ -169,7 +168,7 @@ class Experiment:
         if folder is not None and not (folder / CHECKSUMS).exists():
             raise TOPRError(f"{folder} is damaged: {CHECKSUMS} is gone; remove it, and the same command makes it again")
         del self.policy  # with its gradients: there may be no memory for two
-        self.policy = load_policy(self.config.model, self.config.cluster.device.name, folder)
+        self.policy = load_policy(self.config.model, self.config.cluster.device, folder)
 
     def add_adapter(self, iteration: int) -> None:
         """With LoRA, train an adapter on the base in this iteration, from where the last one left it.
@@ -260,7 +259,7 @@ class Experiment:
             examples = Examples(training_set, pool.rollouts, mu, ref_logp, old)
             every, journal = self.config.checkpoint.every_seconds, self.curve(iteration, trainer)
             # Where all μ is ours the first update can be checked.
-            ours = self.config.mu is Mu.scored and all(part.log_mu is None for part in parts)
+            ours = self.config.mu == "scored" and all(part.log_mu is None for part in parts)
             ours &= self.config.mu_model is None
             train_offline(trainer, examples, journal, self.config.seed, iteration, every, mu_is_start=ours)
             trainer.zero_grad()
@@ -280,7 +279,7 @@ class Experiment:
 
     def verdicts(self, part: Completions, store: Store) -> Verdicts:
         """Verdicts by the grader, or by the rewards that came with the completions."""
-        if self.config.reward is Reward.given:
+        if self.config.reward == "given":
             assert part.rewards is not None, "open_log refuses a log without rewards"
             return given_verdicts(part.rollouts, part.rewards, self.config.data.threshold, store)
         return grade_rollouts(part.rollouts, part.questions.problems, self.config.grading, store)
@@ -290,14 +289,14 @@ class Experiment:
 
         With mu=none there is none, but for pairs, whose reference it is.
         """
-        if self.config.mu is Mu.none and unit_of(self.config.algo.needs) != "pairs":
+        if self.config.mu == "none" and unit_of(self.config.algo.needs) != "pairs":
             return None
-        if self.config.mu is Mu.sampler:
+        if self.config.mu == "sampler":
             return Ragged(part.rollouts.columns["sampler_logp"])
         if self.config.mu_model is not None and part is self.imported:
             named = dataclasses.replace(self.config.model, path=self.config.mu_model, revision=None, lora=None)
-            return self.scored(load_policy(named, self.config.cluster.device.name), part, store, "scoring μ")
-        given = part.log_mu if self.config.mu is Mu.scored else None
+            return self.scored(load_policy(named, self.config.cluster.device), part, store, "scoring μ")
+        given = part.log_mu if self.config.mu == "scored" else None
         return given if given is not None else self.scored(self.policy, part, store, "scoring μ")
 
     def record(
@@ -315,7 +314,7 @@ class Experiment:
             sources |= {"imported_rollouts": parts[1].rollouts.name, "imported_verdicts": verdicts[1].name}
         cut_off = sum(part.cut_off for part in verdicts)
         summary = {**training_set.summary(), "sampler": rollouts.made_by, "cut_off": cut_off}
-        if mu is not None and self.config.mu is Mu.scored and self.config.data.completions is None:
+        if mu is not None and self.config.mu == "scored" and self.config.data.completions is None:
             summary["sampler_mismatch"] = mismatch(mu, Ragged(rollouts.columns["sampler_logp"]))
             say(describe_mismatch(summary["sampler_mismatch"]))
         self.folder.save_training_set(iteration, training_set.examples, summary, sources)
@@ -339,7 +338,7 @@ class Experiment:
                 config.compose,
                 config.seed,
                 iteration,
-                config.mu is Mu.sampler,
+                config.mu == "sampler",
             )
             rounds.run(self.curve(iteration, trainer), config.checkpoint.every_seconds)
             self.folder.add_across_ranks("tokens_sampled", rounds.sampled)
@@ -382,7 +381,7 @@ class Experiment:
             return None
         if self.policy.base is not None and self.config.model.reference is None:
             return self.policy.without_adapter()
-        return load_policy(self.config.reference, self.config.cluster.device.name)
+        return load_policy(self.config.reference, self.config.cluster.device)
 
     def trainer(self, reference: Policy | None, iteration: int) -> Trainer:
         """A trainer that goes on from the iteration's newest checkpoint, its metrics cut back to that."""
@@ -391,7 +390,7 @@ class Experiment:
         folder = self.folder.path / "checkpoints" / str(iteration)
         parallel = self.config.cluster.parallel
         with self.stop.immediate():
-            layout = parallelize(self.policy, parallel.name if parallel is not None else None)
+            layout = parallelize(self.policy, parallel)
             trainer = Trainer(self.policy, self.config.algo, whole, self.config.optim, folder, layout, self.stop)
         self.folder.metrics.rewind(iteration, trainer.step)
         return trainer
@@ -407,7 +406,7 @@ class Experiment:
             "data": config.data.name,
             "source": config.data.place,
             "model": config.model.name,
-            "task": config.task.name.name,
+            "task": config.task.name,
             "seed": config.seed,
             "sampler_seed": config.sampler.seed,
             **{key: last[key] for key in (*OF_TRAINING_SET, "mean_reward") if key in last},

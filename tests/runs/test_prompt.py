@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
-from topr_exp.config.data import AnswerFormat
+from topr_exp.config.data import ENDINGS
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models import loading
 from topr_exp.pipeline import run
@@ -87,7 +87,7 @@ def test_a_tokenizer_that_is_damaged_is_one_line(own: Path) -> None:
 
 def test_the_documents_table_of_templates_is_the_codes() -> None:
     text = (ROOT / "docs" / "using.md").read_text()
-    for kind in AnswerFormat:
-        row = next(line for line in text.splitlines() if line.startswith(f"| `{kind.name}` |"))
+    for kind in ENDINGS:
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{kind}` |"))
         for template in (TEMPLATES[kind], CHAT_TEMPLATES[kind]):
             assert "`" + template.replace("\n", "\\n") + "`" in row

@@ -24,7 +24,7 @@ from topr_exp.composition.selection import (
     select_groups,
     usable_rows,
 )
-from topr_exp.config.groups import ComposeConfig, Duplicates, Unit
+from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.types import TOPRError
 
 
@@ -85,7 +85,7 @@ def build_candidates(pool: CompletionPool, config: ComposeConfig) -> Candidates:
         problem=rollouts.problem,
         positive=pool.verdicts.positive,
         truncated=rollouts.truncated,
-        duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates is Duplicates.drop else None,
+        duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates == "drop" else None,
         reward=pool.verdicts.reward,
         imported=pool.imported,
     )

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
-from topr_exp.config.settings import Config, Mu
+from topr_exp.config.settings import Config
 from topr_exp.data.rollout_files import prompt_of
 from topr_exp.runtime.exit_status import warn
 from topr_exp.sampling.imported import ImportedLog, load_imported, open_log, tokenize_completions
@@ -37,13 +36,13 @@ def report(config: Config, log: ImportedLog, found: Completions, policy: Policy)
         **ends(found, policy),
         **encoded_again(log, policy),
     }
-    if config.mu is Mu.none and unit_of(algo.needs) == "pairs":
+    if config.mu == "none" and unit_of(algo.needs) == "pairs":
         rows["log μ"] = f"of the weights at the start, the reference of {algo.name}"
     elif config.mu_model is not None:
         rows["log μ"] = f"scored by {config.mu_model}"
-    elif config.mu is not Mu.none and found.log_mu is not None:
+    elif config.mu != "none" and found.log_mu is not None:
         rows["log μ"] = f"as it came with the log; {distance(found, policy, config.optim.score_batch_size)}"
-    elif config.mu is not Mu.none:
+    elif config.mu != "none":
         rows["log μ"] = f"scored by {config.model.name}, which is taken for the model that drew them (mu_model=NAME)"
     return rows
 
@@ -62,8 +61,8 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
         log = open_log(config.data, Store(folder))
         if not any(text.startswith("model") for text in settings):
             return {"columns": log.read, **count(log.columns, groups_of(log.columns), config.data.threshold)}
-        policy = load_policy(config.model, config.cluster.device.name)
-        data = dataclasses.replace(config.data, reward=Reward.given)  # no gold is needed
+        policy = load_policy(config.model, config.cluster.device)
+        data = dataclasses.replace(config.data, reward="given")  # no gold is needed
         asked = load_problems(config.data).train, build_prompter(config.data)
         return report(config, log, load_imported(data, log, *asked, policy, None), policy)
 

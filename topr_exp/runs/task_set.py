@@ -58,7 +58,7 @@ class TaskSet:
         from topr_exp.verifier.solutions import Solver, Verification
 
         config = self.config
-        policy = load_policy(config.solver, config.cluster.device.name)
+        policy = load_policy(config.solver, config.cluster.device)
         solver = Solver(policy, sampler, Grading(config.data.grader_name, threshold=config.data.threshold), store)
         seeds = {"seed": config.sampler.seed, "test_seed": config.evaluation.seed}
         self.verification = Verification(config.task, solver, self.sets, self.prompter, **seeds)
