@@ -20,9 +20,8 @@ from tests.conftest import config_of, overrides
 from tests.run_folders import write_lines
 from topr_exp.compare import main, references
 from topr_exp.pipeline import run
-from topr_exp.report.groups import group_runs
+from topr_exp.report.groups import as_csv, group_runs, groups_frame
 from topr_exp.report.runs import find_runs
-from topr_exp.report.tables import as_csv, groups_frame
 from topr_exp.store import Store
 from topr_exp.types import ConfigError
 

@@ -37,7 +37,7 @@ def print_comparison(options: argparse.Namespace) -> int:
     from topr_exp.report.estimates import headlines, standing, versus
     from topr_exp.report.groups import group_runs, tell
     from topr_exp.report.runs import find_runs
-    from topr_exp.sweeps.status import aligned
+    from topr_exp.sweeps.sweep import aligned
 
     everything = find_runs(options.folders)
     runs = [run for run in everything if run.status == "done"]

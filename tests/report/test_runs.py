@@ -20,7 +20,7 @@ from topr_exp.report import __main__ as report
 from topr_exp.report import figures
 from topr_exp.report.runs import find_runs, read_run
 from topr_exp.sweeps import __main__ as sweeps
-from topr_exp.sweeps import status
+from topr_exp.sweeps import sweep
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
 
@@ -169,6 +169,6 @@ def test_a_damaged_run_is_a_line_and_costs_no_other_anything(
     assert compare.main([str(intact.parent)]) == 0
     assert "[ ]: 95 %" in capsys.readouterr().out
     if name != "run.claim":
-        monkeypatch.setattr(status, "is_running", lambda folder: "running" in folder.name)
+        monkeypatch.setattr(sweep, "is_running", lambda folder: "running" in folder.name)
     assert sweeps.main(["status", str(intact.parent)]) == 0
     assert capsys.readouterr().out.count("\n") == len(names) + 2

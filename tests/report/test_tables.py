@@ -14,9 +14,8 @@ from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from tests.run_folders import make_sweep
 from topr_exp import read_curves, read_runs
-from topr_exp.report.groups import Comparison, group_runs
+from topr_exp.report.groups import Comparison, as_csv, group_runs, groups_frame, groups_tex, runs_frame
 from topr_exp.report.page import render_page
-from topr_exp.report.tables import as_csv, groups_frame, groups_tex, runs_frame
 
 LEVELS = {"topr": [(60, 70, 5), (63, 66, 9), (55, 71, 7)], "is": [(45, 50, 11), (44, 56, 12), (49, 51, 16)]}
 NAMES = ("pass@1", "maj@8", "invalid")

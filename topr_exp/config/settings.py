@@ -13,20 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from topr_exp.algorithms.base import Advantage
+from topr_exp.config import groups
 from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
-from topr_exp.config.groups import (
-    MAX_DRAWS,
-    CheckpointConfig,
-    ClusterConfig,
-    ComposeConfig,
-    EvaluationConfig,
-    OptimConfig,
-    ScheduleConfig,
-    TaskConfig,
-    TrackingConfig,
-    check_parts,
-    unit_of,
-)
+from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig, SamplerConfig
 from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, identity, plain, run_name, show, within
 
@@ -36,7 +25,7 @@ def is_name(given: str) -> bool:
     return safe and len(given.encode()) <= 100 and given not in TAKEN
 
 
-SOLVE = TaskConfig()
+SOLVE = groups.TaskConfig()
 TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
 NAME = Range(
     "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit, and neither store nor check", is_name
@@ -56,25 +45,25 @@ class Config(Section):
     mu_model: str | None = None  # whose forward pass scores imported completions; null: the model in training's
     dry_run: bool
     output_dir: str
-    task: TaskConfig = SOLVE
+    task: groups.TaskConfig = SOLVE
     algo: Any  # a loss of topr_exp.algorithms, or a user's
     data: DataConfig
     model: ModelConfig
     sampler: SamplerConfig
-    compose: ComposeConfig
-    optim: OptimConfig
-    schedule: ScheduleConfig
-    evaluation: EvaluationConfig
-    checkpoint: CheckpointConfig
-    cluster: ClusterConfig
-    tracking: TrackingConfig
+    compose: groups.ComposeConfig
+    optim: groups.OptimConfig
+    schedule: groups.ScheduleConfig
+    evaluation: groups.EvaluationConfig
+    checkpoint: groups.CheckpointConfig
+    cluster: groups.ClusterConfig
+    tracking: groups.TrackingConfig
 
     def check(self) -> None:
         for rules in (rewards, weighting, units, imported, rounds, on_policy):
             for key, holds, allowed in rules(self):
                 if not holds:
                     raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(self)))}")
-        check_parts(self.cluster.processes_are, self.cluster.world_size, self.optim.batch_size)
+        groups.check_parts(self.cluster.processes_are, self.cluster.world_size, self.optim.batch_size)
 
     @property
     def reward(self) -> Reward:
@@ -256,6 +245,6 @@ def unread(config: Config) -> list[str]:
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
         **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
     }
-    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": MAX_DRAWS, "optim.epochs": 1}
+    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": groups.MAX_DRAWS, "optim.epochs": 1}
     values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
     return [key for key, value in values.items() if value not in (None, neutral.get(key, False))]

@@ -9,20 +9,19 @@ import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
 
 from topr_exp.evaluation.intervals import Interval, t_half_width
 from topr_exp.report.estimates import Groups, estimate, headlines
 from topr_exp.report.groups import Comparison, tell
 from topr_exp.report.runs import DAMAGE, Run
 from topr_exp.runtime.files import number
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -224,8 +223,6 @@ def safe(name: str) -> str:
 
 def draw_files(found: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, tuple[Plot, str]]]:
     """Draw plots: the files (PDF and PNG with their captions) by name, and each plot with its SVG for the page."""
-    import matplotlib as mpl
-
     captions = "\n".join([*(f"{plot.name}: {plot.caption}" for plot in found), "", INTERVALS, ""])
     files, drawings = {"captions.txt": captions.encode()}, {}
     for plot in found:
@@ -260,8 +257,6 @@ def series_style(i: int) -> dict[str, Any]:
 
 def draw(plot: Plot) -> Figure:
     """Lines with their intervals, as bands or at their points; the parts of line i have ids NAME.i.0 and so on."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(5.2, 3.3), layout="constrained")
     ax = figure.subplots()
     scale = PERCENT if plot.share else 1.0

@@ -21,9 +21,8 @@ import pandas as pd
 
 from topr_exp.report.estimates import Groups, ranking
 from topr_exp.report.figures import INTERVALS, MOST_LINES, Plot, series_style
-from topr_exp.report.groups import MISSING, Comparison
+from topr_exp.report.groups import MISSING, Comparison, group_rows, run_rows
 from topr_exp.report.runs import DAMAGE, Run
-from topr_exp.report.tables import group_rows, run_rows
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import plural
 
