@@ -114,7 +114,6 @@ def summary(config: Config, base: dict[str, Any], final: dict[str, Any]) -> dict
         "effective_positive": config.effective_positive or 0.2,
         "positive_share": 0.2,
         "n_train": 640,
-        "iterations": [base, final],
         "base": base,
         "final": final,
         "seconds": {"training": 12.5, "evaluation": 3.0},

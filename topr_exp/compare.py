@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m topr_exp.compare", description=summary.split(": ", 1)[-1], epilog=details
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
-    parser.add_argument("--against", metavar="GROUP", help="its name, or a value of a setting (default: the first)")
+    named = "its name, or a value of a setting (default: the first)"
+    parser.add_argument("--against", type=lambda text: text.replace("p~", "p̃"), metavar="GROUP", help=named)
     parser.add_argument("--figure", choices=FIGURES, default="pass@1", help="default: %(default)s")
     return exit_status(partial(print_comparison, parser.parse_args(arguments)))
 

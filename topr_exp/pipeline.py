@@ -402,6 +402,8 @@ class Experiment:
         if not last:
             raise TOPRError(f"{self.folder.path / name} is missing or damaged; remove model/ to train it again")
         return {
+            "base": base,
+            "final": final,
             "algo": config.algo.name,
             "data": config.data.name,
             "source": config.data.place,
@@ -416,9 +418,6 @@ class Experiment:
             "cut_off": last.get("cut_off", 0),
             "note": "; ".join(filter(None, [last.get("note"), *self.folder.lost()])) or None,
             "sampler_mismatch": last.get("sampler_mismatch"),
-            "iterations": self.folder.evaluations.on_all_problems(),
-            "base": base,
-            "final": final,
             "seconds": {name: round(value, 3) for name, value in self.folder.seconds.items()},
             "tokens": self.folder.counts,
         }

@@ -74,7 +74,7 @@ def test_runs_of_different_settings_are_never_averaged(tmp_path: Path) -> None:
         {}, {"model": {"lora": lora}}, {"model": {"lora": {**lora, "rank": 17}}}, {"model": {"lora": {"rank": None}}},
         {"data": {"options": {}}}, {"data": {"options": {"digits": 3}}}, {"data": {"options": {"digits": "3"}}},
         {"optim": {"lr": 0.12345678}}, {"optim": {"lr": 0.12345679}}, {"algo": {"_target_": "mine.Loss"}},
-        {"effective_positive": 0.3}, {"new": 1}, {"data": {"template": "–"}}, {"data": {"template": "a"}},
+        {"effective_positive": 0.3}, {"new": 1}, {"data": {"template": "not set"}}, {"data": {"template": "a"}},
     ]  # fmt: skip
     for seed, change in enumerate(changes):
         _, path = make_run(tmp_path, f"seed={seed}", "data.template=null", rng=seed % 10)

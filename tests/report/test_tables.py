@@ -95,7 +95,7 @@ def test_runs_are_read_as_a_data_frame(tmp_path: Path) -> None:
     assert {*found.index} == {path.name for path in sweep.iterdir()}
     one = found.loc["tis_0.05_s0"]
     names = ["group", "algo.name", "seed", "effective_positive (setting)", "positive_share", "updates", "seconds"]
-    assert one[names].tolist() == ["tis, p~=0.05", "tis", 0, 0.05, 0.2, 20, 11.0]
+    assert one[names].tolist() == ["tis, p̃=0.05", "tis", 0, 0.05, 0.2, 20, 11.0]
     assert one["notes"] == []
     assert one["final_pass@1_high"] == pytest.approx(1.1 * one["final_pass@1"])
     assert read_curves(sweep)["loss"].unstack("run").shape == (20, 4)

@@ -25,7 +25,7 @@ def test_one_offline_run_is_left_with_its_settings(resumed: tuple[Path, str]) ->
     assert "baseline=-0.3" in config["overrides"]
     assert "versions" in config["environment"]
     axes = {record["metric"].get("glob_name"): record["metric"] for record in records if record["type"] == "metric"}
-    assert {axes[f"{kind}/*"]["step_metric"] for kind in ("train", "curve", "eval")} == {"optimizer_step"}
+    assert {axes[f"{kind}/*"]["step_metric"] for kind in ("train", "eval", "rest")} == {"optimizer_step"}
 
 
 def test_every_record_arrives_once_and_in_order(resumed: tuple[Path, str]) -> None:
@@ -36,12 +36,16 @@ def test_every_record_arrives_once_and_in_order(resumed: tuple[Path, str]) -> No
     for name, key in (("optimizer_step", "step"), ("samples", "samples"), ("train/loss", "loss")):
         assert [row[name] for row in rows if "train/loss" in row] == pytest.approx([line[key] for line in updates])
     tests = [json.loads(line) for line in (folder / "eval.jsonl").read_text().splitlines()]
-    for kind, steps in (("curve", [0, 4, 8, 12]), ("eval", [0, 12])):
-        found = [row for row in rows if f"{kind}/pass_at_1" in row]
+    for name, steps in (("eval/pass_at_1", [0, 4, 8, 12]), ("rest/whole_pass_at_1", [0, 12])):
+        found = [row for row in rows if name in row]
         assert [row["optimizer_step"] for row in found] == steps
         values = {line.get("step", 12 * line["iteration"]): line["pass@1"] for line in tests
-                  if line.get("subset", False) == (kind == "curve")}  # fmt: skip
-        assert [row[f"{kind}/pass_at_1"] for row in found] == pytest.approx([values[step] for step in steps])
+                  if line.get("subset", False) == (name == "eval/pass_at_1")}  # fmt: skip
+        assert [row[name] for row in found] == pytest.approx([values[step] for step in steps])
+    charts = {name for row in rows for name in row if name.startswith(("train/", "eval/"))}
+    assert charts == {"train/loss", "train/ess", "train/log_ratio_pos", "train/log_ratio_neg", "eval/pass_at_1",
+                      "eval/maj_at_4", "eval/length"}  # fmt: skip
+    assert not [name for row in rows for name in row if name.endswith(("_low", "_high", "_se", "maj_at_1"))]
     assert [row["_step"] for row in rows] == sorted({row["_step"] for row in rows})
 
 

@@ -34,7 +34,7 @@ def test_it_asks_for_what_a_run_sends(tmp_path: Path, resumed: tuple[Path, str])
     records = inspect(resumed[0])
     known = {name for row in history(records) for name in row["item"]} | {*summary(records)}
     text = saved(tmp_path)
-    asked = {*re.findall(r'"((?:train|curve|eval|final|base)/[^"]*)"', text)}
+    asked = {*re.findall(r'"((?:train|eval|rest|final|base)/[^"]*)"', text)}
     asked |= {*re.findall(r'"summary(?:_metrics)?[:.]([^"]*)"', text)}
     assert len(asked) > 12
     assert asked <= known, asked - known

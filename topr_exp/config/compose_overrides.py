@@ -98,12 +98,9 @@ class Composer:
         try:
             override = self.parser.parse_overrides([text])[0]
         except HydraException:
+            hint = "a value with spaces, letters beyond ASCII or any of =~[]{}() needs quotes, as in 'KEY=\"VALUE\"'"
             if self.multirun and ("=" not in text or text.endswith(",")):
                 hint = "values of a sweep are separated by commas, without spaces, as in seed=0,1"
-            else:
-                hint = (
-                    "a value with spaces, letters beyond ASCII or any of =~[]{}() needs quotes, as in 'KEY=\"VALUE\"'"
-                )
             raise ConfigError(f"{text}: expected KEY=VALUE; {hint}") from None
         key = override.key_or_group
         if not key:

@@ -24,8 +24,8 @@ TEST = "data.test"  # no setting: numbers the test problems, where those of some
 FIRST = (
     "algo.name", "data.name", "model.name", "compose.name", "compose.positive_share", "effective_positive", "baseline",
 )  # fmt: skip
-SHORT = {"effective_positive": "p~", "baseline": "c", "compose.positive_share": "p"}
-MISSING = "–"
+SHORT = {"effective_positive": "p̃", "baseline": "c", "compose.positive_share": "p"}
+MISSING = "not set"  # of a setting that is null
 OF_SUMMARY = ("baseline", "effective_positive", "positive_share", "n_train")
 OF_RUN = ("run", "folder", "status", "notes", "group", "updates", "seconds")
 FORMULAS = ("=", "+", "@", "\t", "\r")  # how text begins that a spreadsheet would compute
@@ -205,7 +205,7 @@ def as_csv(frame: pd.DataFrame) -> str:
 def groups_tex(comparison: Comparison) -> str:
     r"""The groups as a LaTeX tabular (needs \usepackage{booktabs}), in percent with 95 % intervals."""
     tex = pd.DataFrame(group_rows(comparison, comparison.groups)).to_latex(index=False, escape=True)
-    for character, shown in (("<", r"\textless{}"), (">", r"\textgreater{}"), ("–", "--")):
+    for character, shown in (("<", r"\textless{}"), (">", r"\textgreater{}"), ("–", "--"), ("p̃", r"$\tilde{p}$")):
         tex = tex.replace(character, shown)
     return f"% Percent (mean_reward as it is); 95 % intervals over a group's runs and the test problems.\n{tex}"
 

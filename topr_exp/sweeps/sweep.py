@@ -267,9 +267,10 @@ def status_table(statuses: Sequence[Status]) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, each column as wide as its widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    """Rows of cells as lines, each column as wide as its widest cell (p̃ is one letter, of two characters)."""
+    widths = [max(len(cell) - cell.count("\u0303") for cell in column) for column in zip(*rows, strict=True)]
+    padded = ([cell.ljust(n + cell.count("\u0303")) for cell, n in zip(row, widths, strict=True)] for row in rows)
+    return ["  ".join(row).rstrip() for row in padded]
 
 
 def count_states(statuses: Sequence[Status]) -> str:

@@ -32,6 +32,8 @@ FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed
 UPLOAD_SECONDS = 25.0  # for W&B's client to upload the rest at the end
 TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard"}
+# What is shown at the top, with maj@K; the rest has a section of its own.
+CHARTS = {"train": ("loss", "ess", "log_ratio_pos", "log_ratio_neg"), "eval": ("pass@1", "length")}
 AXES = ("iteration", "step", "optimizer_step", "samples", "samples_seen")
 COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")
 
@@ -44,6 +46,7 @@ class Tracker:
         self._queue: queue.SimpleQueue[tuple[list[Record], list[Record]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._forward, name="tracker", daemon=True)
         self._ends: dict[int, Record] = {}  # iteration -> its last update
+        self._has_curve = False  # of evaluations on a part of the test set; it comes before those on all of it
         self._exit_code, self._preempted, self._warned = 0, False, False
         self._writer: WandbWriter | TensorBoardWriter
 
@@ -78,8 +81,10 @@ class Tracker:
         3s + 1 and 3s + 2, so that the last step says what the tracker has.
         """
         updates, tests = on_one_axis([*self._ends.values(), *metrics], evaluations)
+        self._has_curve |= any(record.get("subset") for record in tests)
+        whole = "whole" if self._has_curve else "eval"
         rows = [(0, "train", record) for record in updates]
-        rows += [(1, "curve", record) if record.get("subset") else (2, "eval", record) for record in tests]
+        rows += [(1, "eval", record) if record.get("subset") else (2, whole, record) for record in tests]
         for place, kind, record in sorted(rows, key=lambda row: (row[2]["optimizer_step"], row[0])):
             if (step := 3 * record["optimizer_step"] + place) > self._writer.sent:
                 self._writer.log(step, kind, record)
@@ -115,7 +120,7 @@ class Tracker:
 class Writer:
     """One run in a tracker: `open`, `log`, `finish` and `release` are called from one thread, in this order.
 
-    kind of a record: train, curve (an evaluation on a part of the test set) or eval (on all of it).
+    kind of a record: train, eval, or whole: an evaluation on the whole test set where others are on a part of it.
     """
 
     tracking: TrackingConfig
@@ -152,8 +157,8 @@ class WandbWriter(Writer):
             self.shown = f"W&B: {run.url}"
         if run.resumed:
             self.sent = int(run.step) - 1
-        for kind in ("train", "curve", "eval"):
-            run.define_metric(f"{kind}/*", step_metric="optimizer_step")
+        for section in ("train", "eval", "rest"):
+            run.define_metric(f"{section}/*", step_metric="optimizer_step")
 
     def _start(self) -> Any:
         """Start online where somebody is logged in and W&B answers, else offline; obey WANDB_MODE."""
@@ -189,7 +194,8 @@ class WandbWriter(Writer):
     def log(self, step: int, kind: str, record: Record) -> None:
         import wandb
 
-        rows = sample_rows(self.folder, record["iteration"]) if kind == "eval" else []
+        whole = kind != "train" and not record.get("subset")
+        rows = sample_rows(self.folder, record["iteration"]) if whole else []
         table = {"completions": wandb.Table(columns=list(COLUMNS), data=rows)} if rows else {}
         self.run.log({**numbers(kind, record), **table}, step=step)
 
@@ -243,23 +249,21 @@ class TensorBoardWriter(Writer):
 
 
 def numbers(kind: str, record: Record) -> dict[str, float]:
-    """Name a record's numbers train/loss, curve/pass_at_1, eval/pass_at_1; the axes stand bare.
-
-    kind: train, curve (part of the test set) or eval (all of it).
-    """
+    """Name a record's numbers train/loss, eval/pass_at_1 and so on (CHARTS), others rest/...; the axes stand bare."""
     samples = record["samples"] if kind == "train" else record["samples_seen"]
     row = {"optimizer_step": record["optimizer_step"], "samples": samples, "iteration": record["iteration"]}
-    row |= {f"{kind}/{name}": value for name, value in record.items() if name not in AXES and is_number(value)}
-    for curve in ("pass@k", "maj@k"):  # of an evaluation
-        for k, point in record.get(curve, {}).items():
-            name = f"{kind}/{curve[:-1]}{k}"
-            row |= {f"{name}_{end}": point[end] for end in ("low", "high") if is_number(point.get(end))}
-            row[name] = point["value"]
+    charts = {*CHARTS.get(kind, ()), *(name for name in record if name.startswith("maj@") and kind == "eval")}
+    found = dict(record)
+    for curve in ("pass@k", "maj@k"):
+        found |= {f"{curve[:-1]}{k}": point["value"] for k, point in record.get(curve, {}).items()}
+    for name, value in found.items():
+        if is_number(value) and not name.endswith("_se") and name not in (*AXES, "maj@1"):
+            row[f"{kind}/{name}" if name in charts else f"rest/{kind}_{name}"] = value
     return {allowed(name): value for name, value in row.items()}
 
 
 def leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the summary's values by path, as final/pass_at_1; lists (the iterations' records) are curves already."""
+    """Yield the summary's values by path, as final/pass_at_1; lists stay out."""
     for name, item in value.items():
         if isinstance(item, dict):
             yield from leaves(item, f"{prefix}{name}/")
