@@ -1,7 +1,7 @@
 """`python -m reproduce.coverage`: measure by simulation what intervals cover and how often claims are wrong.
 
 Worlds of 8 completions to 60 problems, by problems, algorithms and seeds that differ; in half of them one seed in five
-collapses. A minute; docs/results.md has the table.
+collapses. A minute; docs/statistics.md has the table.
 """
 
 from __future__ import annotations

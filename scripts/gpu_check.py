@@ -47,7 +47,7 @@ from scripts.gpu_check_runs import (
     newest_run,
     run_command,
 )
-from topr_exp.runtime.gpu_machine import examine
+from topr_exp.runtime.gpu_machine import examine, untested
 
 # ---- the steps, each of which returns its figures
 
@@ -57,6 +57,8 @@ def preflight(place: Place) -> dict[str, Any]:
     found, lacks = examine(place.vllm or sys.executable)
     if place.gpus and place.vllm and lacks:
         raise Failed("; ".join(lacks))
+    if place.vllm and (line := untested(found["vLLM"], found["torch"].partition(",")[0])):
+        found["warning"] = line
     return found | ({"attention": attention_kernel()} if place.gpus else {})
 
 

@@ -1,4 +1,4 @@
-"""docs/extending.md: the files and the commands that each of its parts prints."""
+"""The files and the commands that the pages on losses, sources and rewards print."""
 
 import re
 import sys
@@ -11,9 +11,9 @@ import pytest
 from tests.conftest import ROOT
 from topr_exp.runs import preflight
 
-PAGE = (ROOT / "docs" / "extending.md").read_text()
-LOSS, _, REST = PAGE.partition("\n# A source of problems\n")
-SOURCE, _, REWARD = REST.partition("\n# A graded reward\n")
+LOSS = (ROOT / "docs" / "own_loss.md").read_text()
+SOURCE = (ROOT / "docs" / "own_problems.md").read_text().partition("\n## A source of problems\n")[2]
+REWARD = (ROOT / "docs" / "own_grader.md").read_text().partition("\n## A graded reward\n")[2]
 MODULES = ("soft_topr", "coins", "closeness")
 
 

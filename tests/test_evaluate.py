@@ -120,27 +120,6 @@ def test_a_run_whose_model_and_problems_have_names_of_their_own(tmp_path: Path) 
     assert told["figures"]["pass@1"] == summary["final"]["pass@1"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["model=nowhere"], "model=nowhere: neither a folder nor one of"),
-        (["model=tiny", "baseline=0.1"], "baseline=0.1: an evaluation does not read baseline"),
-        (["model=tiny", "+optim.lr=1"], "+optim.lr=1: an evaluation does not read optim.lr"),
-        (["data.eval_n=3"], "model=FOLDER_OR_NAME is missing"),
-        (["model=tiny", "cluster=slurm"], "cluster=slurm: an evaluation does not read cluster"),
-        (["model=tiny", "cluster.processes=2"], "cluster.processes=2: an evaluation does not read cluster.processes"),
-        (["model=tiny", "data.eval_n=2,4"], "data.eval_n=2,4: several values"),
-        (["model=tiny", "experiment=fig4"], "these settings are 12 evaluations"),
-        (["model=tiny", "data.evaln=3"], "nothing reads data.evaln; did you mean data.eval_n?"),
-    ],
-)
-def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {message}")
-    assert error.count("\n") == 1
-
-
 def test_a_run_whose_settings_can_t_be_read_is_not_asked_something_else(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

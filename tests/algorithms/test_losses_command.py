@@ -42,5 +42,3 @@ def test_the_table_and_the_picture_have_every_loss(tmp_path: Path, capsys: pytes
     assert [line for line in lines if line.startswith("topr") and "2503.14286" in line]
     assert main(["topr", "dpo", "--plot", str(tmp_path / "weights.png")]) == 0
     assert (tmp_path / "weights.png").stat().st_size > 10_000
-    assert main(["torp"]) == 2
-    assert "no loss is called torp" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""docs/extending.md: the printed package, built and installed, adds a loss; a sampler of one's own draws."""
+"""docs/plugins.md: the printed package, built and installed, adds a loss; a sampler of one's own draws."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT, config_of
 from topr_exp.types import ConfigError
 
-DOC = (ROOT / "docs" / "extending.md").read_text()
+DOC = (ROOT / "docs" / "own_loss.md").read_text() + (ROOT / "docs" / "plugins.md").read_text()
 SAMPLER = """
 from topr_exp.sampling.sampler import HFSampler
 class Backwards(HFSampler):

@@ -1,4 +1,4 @@
-"""docs/extending.md, the second part: what is refused in its source of problems, and what is counted."""
+"""docs/own_problems.md: what is refused in its source of problems, and what is counted."""
 
 import re
 import sys

@@ -40,8 +40,8 @@ def settings(*more: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["task=chainsum"], f"data.task must be one of {len(TASKS)} tasks of reasoning-gym (docs/using.md); got"),
-        (["task=7"], "(docs/using.md); got 7"),
+        (["task=chainsum"], f"data.task must be one of {len(TASKS)} tasks of reasoning-gym (docs/generated"),
+        (["task=7"], "(docs/generated_problems.md); got 7"),
         (["task=n_queens"], "data.task must be one that can be graded; n_queens can't: its scorer evaluates text"),
         (["size=0"], "data.size must be 1 or more; got 0"),
     ],
@@ -62,7 +62,7 @@ def test_the_document_lists_the_tasks_and_none_is_both_offered_and_left_out() ->
     assert not set(TASKS) & EXCLUDED.keys()
     assert sorted({*TASKS}) == TASKS
     offered, _, left_out = (
-        (ROOT / "docs" / "using.md").read_text().partition("changed. The tasks:")[2].partition("Left out,")
+        (ROOT / "docs" / "generated_problems.md").read_text().partition("changed. The tasks:")[2].partition("Left out,")
     )
     assert re.findall(r"`(\w+)`", offered) == TASKS
     assert set(re.findall(r"`(\w+)`", left_out.partition("\n`python")[0])) == EXCLUDED.keys()

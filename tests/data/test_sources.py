@@ -288,7 +288,7 @@ def test_a_grader_of_ones_own_says_what_is_right(tmp_path: Path, monkeypatch: py
 def test_the_documents_command_and_a_changed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "problems.jsonl", rows(40))
-    text = (ROOT / "docs" / "using.md").read_text().partition("## Your own problems")[2]
+    text = (ROOT / "docs" / "own_problems.md").read_text().partition("## A file")[2]
     words = shlex.split(next(line for line in text.splitlines() if line.startswith("python -m topr_exp")))[3:]
     assert words.pop(0) == "model=llama3_8b"
     settings = [*words, *overrides(tmp_path / "out"), "data.test_problems=4"]

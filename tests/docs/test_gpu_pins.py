@@ -11,6 +11,7 @@ import yaml
 from packaging.requirements import Requirement
 
 from tests.conftest import ROOT, config_of
+from topr_exp.runtime.gpu_machine import untested
 
 PINS = "constraints-gpu.txt"
 
@@ -32,6 +33,13 @@ def test_pins_satisfy_the_ranges_of_the_package(python: str) -> None:
     for text in (*project["dependencies"], *extras["vllm"], *extras["dev"]):
         asked = Requirement(text)
         assert pins[asked.name] in asked.specifier, text
+
+
+@pytest.mark.parametrize("file", [PINS, "constraints-vllm.txt"])
+def test_pinned_versions_are_tested_ones(file: str) -> None:
+    """Of the environments that a document names none warns that it was not tested."""
+    found = dict(re.findall(r"^(vllm|torch)(?:-cpu)?==(\S+)", (ROOT / file).read_text(), re.MULTILINE))
+    assert untested(found["vllm"], found["torch"]) is None
 
 
 def test_documents_that_install_vllm_name_the_pins() -> None:

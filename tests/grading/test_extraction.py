@@ -1,4 +1,4 @@
-"""Answers of completions, in time linear in the text, and every convention of docs/grading.md in both directions."""
+"""Answers of completions, in time linear in the text, and every convention of docs/verdicts.md in both directions."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from topr_exp.grading import Grader, extract, last_boxed
 
 DOCUMENT = (ROOT / "docs" / "grading.md").read_text(encoding="utf-8")
 EXTRACTED = re.findall(r"- `(.+?)`: `(.+?)` → `(.+?)`", DOCUMENT)
-SECTIONS = re.split(r"^### (.+)$", DOCUMENT.partition("## Conventions")[2].partition("\n## ")[0], flags=re.MULTILINE)
+SECTIONS = re.split(r"^## (.+)$", (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
 CONVENTIONS = {
     title: re.findall(r"- `(.+?)` ([=≠]) `(.+?)`", body)
     for title, body in zip(SECTIONS[1::2], SECTIONS[2::2], strict=True)

@@ -1,4 +1,4 @@
-"""docs/extending.md: a run with its loss, its source and its graded reward, its report and an evaluation."""
+"""The documents: a run with their loss, source and graded reward, its report and an evaluation."""
 
 import csv
 import json

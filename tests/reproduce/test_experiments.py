@@ -81,24 +81,6 @@ def test_one_algorithm_of_a_figure_that_has_settings_of_others(text: str, losses
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["fig10"], "error: fig10: no such figure; allowed: fig1, fig2"),
-        (["table2", "model=tiny_noise"], "model=tiny_noise: table2 trains another model"),
-        (["fig2", "optim.epochs=2"], "optim.epochs=2: results are told apart by other settings (algo.name,"),
-        (["fig2", "optim=paper", "--recorded"], "optim=paper: results are told apart by other settings (algo.name,"),
-        (["fig1", "seed=-1"], "seed must be 0 or more"),
-        (["fig1", "--out", __file__], "not a folder"),
-    ],
-)
-def test_mistakes_are_one_line(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(given) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     ("given", "there", "not_there"),
     [("--list model=tiny_noise", "fig1", "table2 mu"), ("--full", "table2 mu length", ""),
      ("--full model=tiny", "mu", "length table2"), ("fig2 mu", "fig2 mu", "fig1"), ("", "fig1 table2", "mu")],

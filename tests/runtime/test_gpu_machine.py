@@ -66,6 +66,28 @@ def test_what_is_missing_is_one_line(machine: Path, name: str, content: str | No
         check_gpu_machine(str(machine / "python"))
 
 
+@pytest.mark.parametrize(
+    ("torch", "vllm", "fits"),
+    [("2.13.0+cu130", "0.30.0rc1", True), ("2.14.1", "0.33.2", True), ("2.14.0", "0.34.0", False),
+     ("2.12.1", "0.30.0", False), ("2.15.0.dev1", "0.33.0", False)],
+)  # fmt: skip
+def test_untested_versions_are_a_warning_on_a_gpu_with_vllm_alone(
+    machine: Path, torch: str, vllm: str, fits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("topr_exp.sampling.engine.check_python", lambda python: str(machine / "python"))
+    monkeypatch.setattr("topr_exp.runs.preflight.check_device", lambda device: None)
+    (machine / "probe.json").write_text(f'["{machine}", "13.0", "{torch}", "{vllm}"]\n')
+    here = ["experiment=smoke", f"output_dir={machine}/out"]
+    check_machine([config_of(*here), config_of(*here, "sampler=vllm", "cluster.device=cpu")])
+    assert capsys.readouterr().err == ""
+    check_machine([config_of(*here, "sampler=vllm")])
+    line = (
+        f"warning: sampler=vllm: vLLM {vllm} with torch {torch} was not tested; tested are vLLM 0.30 to 0.33 and torch "
+        "2.13 to 2.14 (constraints-gpu.txt pins a pair)\n"
+    )
+    assert capsys.readouterr().err == ("" if fits else line)
+
+
 def test_little_shared_memory(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = os.statvfs_result((4096, 4096, 16384, 16384, 16384, 0, 0, 0, 0, 255))  # 64 MiB, as docker gives
     monkeypatch.setattr(gpu_machine.os, "statvfs", lambda folder: small)

@@ -23,8 +23,9 @@ from tests.store.store_workers import wait_for
 from topr_exp.config.schema import plain
 from topr_exp.evaluate import ask_as
 from topr_exp.models.policy import Policy, stored
+from topr_exp.runtime.gpu_machine import TESTED
 from topr_exp.sampling import vllm as vllm_module
-from topr_exp.sampling.engine import END_SECONDS, LEAST_VLLM, Engine, check_python
+from topr_exp.sampling.engine import END_SECONDS, Engine, check_python
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM, completions_of, free_share
@@ -156,6 +157,7 @@ def test_an_engine_at_work_ends_with_the_process_that_asks(notes: Path, tmp_path
     code = f"""
 import sys
 from pathlib import Path
+from topr_exp.runtime.gpu_machine import TESTED
 from topr_exp.sampling.engine import END_SECONDS, Engine
 engine = Engine(sys.executable, Path({str(tmp_path)!r}) / "engine.log", 1, None, 5)
 engine.ask("start", **{START!r})
@@ -335,7 +337,7 @@ def test_an_old_vllm_is_refused_by_its_version(tmp_path: Path, version: str, fit
 
 
 def test_the_least_vllm_is_that_of_the_package() -> None:
-    assert f'vllm = ["vllm>={".".join(map(str, LEAST_VLLM))}"]' in (ROOT / "pyproject.toml").read_text()
+    assert f'vllm = ["vllm>={TESTED["vllm"][0]}"]' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_a_run_folder_is_evaluated_with_its_own_sampler_unless_another_is_asked_for() -> None:

@@ -10,34 +10,34 @@ import pytest
 
 from tests.conftest import ROOT
 
-# A run that is killed in its 9th write and given again, against a whole run, and against one of whose files differs.
-COMPARE = """
+# Each kind of call with each fault, then a point again against a whole run of whose files one is said to differ.
+POINTS = """
 import sys
 from pathlib import Path
 from scripts import io_faults
 root = Path(sys.argv[1])
-for name in ("whole", "same", "other"):
-    (root / name).mkdir()
-io_faults.run_forked(root / "whole" / "out")
+(root / "whole").mkdir()
+for point, wrong in io_faults.faults_found(root, 12):
+    print(*point, wrong)
 whole = io_faults.contents(root / "whole" / "out")
-print(io_faults.wrong_after(root / "same" / "out", ("write", 9, "kill"), whole))
-weights = next(name for name in whole if str(name).endswith("model.safetensors"))
-print(io_faults.wrong_after(root / "other" / "out", ("write", 9, "kill"), {**whole, weights: "another hash"}))
+weights = next(name for name in whole if name.endswith("model.safetensors"))
+print(io_faults.wrong_after(root / "whole" / "other", point, {**whole, weights: "another hash"}))
 """
 
 
-@pytest.mark.parametrize("points", ["30", pytest.param("300", marks=[pytest.mark.extended, pytest.mark.timeout(3600)])])
-def test_a_run_that_goes_on_after_a_failed_call_has_the_files_of_a_whole_one(points: str) -> None:
-    command = [sys.executable, "-m", "scripts.io_faults", "--points", points]
+def test_a_run_that_goes_on_after_a_failed_call_has_the_files_of_a_whole_one(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", POINTS, tmp_path], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *same, other = done.stdout.splitlines()
+    assert len({(kind, fault) for kind, _, fault, wrong in map(str.split, same) if wrong == "None"}) == 12, done.stdout
+    assert other.startswith("other files than in a whole run: ")
+    assert other.endswith("model.safetensors")
+
+
+@pytest.mark.extended
+@pytest.mark.timeout(3600)
+def test_so_it_is_at_three_hundred_points() -> None:
+    command = [sys.executable, "-m", "scripts.io_faults"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert f"\n{points} points, 0 with other files or errors" in done.stdout, done.stdout + done.stderr
+    assert "\n300 points, 0 with other files or errors" in done.stdout, done.stdout + done.stderr
     assert done.returncode == 0
-
-
-def test_a_file_that_differs_is_found(tmp_path: Path) -> None:
-    found = subprocess.run([sys.executable, "-c", COMPARE, tmp_path], cwd=ROOT, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    same, other = found.stdout.splitlines()[-2:]
-    assert same == "None"
-    assert "other files" in other
-    assert "model.safetensors" in other

@@ -13,7 +13,6 @@ import pytest
 from tests.conftest import ROOT, config_of
 from tests.sweep_tools import SLOW, TINY, attempts, command, launch, launched, result, results, start, steps, wait_for
 from topr_exp.pipeline import run as run_pipeline
-from topr_exp.sweeps.__main__ import main
 
 FOUR = ["compose=proportion", "compose.positive_share=0.1", "compose.n_examples=10,1000"]
 
@@ -128,22 +127,3 @@ def test_a_dry_run_tells_and_starts_nothing(sweep: Path, tmp_path: Path) -> None
     assert "nothing started" in done.stdout
     assert launch(tmp_path / "new", "seed=0,1", "dry_run=true").returncode == 0
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["status", "nowhere"], 1, "no sweep in nowhere"),
-        (["resume", "SWEEP", "seed=3"], 2, "only cluster settings can change"),
-        (["resume", "SWEEP", "cluster.jobs=x"], 2, "cluster.jobs=x: expected a whole number"),
-        (["cancel", "SWEEP", "77"], 1, "77: no run of"),
-        (["logs", "SWEEP", "9"], 1, "9: no run of"),
-    ],
-)
-def test_mistakes_of_the_command_line_of_sweeps(
-    sweep: Path, arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(sweep) if text == "SWEEP" else text for text in arguments]) == code
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert message in error

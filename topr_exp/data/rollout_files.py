@@ -2,7 +2,7 @@
 
 Rows become one form, a completion each, whatever wrote them: a prompt (text), messages (JSON), prompt_tokens or the
 run's own question or problem_id; completion, tokens, logprobs, reward, gold and finish as far as they are there.
-docs/store.md has the names of columns that are known.
+docs/own_rollouts.md has the names of columns that are known.
 """
 
 from __future__ import annotations

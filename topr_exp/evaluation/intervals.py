@@ -183,7 +183,7 @@ def t_half_width(values: Values) -> Values:
 def t_interval(values: Sequence[float] | Values, *, share: bool = False) -> Interval:
     """The mean of one number for each seed with Student's t interval, mean ± t(N - 1) std / sqrt(N).
 
-    Assumes that the seeds are independent and their numbers roughly normal; docs/results.md says how much it covers
+    Assumes that the seeds are independent and their numbers roughly normal; docs/statistics.md says how much it covers
     where some collapse.
     share: the numbers lie between 0 and 1, and so does the interval.
     """
@@ -271,7 +271,7 @@ def below_another(values: Values, quantile: Callable[[int, Values], Values] = st
     """Compare all K groups: true at [i, j] where group i is surely below group j.
 
     Hsu's multiple comparisons with the best (1981), with Tukey's studentized range, so that of K equal groups one is
-    called below another, or the best, in 5 % of all cases for all K together; docs/results.md has it measured. One
+    called below another, or the best, in 5 % of all cases for all K together; docs/statistics.md has it measured. One
     variance for all groups: `crossed_error` of the interactions of groups with seeds and problems; where a pair's own
     is larger, that one.
     values: [..., K, S, P], paired by seed and problem; at least two seeds and two problems.

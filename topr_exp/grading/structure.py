@@ -1,7 +1,7 @@
 r"""Kinds of answers: one expression, a list, a tuple or interval, a union, a matrix, x = ..., or a < x < b.
 
 `parse` cuts canonical tokens at their top-level separators. Order, brackets and names are then compared by our
-conventions (docs/grading.md), and only single expressions have to be compared by value.
+conventions (docs/verdicts.md), and only single expressions have to be compared by value.
 """
 
 from __future__ import annotations

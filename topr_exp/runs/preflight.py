@@ -198,8 +198,8 @@ def check_machine(configs: Iterable[Config]) -> None:
         from topr_exp.sampling.engine import check_python
 
         interpreter = check_python(python)
-        if on_gpu:
-            check_gpu_machine(interpreter)
+        if on_gpu and (untested := check_gpu_machine(interpreter)):
+            warn(untested)
 
 
 def check_output_dir(folder: Path, name: str) -> None:

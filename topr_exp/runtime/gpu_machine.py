@@ -15,6 +15,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 SHARED_MEMORY = Path("/dev/shm")
 OLDEST_DRIVER = {12: 525, 13: 580}  # by CUDA's major version
 LEAST_SHARED_GIB = 1.0
+TESTED = {"vllm": ("0.30", "0.33"), "torch": ("2.13", "2.14")}  # first and last version that was run or read
 IMPORT_SECONDS = 180.0
 PROBE = (
     "import json, sysconfig, torch, vllm;"
@@ -75,8 +76,26 @@ def probe(python: str) -> tuple[str, str | None, str, str, str | None]:
     return include, cuda, torch, vllm, None
 
 
-def check_gpu_machine(python: str) -> None:
-    """Raise ConfigError for the first lack of a machine on whose GPU vLLM is to sample."""
-    _, lacks = examine(python)
+def check_gpu_machine(python: str) -> str | None:
+    """Raise ConfigError for the first lack of a machine on whose GPU vLLM is to sample; return what to warn of."""
+    found, lacks = examine(python)
     if lacks:
         raise ConfigError(f"sampler=vllm: {lacks[0]}")
+    return untested(found["vLLM"], found["torch"].partition(",")[0])
+
+
+def untested(vllm: str, torch: str) -> str | None:
+    """The line on versions outside the tested ranges; None within them."""
+    found = {"vllm": vllm, "torch": torch}
+    if all(minor(TESTED[name][0]) <= minor(version) <= minor(TESTED[name][1]) for name, version in found.items()):
+        return None
+    (first, last), (oldest, newest) = TESTED["vllm"], TESTED["torch"]
+    return (
+        f"sampler=vllm: vLLM {vllm} with torch {torch} was not tested; tested are vLLM {first} to {last} and torch "
+        f"{oldest} to {newest} (constraints-gpu.txt pins a pair)"
+    )
+
+
+def minor(version: str) -> tuple[int, ...]:
+    """Major and minor number of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

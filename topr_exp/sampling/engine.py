@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -14,10 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from topr_exp.runtime.gpu_machine import TESTED, minor
 from topr_exp.types import ConfigError, TOPRError
 
 WORKER = Path(__file__).with_name("vllm_worker.py")
-LEAST_VLLM = (0, 30)  # the same in pyproject.toml
 LOG_LINES = 200  # at the end of the log are searched for the reason why an engine ended
 END_SECONDS = 15.0
 # Variables that say which process of a distributed run this is: true of the process that asks, not of an engine.
@@ -121,8 +120,8 @@ def check_python(python: str | None) -> str:
         raise ConfigError(f"{key}: can't be started ({getattr(error, 'strerror', None) or 'no answer'})") from None
     if done.returncode:
         raise ConfigError(f"{key}: no Python (it ended with status {done.returncode})")
-    found, least = done.stdout.strip(), ".".join(map(str, LEAST_VLLM))
-    if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) >= LEAST_VLLM:
+    found, least = done.stdout.strip(), TESTED["vllm"][0]  # the same in pyproject.toml
+    if minor(found) >= minor(least):
         return path
     wrong = "no vLLM in that environment" if not found else f"vLLM {found} is too old, {least} or newer is needed"
     own = "pip install -e '.[vllm]' (on a GPU), set sampler.python=PYTHON of an environment that has it"

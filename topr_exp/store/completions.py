@@ -1,6 +1,6 @@
 """Completions out of the store: JSON lines that can be imported again, or Parquet with a card, as TRL reads it.
 
-docs/store.md has the columns; one row a completion.
+docs/own_rollouts.md has the columns; one row a completion.
 """
 
 from __future__ import annotations

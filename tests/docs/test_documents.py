@@ -1,0 +1,157 @@
+"""The documents name what is there, and print what the commands that they show would print today."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.settings_reference import PAGE, page
+from tests.conftest import ROOT, config_of
+from topr_exp.config.compose_overrides import parse_arguments
+from topr_exp.config.load import hints_of
+from topr_exp.config.settings import Config
+from topr_exp.grading.grader import GRADER_VERSION
+from topr_exp.runs.plan import plan
+
+DOCS = ROOT / "docs"
+TEXTS = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]}
+
+
+def rows(text: str, heading: str) -> list[list[str]]:
+    """The cells of a page's table rows, without the headings, which have this word."""
+    lines = [line for line in text.splitlines() if line.startswith("| ") and heading not in line]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+# ---- algorithms.md, coming_from.md, reference.md: names
+
+LOSSES = [(name, paper, settings.strip("`")) for name, paper, settings, _ in rows(TEXTS["algorithms.md"], "| Name")]
+
+
+@pytest.mark.parametrize(("paper", "settings"), [row[1:] for row in LOSSES], ids=[row[0] for row in LOSSES])
+def test_every_line_of_the_losses_composes(paper: str, settings: str) -> None:
+    assert f"algo={config_of(*settings.split(), 'dry_run=true').algo.name}" in settings.split()
+    assert re.fullmatch(r"(\[(\d{4}\.\d{5})\]\(https://arxiv\.org/abs/\2\))?", paper)
+
+
+def test_every_loss_has_a_line() -> None:
+    named = {settings.split()[0] for _, _, settings in LOSSES}
+    assert named == {f"algo={path.stem}" for path in (ROOT / "conf" / "algo").glob("*.yaml")}
+    assert len({name for name, _, _ in LOSSES}) == len(LOSSES)
+
+
+def test_trl_has_the_settings_that_are_named_as_its_own_and_conf_those_of_ours() -> None:
+    table = rows(TEXTS["coming_from.md"].partition("## Words")[0], "`GRPO")
+    theirs, ours = ({name.partition("=")[0] for row in table for name in re.findall(r"`([\w.=]+)`", row[column])}
+                    for column in (0, 2))  # fmt: skip
+    keys = {key for path in (ROOT / "conf").rglob("*.yaml")
+            for key in re.findall(r"^ *(?:- )?/?(\w+):", path.read_text(encoding="utf-8"), re.MULTILINE)}  # fmt: skip
+    assert min(len(theirs), len(ours)) > 20
+    assert not {name.rpartition(".")[2] for name in ours} - keys
+    fields = pytest.importorskip("trl").GRPOConfig.__dataclass_fields__
+    assert not theirs - {*fields, "reward_funcs"}  # of its trainer
+
+
+@pytest.mark.extended
+def test_the_reference_is_written_anew_when_a_setting_changes_and_says_what_each_is() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m scripts.settings_reference"
+    table = [line.split(" | ") for line in page().splitlines() if line.startswith("| `")]
+    assert len(table) > 150
+    assert not [row[0] for row in table if len(row) != 4 or not row[1].strip() or row[3].strip(" |") == ""]
+    names = {re.sub(r"[|` ]", "", row[0]) for row in table}
+    assert {"algo.b_neg", "data.turns", "sampler.timeout_min", "cluster.partition", "optim.lr", "baseline"} <= names
+    assert {key for key in hints_of(Config) if f"\n## {key}" in page()} >= {"data", "model", "sampler", "tracking"}
+
+
+def test_the_code_that_is_named_is_there() -> None:
+    pattern = re.compile(r"(?<![\w./-])(?:topr_exp|tests|scripts|reproduce|benchmarks)/[\w/]+\.py\b")
+    named = {name for text in TEXTS.values() for name in pattern.findall(text)}
+    assert named
+    assert not [name for name in named if not (ROOT / name).exists()]
+
+
+def test_the_tests_that_are_named_are_there() -> None:
+    named = {each for text in TEXTS.values() for each in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)}
+    assert len(named) > 10
+    assert not [each for each in named if f"def {each[1]}(" not in (ROOT / each[0]).read_text(encoding="utf-8")]
+
+
+def test_pages_that_are_no_references_have_at_most_200_lines_and_the_readme_90() -> None:
+    lines = {name: len(text.splitlines()) for name, text in TEXTS.items() if name not in ("reference.md", "learnt.md")}
+    assert not {name: count for name, count in lines.items() if count > (90 if name == "README.md" else 200)}
+
+
+# ---- what commands print
+
+FOLDER = re.compile(r"\b[a-z][\w.-]*_s\d_[0-9a-f]{10}\b")  # of a run
+# The overrides of a sweep: of the command itself, or in the remark behind one that shows a sweep.
+SWEEP = re.compile(r"(?:topr_exp -m |sweeps status \S+ +# )((?:.*\\\n)*.*)")
+
+
+def test_the_folders_of_sweeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = []
+    for name, text in TEXTS.items():
+        for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
+            command, folders = SWEEP.search(block), {*FOLDER.findall(block)}
+            if command and folders:
+                jobs = plan(parse_arguments(["-m", *shlex.split(command[1].replace("\\\n", " "))])).jobs
+                assert folders <= {job.config.folder.name for job in jobs}, name
+                found.append(name)
+    assert found.count("slurm.md") >= 3
+
+
+def test_the_version_of_the_verdicts() -> None:
+    assert {*re.findall(r"grader=\S+ rollouts=\S+ version=(\d+)", TEXTS["store.md"])} == {GRADER_VERSION}
+
+
+# ---- whole: the notebook and the site
+
+
+@pytest.mark.extended
+def test_the_notebook_runs_and_topr_ends_above_ppo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.chdir(tmp_path)
+    notebook = DOCS / "first_steps.ipynb"
+    assert notebook.stat().st_size < 150_000
+    names: dict[str, Any] = {}
+    for cell in json.loads(notebook.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] or "run(ppo)" not in cell["source"]
+            exec(compile("".join(cell["source"]), notebook.name, "exec"), names)
+    final = names["runs"].set_index("algo.name")["final_pass@1"]
+    assert final["topr"] > final["ppo"] + 0.1
+    assert len(names["drawn"]) == names["summary"]["n_train"] == 3200
+
+
+@pytest.mark.extended
+def test_the_site_builds_strictly_every_link_leads_somewhere(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocstrings", reason="the extra `docs`")
+
+    def build(root: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
+
+    done = build(ROOT)
+    assert done.returncode == 0, done.stderr
+    parts = {"": "Tapered Off-Policy REINFORCE", ".": 'href="settings/"', "api": "Run an experiment in this process"}
+    for folder, text in {**parts, "reference": "algo.b_neg"}.items():
+        assert text in (tmp_path / "site" / folder / "index.html").read_text()
+    for name in ("scripts", "topr_exp", "mkdocs.yml", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(DOCS, tmp_path / "docs")
+    with (tmp_path / "docs" / "vllm.md").open("a") as file:
+        file.write("\n[nowhere](settings.md#no-such-place)\n")
+    done = build(tmp_path)
+    assert done.returncode != 0
+    assert "no-such-place" in done.stderr

@@ -1,0 +1,98 @@
+"""Commands: mistakes, help, a dry run, `make clean`. (They import nothing heavy: tests/test_architecture.py.)"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.run_folders import make_sweep_of_two
+
+# A command | its exit status | a part of the one line that it says, on standard error
+MISTAKES = """
+topr_exp basline=-0.3 | 2 | nothing reads basline; did you mean baseline?
+topr_exp -m seed=0,1 optim.lr=-1 | 2 | optim.lr must be above 0; got -1
+topr_exp --cfg job -m | 2 | Only one of --run, --multirun, --cfg
+topr_exp --cfg job data.id=1 | 2 | Key 'id' is not in struct
+topr_exp.evaluate model=nowhere | 2 | model=nowhere: neither a folder nor one of
+topr_exp.evaluate model=tiny baseline=0.1 | 2 | baseline=0.1: an evaluation does not read baseline
+topr_exp.evaluate model=tiny +optim.lr=1 | 2 | +optim.lr=1: an evaluation does not read optim.lr
+topr_exp.evaluate data.eval_n=3 | 2 | model=FOLDER_OR_NAME is missing
+topr_exp.evaluate model=tiny cluster=slurm | 2 | cluster=slurm: an evaluation does not read cluster
+topr_exp.evaluate model=tiny cluster.processes=2 | 2 | cluster.processes=2: an evaluation does not read cluster.proces
+topr_exp.evaluate model=tiny data.eval_n=2,4 | 2 | data.eval_n=2,4: several values
+topr_exp.evaluate model=tiny experiment=fig4 | 2 | these settings are 12 evaluations
+topr_exp.evaluate model=tiny data.evaln=3 | 2 | nothing reads data.evaln; did you mean data.eval_n?
+topr_exp.losses torp | 2 | no loss is called torp
+topr_exp.sweeps status nowhere | 1 | no sweep in nowhere
+topr_exp.sweeps resume SWEEP seed=3 | 2 | only cluster settings can change
+topr_exp.sweeps resume SWEEP cluster.jobs=x | 2 | cluster.jobs=x: expected a whole number
+topr_exp.sweeps cancel SWEEP 77 | 1 | 77: no run of
+topr_exp.sweeps logs SWEEP 9 | 1 | 9: no run of
+reproduce fig10 | 2 | fig10: no such figure; allowed: fig1, fig2
+reproduce table2 model=tiny_noise | 2 | model=tiny_noise: table2 trains another model
+reproduce fig2 optim.epochs=2 | 2 | optim.epochs=2: results are told apart by other settings (algo.name,
+reproduce fig2 optim=paper --recorded | 2 | optim=paper: results are told apart by other settings (algo.name,
+reproduce fig1 seed=-1 | 2 | seed must be 0 or more
+reproduce fig1 --out Makefile | 2 | not a folder
+"""
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, cwd=ROOT, timeout=300)
+
+
+@pytest.mark.parametrize("row", MISTAKES.strip().splitlines(), ids=lambda row: row.split(" | ")[0])
+def test_a_mistake_is_one_line_and_a_status(
+    row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, status, message = row.split(" | ")
+    if "SWEEP" in words:
+        words = words.replace("SWEEP", str(make_sweep_of_two(tmp_path / "sweep")))
+    name, *words = words.split()
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [name, *words])
+    found = importlib.import_module(name)
+    main = found.main if hasattr(found, "main") else importlib.import_module(f"{name}.__main__").main
+    assert main() == int(status)
+    out, err = capsys.readouterr()
+    assert (out, err[:7], err.count("\n")) == ("", "error: ", 1)
+    assert message in err
+
+
+def test_in_a_process_of_its_own_too_and_help_names_groups_and_examples() -> None:
+    done = command("topr_exp", "basline=-0.3")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    done = command("topr_exp", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    for group in (ROOT / "conf").iterdir():
+        assert not group.is_dir() or f"\n{group.name}: " in done.stdout
+    assert done.stdout.count("  python -m topr_exp") == 5
+    assert "hydra_bash_completion" in command("topr_exp", "--shell-completion", "install=bash").stdout
+
+
+def test_a_dry_run_of_fifty_runs(tmp_path: Path) -> None:
+    sweep = ["-m", "algo=topr,tis,naive,sft,ppo", "seed=range(0,10)", f"output_dir={tmp_path}", "dry_run=true"]
+    done = command("topr_exp", *sweep)
+    assert done.returncode == 0
+    assert sum(" new " in line for line in done.stdout.splitlines()) == 50
+    assert "nothing started" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_clean_removes_environments_that_make_made_and_no_result(tmp_path: Path) -> None:
+    kept = ["outputs/runs/RUN/model/weights", "outputs/store/imported/HASH/key.json", ".venv/a-users-own"]
+    made = [".venv-vllm/.made", ".venv-vllm/bin/python", ".mypy_cache/cache"]
+    for name in (*kept, *made):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    done = subprocess.run(["make", "-C", tmp_path, "-f", ROOT / "Makefile", "clean"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [name for name in (*kept, *made) if (tmp_path / name).exists()] == kept
+    assert "kept .venv: it was there before make" in done.stdout
