@@ -188,6 +188,18 @@ def plain(value: Any) -> Any:
     return value
 
 
+def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested settings by dotted key.
+
+    leaves: keys that are null, or empty, in another run: a group within a group in their place is a value of theirs.
+    """
+    for key, item in value.items():
+        if not isinstance(item, dict) or not item or (prefix and f"{prefix}{key}" in leaves):
+            yield f"{prefix}{key}", item
+        if isinstance(item, dict):
+            yield from flatten(item, leaves, f"{prefix}{key}.")
+
+
 def class_path(value: Any) -> str | None:
     """The `_target_` of a loss or a source of problems; None for any other settings."""
     kind = type(value)

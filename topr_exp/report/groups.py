@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from topr_exp.config.schema import NOT_IDENTITY
+from topr_exp.config.schema import NOT_IDENTITY, flatten
 from topr_exp.report.estimates import Groups, estimate, headlines, printed
 from topr_exp.report.results import gold_answers
 from topr_exp.report.runs import Run
@@ -91,18 +91,6 @@ def golds_of(run: Run) -> str | None:
     with contextlib.suppress(TOPRError):
         return gold_answers(run)
     return None
-
-
-def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested settings by dotted key.
-
-    leaves: keys that are null, or empty, in another run: a group within a group in their place is a value of theirs.
-    """
-    for key, item in value.items():
-        if not isinstance(item, dict) or not item or (prefix and f"{prefix}{key}" in leaves):
-            yield f"{prefix}{key}", item
-        if isinstance(item, dict):
-            yield from flatten(item, leaves, f"{prefix}{key}.")
 
 
 def rank(key: str) -> tuple[int, str]:

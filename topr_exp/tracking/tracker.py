@@ -13,13 +13,14 @@ import queue
 import shlex
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from topr_exp.config.groups import TrackingConfig
+from topr_exp.config.schema import flatten
 from topr_exp.runs.attempt import overrides
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.records import Record, is_update, on_one_axis
@@ -201,7 +202,9 @@ class WandbWriter(Writer):
 
     def finish(self, exit_code: int, *, preempted: bool) -> None:
         if (self.folder / "DONE").exists():
-            self.run.summary.update(dict(leaves(read_object(self.folder / "summary.json")[0])))
+            for name, value in flatten(read_object(self.folder / "summary.json")[0]):
+                if not isinstance(value, (dict, list)):
+                    self.run.summary[allowed(name.replace(".", "/"))] = value
             if self.tracking.model_artifact:
                 self.run.log_model(str(self.folder / "model"), name=f"model-{self.run.id}")
         if preempted:
@@ -260,15 +263,6 @@ def numbers(kind: str, record: Record) -> dict[str, float]:
         if is_number(value) and not name.endswith("_se") and name not in (*AXES, "maj@1"):
             row[f"{kind}/{name}" if name in charts else f"rest/{kind}_{name}"] = value
     return {allowed(name): value for name, value in row.items()}
-
-
-def leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the summary's values by path, as final/pass_at_1; lists stay out."""
-    for name, item in value.items():
-        if isinstance(item, dict):
-            yield from leaves(item, f"{prefix}{name}/")
-        elif not isinstance(item, list):
-            yield allowed(f"{prefix}{name}"), item
 
 
 def allowed(name: str) -> str:
