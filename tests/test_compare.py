@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tests import by_hand
-from tests.run_folders import write_lines
+from tests.run_folders import write_run
 from topr_exp.compare import main, references
 from topr_exp.evaluation.statistics import summarise
 from topr_exp.report.groups import as_csv, group_runs, groups_frame
@@ -149,10 +149,7 @@ def made_run(folder: Path, name: str, counts: Counts, first_gold: int = 0, **set
         figures = summarise(codes, np.reshape(classes, (-1, N)), resamples=200)
         evaluations.append({"iteration": step, **figures, "verdicts": str(made.folder)})
     config: dict[str, Any] = {"data": {"eval_n": N}, "sampler": {"seed": settings.get("seed", 0)}, **settings}
-    (place / "config.json").write_text(json.dumps({"resolved": config}))
-    write_lines(place / "eval.jsonl", evaluations)
-    (place / "summary.json").write_text(json.dumps({"base": evaluations[0], "final": evaluations[-1]}))
-    (place / "DONE").touch()
+    write_run(place, config, [], evaluations, {})
 
 
 def counts_of(seed: int, level: float) -> Counts:
