@@ -113,7 +113,9 @@ def test_page_figures_and_tables(out: Path, tmp_path: Path, capsys: pytest.Captu
     page = (out / "report.html").read_text()
     told = "22 runs (20 done, 2 running) in 12 groups; they differ in algo.name, model.name, effective_positive."
     assert told in page
-    assert "<strong>command: </strong>topr algo=dpo; topr algo=sft &#x27;model.name=" in page, "with its quotes"
+    assert (
+        "<strong>command: </strong>python -m topr_exp algo=dpo; python -m topr_exp algo=sft &#x27;model.name=" in page
+    ), "with its quotes"
     # The same runs give the same files.
     assert main([str(out.parent / "runs"), "--out", str(tmp_path / "other")]) == 0
     assert capsys.readouterr().out == f"report: {tmp_path / 'other' / 'report.html'} (figures/ and tables/ beside it)\n"

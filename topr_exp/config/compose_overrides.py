@@ -120,7 +120,7 @@ class Composer:
             if single and choice not in allowed:
                 other = f"; for another one {OTHER_MODEL}" if key == "model" else ""
                 near = difflib.get_close_matches(str(choice), allowed, n=1)
-                hint = f"did you mean {near[0]}? " * bool(near) + f"allowed: {', '.join(allowed)}{other}"
+                hint = "".join(f"did you mean {name}? " for name in near) + f"allowed: {', '.join(allowed)}{other}"
                 raise ConfigError(f"{key}={show(choice)}: no such choice; {hint}")
         return override
 

@@ -116,7 +116,8 @@ def facts(comparison: Comparison) -> dict[str, str]:
     asked = [run.evaluations[-1] for run in comparison.runs if run.evaluations]
     made = [run.environment for run in comparison.runs if run.environment.get("git_commit")]
     tests = {f"{one.get('problems')} problems, {one.get('samples')} completions each" for one in asked}
-    commands = {shlex.join(map(str, run.environment.get("command", []))) for run in comparison.runs}
+    given = [words[1:] for run in comparison.runs if isinstance(words := run.environment.get("command"), list)]
+    commands = {shlex.join(["python", "-m", "topr_exp", *map(str, words)]) for words in given}
     commits = {
         f"{one['git_commit']!s:.10}{' with uncommitted changes' if one.get('git_dirty') else ''}" for one in made
     }
@@ -125,7 +126,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "counted once": "; ".join(f"{one} and {other}" for one, other in comparison.repeats.items()),
         "tested on": "; ".join(sorted(tests)),
         "commit": ", ".join(sorted(commits)),
-        "command": "; ".join(sorted(filter(None, commands))[:MOST_COMMANDS]),
+        "command": "; ".join(sorted(commands)[:MOST_COMMANDS]),
     }
     return {title: words for title, words in found.items() if words}
 
