@@ -36,10 +36,11 @@ def write_run(
     """known: what its summary has beside the evaluations; None: it is not done."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", {"identity": resolved, "resolved": resolved})
-    write_json(folder / "state.json", {"status": "running" if known is None else "done", "stage": "training"})
     write_lines(folder / "metrics.jsonl", metrics)
     write_lines(folder / "eval.jsonl", evaluations)
-    if known is not None:
+    if known is None:
+        write_json(folder / "state.json", {"status": "running", "stage": "training"})
+    else:
         whole = [each for each in evaluations if "subset" not in each]
         known = {"base": whole[0], "final": whole[-1], "positive_share": 0.2, "n_train": 640,
                  "seconds": {"training": 12.5, "evaluation": 3.0}, **known}  # fmt: skip

@@ -111,7 +111,7 @@ def test_page_figures_and_tables(out: Path, tmp_path: Path, capsys: pytest.Captu
         assert (out / "figures" / f"{name}.pdf").read_bytes()[:5] == b"%PDF-"
         assert (out / "figures" / f"{name}.png").read_bytes()[1:4] == b"PNG"
     page = (out / "report.html").read_text()
-    told = "22 runs (20 done, 2 running) in 12 groups; they differ in algo.name, model.name, effective_positive."
+    told = "22 runs (1 running, 1 unfinished, 20 done) in 12 groups; they differ in algo.name, effective_positive."
     assert told in page
     assert (
         "<strong>command: </strong>python -m topr_exp algo=dpo; python -m topr_exp algo=sft &#x27;model.name=" in page

@@ -74,9 +74,9 @@ def printed(runs: Sequence[Run], name: str, part: str = "final") -> str:
     return "–" if found is None else found.written(".3g") if name == REWARD else found.percent()
 
 
-def best_first(groups: Groups) -> Groups:
-    """Order groups by their final pass@1, those without one last."""
-    found = {label: estimate(runs, "pass@1") for label, runs in groups.items()}
+def best_first(groups: Groups, name: str = "pass@1") -> Groups:
+    """Order groups by a final share, those without one last."""
+    found = {label: estimate(runs, name) for label, runs in groups.items()}
     values = {label: -1.0 if each is None else each.value for label, each in found.items()}
     return {label: groups[label] for label in sorted(groups, key=lambda label: -values[label])}
 
@@ -124,8 +124,7 @@ def ranking(groups: Groups) -> tuple[str, list[dict[str, str]]]:
 
 def standing(groups: Groups, name: str) -> str:
     """Say which of several groups of finished runs is above the others, as `against_best` does."""
-    found = {label: estimate(runs, name) for label, runs in groups.items()}
-    best = max(groups, key=lambda label: -1.0 if (each := found[label]) is None else each.value)
+    best = next(iter(best_first(groups, name)))
     known: dict[str, Runs] = {}
     tests: dict[str, str] = {}
     for label, runs in groups.items():
