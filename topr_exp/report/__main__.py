@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_json, write_whole
 from topr_exp.types import TOPRError
 
@@ -22,10 +22,7 @@ AUTHOR = "python -m topr_exp.report"  # in a manifest of ours
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m topr_exp.report", description=summary.split(": ", 1)[-1], epilog=details
-    )
+    parser = command_parser("topr_exp.report", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
     parser.add_argument(
         "--out",
