@@ -200,7 +200,7 @@ class Ours:
         candidates = Candidates(rollouts.problem, np.arange(count) % 3 == 0)
         options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
         self.examples = Examples(
-            build_training_set(candidates, -1.0, chosen, "examples", **options), rollouts, mu, None
+            build_training_set(candidates, "pm1", chosen, "examples", **options), rollouts, mu, None
         )
         adamw = case.optimizer == "adamw"
         config = OptimConfig(

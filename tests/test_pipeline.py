@@ -21,10 +21,10 @@ import pytest
 from tests.conftest import ROOT, config_of, overrides
 from tests.sweep_tools import slow, steps, wait_for
 from tests.training.broken_runs import records as without_speed
-from topr_exp import pipeline
 from topr_exp.models.loading import model_folder, weights_fingerprint
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
+from topr_exp.runs import task_set
 from topr_exp.runs.folder import STAGES
 
 
@@ -133,7 +133,7 @@ def test_a_model_is_gone_before_the_next_one_is_loaded(
         return policy
 
     config = config_of(*overrides(outputs, *more, "evaluation.every=1"))
-    monkeypatch.setattr(pipeline, "load_policy", load)
+    monkeypatch.setattr(task_set, "load_policy", load)
     run(config)
     assert len(loaded) == 1 + config.iterations
 

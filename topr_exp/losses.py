@@ -22,7 +22,7 @@ from topr_exp.runtime.exit_status import command_parser, exit_status
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from topr_exp.types import Batch
+    from topr_exp.types import Batch, PairBatch
 
 DELTAS = (-30.0, -10.0, -3.0, -1.0, -0.1, 0.0, 0.1, 1.0, 3.0, 10.0, 30.0)
 LENGTHS = (1, 10, 100)
@@ -56,8 +56,6 @@ def show(options: argparse.Namespace) -> int:
 
 def drops_tokens(loss: Any) -> bool:
     """True for a loss that reports a share of dropped tokens or responses."""
-    if "pairs" in loss.needs:
-        return False
     _, batch = made_up(loss, right=True, tokens=1, delta=0.0)
     return bool({"masked", "kept"} & loss(batch).metrics.keys())
 
@@ -79,36 +77,31 @@ def pulls(loss: Any, right: bool, tokens: int, deltas: Sequence[float]) -> list[
     """−∂loss/∂log π of an answer, summed over its tokens, at each Δ."""
     import torch
 
-    from topr_exp.types import PairBatch
-
     found = []
     for delta in deltas:
         logp, batch = made_up(loss, right, tokens, delta)
-        if "pairs" in loss.needs:
-            both = [rows(batch, [0 if right else 1]), rows(batch, [1 if right else 0])]
-            total = loss(PairBatch(*both)).loss.sum()
-        else:
-            total = loss(batch).loss.sum()
-        (gradient,) = torch.autograd.grad(total, logp)
+        (gradient,) = torch.autograd.grad(loss(batch).loss.sum(), logp)
         found.append(-float(gradient[0].sum()))
     return found
 
 
-def made_up(loss: Any, right: bool, tokens: int, delta: float) -> tuple[Tensor, Batch]:
+def made_up(loss: Any, right: bool, tokens: int, delta: float) -> tuple[Tensor, Batch | PairBatch]:
     """An answer at Δ, and one of the other verdict at 0, which is the reference too; [2, tokens] log π as a leaf."""
     import dataclasses
 
     import torch
 
-    from topr_exp.types import Batch
+    from topr_exp.types import Batch, PairBatch
 
     mu = torch.full((2, tokens), -1.0, dtype=torch.float64)
     logp = (mu + torch.tensor([[delta / tokens], [0.0]], dtype=torch.float64)).requires_grad_()
-    correct = torch.tensor([right, not right])
+    correct, mask = torch.tensor([right, not right]), torch.ones(2, tokens, dtype=torch.bool)
     low = 0.0 if getattr(loss, "rewards", "pm1") == "zero_one" else -1.0
     reward = torch.where(correct, 1.0, low).double()
+    if "pairs" in loss.needs:
+        return logp, PairBatch(*(Batch(logp[i], mu[i], mask[i], reward[i], correct[i]) for i in (correct, ~correct)))
     batch = Batch(
-        logp, mu, torch.ones(2, tokens, dtype=torch.bool), reward, correct,
+        logp, mu, mask, reward, correct,
         group=torch.zeros(2, dtype=torch.int64), sample=torch.arange(2), group_mean=reward.mean().expand(2),
         group_std=reward.std().expand(2), group_size=torch.full((2,), 2), group_rewards=reward.expand(2, 2),
         old_logp=mu, ref_logp=mu, vocab_kl=torch.zeros_like(mu),
@@ -117,19 +110,6 @@ def made_up(loss: Any, right: bool, tokens: int, delta: float) -> tuple[Tensor, 
         with torch.no_grad():
             batch = dataclasses.replace(batch, signals=loss.signals(batch))
     return logp, batch
-
-
-def rows(batch: Batch, chosen: list[int]) -> Batch:
-    """Some rows of a batch."""
-    import dataclasses
-
-    from torch import Tensor
-
-    from topr_exp.types import Batch
-
-    values: dict[str, Any] = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
-    picked: dict[str, Any] = {k: v[chosen] if isinstance(v, Tensor) else v for k, v in values.items()}
-    return Batch(**picked)
 
 
 def draw(losses: dict[str, Any], path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import refused
 from topr_exp.composition.candidates import Candidates, group_statistics, random_generator, repeated
 from topr_exp.composition.selection import select_examples, select_groups
 from topr_exp.composition.training_set import sample_distinct, select_pairs
@@ -67,18 +68,6 @@ def test_proportion_exhaustively(share, n):
                 select_examples(Candidates(PROBLEM, positive), config, 0, 0)
 
 
-def test_proportion_names_what_is_available():
-    positive = np.arange(2000) < 212
-    config = compose("proportion", n_examples=1000, positive_share=0.5)
-    for kind, which, most in (("correct", positive, 425), ("incorrect", ~positive, 424)):
-        with pytest.raises(TOPRError) as error:
-            select_examples(Candidates(np.arange(2000), which), config, 0, 0)
-        assert str(error.value) == (
-            f"compose.positive_share=0.5 with compose.n_examples=1000 needs 500 {kind} completions; "
-            f"212 are available (enough for compose.n_examples={most})"
-        )
-
-
 @SIZES
 def test_anna_karenina_exhaustively(n):
     for positive in PATTERNS:
@@ -118,17 +107,11 @@ def test_seed_iteration_and_purpose_each_change_the_draw():
     assert first == [random_generator(*stream).integers(1 << 62) for stream in streams]
 
 
-def test_more_than_there_is_takes_all_and_says_so_and_nothing_is_an_error():
+def test_more_than_there_is_takes_all_and_says_so():
     found = select_examples(Candidates(PROBLEM, PATTERNS[5]), compose(n_examples=50_000), 0, 0)
     assert found.examples.ravel().tolist() == list(range(7))
     assert found.description.note == "compose.n_examples=50000 is more than there are: all 7 completions are used"
     assert select_examples(Candidates(PROBLEM, PATTERNS[5]), compose(n_examples=7), 0, 0).description.note is None
-    none = Candidates(np.zeros(0, dtype=int), np.zeros(0, dtype=bool))
-    with pytest.raises(TOPRError, match="no completion to compose"):
-        select_examples(none, compose(), 0, 0)
-    cut = Candidates(PROBLEM, PATTERNS[5], truncated=np.ones(7, dtype=bool))
-    with pytest.raises(TOPRError, match=r"compose\.drop_truncated=true leaves nothing: all 7 completions"):
-        select_examples(cut, compose(drop_truncated=True), 0, 0)
 
 
 def test_whole_groups_only():
@@ -146,13 +129,6 @@ def test_whole_groups_only():
     assert len(select_groups(candidates, compose(), 0, 0).examples.ravel()) == 7
     fewer = select_groups(Candidates(np.repeat(range(4), 4), np.repeat(True, 16)), compose(n_examples=10), 0, 0)
     assert fewer.description.note == "compose.n_examples=10: 8 completions are used, the whole groups that fit"
-
-
-def test_groups_that_cannot_be_had():
-    with pytest.raises(TOPRError, match="no problem has two or more completions"):
-        select_groups(Candidates(np.arange(4), np.ones(4, dtype=bool)), compose(), 0, 0)
-    with pytest.raises(TOPRError, match=r"compose\.n_examples=3 is less than the 4 completions of one problem"):
-        select_groups(Candidates(np.zeros(4, dtype=int), np.ones(4, dtype=bool)), compose(n_examples=3), 0, 0)
 
 
 SOLVED = Candidates(
@@ -183,13 +159,6 @@ def test_pass_rate_keeps_problems_by_their_share_of_correct_ones(rate, problems)
         assert sorted(set(SOLVED.problem[pairs.examples[:, 0]].tolist())) == mixed
 
 
-def test_no_problem_of_that_pass_rate():
-    message = r"compose\.pass_rate=\[0\.3, 0\.7\] leaves nothing: no problem is solved so often"
-    for select in (select_examples, select_groups, select_pairs):
-        with pytest.raises(TOPRError, match=message):
-            select(SOLVED, compose(pass_rate=[0.3, 0.7]), 0, 0)
-
-
 def test_what_repeats_is_the_same_tokens_for_the_same_problem():
     tokens = [np.array(one, np.int32) for one in ([1, 2], [1, 2], [1], [1, 2], [1, 2], [2, 1], [], [])]
     problem = np.array([0, 0, 0, 1, 1, 1, 2, 0])
@@ -203,17 +172,41 @@ MIXED = Candidates(
 )
 
 
-def test_a_mix_of_more_than_there_is():
-    with pytest.raises(TOPRError) as caught:
-        select_examples(MIXED, compose(mix=0.9, n_examples=20), 0, 0)
-    assert str(caught.value) == (
-        "compose.mix=0.9 with compose.n_examples=20 needs 18 imported completions; 8 are available "
-        "(enough for compose.n_examples=9)"
-    )
-    alone = Candidates(np.arange(3), np.ones(3, bool), imported=np.zeros(3, bool))
-    message = "compose.mix=0.5 needs imported and sampled completions; 0 imported and 3 sampled are available"
-    with pytest.raises(TOPRError, match=message):
-        select_examples(alone, compose(mix=0.5), 0, 0)
+def candidates(right: int, wrong: int) -> Candidates:
+    return Candidates(np.arange(right + wrong), np.arange(right + wrong) < right)
+
+
+HALF, RATE = compose("proportion", n_examples=1000, positive_share=0.5), compose(pass_rate=[0.3, 0.7])
+CUT = Candidates(PROBLEM, PATTERNS[5], truncated=np.ones(7, bool))
+FOUR = Candidates(np.zeros(4, int), np.ones(4, bool))
+SAMPLED = Candidates(np.arange(3), np.ones(3, bool), imported=np.zeros(3, bool))
+SHARE = r"compose\.positive_share=0\.5 with compose\.n_examples=1000 needs 500"
+NO_RATE = r"compose\.pass_rate=\[0\.3, 0\.7\] leaves nothing: no problem is solved so often"
+MIX = r"compose\.mix=0\.9 with compose\.n_examples=20 needs 18 imported completions; 8 are available \(enough for .*9\)"
+
+
+@pytest.mark.parametrize(
+    ("select", "given", "config", "line"),
+    [
+        (select_examples, candidates(0, 0), compose(), "there is no completion to compose a training set from"),
+        (select_examples, CUT, compose(drop_truncated=True), r"drop_truncated=true leaves nothing: all 7 completions"),
+        (select_examples, candidates(212, 1788), HALF, SHARE + r" correct .*; 212 are available \(enough for .*425\)"),
+        (
+            select_examples,
+            candidates(1788, 212),
+            HALF,
+            SHARE + r" incorrect .*; 212 are available \(enough for .*424\)",
+        ),
+        (select_examples, MIXED, compose(mix=0.9, n_examples=20), MIX),
+        (select_examples, SAMPLED, compose(mix=0.5), "needs imported and sampled .*; 0 imported and 3 sampled are"),
+        (select_groups, candidates(4, 0), compose(), "no problem has two or more completions"),
+        (select_groups, FOUR, compose(n_examples=3), r"n_examples=3 is less than the 4 completions of one problem"),
+        *((select, SOLVED, RATE, NO_RATE) for select in (select_examples, select_groups, select_pairs)),
+    ],
+)
+def test_what_cannot_be_had_is_a_line_that_says_what_there_is(select, given, config, line):
+    with refused(line):
+        select(given, config, 0, 0)
 
 
 # ---- pairs

@@ -120,7 +120,7 @@ def test_a_loss_declares_nothing_that_nobody_knows(
 ) -> None:
     """Of the package or in a folder of the user's own, and before anything starts."""
     (tmp_path / "wrong_loss.py").write_text(
-        f"from topr_exp.algorithms.dpo import DPO\nclass Mine(DPO):\n    {declared}\n"
+        f"from topr_exp.algorithms.regressions import DPO\nclass Mine(DPO):\n    {declared}\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "wrong_loss", raising=False)

@@ -117,22 +117,6 @@ def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_pat
     assert again.without_adapter().fingerprint == "base"
 
 
-def test_what_rounding_takes_of_an_adapter_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Half a step of bfloat16 beside a weight of 1 is 2**-9: smaller ones are lost, of larger ones hardly anything."""
-    for dtype, size, lost in ((torch.float32, 1e-3, 0.0), (torch.bfloat16, 1e-3, 1.0), (torch.bfloat16, 2.0, 0.0)):
-        _, policy = adapted(dtype, targets="up_proj")
-        policy.tokenizer = Mock()
-        for layer in policy.model.model.layers:
-            layer.mlp.up_proj.base_layer.weight.data.fill_(1.0)
-            layer.mlp.up_proj.lora_A["default"].weight.data.fill_(size / 8)  # 4 ranks, times alpha / rank = 2
-            layer.mlp.up_proj.lora_B["default"].weight.data.fill_(1.0)
-        assert adapter.lost_by_merging(policy.model) == pytest.approx(lost, abs=1e-4)
-        caplog.clear()
-        save_policy(policy, tmp_path / f"{dtype}{size}")
-        told = "model.lora: rounding to bfloat16 takes 100 % of what the adapter adds"
-        assert (told in caplog.text) == (lost > 0)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_weights_that_stay_as_they_are_are_loaded_in_the_precision_of_the_forward_pass(dtype: str) -> None:
     asked = ["model.lora={rank: 4, alpha: 8, targets: all-linear}", f"model.dtype={dtype}"]

@@ -12,6 +12,7 @@ from tests.composition.test_selection import compose
 from tests.conftest import config_of
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
+from topr_exp.config.data import Reward
 from topr_exp.runs.console import header, never_rarer, signs
 from topr_exp.runs.task_set import TrainedOn
 
@@ -83,25 +84,26 @@ def test_gpus_that_are_left_idle_are_said(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "rewards", "c", "row", "said"),
+    ("kind", "rewards", "c", "row", "said"),
     [
-        (-1.0, None, 0.3, "correct: > 0 100 %; wrong: < 0 100 %", ""),
-        (0.0, None, 0.0, "correct: > 0 100 %; wrong: = 0 100 %", "topr learns nothing from 100 % of the wrong answers"),
-        (0.0, None, 0.1, "correct: > 0 100 %; wrong: < 0 100 %", ""),
-        (None, [1, 0.9, 0.3, 0, 0], 0.0, "correct: > 0 100 %; wrong: > 0 33.3 %, = 0 66.7 %",
+        ("pm1", None, 0.3, "correct: > 0 100 %; wrong: < 0 100 %", ""),
+        ("zero_one", None, 0.0, "correct: > 0 100 %; wrong: = 0 100 %",
+         "topr learns nothing from 100 % of the wrong answers"),
+        ("zero_one", None, 0.1, "correct: > 0 100 %; wrong: < 0 100 %", ""),
+        ("graded", [1, 0.9, 0.3, 0, 0], 0.0, "correct: > 0 100 %; wrong: > 0 33.3 %, = 0 66.7 %",
          "topr makes 33.3 % of the wrong answers likelier and topr learns nothing from 66.7 % of the wrong answers"),
-        (None, [1, 0.2, 0.3, 0, 0], 0.2, "correct: > 0 50 %, = 0 50 %; wrong: > 0 33.3 %, < 0 66.7 %",
+        ("graded", [1, 0.2, 0.3, 0, 0], 0.2, "correct: > 0 50 %, = 0 50 %; wrong: > 0 33.3 %, < 0 66.7 %",
          "topr makes 33.3 % of the wrong answers likelier"),
     ],
 )  # fmt: skip
 def test_the_signs_of_r_are_said_before_training(
-    wrong: float | None, rewards: list[float] | None, c: float, row: str, said: str
+    kind: Reward, rewards: list[float] | None, c: float, row: str, said: str
 ) -> None:
     """Two correct completions and three wrong ones."""
     reward = None if rewards is None else np.array(rewards)
     no, positive = np.zeros(5, bool), np.array([True, True, False, False, False])
     candidates = Candidates(np.zeros(5, np.int64), positive, no, None, reward, None)
-    found = build_training_set(candidates, wrong, compose(), "examples", seed=0, iteration=1, baseline=c,
+    found = build_training_set(candidates, kind, compose(), "examples", seed=0, iteration=1, baseline=c,
                                effective=None).signs()  # fmt: skip
     assert signs(found) == f"R           {row}"
     assert never_rarer(found, "topr") == said + bool(said) * (

@@ -57,12 +57,17 @@ def grade(completion, gold):
 """
 
 
+def fill(folder: Path) -> None:
+    """Put files of libraries' names into a folder, and a loss and a grader of its user's."""
+    (folder / "hydra_plugins").mkdir()
+    for name in NAMES:
+        (folder / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
+    (folder / "own.py").write_text(OWN)
+
+
 def test_a_run_goes_on_without_a_reader_in_a_folder_that_strangers_fill(tmp_path: Path) -> None:
     """Its files take no library's place, neither in the command nor in the processes that it starts."""
-    (tmp_path / "hydra_plugins").mkdir()
-    for name in NAMES:
-        (tmp_path / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
-    (tmp_path / "own.py").write_text(OWN)
+    fill(tmp_path)
     words = ["experiment=smoke", "output_dir=out", "algo._target_=own.Loss", "data.grader=own:grade"]
     command = [sys.executable, "-m", "topr_exp", *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -85,11 +90,8 @@ def test_a_run_goes_on_without_a_reader_in_a_folder_that_strangers_fill(tmp_path
     ids=lambda words: words[0],
 )
 def test_files_of_the_current_folder_take_no_library_s_place(tmp_path: Path, words: list[str]) -> None:
-    (tmp_path / "hydra_plugins").mkdir()
-    for name in NAMES:
-        (tmp_path / name).write_text("from pathlib import Path\nPath('stranger').touch()\nraise SystemExit(9)\n")
+    fill(tmp_path)
     make_sweep_of_two(tmp_path / "sweep")
-    (tmp_path / "own.py").write_text(OWN)
     command = [sys.executable, "-m", *words]
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -12,7 +12,7 @@ from tests.conftest import config_of, make_model
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, new_trainer, optim, weights
 from topr_exp.models.policy import Policy
 from topr_exp.training import logprobs
-from topr_exp.training.logprobs import Inputs, log_probabilities, logits_of, predicting_states
+from topr_exp.training.logprobs import Inputs, log_probabilities, output_layer, predicting_states
 from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.split_products import SplitLinear, split
 
@@ -91,11 +91,11 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
         assert np.abs(found - expected).max() < 1e-5
         assert np.abs(found - other).max() > 1e-3
 
-    def spy(head: Any, hidden: Tensor, float32: bool) -> Tensor:
+    def spy(model: Any, float32: bool) -> Any:
         asked.append(float32)
-        return logits_of(head, hidden, float32)
+        return output_layer(model, float32)
 
-    monkeypatch.setattr(logprobs, "logits_of", spy)
+    monkeypatch.setattr(logprobs, "output_layer", spy)
     trainer.update(examples, np.arange(8), 1, expect_unit_ratio=False)
     assert asked == [float32_head] * 4  # the signals of two micro-batches, then their losses
 
@@ -103,7 +103,8 @@ def test_scores_and_updates_take_it_in_the_precision_that_is_set(tmp_path, make_
 # ---- the output layer's three products
 
 
-def layers(rows: int = 64, width: int = 512, vocabulary: int = 2048) -> tuple[torch.Tensor, torch.Tensor]:
+def layers() -> tuple[torch.Tensor, torch.Tensor]:
+    rows, width, vocabulary = 64, 512, 2048
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(rows, width, generator=generator)
     weight = torch.randn(vocabulary, width, generator=generator) * 6 / width**0.5  # logits to about 25
@@ -114,30 +115,19 @@ def log_p(logits: torch.Tensor) -> torch.Tensor:
     return logits.log_softmax(-1)[torch.arange(len(logits)), torch.arange(len(logits))]
 
 
-def test_its_log_p_is_a_thousand_times_nearer_than_bfloat16s() -> None:
+def test_its_log_p_and_gradient_are_a_thousand_times_nearer_than_bfloat16s() -> None:
     hidden, weight = layers()
     exact = log_p(hidden.double() @ weight.double().T)
-    split_error = (log_p(SplitLinear.apply(hidden, weight, *split(weight))).double() - exact).abs().mean()
-    coarse = hidden.bfloat16().float() @ weight.bfloat16().float().T
-    coarse_error = (log_p(coarse).double() - exact).abs().mean()
-    assert split_error < 1e-4
-    assert coarse_error > 300 * split_error
-
-
-def test_its_gradient_is_the_layers() -> None:
-    hidden, weight = layers(rows=8, width=64, vocabulary=128)
-    found = torch.autograd.grad(log_p(SplitLinear.apply(hidden, weight, *split(weight))).sum(), (hidden, weight))
-    wanted = torch.autograd.grad(log_p(hidden.double() @ weight.double().T).sum(), (hidden, weight))
-    for ours, exact in zip(found, wanted, strict=True):
-        assert (ours - exact).abs().max() < 1e-4 * exact.abs().max()
-
-
-def test_weights_that_are_not_trained_get_no_gradient() -> None:
-    hidden, weight = layers(rows=8, width=64, vocabulary=128)
-    frozen = weight.detach()
-    SplitLinear.apply(hidden, frozen, *split(frozen)).sum().backward()
+    found = log_p(SplitLinear.apply(hidden, weight, *split(weight)))
+    coarse = log_p(hidden.bfloat16().float() @ weight.bfloat16().float().T)
+    error = (found.double() - exact).abs().mean()
+    assert error < 1e-4
+    assert (coarse.double() - exact).abs().mean() > 300 * error
+    gradients = [torch.autograd.grad(each.sum(), (hidden, weight)) for each in (found, exact)]
+    for ours, wanted in zip(*gradients, strict=True):
+        assert (ours - wanted).abs().max() < 1e-4 * wanted.abs().max()
+    SplitLinear.apply(hidden, weight.detach(), *split(weight)).sum().backward()  # of an output layer that is frozen
     assert hidden.grad is not None
-    assert frozen.grad is None
 
 
 def test_scores_take_them_on_a_gpu(small_model, monkeypatch: pytest.MonkeyPatch) -> None:

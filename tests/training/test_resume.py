@@ -14,7 +14,8 @@ from tests.algorithms.tabular_policies import load
 from tests.conftest import config_of, make_model, needs_peft, overrides
 from tests.training.broken_runs import break_off, record_engine, records
 from tests.training.test_trainer import make_examples, new_trainer, optim, weights
-from topr_exp.pipeline import Experiment, run
+from topr_exp.pipeline import run
+from topr_exp.runs.task_set import Policies
 from topr_exp.training.on_policy import train_offline
 from topr_exp.training.optimizers import learning_rate
 from topr_exp.training.trainer import Trainer
@@ -163,11 +164,11 @@ def test_rounds_without_positives_are_told_at_the_end(smoke, tmp_path, monkeypat
 def test_an_engine_is_sized_anew_beside_what_rounds_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = record_engine(monkeypatch)
 
-    def reference(self: Experiment) -> None:
+    def reference(self: Policies) -> None:
         order.append("reference")
         raise TOPRError("far enough")
 
-    monkeypatch.setattr(Experiment, "reference", reference)
+    monkeypatch.setattr(Policies, "reference", reference)
     with pytest.raises(TOPRError, match="far enough"):
         run(config_of(*overrides(tmp_path, *SOME)))
     assert order[-4:] == ["sample", "close", "reference", "close"]

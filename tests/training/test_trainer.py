@@ -16,8 +16,8 @@ from torch import Tensor
 from tests.conftest import make_model, make_rollouts
 from topr_exp.algorithms.agro import AGRO, Estimator
 from topr_exp.algorithms.base import Advantage, log_prob, signal
-from topr_exp.algorithms.dpo import DPO
 from topr_exp.algorithms.policy_gradient import Ratio, Tapered
+from topr_exp.algorithms.regressions import DPO
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
@@ -59,7 +59,7 @@ def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), co
     candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0 if correct is None else correct)
     config = ComposeConfig(pairs_per_problem=16)
     whole = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-    training_set = build_training_set(candidates, -1.0, config, unit_of(loss.needs), **whole)
+    training_set = build_training_set(candidates, "pm1", config, unit_of(loss.needs), **whole)
     mu = Ragged(log_probabilities(policy, rollouts, range(rows), 7)["logp"])
     return Examples(training_set, rollouts, mu, mu)
 

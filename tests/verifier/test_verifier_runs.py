@@ -10,10 +10,10 @@ import pytest
 
 from tests.conftest import config_of
 from tests.training.broken_runs import record_engine
-from topr_exp import pipeline
 from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate_folder
 from topr_exp.pipeline import run
+from topr_exp.runs.task_set import Policies
 from topr_exp.store import Store
 from topr_exp.types import TOPRError
 
@@ -96,7 +96,7 @@ def test_the_solvers_engine_is_gone_before_the_verifier_is_loaded(
         order.append("load")
         raise TOPRError("far enough")
 
-    monkeypatch.setattr(pipeline, "load_policy", load)
+    monkeypatch.setattr(Policies, "load", load)
     with pytest.raises(TOPRError, match="far enough"):
         run(settings(tmp_path))
     assert order[-4:] == ["sample", "close", "load", "close"]

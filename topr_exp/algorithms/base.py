@@ -209,26 +209,6 @@ def check_range(name: str, value: float | str | None, allowed: str, ok: bool) ->
         raise ValueError(f"{name} must be {allowed}; got {value}")
 
 
-def check_clip_range(eps_low: float, eps_high: float) -> None:
-    """Raise ValueError unless 0 < ε_low ≤ 1 and ε_high > 0."""
-    check_range("eps_low", eps_low, "above 0 and at most 1", 0 < eps_low <= 1)
-    check_range("eps_high", eps_high, "above 0", eps_high > 0)
-
-
-def check_mask_threshold(threshold: float | None) -> None:
-    """Raise ValueError unless the threshold of `off_policy` is None or above 0."""
-    check_range("off_policy_mask", threshold or 0.0, "null or above 0", threshold is None or threshold > 0)
-
-
-def off_policy(advantage: Tensor, batch: Batch, threshold: float | None) -> Tensor:
-    """Mask responses with A < 0 and a mean −δ_t above the threshold, [B] bool; none if that is None.
-
-    DeepSeek-V3.2 (arXiv 2512.02556): a wrong answer that π hardly gives any more is left out.
-    """
-    drift = -log_ratio(batch).detach() / lengths(batch)
-    return (advantage < 0) & (drift > (math.inf if threshold is None else threshold))
-
-
 def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high: float) -> tuple[Tensor, Tensor]:
     """PPO's min(r A, clip(r, 1 − ε_low, 1 + ε_high) A) and where its gradient is zero, for r = e^Δ.
 

@@ -1,14 +1,15 @@
-"""Group-relative REINFORCE as off-policy algorithms: GRPO, OPMD, AsymRE and REC (arXiv 2509.24203).
+"""Policy gradients relative to a prompt's responses that clip nothing: OPMD, AsymRE, CISPO, VESPO, M2PO and SAPO.
 
-Advantages are relative to r̄, the mean reward over all n responses to the prompt (before any subsampling); log-ratios
-are against μ. None is divided by length by default.
+Advantages are relative to r̄, the mean reward over all n responses to the prompt, before any subsampling. Δ = log π/μ of
+the response, δ_t that of a token, r_t = e^δ_t. At π = μ each has the gradient of REINFORCE with its advantage (SAPO's
+divided by T).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, ClassVar
 
 from topr_exp.algorithms import base
@@ -20,44 +21,7 @@ if TYPE_CHECKING:
 
     from topr_exp.types import Batch
 
-
-@dataclass(frozen=True)
-class GRPO(OfGroup):
-    """GRPO: PPO's clipping with token ratios and the group's standard score as advantage.
-
-    loss = − Σ_t min(r_t A, clip(r_t, 1 − ε_low, 1 + ε_high) A),   A = (r − r̄) / (std + 1e-4)
-
-    Shao et al. (arXiv 2402.03300), without its KL term; std has n − 1 in the denominator. Dr. GRPO
-    (arXiv 2503.20783) leaves out the division (`normalize_std=false`) and the paper's 1/|y| (`length_normalize=false`,
-    which the YAML sets for every loss of this file). `off_policy_mask=0.5` leaves out responses with A < 0 whose mean
-    of −δ_t is above 0.5 (DeepSeek-V3.2, arXiv 2512.02556).
-
-    Metrics: advantage, clipped; with a mask also masked.
-    """
-
-    name: str
-    eps_low: float
-    eps_high: float
-    normalize_std: bool
-    length_normalize: bool
-    off_policy_mask: float | None = None
-
-    def __post_init__(self) -> None:
-        base.check_clip_range(self.eps_low, self.eps_high)
-        base.check_mask_threshold(self.off_policy_mask)
-
-    def __call__(self, batch: Batch) -> LossOutput:
-        kind = Advantage.group_std if self.normalize_std else Advantage.group
-        advantage = base.advantage_of(batch, kind, self.name)
-        objective, clipped = base.clipped_objective(
-            base.token_log_ratio(batch), advantage[:, None], self.eps_low, self.eps_high
-        )
-        dropped = base.off_policy(advantage, batch, self.off_policy_mask)
-        total = base.masked(objective, batch).sum(1).masked_fill(dropped, 0.0)
-        metrics = {"advantage": advantage, "clipped": base.share_of_tokens(clipped, batch)}
-        if self.off_policy_mask is not None:
-            metrics["masked"] = dropped.to(total.dtype)
-        return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
+SAPO_HIGHEST = 20.0  # of δ_t: from there on the gate's gradient is 0 in any precision, and e^δ_t may overflow
 
 
 @dataclass(frozen=True)
@@ -110,66 +74,173 @@ class AsymRE(OfGroup):
 
 
 @dataclass(frozen=True)
-class REC:
-    """Group-relative REINFORCE with one-sided clipping (REC) or with surplus negatives dropped (RED-Drop).
+class CISPO(OfGroup):
+    """CISPO: REINFORCE with token ratios as weights, which a cap holds; every token keeps a gradient.
 
-    loss = − Σ_t 1[(A ≥ 0 and r_t ≤ 1 + ε_high) or (A ≤ 0 and r_t ≥ 1 − ε_low)] A logπ(y_t|x, y_<t),   A = r − r̄
+    loss = − A Σ_t stopgrad(min(r_t, cap)) logπ_t,   A = (r − r̄) / (std + 1e-4)
 
-    arXiv 2509.24203, REC-OneSide without importance weight. `drop=true` keeps only as many negatives of a group as it
-    has positives, those with the lowest sample index (responses to a prompt are exchangeable, so this is a random
-    choice, and the same one whatever the order of the batch); r̄ is the mean of what is kept, dropped samples have
-    loss 0 and stay in the count. With infinite ε and `drop=true` it is RED-Drop.
-
-    Signals (`drop`): advantage. Metrics: advantage, clipped; for `drop` also kept.
+    MiniMax (arXiv 2506.13585), without a lower limit; ScaleRL (arXiv 2510.13786) for the cap, which is the largest
+    ratio itself. Divided by the tokens of the batch (`optim.reduction=tokens`, which the YAML sets).
     """
 
     name: str
-    eps_low: float
-    eps_high: float
-    drop: bool
+    cap: float
     length_normalize: bool
 
-    uses_baseline: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
-        base.check_range("eps_low", self.eps_low, "above 0", self.eps_low > 0)
-        base.check_range("eps_high", self.eps_high, "above 0", self.eps_high > 0)
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return frozenset({"groups", "group_rewards"} if self.drop else {"group_rewards"})
-
-    @property
-    def signals(self) -> Callable[[Batch], dict[str, Tensor]] | None:
-        return self._signals if self.drop else None
-
-    def _signals(self, batch: Batch) -> dict[str, Tensor]:
-        base.check_batch(batch, "group", "sample")
-        base.check_complete_groups(batch, self.name)
-        keep = self._kept(batch).to(batch.reward.dtype)
-        _, count = base.group_sums(batch, keep)
-        _, total = base.group_sums(batch, keep * batch.reward)
-        return {"advantage": keep * (batch.reward - total / count.clamp(min=1)), "kept": keep}
+        base.check_range("cap", self.cap, "above 0", self.cap > 0)
 
     def __call__(self, batch: Batch) -> LossOutput:
-        base.check_batch(batch)
-        advantage = (
-            base.signal(batch, "advantage") if self.drop else base.advantage_of(batch, Advantage.group, self.name)
-        )
-        delta, sign = base.token_log_ratio(batch).detach(), advantage[:, None]
-        low = math.log(1 - self.eps_low) if self.eps_low < 1 else -math.inf
-        inside = ((sign >= 0) & (delta <= math.log1p(self.eps_high))) | ((sign <= 0) & (delta >= low))
-        total = advantage * base.masked(batch.logp.where(inside, 0.0), batch).sum(1)
-        metrics = {"advantage": advantage, "clipped": base.share_of_tokens(~inside, batch)}
-        if self.drop:
-            metrics["kept"] = base.signal(batch, "kept")
+        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        delta, highest = base.token_log_ratio(batch).detach(), math.log(self.cap)
+        total = advantage * base.masked(delta.clamp(max=highest).exp() * batch.logp, batch).sum(1)
+        metrics = {"advantage": advantage, "clipped": base.share_of_tokens(delta > highest, batch)}
         return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
 
-    def _kept(self, batch: Batch) -> Tensor:
-        """[B] bool: all positives, and the first negatives of a group, as many as it has positives."""
-        assert batch.group is not None
-        assert batch.sample is not None
-        _, positives = base.group_sums(batch, batch.positive.to(batch.reward.dtype))
-        same_group = batch.group[:, None] == batch.group[None, :]
-        before = same_group & (batch.sample[None, :] < batch.sample[:, None]) & ~batch.positive[None, :]
-        return batch.positive | (before.sum(1) < positives)
+
+@dataclass(frozen=True)
+class VESPO(OfGroup):
+    """VESPO: REINFORCE with a smooth weight of the whole response's ratio, 1 at ratio 1 and 0 far from it.
+
+    loss = − stopgrad(φ) A logπ(y|x),   φ = r^c1 exp(c2 (1 − r)),   r = e^Δ,   A = r − r̄
+
+    arXiv 2602.10693; the released recipe has `advantage=group_std`. c1 and c2 by the sign of A, those of positives
+    also at A = 0. Not divided by T (the authors' runs with that collapsed) but by the tokens of the batch, as in TRL,
+    which also clamps Δ to [−18.4, 20].
+
+    Metrics: advantage, weight φ.
+    """
+
+    name: str
+    c1_pos: float
+    c2_pos: float
+    c1_neg: float
+    c2_neg: float
+    length_normalize: bool
+    advantage: Advantage = Advantage.group
+
+    def __post_init__(self) -> None:
+        kind, of_group = self.advantage, "group, group_std or leave_one_out"
+        base.check_range("advantage", kind.name, of_group, kind is not Advantage.reward)
+        for sign in ("pos", "neg"):
+            c1, c2 = getattr(self, f"c1_{sign}"), getattr(self, f"c2_{sign}")
+            base.check_range(f"c1_{sign}", c1, "at least 0 and finite", 0 <= c1 < math.inf)
+            base.check_range(f"c2_{sign}", c2, "above 0 and finite", 0 < c2 < math.inf)
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = base.advantage_of(batch, self.advantage, self.name)
+        delta, positive = base.log_ratio(batch).detach(), advantage >= 0
+        c1 = delta.new_full(delta.shape, self.c1_neg).masked_fill(positive, self.c1_pos)
+        c2 = delta.new_full(delta.shape, self.c2_neg).masked_fill(positive, self.c2_pos)
+        weight = (c1 * delta + c2 * (1 - delta.exp())).exp()
+        loss = -weight * advantage * base.log_prob(batch)
+        metrics = {"advantage": advantage, "weight": weight}
+        return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), metrics)
+
+
+class Form(Enum):
+    """Algorithm of a paper or of its authors' released code, where they differ."""
+
+    paper = "paper"
+    released = "released"
+
+
+@dataclass(frozen=True)
+class M2PO(OfGroup):
+    """M2PO: token ratios without clipping, after the tokens that are furthest off are dropped from the whole batch.
+
+    loss = − A Σ_t M_t r_t,   A = (r − r̄) / (std + 1e-4)
+
+    Zheng et al. (arXiv 2510.01161). M = 0 for the tokens of the global batch with the largest δ_t², as few as leave the
+    rest a mean of δ_t² below τ; equal ones go together. Divided by the tokens of the batch, dropped ones included.
+
+    `form=released` (Infini-AI-Lab/M2PO, 2025-10) is PPO's rule for token ratios, its limits e^±l: l is the largest |δ|
+    at which capping the harmful tokens (A > 0 and δ > 0, or A < 0 and δ < 0) leaves them a mean of δ² below τ; the
+    interval is never narrower than [0.7, 1.5].
+
+    Signals: limit, the same for all: tokens with δ_t² beyond it are dropped, or l². Metrics: advantage, masked (or
+    clipped). Gradient: −A Σ_t M_t r_t ∇logπ_t.
+    """
+
+    name: str
+    tau: float
+    length_normalize: bool
+    form: Form = Form.paper
+
+    def __post_init__(self) -> None:
+        base.check_range("tau", self.tau, "above 0", self.tau > 0)
+
+    def signals(self, batch: Batch) -> dict[str, Tensor]:
+        base.check_batch(batch)
+        delta = base.token_log_ratio(batch).detach()
+        find, chosen = self._largest_kept, batch.mask
+        if self.form is Form.released:
+            harmful = delta * base.advantage_of(batch, Advantage.group_std, self.name)[:, None] > 0
+            find, chosen = self._largest_cap, batch.mask & harmful
+        return {"limit": find(delta.square()[chosen].sort().values).expand(len(batch.reward))}
+
+    def _largest_kept(self, square: Tensor) -> Tensor:
+        """The limit that the smallest of `square`, sorted, stay below: as many as have a mean below τ."""
+        below = square.cumsum(0) < self.tau * square.new_ones(len(square)).cumsum(0)
+        kept = int(below.sum())  # the means of the smallest only grow
+        if kept == len(square):
+            return square.new_tensor(math.inf)
+        # Halfway, so that rounding in another batch doesn't move a token across.
+        return (square[kept] + (square[kept - 1] if kept else 0.0)) / 2
+
+    def _largest_cap(self, square: Tensor) -> Tensor:
+        """The largest of `square`, sorted, at which a cap on all gives them a mean below τ; 0: none, ∞: no need."""
+        if len(square) == 0 or float(square.mean()) <= self.tau:
+            return square.new_tensor(math.inf)
+        later = len(square) - square.new_ones(len(square)).cumsum(0)
+        capped = square.cumsum(0) + later * square
+        found = int((capped < self.tau * len(square)).sum())
+        return square[found - 1] if found else square.new_tensor(0.0)
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        delta, limit = base.token_log_ratio(batch), base.signal(batch, "limit")
+        if self.form is Form.released:
+            cap = limit[:1].sqrt()
+            eps_low, eps_high = max(0.3, float(-(-cap).expm1())), max(0.5, float(cap.expm1()))
+            total, clipped = base.clipped_objective(delta, advantage[:, None], eps_low, eps_high)
+            loss, metrics = -base.masked(total, batch).sum(1), {"clipped": base.share_of_tokens(clipped, batch)}
+        else:
+            dropped = delta.detach().square() >= limit[:, None]
+            ratio = delta.masked_fill(dropped, 0.0).exp().masked_fill(dropped, 0.0)
+            loss = -advantage * base.masked(ratio, batch).sum(1)
+            metrics = {"masked": base.share_of_tokens(dropped, batch)}
+        return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), {"advantage": advantage, **metrics})
+
+
+@dataclass(frozen=True)
+class SAPO(OfGroup):
+    """SAPO: a soft gate on token ratios in the place of PPO's clipping.
+
+    loss = − (A/T) Σ_t (4/τ) σ(τ (r_t − 1)),   τ by the sign of A,   A = (r − r̄) / (std + 1e-4)
+
+    arXiv 2511.20347. The gate's gradient is 1 at r_t = 1 and falls to both sides, the faster the larger τ.
+
+    Metrics: advantage, weight (the mean over tokens of r_t times the gate's slope). Gradient: −(A/T) Σ_t 4 σ (1 − σ)
+    r_t ∇logπ_t.
+    """
+
+    name: str
+    tau_pos: float
+    tau_neg: float
+    length_normalize: bool
+
+    def __post_init__(self) -> None:
+        for sign in ("pos", "neg"):
+            tau = getattr(self, f"tau_{sign}")
+            base.check_range(f"tau_{sign}", tau, "above 0 and finite", 0 < tau < math.inf)
+
+    def __call__(self, batch: Batch) -> LossOutput:
+        advantage = base.advantage_of(batch, Advantage.group_std, self.name)
+        tau = advantage.new_full(advantage.shape, self.tau_neg).masked_fill(advantage > 0, self.tau_pos)[:, None]
+        ratio = base.token_log_ratio(batch).clamp(max=SAPO_HIGHEST).exp()
+        gate = (tau * (ratio - 1)).sigmoid()
+        total = advantage * base.masked(4 / tau * gate, batch).sum(1)
+        slope = (4 * gate * (1 - gate) * ratio).detach()
+        metrics = {"advantage": advantage, "weight": base.share_of_tokens(slope, batch)}
+        return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)

@@ -24,8 +24,11 @@ from topr_exp.composition.selection import (
     select_groups,
     usable_rows,
 )
+from topr_exp.config.data import Reward
 from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.types import TOPRError
+
+INCORRECT_REWARD = {"pm1": -1.0, "zero_one": 0.0, "graded": None, "given": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ def build_candidates(pool: CompletionPool, config: ComposeConfig) -> Candidates:
 
 def build_training_set(
     candidates: Candidates,
-    wrong: float | None,
+    rewards: Reward,
     config: ComposeConfig,
     unit: Unit,
     *,
@@ -105,11 +108,11 @@ def build_training_set(
 ) -> TrainingSet:
     """Select the examples and turn `baseline` or `effective` (p~) into the constant c by the set's own p (Eq. 12).
 
-    wrong: R0 of an incorrect or invalid completion (-1 or 0); that of a correct one is 1. None: R0 is graded, and the
-    candidates have it.
+    rewards: what gives R0; where it is graded or given, the candidates have it.
     in_rounds: the few completions of a round may be all of one kind, whose weight c may take; p~ is not reported.
     Raises TOPRError, naming what is available, when the candidates cannot give what was asked.
     """
+    wrong = INCORRECT_REWARD[rewards]
     select = {"pairs": select_pairs, "groups": select_groups, "examples": select_examples}[unit]
     selection = select(candidates, config, seed, iteration)
     p = selection.description.positive_share

@@ -48,9 +48,14 @@ class ScheduleConfig(Section):
     rounds: OptionalCount = None  # how many times that is done
     replay: Annotated[float, within("[0, 1)")] = 0.0  # chance that completions come from an earlier round
 
+    @property
+    def in_rounds(self) -> bool:
+        """True where the policy in training samples anew every few updates."""
+        return self.prompts is not None
+
     def check(self) -> None:
         for field in ("updates", "rounds"):
-            if self.prompts is not None and getattr(self, field) is None:
+            if self.in_rounds and getattr(self, field) is None:
                 raise ValueError(f"{field} must be 1 or more where prompts is set; got null")
 
 

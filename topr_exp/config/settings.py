@@ -155,7 +155,7 @@ def weighting(config: Config) -> Iterator[Rule]:
         rewards = f"null for data.reward={config.reward}: Eq. 12 is of rewards 1 and -1; set baseline instead"
         yield "effective_positive", config.reward == "pm1", rewards
         anew = "null where schedule.prompts is set: it needs a fixed training set; set baseline instead"
-        yield "effective_positive", config.schedule.prompts is None, anew
+        yield "effective_positive", not config.schedule.in_rounds, anew
 
 
 def units(config: Config) -> Iterator[Rule]:
@@ -180,7 +180,7 @@ def units(config: Config) -> Iterator[Rule]:
 def imported(config: Config) -> Iterator[Rule]:
     """Imported completions may bring their own log μ, any number a problem, and are trained on once."""
     here = "where data.completions is set"
-    given, in_rounds = config.data.completions is not None, config.schedule.prompts is not None
+    given, in_rounds = config.data.completions is not None, config.schedule.in_rounds
     yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
     two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
     yield "mu", config.mu == "sampler" or "old_logp" not in config.algo.needs, two
@@ -226,7 +226,7 @@ def on_policy(config: Config) -> Iterator[Rule]:
 
 def unread(config: Config) -> list[str]:
     """List the settings that are set and that nothing reads: harmless, but perhaps a slip."""
-    verifies, rounds = config.task.verifies, config.schedule.prompts is not None
+    verifies, rounds = config.task.verifies, config.schedule.in_rounds
     reads = {
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
         "model.float32_head": config.model.dtype != "float32",

@@ -94,3 +94,9 @@ class EvaluatingJournal:
         if self.every is not None and step > 0 and step % self.every == 0 and not self.stop.share():
             with contextlib.suppress(Interrupted):  # the training loop saves, then raises it again
                 self.evaluate(step, samples)
+
+    def go_on(self, step: int, samples: int) -> None:
+        """Evaluate what an earlier attempt could not; a run that is to stop now ends before another update."""
+        self.reach(step, samples)
+        if self.stop.share():  # after one more update this point of the curve would never be measured
+            self.stop.check()

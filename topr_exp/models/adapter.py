@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,26 +82,11 @@ def base_weights(model: Any) -> dict[str, Tensor]:
 @torch.no_grad()
 def merged(model: Any, name: str, weight: Tensor) -> Tensor:
     """One of `base_weights` plus what the adapter adds, summed in float32, in main memory (a GPU may lack the room)."""
-    added = delta(model, name)
-    return weight if added is None else (weight.float() + added).to(weight.dtype).cpu()
-
-
-def delta(model: Any, name: str) -> Tensor | None:
-    """Compute what the adapter adds to one of `base_weights`, in float32; None where it adds nothing."""
     module, _, kind = name.rpartition(".")
     layer = model.get_submodule(module)
-    return layer.get_delta_weight(NAME).float() if kind == "weight" and hasattr(layer, "get_delta_weight") else None
-
-
-@torch.no_grad()
-def lost_by_merging(model: Any) -> float:
-    """The share of what the adapter adds that rounding takes away: ‖round(W + Δ) − W − Δ‖ / ‖Δ‖ over all layers."""
-    lost = whole = 0.0
-    for name, weight in base_weights(model).items():
-        if (added := delta(model, name)) is not None:
-            lost += float((merged(model, name, weight).float() - weight.float().cpu() - added.cpu()).square().sum())
-            whole += float(added.square().sum())
-    return math.sqrt(lost / whole) if whole else 0.0
+    if kind != "weight" or not hasattr(layer, "get_delta_weight"):
+        return weight
+    return (weight.float() + layer.get_delta_weight(NAME).float()).to(weight.dtype).cpu()
 
 
 class WithoutAdapter:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,9 +21,6 @@ from topr_exp.models.loading import ADAPTER, load_model, model_folder, weights_f
 from topr_exp.runtime import distributed
 from topr_exp.runtime.files import new_folder, write_checksums
 from topr_exp.types import TOPRError
-
-log = logging.getLogger(__name__)
-MOST_LOST = 0.1  # of what an adapter adds, in the weights that it is merged into; above it is worth a warning
 
 
 @dataclass
@@ -184,12 +180,6 @@ def save_policy(policy: Policy, folder: Path) -> None:
         policy.tokenizer.save_pretrained(target)
         if policy.base is not None:
             adapter.save_adapter(policy.model, target / ADAPTER, policy.base[0])
-            if (lost := adapter.lost_by_merging(policy.model)) > MOST_LOST:
-                log.warning(
-                    "model.lora: rounding to %s takes %.0f %% of what the adapter adds to the weights that are saved "
-                    "and that engines sample from (adapter/ has all of it); model.dtype=float32 keeps it",
-                    str(policy.compute).removeprefix("torch."), 100 * lost,
-                )  # fmt: skip
         write_checksums(target)
 
 

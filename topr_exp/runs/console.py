@@ -16,10 +16,12 @@ from topr_exp.models.loading import with_bos
 from topr_exp.runs.attempt import command_of
 from topr_exp.runs.preflight import model_folders, problems
 from topr_exp.runtime.distributed import main_process_only, visible_gpus
+from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import write_text
 from topr_exp.types import VERDICTS, TOPRError
 
 if TYPE_CHECKING:
+    from topr_exp.composition.training_set import TrainingSet
     from topr_exp.data.problems import ProblemSets, SplitReport
     from topr_exp.models.policy import Policy
     from topr_exp.runs.task_set import TrainedOn
@@ -106,13 +108,23 @@ def header(
         "log μ": {"sampler": "what the sampler drew with", "none": "none"}.get(config.mu, ""),
         **log_report,
         "training": described(config.optim, "optim."),
-        "rounds": settings_of(schedule) if schedule.prompts is not None else "",
+        "rounds": settings_of(schedule) if schedule.in_rounds else "",
         "iterations": str(config.iterations) if config.iterations > 1 else "",
         "seed": str(config.seed),
         "folder": str(config.folder),
         "GPUs": idle_gpus(config.cluster.world_size) if policy.device.type == "cuda" else "",
     }
     return "\n".join(f"{name:<11} {text}" for name, text in rows.items() if text)
+
+
+def tell_signs(found: TrainingSet, algo: Any) -> None:
+    """Print of which sign R is, where that means something; warn where a loss never makes wrong answers rarer."""
+    if found.unit != "examples" or "group_rewards" in algo.needs:
+        return
+    shares = found.signs()
+    say(signs(shares))
+    if getattr(algo, "by_sign", False) and (text := never_rarer(shares, algo.name)):
+        warn(text)
 
 
 def signs(shares: dict[str, tuple[float, float, float]]) -> str:

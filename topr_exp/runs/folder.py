@@ -6,10 +6,10 @@ import contextlib
 import io
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
@@ -22,7 +22,13 @@ from topr_exp.runtime.files import disk_errors, guarded, read_object, write_json
 from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.types import TOPRError
 
+if TYPE_CHECKING:
+    from topr_exp.composition.training_set import TrainingSet
+    from topr_exp.grading.verdicts import Verdicts
+    from topr_exp.sampling.rollouts import Completions
+
 STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
+OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train")  # in the summary
 
 
 class RunFolder:
@@ -147,6 +153,34 @@ class RunFolder:
         if damaged := self.evaluations.damaged():
             yield f"eval.jsonl has {plural(damaged, 'damaged line')}"
 
+    def summarize(self, base: dict[str, Any], final: dict[str, Any], problems: dict[str, Any]) -> dict[str, Any]:
+        """The run in numbers, on every process; shares lie between 0 and 1, seconds are this run's own work."""
+        config, name = self._config, f"iteration-{self._config.iterations}/training_set.json"
+        if not distributed.is_main_process():
+            return distributed.broadcast(dict[str, Any]())
+        last = self.read(name, *OF_TRAINING_SET)
+        if not last:
+            raise TOPRError(f"{self.path / name} is missing or damaged; remove model/ to train it again")
+        summary = {
+            "base": base,
+            "final": final,
+            "algo": config.algo.name,
+            "data": config.data.name,
+            "source": config.data.place,
+            "model": config.model.name,
+            "task": config.task.name,
+            "seed": config.seed,
+            "sampler_seed": config.sampler.seed,
+            **{key: last[key] for key in (*OF_TRAINING_SET, "mean_reward") if key in last},
+            **problems,
+            "cut_off": last.get("cut_off", 0),
+            "note": "; ".join(filter(None, [last.get("note"), *self.lost()])) or None,
+            "sampler_mismatch": last.get("sampler_mismatch"),
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            "tokens": self.counts,
+        }
+        return distributed.broadcast(summary)
+
     @property
     def done(self) -> bool:
         return (self.path / "DONE").exists()
@@ -164,6 +198,11 @@ class RunFolder:
     def model_of(self, iteration: int) -> Path:
         """Path of the model of an iteration; the last one is the run's `model/`."""
         return self.path / ("model" if iteration == self._config.iterations else f"iteration-{iteration}/model")
+
+    def unfinished_iterations(self) -> range:
+        """The iterations from the last one whose model is there: weights of those before it may be gone."""
+        last = self._config.iterations
+        return range(max((i for i in range(1, last + 1) if self.model_of(i).exists()), default=1), last + 1)
 
     @main_process_only
     def remove_leftovers(self, iteration: int) -> None:
@@ -235,19 +274,34 @@ class RunFolder:
 
     @main_process_only
     def save_training_set(
-        self, iteration: int, examples: Any, summary: dict[str, Any], sources: dict[str, str]
+        self,
+        iteration: int,
+        found: TrainingSet,
+        parts: Sequence[Completions],
+        verdicts: Sequence[Verdicts],
+        store: Path,
+        gap: dict[str, Any] | None,
     ) -> None:
-        """Save the completions (rows of the rollouts) that an iteration trains on, their summary and their tables."""
+        """Save what an iteration trains on: its rows of the completions, a summary, and where these lie in the store.
+
+        gap: how far μ is from what the sampler drew with.
+        """
         import numpy as np
 
+        rollouts = parts[0].rollouts
+        sources = {"store": str(store), "rollouts": rollouts.name, "verdicts": verdicts[0].name}
+        if len(parts) > 1:  # whose rows follow those of the sampled ones
+            sources |= {"imported_rollouts": parts[1].rollouts.name, "imported_verdicts": verdicts[1].name}
+        cut_off = sum(part.cut_off for part in verdicts)
+        summary = {**found.summary(), "sampler": rollouts.made_by, "cut_off": cut_off}
         target = self.path / f"iteration-{iteration}"
         with disk_errors(f"write in {target}"):
             target.mkdir(exist_ok=True)
             buffer = io.BytesIO()
-            np.save(buffer, examples)
+            np.save(buffer, found.examples)
             write_whole(target / "examples.npy", buffer.getvalue())
         write_json(target / "sources.json", sources)
-        write_json(target / "training_set.json", summary)
+        write_json(target / "training_set.json", summary if gap is None else {**summary, "sampler_mismatch": gap})
 
     @main_process_only
     def save_rounds(self, iteration: int, trained: int, baseline: float) -> None:

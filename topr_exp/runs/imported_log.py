@@ -17,14 +17,28 @@ from topr_exp.runtime.exit_status import warn
 from topr_exp.sampling.imported import ImportedLog, load_imported, open_log, tokenize_completions
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Ragged, Store
+from topr_exp.types import Problem, TOPRError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from topr_exp.data.prompts import Prompter
     from topr_exp.models.policy import Policy
 
 SCORED = 64  # completions, evenly spread, whose log-probabilities are compared with the model's
 MOST_CUT_OFF = 0.05  # of the completions; above it is worth a warning
+
+
+def load_log(
+    config: Config, train: list[Problem], prompter: Prompter, policy: Policy, store: Store
+) -> tuple[Completions, dict[str, str]]:
+    """Load the completions that a run imports, and rows on them for its header."""
+    log = open_log(config.data, store)
+    whole = config.data.n if unit_of(config.algo.needs) == "groups" else None
+    found = load_imported(config.data, log, train, prompter, policy, whole)
+    if config.mu == "sampler" and found.log_mu is None:
+        raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")
+    return found, report(config, log, found, policy)
 
 
 def report(config: Config, log: ImportedLog, found: Completions, policy: Policy) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The problems as a model is asked them, a prompt for people to read, and the evaluation of the answers."""
+"""What a run works with: its problems as a model is asked them, and the models that train, are compared and score."""
 
 from __future__ import annotations
 
@@ -8,16 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from topr_exp.composition.candidates import concat_rows
+from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.data import Grading
+from topr_exp.config.groups import unit_of
+from topr_exp.config.model import ModelConfig
 from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.evaluation import Evaluation, evaluate
+from topr_exp.models.loading import find_folder
 from topr_exp.models.policy import Policy, load_policy
-from topr_exp.sampling.rollouts import Completions
+from topr_exp.runs.folder import RunFolder
+from topr_exp.runtime.files import CHECKSUMS
+from topr_exp.sampling.rollouts import Completions, Rollouts
 from topr_exp.sampling.sampler import Sampler
-from topr_exp.store import Store
-from topr_exp.types import Problem
+from topr_exp.store import Ragged, Store
+from topr_exp.training.examples import Examples
+from topr_exp.training.logprobs import score_rollouts
+from topr_exp.types import Problem, TOPRError
 
 if TYPE_CHECKING:
     from topr_exp.verifier.solutions import Verification
@@ -81,3 +93,89 @@ class TaskSet:
         if self.verification is not None:
             found |= self.verification.tested(folder, iteration, evaluation)
         return found
+
+
+class Policies:
+    """The models of a run: the policy that it trains, and those that score its completions for the loss."""
+
+    def __init__(self, config: Config, folder: RunFolder) -> None:
+        self.config, self.folder, self.needs = config, folder, config.algo.needs
+        self.trained = self.load(config.model)
+
+    def load(self, model: ModelConfig, *folder: Path | None) -> Policy:
+        return load_policy(model, self.config.cluster.device, *folder)
+
+    def reload(self, folder: Path | None = None) -> None:
+        """Load the policy with the weights of a folder of this run, or (None) with the base's."""
+        if folder is not None and not (folder / CHECKSUMS).exists():
+            raise TOPRError(f"{folder} is damaged: {CHECKSUMS} is gone; remove it, and the same command makes it again")
+        del self.trained  # with its gradients: there may be no memory for two
+        self.trained = self.load(self.config.model, folder)
+
+    def add_adapter(self, iteration: int) -> None:
+        """With LoRA, train an adapter on the base in this iteration, from where the last one left it.
+
+        What was just evaluated is the model with that adapter merged into its weights.
+        """
+        model = self.config.model
+        if model.lora is None:
+            return
+        if iteration > 1:
+            self.reload()
+        before = self.folder.model_of(iteration - 1) if iteration > 1 else None
+        base = find_folder(model.path)
+        name = str(base.resolve()) if base is not None else model.path
+        self.trained.add_adapter(model.lora, self.config.seed, name, before)
+
+    def reference(self) -> Policy | None:
+        """π_ref, where the loss has one."""
+        if not {"ref_logp", "vocab_kl"} & self.needs:
+            return None
+        if self.trained.base is not None and self.config.model.reference is None:
+            return self.trained.without_adapter()
+        return self.load(self.config.reference)
+
+    def score(
+        self, training_set: TrainingSet, rollouts: Rollouts, parts: Sequence[Completions], store: Store
+    ) -> tuple[Examples, Policy | None]:
+        """Score the parts of some rollouts under the policies that the loss compares; π_ref where all of it is needed.
+
+        What is in the store already is read from there.
+        """
+
+        def scored(policy: Policy, label: str) -> Sequence[NDArray[np.float32]]:
+            return concat_rows([self.scored(policy, part, store, label) for part in parts])
+
+        given = [log_mu for part in parts if (log_mu := self.log_mu(part, store, part is parts[-1])) is not None]
+        old = scored(self.trained, "scoring π_old") if "old_logp" in self.needs else None
+        reference = self.reference()
+        ref = scored(reference, "scoring ref") if reference is not None else None
+        examples = Examples(training_set, rollouts, concat_rows(given) if given else None, ref, old)
+        return examples, reference if "vocab_kl" in self.needs else None
+
+    def mu_is_start(self, parts: Sequence[Completions]) -> bool:
+        """True where all log μ is by the weights that training begins with, so that Δ must vanish there."""
+        config = self.config
+        return config.mu == "scored" and config.mu_model is None and all(part.log_mu is None for part in parts)
+
+    def log_mu(self, part: Completions, store: Store, last: bool) -> Ragged | None:
+        """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training.
+
+        With mu=none there is none, but for pairs, whose reference it is. last: the completions of a log are.
+        """
+        config = self.config
+        if config.mu == "none" and unit_of(self.needs) != "pairs":
+            return None
+        if config.mu == "sampler":
+            return Ragged(part.rollouts.columns["sampler_logp"])
+        if config.mu_model is not None and last:
+            named = dataclasses.replace(config.model, path=config.mu_model, revision=None, lora=None)
+            return self.scored(self.load(named), part, store, "scoring μ")
+        given = part.log_mu if config.mu == "scored" else None
+        return given if given is not None else self.scored(self.trained, part, store, "scoring μ")
+
+    def scored(self, policy: Policy, part: Completions, store: Store, label: str) -> Ragged:
+        """log-probabilities of all completions under a policy."""
+        logp, count = score_rollouts(policy, part.rollouts, store, self.config.optim.score_batch_size, label)
+        self.folder.add_across_ranks("tokens_scored", count)
+        return logp

@@ -112,32 +112,29 @@ def score_tokens(
 
 
 def output_layer(model: Any, float32: bool) -> Callable[[Tensor], Tensor]:
-    """The output layer as a function of hidden states [N, H]; float32: at that accuracy, on a GPU by split products."""
+    """The output layer as a function of hidden states [N, H] to logits in float32 (float64 for a float64 model).
+
+    float32: computed at that accuracy, on a GPU by split products; else in autocast's precision.
+    """
     head = model.get_output_embeddings()
-    if not (float32 and on_tensor_cores(head.weight)):
-        return lambda hidden: logits_of(head, hidden, float32)
-    halves = split(head.weight.detach())  # once for all chunks
+    bias = head.bias.float() if head.bias is not None else None
+    halves = split(head.weight.detach()) if float32 and on_tensor_cores(head.weight) else None  # once for all chunks
 
     def logits(hidden: Tensor) -> Tensor:
-        with torch.autocast(hidden.device.type, enabled=False):
+        if not float32:
+            rounded: Tensor = head(hidden)
+            return rounded.to(torch.promote_types(rounded.dtype, torch.float32))
+        with torch.autocast(hidden.device.type, enabled=False):  # the weight may be in another precision
+            if halves is None:
+                return torch.nn.functional.linear(hidden.float(), head.weight.float(), bias)
             products: Tensor = SplitLinear.apply(hidden.float(), head.weight, *halves)
-            return products if head.bias is None else products + head.bias.float()
+            return products if bias is None else products + bias
 
     return logits
 
 
 def on_tensor_cores(weight: Tensor) -> bool:
     return weight.is_cuda and weight.dtype is torch.float32
-
-
-def logits_of(head: Any, hidden: Tensor, float32: bool) -> Tensor:
-    """The output layer's logits in float32 (float64 for a float64 model), computed in it or in autocast's precision."""
-    if not float32:
-        logits: Tensor = head(hidden)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
-    bias = head.bias.float() if head.bias is not None else None
-    with torch.autocast(hidden.device.type, enabled=False):  # the weight may be in another precision
-        return torch.nn.functional.linear(hidden.float(), head.weight.float(), bias)
 
 
 def row_scores(logits: Tensor, targets: Tensor, entropy: bool, reference_logp: Tensor | None) -> tuple[Tensor, ...]:

@@ -12,12 +12,13 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from topr_exp.composition.candidates import CompletionPool, random_generator
+from topr_exp.composition.candidates import Candidates, CompletionPool, random_generator, solved_between
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.groups import ComposeConfig, ScheduleConfig
 from topr_exp.data.prompts import TokenizedProblems
@@ -43,13 +44,13 @@ class Rounds:
 
     trainer: Trainer
     train: TokenizedProblems
-    schedule: ScheduleConfig
     sampler: Sampler
-    n: int  # completions a problem
     grader: Grader
     reference: Policy | None  # π_ref, where the loss needs its log-probabilities
     build_training_set: Callable[[CompletionPool], TrainingSet]  # of a round
+    schedule: ScheduleConfig
     compose: ComposeConfig
+    n: int  # completions a problem
     seed: int
     iteration: int
     from_sampler: bool  # log μ is what the sampler drew with, and π_old is by the forward pass; else both are
@@ -166,9 +167,8 @@ class Rounds:
         groups = self.groups(columns)
         if self.compose.pass_rate is None:
             return groups
-        low, high = self.compose.pass_rate
-        shares = Verdicts("", columns).positive.reshape(-1, self.n).mean(axis=1)
-        return [group for group, share in zip(groups, shares, strict=True) if low <= share <= high]
+        candidates = Candidates(columns["question"].to_numpy(), Verdicts("", columns).positive)
+        return list(compress(groups, solved_between(candidates, *self.compose.pass_rate)[:: self.n]))
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """Summarize the completions that a round sampled, kept or not."""
@@ -255,7 +255,6 @@ def train_offline(
     seed: int,
     iteration: int,
     save_every: float,
-    *,
     mu_is_start: bool,
 ) -> None:
     """Every remaining update, with a checkpoint every `save_every` seconds and when a signal asks the run to stop.

@@ -31,7 +31,7 @@ from topr_exp.training.logprobs import Inputs, TokenScores
 from topr_exp.training.metrics import MetricAccumulator, without_mu
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
-from topr_exp.types import Batch, PairBatch, TOPRError
+from topr_exp.types import Batch, TOPRError
 
 log = logging.getLogger(__name__)
 
@@ -172,11 +172,16 @@ class Trainer:
         parts = micro_batches(self.policy.model, examples, chosen, self.config.micro_batch_size)
         self.zero_grad()
         apart = len(parts) > 1 or distributed.world_size() > 1
-        signals = self.compute_signals(examples, chosen, parts) if apart and self.signals is not None else None
+        whole = self.compute_signals(examples, chosen, parts) if apart and self.signals is not None else None
         for part in parts:
             rows = examples.rows(chosen[part.positions])
             scores, mask = self.forward(examples, rows)
-            batch = self.with_signals(examples.batch(rows, scores.logp, mask, scores.vocab_kl), part, signals)
+            batch = examples.batch(rows, scores.logp, mask, scores.vocab_kl)
+            if self.signals is not None:
+                assert isinstance(batch, Batch), "a loss of pairs has no signals"
+                with torch.no_grad():  # a batch that is the whole global one gives them itself
+                    own = self.signals(batch) if whole is None else {k: v[part.positions] for k, v in whole.items()}
+                batch = dataclasses.replace(batch, signals=own)
             out = self.loss(batch)
             if part.counts:
                 metrics.add(batch, out, scores)
@@ -199,17 +204,6 @@ class Trainer:
             options["reference"] = self.reference.model
         with self.policy.autocast():
             return self.layout.score(inputs, entropy=True, **options), inputs.mask
-
-    def with_signals(
-        self, batch: Batch | PairBatch, part: MicroBatch, signals: dict[str, Tensor] | None
-    ) -> Batch | PairBatch:
-        """The batch with its part of the signals; None: it is the whole global batch, so they are computed from it."""
-        if self.signals is None or isinstance(batch, PairBatch):
-            return batch
-        if signals is None:
-            with torch.no_grad():
-                return dataclasses.replace(batch, signals=self.signals(batch))
-        return dataclasses.replace(batch, signals={name: value[part.positions] for name, value in signals.items()})
 
     def compute_signals(
         self, examples: Examples, chosen: NDArray[np.int64], parts: list[MicroBatch]

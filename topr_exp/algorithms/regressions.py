@@ -1,4 +1,4 @@
-"""OAPL and A*-PO: the log-ratio regressed on the advantage over the optimal value (arXiv 2602.19362, 2505.20686)."""
+"""Losses that fit the log-ratio: DPO to the order of a pair, OAPL and A*-PO to the advantage over the optimal value."""
 
 from __future__ import annotations
 
@@ -13,7 +13,46 @@ from topr_exp.types import LossOutput
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from topr_exp.types import Batch
+    from topr_exp.types import Batch, PairBatch
+
+
+@dataclass(frozen=True)
+class DPO:
+    """Direct preference optimisation on pairs.
+
+    loss = − log σ(β [Δ(y_w) − Δ(y_l)]),   Δ = logπ(y|x) − logμ(y|x)
+
+    TOPR (arXiv 2503.14286), Section 2.4; Rafailov et al. (arXiv 2305.18290), Equation 7, with μ as the reference. Not
+    divided by length.
+
+    Metrics: the margin β[Δ(y_w) − Δ(y_l)], whether it is positive, both log-ratios. Gradient: −β σ(−margin) [∇logπ(y_w)
+    − ∇logπ(y_l)].
+    """
+
+    name: str
+    beta: float
+
+    needs: ClassVar[frozenset[str]] = frozenset({"pairs"})
+    uses_baseline: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
+
+    def __call__(self, batch: PairBatch) -> LossOutput:
+        from torch.nn.functional import logsigmoid
+
+        base.check_batch(batch.chosen)
+        base.check_batch(batch.rejected)
+        assert len(batch.chosen.logp) == len(batch.rejected.logp), "chosen and rejected must have as many rows"
+        chosen, rejected = base.log_ratio(batch.chosen), base.log_ratio(batch.rejected)
+        margin = self.beta * (chosen - rejected)
+        metrics = {
+            "margin": margin.detach(),
+            "accuracy": (margin.detach() > 0).to(margin.dtype),
+            "chosen_log_ratio": chosen.detach(),
+            "rejected_log_ratio": rejected.detach(),
+        }
+        return LossOutput(-logsigmoid(margin), metrics)
 
 
 class Anchor(Enum):
