@@ -17,11 +17,9 @@ import measure
 import torch
 from training import Case, Ours, timed
 
-from topr_exp.config.groups import Optimizer
-
 
 def case(*, prefix: int = 0, completion: int = 32, batch: int = 16) -> Case:
-    return Case("tiny", prefix, (40, 40), (completion, completion), batch, batch, Optimizer.adamw, "")
+    return Case("tiny", prefix, (40, 40), (completion, completion), batch, batch, "adamw", "")
 
 
 CURVES = {

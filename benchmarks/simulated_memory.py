@@ -43,7 +43,7 @@ from training import LLAMAS
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from topr_exp.config.groups import OptimConfig, Optimizer, Reduction, Schedule
+from topr_exp.config.groups import OptimConfig
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy
@@ -230,11 +230,11 @@ def update(case: Case) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def options(case: Case) -> OptimConfig:
-    name, betas = (Optimizer.adafactor, None) if case.lora is None else (Optimizer.adamw, [0.9, 0.999])
+    name, betas = ("adafactor", None) if case.lora is None else ("adamw", [0.9, 0.999])
     return OptimConfig(
         name=name, lr=5e-7, betas=betas, weight_decay=0.0, grad_clip=1.0, batch_size=BATCH, micro_batch_size=case.micro,
         gradient_checkpointing=case.recompute, score_batch_size=32, epochs=1, skip_nonfinite=False,
-        reduction=Reduction.sequences, warmup_steps=0, schedule=Schedule.constant,
+        reduction="sequences", warmup_steps=0, schedule="constant",
     )  # fmt: skip
 
 

@@ -34,8 +34,7 @@ from topr_exp.algorithms.base import Advantage
 from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.data import Reward
-from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule
+from topr_exp.config.groups import ComposeConfig, OptimConfig
 from topr_exp.models.loading import load_model
 from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
@@ -58,7 +57,7 @@ class Case:
     completion: tuple[int, int]
     batch: int
     micro: int  # of ours and of TRL's
-    optimizer: Optimizer
+    optimizer: str
     target: str
     samples: int = 1  # completions a prompt, side by side
 
@@ -74,12 +73,12 @@ LLAMAS = {
            "num_key_value_heads": 8, "vocab_size": 128_256, "tie_word_embeddings": False},
 }  # fmt: skip
 CASES = {
-    "short": Case("tiny", 0, (27, 51), (7, 34), 32, 32, Optimizer.adamw, "≥ 1.2 times TRL's samples/s"),
-    "few_shot": Case("tiny", 900, (27, 51), (7, 34), 32, 32, Optimizer.adamw, "≥ 4 times TRL's samples/s"),
-    "groups": Case("tiny", 0, (27, 51), (7, 34), 64, 16, Optimizer.adamw, "none", samples=8),
-    "gsm8k_0.6b": Case("0.6b", 900, (40, 120), (80, 250), 64, 16, Optimizer.adafactor, "≥ 4 times TRL's samples/s"),
-    "plain_0.6b": Case("0.6b", 0, (40, 120), (200, 512), 64, 16, Optimizer.adafactor, "≥ 1.5 × tokens/s, MFU ≥ 45 %"),
-    "plain_8b": Case("8b", 0, (40, 120), (200, 512), 16, 8, Optimizer.adafactor, "≥ 1.5 × tokens/s, ≤ 72 GiB"),
+    "short": Case("tiny", 0, (27, 51), (7, 34), 32, 32, "adamw", "≥ 1.2 times TRL's samples/s"),
+    "few_shot": Case("tiny", 900, (27, 51), (7, 34), 32, 32, "adamw", "≥ 4 times TRL's samples/s"),
+    "groups": Case("tiny", 0, (27, 51), (7, 34), 64, 16, "adamw", "none", samples=8),
+    "gsm8k_0.6b": Case("0.6b", 900, (40, 120), (80, 250), 64, 16, "adafactor", "≥ 4 times TRL's samples/s"),
+    "plain_0.6b": Case("0.6b", 0, (40, 120), (200, 512), 64, 16, "adafactor", "≥ 1.5 × tokens/s, MFU ≥ 45 %"),
+    "plain_8b": Case("8b", 0, (40, 120), (200, 512), 16, 8, "adafactor", "≥ 1.5 × tokens/s, ≤ 72 GiB"),
 }
 
 
@@ -201,14 +200,14 @@ class Ours:
         candidates = Candidates(rollouts.problem, np.arange(count) % 3 == 0)
         options = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
         self.examples = Examples(
-            build_training_set(candidates, Reward.pm1, chosen, "examples", **options), rollouts, mu, None
+            build_training_set(candidates, "pm1", chosen, "examples", **options), rollouts, mu, None
         )
-        adamw = case.optimizer is Optimizer.adamw
+        adamw = case.optimizer == "adamw"
         config = OptimConfig(
             name=case.optimizer, lr=1e-5, betas=[0.9, 0.999] if adamw else None, weight_decay=0.0, grad_clip=1.0,
             batch_size=case.batch, micro_batch_size=case.micro, gradient_checkpointing=case.model != "tiny",
-            score_batch_size=case.micro, epochs=1, skip_nonfinite=False, reduction=Reduction.sequences,
-            warmup_steps=0, schedule=Schedule.constant,
+            score_batch_size=case.micro, epochs=1, skip_nonfinite=False, reduction="sequences",
+            warmup_steps=0, schedule="constant",
         )  # fmt: skip
         layout = SingleProcess(self.policy.model)
         self.trainer = Trainer(self.policy, TOPR, None, config, Path(tempfile.mkdtemp()), layout)
@@ -264,7 +263,7 @@ class Theirs:
             "gradient_accumulation_steps": case.batch // case.micro, "learning_rate": 1e-5, "max_grad_norm": 1.0,
             "lr_scheduler_type": "constant", "report_to": "none", "save_strategy": "no", "completion_only_loss": True,
             "bf16": not small, "use_cpu": ours.device.type == "cpu", "gradient_checkpointing": not small,
-            "optim": "adamw_torch_fused" if case.optimizer is Optimizer.adamw else "adafactor", "disable_tqdm": True,
+            "optim": "adamw_torch_fused" if case.optimizer == "adamw" else "adafactor", "disable_tqdm": True,
         }  # fmt: skip
         self.make = lambda steps, callback: SFTTrainer(
             make_model(case.model), SFTConfig(**arguments, max_steps=steps), train_dataset=Dataset.from_list(rows),

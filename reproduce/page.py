@@ -10,7 +10,7 @@ from reproduce import records
 from reproduce.figure import Claim, Extra, Figure, counted, verdict
 from reproduce.groups import group_by, grouping, name_of
 from reproduce.selection import Runs, collapsed, fell, mean_of
-from topr_exp.report.standing import against_best
+from topr_exp.report.estimates import against_best
 from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import write_text
 

@@ -19,9 +19,8 @@ from omegaconf import OmegaConf
 
 from reproduce.selection import Runs
 from topr_exp.config.load import CONF
-from topr_exp.config.schema import plain
+from topr_exp.config.schema import flatten, plain
 from topr_exp.config.settings import Config
-from topr_exp.report.groups import flatten
 from topr_exp.report.results import SHARES, results, rounded
 from topr_exp.report.runs import Run, read_run
 from topr_exp.runs.records import Record

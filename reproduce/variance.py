@@ -74,9 +74,9 @@ def distance(folder: Path) -> float:
 
     config = settings_of(folder)
     place = Path(json.loads((folder / "summary.json").read_text(encoding="utf-8"))["final"]["rollouts"])
-    policy = load_policy(config.model, config.cluster.device.name, folder / "model")
+    policy = load_policy(config.model, config.cluster.device, folder / "model")
     rollouts = completions(config, policy, load_problems(config.data).test, place)
-    policies = (policy, load_policy(config.reference, config.cluster.device.name))
+    policies = (policy, load_policy(config.reference, config.cluster.device))
     size = config.optim.score_batch_size
     totals = [np.array(log_likelihoods(each, rollouts, range(rollouts.rows), size)) for each in policies]
     return float(np.mean(totals[0] - totals[1]))
@@ -114,7 +114,7 @@ def of_run(folder: Path, seed: int, part: float = 1.0) -> dict[str, tuple[float,
     config = settings_of(folder)
     sources = json.loads((folder / "iteration-1" / "sources.json").read_text(encoding="utf-8"))
     store = Store(sources["store"])
-    device = config.cluster.device.name
+    device = config.cluster.device
     policy, start = load_policy(config.model, device, folder / "model"), load_policy(config.model, device)
     with torch.no_grad():
         for end, begin in zip(policy.model.parameters(), start.model.parameters(), strict=True):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.make_tiny.tokenizer import build_tokenizer
-from topr_exp.config.data import AnswerFormat
 from topr_exp.data import embedded_gsm8k
 from topr_exp.data.embedded import draw_problems
 from topr_exp.data.prompts import Shot, own_shots
@@ -24,7 +23,7 @@ CONTEXT = 8192
 
 def worked_examples() -> list[Shot]:
     """The project's eight, and six more whose solutions are their answers: 900 tokens with a question."""
-    own = list(own_shots(AnswerFormat.gsm8k))
+    own = list(own_shots("gsm8k"))
     more = draw_problems(embedded_gsm8k.draw, "gsm8k", "pretrain", 6, seed=1)
     return own + [Shot(problem.question, f"The answer is {problem.answer}.") for problem in more]
 

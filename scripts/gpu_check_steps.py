@@ -56,11 +56,9 @@ def update(size: str, recompute: str, folder: str = ".") -> dict[str, Any]:
     import torch
     from training import Case, Ours, timed
 
-    from topr_exp.config.groups import Optimizer
-
     shared, own, completed = {"8b": (900, 100, 200), "100m": (900, 100, 20), "small": (90, 10, 20)}[size]
     times = 5 if size == "8b" else 3
-    case = Case(size, shared, (own, own), (completed, completed), 8, 8, Optimizer.adafactor, "")
+    case = Case(size, shared, (own, own), (completed, completed), 8, 8, "adafactor", "")
     ours = Ours(case, 16)
     trainer, cuda = ours.trainer, ours.device.type == "cuda"
     trainer.recompute = recompute == "checkpointing"
@@ -170,7 +168,7 @@ def sampling(folder: str, *overrides: str) -> dict[str, Any]:
 
     config = plan(parse_arguments(list(overrides))).jobs[0].config
     assert isinstance(config.sampler, VLLMConfig)
-    policy = load_policy(config.model, config.cluster.device.name)
+    policy = load_policy(config.model, config.cluster.device)
     problems, longest = load_problems(config.data).train, config.sampler.max_new_tokens
     questions = tokenize_prompts(problems, build_prompter(config.data), policy, longest)
     found: dict[str, Any] = {"tokens of a prompt": len(questions.prompts[0])}

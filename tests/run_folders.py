@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.conftest import config_of
 from topr_exp.config.compose_overrides import parse_arguments
+from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
 from topr_exp.sweeps.sweep import runs_of
@@ -19,20 +20,32 @@ def make_run(
     output_dir: Path, *overrides: str, steps: int = 20, done: bool = True, rng: int = 0
 ) -> tuple[Config, Path]:
     """A run of one iteration with made-up numbers; not done: killed after the last step."""
-    config = config_of(f"output_dir={output_dir}", *overrides)
-    folder = config.folder
-    folder.mkdir(parents=True)
-    write_json(folder / "config.json", {"identity": config.identity, "resolved": config_json(config)})
-    write_json(folder / "environment.json", {"time": f"2026-01-01T00:00:0{rng}+0000", "command": ["topr", *overrides]})
-    write_json(folder / "state.json", {"status": "done" if done else "running", "stage": "training"})
-    chance = random.Random(rng)
-    add_metrics(folder, range(1, steps + 1), chance)
-    base, final = evaluation(0, 0.2), evaluation(1, 0.2 + 0.4 * chance.random())
-    write_lines(folder / "eval.jsonl", [base, final] if done else [base])
-    if done:
-        write_json(folder / "summary.json", summary(config, base, final))
+    config, chance = config_of(f"output_dir={output_dir}", *overrides), random.Random(rng)
+    metrics = [update(step, chance) for step in range(1, steps + 1)]
+    evaluations = [evaluation(0, 0.2), evaluation(1, 0.2 + 0.4 * chance.random())]
+    known = {"baseline": config.baseline or 0.0, "effective_positive": config.effective_positive or 0.2}
+    write_run(config.folder, plain(config), metrics, evaluations[: 1 + done], known if done else None)
+    made = {"time": f"2026-01-01T00:00:0{rng}+0000", "command": ["topr", *overrides]}
+    write_json(config.folder / "environment.json", made)
+    return config, config.folder
+
+
+def write_run(
+    folder: Path, resolved: Any, metrics: list[Any], evaluations: list[Any], known: dict[str, Any] | None
+) -> None:
+    """known: what its summary has beside the evaluations; None: it is not done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", {"identity": resolved, "resolved": resolved})
+    write_lines(folder / "metrics.jsonl", metrics)
+    write_lines(folder / "eval.jsonl", evaluations)
+    if known is None:
+        write_json(folder / "state.json", {"status": "running", "stage": "training"})
+    else:
+        whole = [each for each in evaluations if "subset" not in each]
+        known = {"base": whole[0], "final": whole[-1], "positive_share": 0.2, "n_train": 640,
+                 "seconds": {"training": 12.5, "evaluation": 3.0}, **known}  # fmt: skip
+        write_json(folder / "summary.json", known)
         (folder / "DONE").touch()
-    return config, folder
 
 
 def make_sweep_of_two(folder: Path) -> Path:
@@ -43,18 +56,6 @@ def make_sweep_of_two(folder: Path) -> Path:
     for run in runs_of(plan(parse_arguments(given)).jobs, given, []):
         run.save()
     return folder
-
-
-def config_json(config: Config) -> Any:
-    from topr_exp.config.schema import plain
-
-    return plain(config)
-
-
-def add_metrics(folder: Path, steps: range, chance: random.Random, iteration: int = 1) -> None:
-    with (folder / "metrics.jsonl").open("a") as file:
-        for step in steps:
-            file.write(json.dumps(update(step, chance, iteration)) + "\n")
 
 
 def update(step: int, chance: random.Random, iteration: int = 1) -> dict[str, Any]:
@@ -103,25 +104,6 @@ def evaluation(iteration: int, accuracy: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def summary(config: Config, base: dict[str, Any], final: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "algo": config.algo.name,
-        "data": config.data.name,
-        "source": config.data.source,
-        "model": config.model.name,
-        "seed": config.seed,
-        "baseline": config.baseline or 0.0,
-        "effective_positive": config.effective_positive or 0.2,
-        "positive_share": 0.2,
-        "n_train": 640,
-        "iterations": [base, final],
-        "base": base,
-        "final": final,
-        "seconds": {"training": 12.5, "evaluation": 3.0},
-        "tokens": {"tokens_sampled": 1000},
-    }
-
-
 def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
 
@@ -142,34 +124,20 @@ def completion(problem: int, verdict: str, text: str, **more: Any) -> dict[str, 
 
 def make_sweep(output_dir: Path, count: int, steps: int = 20) -> Path:
     """A sweep of `count` runs over algorithm, effective proportion and seed, each with completions."""
-    _, first = make_run(output_dir, "effective_positive=0.5", steps=steps)
-    sweep = first.parent
-    stored, metrics = json.loads((first / "config.json").read_text()), (first / "metrics.jsonl").read_text()
+    config, metrics = config_of(f"output_dir={output_dir}"), [update(i, random.Random(i)) for i in range(1, steps + 1)]
     for i in range(count):
-        chance = random.Random(i)
         algo, share, seed = ("topr", "tis")[i % 2], (0.05, 0.2, 0.5, 0.8, 1.0)[i // 2 % 5], i // 10
-        folder = sweep / f"{algo}_{share}_s{seed}"
-        folder.mkdir()
-        resolved = json.loads(json.dumps(stored["resolved"]))
-        resolved["algo"]["name"], resolved["effective_positive"], resolved["seed"] = algo, share, seed
-        resolved["algo"]["a_pos"] = 1.0 if algo == "topr" else 0.0
-        write_json(folder / "config.json", {"identity": resolved, "resolved": resolved})
-        (folder / "metrics.jsonl").write_text(metrics)
-        accuracy = (
-            0.3 + 0.5 * share * (1.2 - share) + 0.05 * chance.random() - (0.2 if algo == "tis" and share < 0.1 else 0)
-        )
-        base, final = evaluation(0, 0.2), evaluation(1, accuracy)
-        curve = [evaluation(1, 0.2 + (accuracy - 0.2) * s / steps, step=s, samples_seen=32 * s, subset=True)
+        resolved = plain(config) | {"effective_positive": share, "seed": seed}
+        resolved["algo"] |= {"name": algo, "a_pos": 1.0 if algo == "topr" else 0.0}
+        gain = 0.1 + 0.5 * share * (1.2 - share) + 0.05 * random.Random(i).random()
+        gain -= 0.2 if algo == "tis" and share < 0.1 else 0
+        curve = [evaluation(1, 0.2 + gain * s / steps, step=s, samples_seen=32 * s, subset=True)
                  for s in range(max(1, steps // 5), steps + 1, max(1, steps // 5))]  # fmt: skip
-        write_lines(folder / "eval.jsonl", [evaluation(0, 0.2, subset=True), base, *curve, final])
-        known = {"algo": algo, "seed": seed, "effective_positive": share, "positive_share": 0.2, "n_train": 640}
-        write_json(folder / "summary.json", {**known, "baseline": 0.1, "base": base, "final": final,
-                                             "seconds": {"training": 10.0 + i}})  # fmt: skip
+        told = [evaluation(0, 0.2, subset=True), evaluation(0, 0.2), *curve, evaluation(1, 0.2 + gain)]
+        known = {"effective_positive": share, "baseline": 0.1, "seconds": {"training": 10.0 + i}}
+        folder = config.folder.with_name(f"{algo}_{share}_s{seed}")
+        write_run(folder, resolved, metrics, told, known)
         verdicts = ("correct", "incorrect", "invalid")
         entries = [completion(j, verdicts[j % 3], f" Run {i} says 3+4=7. The answer is {j}.") for j in range(60)]
         write_lines(folder / "completions.jsonl", entries)
-        (folder / "DONE").touch()
-    for path in first.iterdir():
-        path.unlink()
-    first.rmdir()
-    return sweep
+    return config.folder.parent

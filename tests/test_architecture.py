@@ -92,7 +92,7 @@ def test_stages_see_their_own_section_of_the_settings() -> None:
         whole = {"topr_exp.config.settings", "topr_exp.config.load"}
         assert not whole & {nearest(name) for name in IMPORTS[path]}, path
         # Where a run computes: they are given a device, the trainer a layout.
-        place = ("ClusterConfig", "LocalCluster", "SlurmCluster", "Device", "Parallel")
+        place = ("ClusterConfig", "LocalCluster", "SlurmCluster")
         assert not {f"topr_exp.config.groups.{name}" for name in place} & IMPORTS[path], path
 
 

@@ -16,26 +16,13 @@ import pyarrow as pa
 import pytest
 
 from tests import by_hand
-from tests.conftest import config_of, overrides
-from tests.run_folders import write_lines
+from tests.run_folders import write_run
 from topr_exp.compare import main, references
-from topr_exp.pipeline import run
-from topr_exp.report.groups import group_runs
+from topr_exp.evaluation.statistics import summarise
+from topr_exp.report.groups import as_csv, group_runs, groups_frame
 from topr_exp.report.runs import find_runs
-from topr_exp.report.tables import as_csv, groups_frame
 from topr_exp.store import Store
-from topr_exp.types import ConfigError
-
-ALGORITHMS, SEEDS = ("topr", "naive"), (0, 1)
-
-
-@pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four runs."""
-    folder = tmp_path_factory.mktemp("compare")
-    for algo, seed in itertools.product(ALGORITHMS, SEEDS):
-        run(config_of(*overrides(folder, f"algo={algo}", f"seed={seed}", "optim.lr=1e-2")))
-    return folder
+from topr_exp.types import VERDICTS, ConfigError
 
 
 def groups_of(*folders: Path) -> list[dict[str, str]]:
@@ -43,19 +30,19 @@ def groups_of(*folders: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(as_csv(groups_frame(group_runs(find_runs(folders)))).splitlines()))
 
 
-def test_the_report_says_the_same(sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One number, one interval: of two seeds in both commands, of a single run in its summary, too. Runs may move."""
-    there = shutil.copytree(sweep, tmp_path / "moved")
-    runs = [path.parent for path in there.rglob("DONE")]
-    for i, folders in enumerate([[there], *([path] for path in runs)]):
-        found = shown(capsys, *folders)
-        rows = groups_of(*folders)
-        assert len(rows) == len(found) == (1 if i else 2)
+    for algo, seed in itertools.product(("topr", "naive"), (0, 1)):
+        made_run(tmp_path / "made", f"{algo}{seed}", counts_of(seed, 0.6), algo={"name": algo}, seed=seed)
+    there = shutil.move(tmp_path / "made", tmp_path / "moved")
+    for folders in ([there], *([path.parent] for path in there.rglob("DONE"))):
+        found, rows, single = shown(capsys, *folders), groups_of(*folders), folders != [there]
+        assert len(rows) == len(found) == (1 if single else 2)
         for row in rows:
             ends = [100 * float(row[f"final_pass@1{end}"]) for end in ("", "_low", "_high")]
             assert found[row["group"]][0] == pytest.approx(ends, abs=0.051)
-            assert row["final_pass@1_interval_over"] == ("problems" if i else "2 seeds, problems")
-            if i:
+            assert row["final_pass@1_interval_over"] == ("problems" if single else "2 seeds, problems")
+            if single:
                 point = json.loads((folders[0] / "summary.json").read_text())["final"]["pass@k"]["1"]
                 assert ends == pytest.approx([100 * point[name] for name in ("value", "low", "high")])
 
@@ -103,16 +90,16 @@ def test_a_line_says_what_it_rests_on(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_each_group_is_compared_at_its_own_level_of_the_other_setting() -> None:
     """As after a sweep over algorithm and p̃, with --against topr."""
-    pairs = [(algo, p) for p in ("p~=0.1", "p~=0.5") for algo in ("tis", "topr")] + [("sft", "p~=–")]
+    pairs = [(algo, p) for p in ("p̃=0.1", "p̃=0.5") for algo in ("tis", "topr")] + [("sft", "p̃=not set")]
     groups = {", ".join(pair): pair for pair in pairs}
     assert references(groups, "topr") == {
-        "tis, p~=0.1": "topr, p~=0.1", "topr, p~=0.1": "topr, p~=0.1",
-        "tis, p~=0.5": "topr, p~=0.5", "topr, p~=0.5": "topr, p~=0.5", "sft, p~=–": None,
+        "tis, p̃=0.1": "topr, p̃=0.1", "topr, p̃=0.1": "topr, p̃=0.1",
+        "tis, p̃=0.5": "topr, p̃=0.5", "topr, p̃=0.5": "topr, p̃=0.5", "sft, p̃=not set": None,
     }  # fmt: skip
-    assert {*references(groups, "p~=0.1").values()} == {"tis, p~=0.1", "topr, p~=0.1", None}
-    assert {*references(groups, "tis, p~=0.5").values()} == {"tis, p~=0.5"}
-    assert {*references(groups, None).values()} == {"tis, p~=0.1"}
-    with pytest.raises(ConfigError, match=r"--against ppo: no such group; allowed: tis, p~=0\.1; .*; topr; "):
+    assert {*references(groups, "p̃=0.1").values()} == {"tis, p̃=0.1", "topr, p̃=0.1", None}
+    assert {*references(groups, "tis, p̃=0.5").values()} == {"tis, p̃=0.5"}
+    assert {*references(groups, None).values()} == {"tis, p̃=0.1"}
+    with pytest.raises(ConfigError, match=r"--against ppo: no such group; allowed: tis, p̃=0\.1; .*; topr; "):
         references(groups, "ppo")
 
 
@@ -120,8 +107,8 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for name in ("topr", "naive"):
         made_run(tmp_path / "runs", name, counts_of(0, 0.5), algo={"name": name})
     folder = tmp_path / "runs"
-    assert main([str(folder), "--against", "ppo"]) == 2
-    assert capsys.readouterr().err == "error: --against ppo: no such group; allowed: naive; topr\n"
+    assert main([str(folder), "--against", "p~=1"]) == 2
+    assert capsys.readouterr().err == "error: --against p̃=1: no such group; allowed: naive; topr\n"
     assert main([str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere'}: no such folder\n"
     path = folder / "topr" / "summary.json"  # as an own grader that gives no answers leaves it
@@ -146,7 +133,6 @@ def made_run(folder: Path, name: str, counts: Counts, first_gold: int = 0, **set
     all but one agree on an answer."""
     place = folder / name
     store, evaluations = Store(place / "store"), []
-    shares = {"pass@1": 0.5, "maj@8": 0.5, "correct": 0.5, "incorrect": 0.3, "invalid": 0.2}
     golds = [str(first_gold + i) for i in range(len(counts))]
     for step, each in enumerate(([(1, 0)] * len(counts), counts)):
         said = [
@@ -159,12 +145,11 @@ def made_run(folder: Path, name: str, counts: Counts, first_gold: int = 0, **set
         words, classes = zip(*said, strict=True)
         columns = pa.table({"verdict": words, "class": pa.array(classes, pa.int32())})
         made.fill(lambda _, columns=columns: columns)
-        evaluations.append({"iteration": step, **shares, "verdicts": str(made.folder)})
+        codes = np.array([VERDICTS.index(word) for word in words]).reshape(-1, N)
+        figures = summarise(codes, np.reshape(classes, (-1, N)), resamples=200)
+        evaluations.append({"iteration": step, **figures, "verdicts": str(made.folder)})
     config: dict[str, Any] = {"data": {"eval_n": N}, "sampler": {"seed": settings.get("seed", 0)}, **settings}
-    (place / "config.json").write_text(json.dumps({"resolved": config}))
-    write_lines(place / "eval.jsonl", evaluations)
-    (place / "summary.json").write_text(json.dumps({"base": evaluations[0], "final": evaluations[-1]}))
-    (place / "DONE").touch()
+    write_run(place, config, [], evaluations, {})
 
 
 def counts_of(seed: int, level: float) -> Counts:

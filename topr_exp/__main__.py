@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from typing import TYPE_CHECKING
 
 from topr_exp import leave_out_current_folder
@@ -23,7 +22,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         print_error(f"{error.name} is not installed for {sys.executable}; activate .venv (made by make demo)")
         return 2
-    return exit_status(partial(answer, parse_arguments(sys.argv[1:])), resumes=True)
+    return exit_status(lambda: answer(parse_arguments(sys.argv[1:])), resumes=True)
 
 
 def answer(args: Namespace) -> int:

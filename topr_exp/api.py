@@ -88,9 +88,8 @@ def read_runs(*folders: str | Path) -> DataFrame:
     updates, seconds; base_NAME and final_NAME of pass@1 and the other figures, with _low and _high of the run's 95 %
     interval. Shares lie between 0 and 1; what a run lacks is missing. TOPRError where there are no runs.
     """
-    from topr_exp.report.groups import group_runs
+    from topr_exp.report.groups import group_runs, runs_frame
     from topr_exp.report.runs import find_runs
-    from topr_exp.report.tables import runs_frame
 
     return runs_frame(group_runs(find_runs(map(Path, folders))).runs)
 

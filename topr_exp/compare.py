@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runtime.exit_status import exit_status, plural, warn
+from topr_exp.runtime.exit_status import command_parser, exit_status, plural, warn
 from topr_exp.types import ConfigError, TOPRError
 
 FIGURES = ("pass@1", "maj", "invalid")
@@ -23,12 +23,10 @@ FIGURES = ("pass@1", "maj", "invalid")
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m topr_exp.compare", description=summary.split(": ", 1)[-1], epilog=details
-    )
+    parser = command_parser("topr_exp.compare", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
-    parser.add_argument("--against", metavar="GROUP", help="its name, or a value of a setting (default: the first)")
+    named = "its name, or a value of a setting (default: the first)"
+    parser.add_argument("--against", type=lambda text: text.replace("p~", "p̃"), metavar="GROUP", help=named)
     parser.add_argument("--figure", choices=FIGURES, default="pass@1", help="default: %(default)s")
     return exit_status(partial(print_comparison, parser.parse_args(arguments)))
 
@@ -37,7 +35,7 @@ def print_comparison(options: argparse.Namespace) -> int:
     from topr_exp.report.estimates import headlines, standing, versus
     from topr_exp.report.groups import group_runs, tell
     from topr_exp.report.runs import find_runs
-    from topr_exp.sweeps.status import aligned
+    from topr_exp.sweeps.sweep import aligned
 
     everything = find_runs(options.folders)
     runs = [run for run in everything if run.status == "done"]

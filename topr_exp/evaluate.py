@@ -235,7 +235,7 @@ def evaluate_model(config: Config) -> None:
             if config.task.verifies:  # before the verifier is loaded: a GPU may have no room for both
                 tasks.generate_solutions(sampler, store)
                 sampler.close()
-            policy = load_policy(config.model, config.cluster.device.name)
+            policy = load_policy(config.model, config.cluster.device)
             test = tasks.tokenize(tasks.sets.test, policy)
             what = "solutions to verify" if config.task.verifies else "problems"
             say(

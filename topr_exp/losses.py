@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from topr_exp.api import loss as named_loss
 from topr_exp.config.load import CONF
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import command_parser, exit_status
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,10 +30,7 @@ LENGTHS = (1, 10, 100)
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m topr_exp.losses", description=summary.split(": ", 1)[-1], epilog=details
-    )
+    parser = command_parser("topr_exp.losses", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     parser.add_argument("--tokens", nargs="+", type=int, default=LENGTHS, metavar="T", help="default: 1 10 100")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the weights as well (png, pdf, svg)")

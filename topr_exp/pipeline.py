@@ -18,9 +18,8 @@ import torch
 
 from topr_exp.composition.candidates import CompletionPool, merge_sources
 from topr_exp.composition.training_set import TrainingSet, build_candidates, build_training_set
-from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
-from topr_exp.config.settings import Config, Mu
+from topr_exp.config.settings import Config
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.evaluation.evaluation import EvaluatingJournal, Evaluation, first, show_completions
 from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, open_grader
@@ -47,7 +46,7 @@ def run(config: Config) -> dict[str, Any]:
     """One run; returns its summary. Raises TOPRError for what the user can mend."""
     if config.cluster.threads is not None:
         torch.set_num_threads(config.cluster.threads)
-    device, stop = config.cluster.device.name, StopFlag()
+    device, stop = config.cluster.device, StopFlag()
     with (
         stop.listening(),
         distributed.process_group(device),
@@ -209,7 +208,7 @@ class Experiment:
         with self.folder.stage("scoring"):
             examples, reference = self.policies.score(training_set, pool.rollouts, parts, store)
             gap, mu = None, examples.mu_logp
-            if mu is not None and self.config.mu is Mu.scored and self.imported is None:
+            if mu is not None and self.config.mu == "scored" and self.imported is None:
                 gap = mismatch(mu, Ragged(pool.rollouts.columns["sampler_logp"]))
                 say(describe_mismatch(gap))
             self.folder.save_training_set(iteration, training_set, parts, verdicts, store.root, gap)
@@ -234,7 +233,7 @@ class Experiment:
 
     def verdicts(self, part: Completions, store: Store) -> Verdicts:
         """Verdicts by the grader, or by the rewards that came with the completions."""
-        if self.config.reward is Reward.given:
+        if self.config.reward == "given":
             assert part.rewards is not None, "open_log refuses a log without rewards"
             return given_verdicts(part.rollouts, part.rewards, self.config.data.threshold, store)
         return grade_rollouts(part.rollouts, part.questions.problems, self.config.grading, store)
@@ -247,7 +246,7 @@ class Experiment:
             reference = self.policies.reference()
             trainer = self.trainer(reference, iteration)
             compose = partial(self.training_set_of, iteration=iteration)
-            settings = config.schedule, config.compose, config.data.n, config.seed, iteration, config.mu is Mu.sampler
+            settings = config.schedule, config.compose, config.data.n, config.seed, iteration, config.mu == "sampler"
             kind = AsyncRounds if config.schedule.asynchronous else Rounds
             rounds = kind(trainer, self.train, self.sampler, grader, reference, compose, *settings)
             rounds.run(self.journal(iteration, trainer), config.checkpoint.every_seconds)
@@ -285,7 +284,7 @@ class Experiment:
         whole = reference if "vocab_kl" in config.algo.needs else None
         folder, parallel = self.folder.path / "checkpoints" / str(iteration), config.cluster.parallel
         with self.stop.immediate():
-            layout = parallelize(policy, parallel.name if parallel is not None else None)
+            layout = parallelize(policy, parallel)
             trainer = Trainer(policy, config.algo, whole, config.optim, folder, layout, self.stop)
         self.folder.metrics.rewind(iteration, trainer.step)
         return trainer

@@ -12,7 +12,7 @@ from tests.conftest import refused
 from topr_exp.composition.candidates import Candidates, group_statistics, random_generator, repeated
 from topr_exp.composition.selection import select_examples, select_groups
 from topr_exp.composition.training_set import sample_distinct, select_pairs
-from topr_exp.config.groups import ComposeConfig, ComposeName
+from topr_exp.config.groups import ComposeConfig
 from topr_exp.types import TOPRError
 
 PROBLEM = np.array([0, 0, 0, 1, 1, 2, 2])  # unequal groups
@@ -21,7 +21,7 @@ PATTERNS = [np.array(bits) for bits in product([False, True], repeat=len(PROBLEM
 
 def compose(name="uniform", **changes):
     """The settings of `compose=name`, with 16 pairs a problem unless they are changed."""
-    return ComposeConfig(name=ComposeName[name], **{"pairs_per_problem": 16, **changes})
+    return ComposeConfig(name=name, **{"pairs_per_problem": 16, **changes})
 
 
 def nearly_equal(counts, total):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -151,3 +152,20 @@ def test_a_choice_of_the_user_s_own_needs_a_size_and_no_adapter(tmp_path: Path) 
     assert own_choice("lora").lora is None
     assert own_choice("lora", given).lora == own_choice("lora", f"+{given}").lora == LoRA(4, 8.0, ALL_LINEAR)
     assert own_choice("name", given, "model.lora.rank=8", "model.name=x").lora.rank == 8
+
+
+# ---- commands for 8B models in documents and YAMLs
+
+SUBMITTED = re.compile(r"model=llama3_8b.*cluster=slurm\w*")
+
+
+def submitted() -> list[tuple[str, str]]:
+    """The place and the text of each line that has an 8B model run on a cluster."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "conf").rglob("*.yaml"))]
+    return [(path.name, line) for path in pages for line in path.read_text(encoding="utf-8").splitlines()
+            if SUBMITTED.search(line)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "line"), submitted())
+def test_a_cluster_is_asked_for_a_gpu(place: str, line: str) -> None:
+    assert "cluster=slurm_8b" in line or "cluster.gpus_per_node=" in line, place

@@ -106,12 +106,6 @@ def test_every_range_is_declared_and_applied() -> None:
     }
 
 
-@pytest.mark.parametrize("key", ["cluster.processes", "cluster.jobs", "cluster.threads"])
-def test_each_cluster_has_ranges_of_its_own(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{key} must be (null or )?1 or more; got 0$"):
-        config_of(f"{key}=0")
-
-
 @pytest.mark.parametrize(
     ("range_", "inside", "outside"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import config_of
-from topr_exp.config.data import AnswerFormat
+from topr_exp.config.data import ENDINGS
 from topr_exp.data.benchmarks import Benchmarks, math_gold
 from topr_exp.data.prompts import build_prompter, own_shots
 from topr_exp.types import ConfigError, TOPRError
@@ -24,7 +24,7 @@ def settings(name: str, **changes: Any) -> Benchmarks:
 def test_zero_shot_prompts() -> None:
     assert build_prompter(settings("gsm8k")).render("Why {x}?") == "Question: Why {x}?\nAnswer:"
     assert build_prompter(settings("math")).render("Q") == "Problem: Q\nSolution:"
-    final = build_prompter(settings("math", answer_format=AnswerFormat.final))
+    final = build_prompter(settings("math", answer_format="final"))
     assert final.render("Q") == "Problem: Q\nReasoning:"
     assert final.stop == ()
 
@@ -42,15 +42,15 @@ def test_few_shot_prompts_hold_the_examples_and_stop_before_the_next_question(na
 
 
 def test_own_examples_end_as_their_format_asks() -> None:
-    shots = {each: [shot.solution for shot in own_shots(each)] for each in AnswerFormat}
+    shots = {each: [shot.solution for shot in own_shots(each)] for each in ENDINGS}
     assert [len(each) for each in shots.values()] == [8, 4, 4]
-    for text in shots[AnswerFormat.gsm8k]:
+    for text in shots["gsm8k"]:
         equations = re.findall(r"([\d(][\d +*/()-]*) = (\d+)", text)
         assert all(eval(left) == int(right) for left, right in equations)
         assert text.endswith(f"The answer is {equations[-1][1]}.")
     golds = ["12", r"\frac{11}{24}", "(-3,4)", r"4\sqrt{2}"]
-    assert [math_gold(text) for text in shots[AnswerFormat.math]] == golds
-    for text, gold in zip(shots[AnswerFormat.final], golds, strict=True):
+    assert [math_gold(text) for text in shots["math"]] == golds
+    for text, gold in zip(shots["final"], golds, strict=True):
         assert text.endswith(f"So the final answer is {gold}.")
 
 
@@ -79,7 +79,7 @@ class ChatTokenizer(SimpleNamespace):
 
 def test_chat_prompts_are_turns() -> None:
     prompter = build_prompter(settings("math", chat=True, shots=1, template="{question}"))
-    first = own_shots(AnswerFormat.math)[0]
+    first = own_shots("math")[0]
     expected = f"<user>{first.question}<assistant>{first.solution}<user>Q<assistant>"
     assert prompter.render("Q", ChatTokenizer()) == expected
     assert prompter.stop == ()

@@ -13,11 +13,10 @@ from typing import Any
 from tests.conftest import config_of
 from tests.run_folders import make_run
 from topr_exp import read_runs
-from topr_exp.config.schema import plain
-from topr_exp.report.groups import flatten, group_runs
+from topr_exp.config.schema import flatten, plain
+from topr_exp.report.groups import as_csv, group_runs, groups_frame, runs_frame
 from topr_exp.report.page import facts
 from topr_exp.report.runs import Run, find_runs
-from topr_exp.report.tables import as_csv, groups_frame, runs_frame
 
 
 def run_with(name: str, **settings: Any) -> Run:
@@ -75,7 +74,7 @@ def test_runs_of_different_settings_are_never_averaged(tmp_path: Path) -> None:
         {}, {"model": {"lora": lora}}, {"model": {"lora": {**lora, "rank": 17}}}, {"model": {"lora": {"rank": None}}},
         {"data": {"options": {}}}, {"data": {"options": {"digits": 3}}}, {"data": {"options": {"digits": "3"}}},
         {"optim": {"lr": 0.12345678}}, {"optim": {"lr": 0.12345679}}, {"algo": {"_target_": "mine.Loss"}},
-        {"effective_positive": 0.3}, {"new": 1}, {"data": {"template": "–"}}, {"data": {"template": "a"}},
+        {"effective_positive": 0.3}, {"new": 1}, {"data": {"template": "not set"}}, {"data": {"template": "a"}},
     ]  # fmt: skip
     for seed, change in enumerate(changes):
         _, path = make_run(tmp_path, f"seed={seed}", "data.template=null", rng=seed % 10)

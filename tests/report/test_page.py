@@ -1,4 +1,4 @@
-"""The report in a real browser: opened from disk, without a network."""
+"""`python -m topr_exp.report`: what it writes, and the page in a real browser, opened from disk, without a network."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from typing import Any
 
 import pytest
 
-from tests.report.test_write import NASTY
 from tests.run_folders import completion, make_run, make_sweep, write_lines
-from topr_exp.report.__main__ import main
+from topr_exp.report import figures
+from topr_exp.report.__main__ import AUTHOR, main
+from topr_exp.sweeps.launch import publish
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium not installed (see .ci/run)"),
-]
-
+NASTY = "</script><script>alert(1)</script><!-- \u2028 $script ${data} \\u003c"
 ATTACKS = [
     NASTY,
     "<img src=x onerror=\"document.title='hacked'\">",
@@ -50,6 +47,7 @@ const cards = () => all("#completions div > details:not([hidden])");
 const found = {};
 
 found.fits = document.documentElement.scrollWidth <= innerWidth;
+found.cut = all(".scroll").filter((box) => box.scrollWidth > box.clientWidth).length;
 found.drawn = ["result", "curves", "sweep", "samples"].map((name) => all(`#${name} details[open] svg`).length);
 found.best = column("groups", "final pass@1");
 sort("groups", "final pass@1"); sort("groups", "final pass@1");
@@ -89,24 +87,63 @@ def read(page: Path, width: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A sweep of 20 runs, one that is unfinished, and one whose completions attack the page."""
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a sweep of 20 runs, one that is unfinished, and one whose completions attack the page."""
     folder = tmp_path_factory.mktemp("sweep")
     sweep = make_sweep(folder, 20)
     make_run(folder, "algo=dpo", done=False)
-    _, hostile = make_run(folder, "algo=sft")
+    _, hostile = make_run(folder, "algo=sft", "model.name='<script>1</script>'")
     entries = [completion(i, "invalid", text, question=text, gold=text) for i, text in enumerate(ATTACKS)]
     write_lines(hostile / "completions.jsonl", entries)
-    (hostile / "error.txt").write_text(ATTACKS[1])
+    (hostile / "error.txt").write_text(NASTY)
     (hostile / "DONE").unlink()
     assert main([str(sweep), "--out", str(folder / "out")]) == 0
-    return folder / "out" / "report.html"
+    return folder / "out"
 
 
-def test_what_a_reader_does_and_sees(page: Path) -> None:
+def test_page_figures_and_tables(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert {path.name for path in (out / "tables").iterdir()} == {"runs.csv", "groups.csv", "groups.tex"}
+    names = {path.stem for path in (out / "figures").iterdir()}
+    assert names >= {"curve_pass_1", "curve_invalid", "final", "pass_at_k", "maj_at_k", "sweep_effective_positive"}
+    captions = (out / "figures" / "captions.txt").read_text()
+    for name in names - {"captions"}:
+        assert f"{name}: " in captions
+        assert (out / "figures" / f"{name}.pdf").read_bytes()[:5] == b"%PDF-"
+        assert (out / "figures" / f"{name}.png").read_bytes()[1:4] == b"PNG"
+    page = (out / "report.html").read_text()
+    told = "22 runs (1 running, 1 unfinished, 20 done) in 12 groups; they differ in algo.name, effective_positive."
+    assert told in page
+    assert (
+        "<strong>command: </strong>python -m topr_exp algo=dpo; python -m topr_exp algo=sft &#x27;model.name=" in page
+    ), "with its quotes"
+    # The same runs give the same files.
+    assert main([str(out.parent / "runs"), "--out", str(tmp_path / "other")]) == 0
+    assert capsys.readouterr().out == f"report: {tmp_path / 'other' / 'report.html'} (figures/ and tables/ beside it)\n"
+    for path in (out / "figures").iterdir():
+        assert path.read_bytes() == (tmp_path / "other" / "figures" / path.name).read_bytes(), path.name
+    other = (tmp_path / "other" / "report.html").read_text()
+    assert re.sub(r"Made [-\d: ]*", "", other) == re.sub(r"Made [-\d: ]*", "", page)
+
+
+def test_hostile_text_is_escaped_and_no_script_but_the_page_s_may_run(out: Path) -> None:
+    page = (out / "report.html").read_text()
+    assert page.count("<script") == 1
+    assert page.count(html.escape(NASTY)) == 4, "question, completion, gold and error"
+    (policy,) = re.findall('Content-Security-Policy" content="([^"]*)"', page)
+    script = re.findall("<script>(.*?)</script>", page, re.DOTALL)[0]
+    known = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy.startswith("default-src 'none'; ")
+    assert f"script-src 'sha256-{known}';" in policy
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:|//|\w+\.)""", page)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium not installed (see .ci/run)")
+def test_what_a_reader_does_and_sees(out: Path) -> None:
     """It fits, asks nothing of the network (its policy refuses even its own script), sorts, filters, shows and hides,
     and hostile text stays text."""
-    seen = read(page, 640)
+    assert read(out / "report.html", 1280)["cut"] == 0, "tables whose last columns are hidden"
+    seen = read(out / "report.html", 640)
     assert seen["fits"], "the page scrolls sideways"
     assert min(seen["drawn"]) >= 1
     assert (seen["asked"], seen["answer"]) == ([], "refused")
@@ -130,3 +167,83 @@ def test_what_a_reader_does_and_sees(page: Path) -> None:
         assert "log π=-3.50" in text
     assert seen["hostile"][1::2] == [attack.replace("\0", "") for attack in ATTACKS]  # HTML has no character 0
     assert (seen["made"][0] != "hacked", seen["made"][1]) == (True, 0)
+
+
+def test_a_sweep_writes_its_report_and_survives_a_failing_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep(tmp_path, 2)
+    publish(sweep)
+    assert capsys.readouterr().out == f"report: {sweep / 'report' / 'report.html'}\n"
+    (sweep / "report" / "report.html").unlink()
+    (sweep / "report" / "report.html").mkdir()
+    publish(sweep)
+    error = capsys.readouterr().err
+    assert error.startswith("warning: no report (")
+    assert error.count("\n") == 1
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two figures in no time."""
+    files = dict.fromkeys(("final.pdf", "captions.txt"), b"a figure")
+    monkeypatch.setattr(figures, "plots", lambda *_: [])
+    monkeypatch.setattr(figures, "draw_files", lambda _: (files, {}))
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("name", "manifest"),
+    [("figures/photo.png", None), ("thesis.tex", '{"files": ["letter.txt"], "created": "2024"}'),
+     ("figures/photo.png", json.dumps({"written_by": AUTHOR, "files": 3}))],
+)  # fmt: skip
+def test_a_folder_with_files_that_no_report_listed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, manifest: str | None
+) -> None:
+    make_run(tmp_path / "runs")
+    out = tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("mine")
+    if manifest is not None:
+        (out / "manifest.json").write_text(manifest)
+    before = contents(out)
+    assert main([str(tmp_path / "runs"), "--out", str(out)]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {out} holds files that no report listed ({out}/")
+    assert contents(out) == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_report_replaces_what_an_earlier_one_listed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(tmp_path / "runs")
+    out = tmp_path / "out"
+    command = [str(tmp_path / "runs"), "--out", str(out)]
+    assert main(command) == 0
+    listed = json.loads((out / "manifest.json").read_text())["files"]
+    assert {"manifest.json", *listed} == contents(out).keys()
+
+    def listing(*files: str) -> None:
+        (out / "manifest.json").write_text(json.dumps({"written_by": AUTHOR, "files": files}))
+
+    for path in (tmp_path / "mine.txt", out / "figures" / "photo.png"):
+        path.write_text("mine")
+    for path in (out / "figures" / "old.pdf", out / "tables" / "runs.csv"):
+        path.write_text("of an earlier report")
+    listing(*listed, "figures/old.pdf", "../mine.txt")
+    assert main(command) == 0
+    assert {"manifest.json", "figures/photo.png", *listed} == contents(out).keys()
+    assert contents(out)["figures/photo.png"] == (tmp_path / "mine.txt").read_text() == "mine"
+    assert contents(out)["tables/runs.csv"].startswith("run,")
+    listing(*(one for one in listed if one != "tables/runs.csv"))
+    assert main(command) == 1
+    assert f"no report listed ({out / 'tables' / 'runs.csv'})" in capsys.readouterr().err
+
+
+@pytest.mark.extended
+def test_many_runs_make_a_small_page(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, 200, steps=1000)
+    assert main([str(sweep)]) == 0
+    assert (sweep / "report" / "report.html").stat().st_size <= 25e6

@@ -12,15 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import become_ordinary, config_of, overrides
+from tests.conftest import become_ordinary
 from tests.run_folders import make_run, write_lines
 from topr_exp import compare
-from topr_exp.pipeline import run as run_experiment
 from topr_exp.report import __main__ as report
 from topr_exp.report import figures
 from topr_exp.report.runs import find_runs, read_run
 from topr_exp.sweeps import __main__ as sweeps
-from topr_exp.sweeps import status
+from topr_exp.sweeps import sweep
 from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
 
@@ -104,15 +103,6 @@ WHOLE = [b"", b"{}", b"[]\n", b"null\n", b"NaN", b'[[["x"]]]\n', b'"text"\n', by
 VALUES: list[Any] = [float("nan"), 10**400, "text", [[["x"]]], {"a": {"b": 1}}, None, True, -1, "a\0\ud800"]
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished run."""
-    small = ["data.train_problems=8", "data.test_problems=4"]
-    config = config_of(*overrides(tmp_path_factory.mktemp("damage"), *small))
-    run_experiment(config)
-    return Path(config.folder)
-
-
 def versions(content: bytes) -> Iterator[bytes | None]:
     """A file damaged in every way: missing, of another kind, cut, and with other values at some of its places."""
     yield from (None, *WHOLE, content[: len(content) // 2], content[:-3])
@@ -136,9 +126,10 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("name", [*RESULTS, *(pytest.param(name, marks=pytest.mark.extended) for name in OTHERS)])
 def test_a_damaged_run_is_a_line_and_costs_no_other_anything(
-    finished: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    smoke: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(finished.parent.parent / "store", tmp_path / "store")
+    finished = smoke[0].folder
+    shutil.copytree(smoke[0].store, tmp_path / "store")
     content = (finished / name).read_bytes() if (finished / name).exists() else b""
     intact, names = tmp_path / "sweep" / "intact", ["intact"]
     shutil.copytree(finished, intact, ignore=shutil.ignore_patterns("model"))
@@ -169,6 +160,6 @@ def test_a_damaged_run_is_a_line_and_costs_no_other_anything(
     assert compare.main([str(intact.parent)]) == 0
     assert "[ ]: 95 %" in capsys.readouterr().out
     if name != "run.claim":
-        monkeypatch.setattr(status, "is_running", lambda folder: "running" in folder.name)
+        monkeypatch.setattr(sweep, "is_running", lambda folder: "running" in folder.name)
     assert sweeps.main(["status", str(intact.parent)]) == 0
     assert capsys.readouterr().out.count("\n") == len(names) + 2

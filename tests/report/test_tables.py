@@ -14,9 +14,8 @@ from tests import by_hand
 from tests.report.made_up import evaluation, made_run
 from tests.run_folders import make_sweep
 from topr_exp import read_curves, read_runs
-from topr_exp.report.groups import Comparison, group_runs
+from topr_exp.report.groups import Comparison, as_csv, group_runs, groups_frame, groups_tex, runs_frame
 from topr_exp.report.page import render_page
-from topr_exp.report.tables import as_csv, groups_frame, groups_tex, runs_frame
 
 LEVELS = {"topr": [(60, 70, 5), (63, 66, 9), (55, 71, 7)], "is": [(45, 50, 11), (44, 56, 12), (49, 51, 16)]}
 NAMES = ("pass@1", "maj@8", "invalid")
@@ -96,7 +95,7 @@ def test_runs_are_read_as_a_data_frame(tmp_path: Path) -> None:
     assert {*found.index} == {path.name for path in sweep.iterdir()}
     one = found.loc["tis_0.05_s0"]
     names = ["group", "algo.name", "seed", "effective_positive (setting)", "positive_share", "updates", "seconds"]
-    assert one[names].tolist() == ["tis, p~=0.05", "tis", 0, 0.05, 0.2, 20, 11.0]
+    assert one[names].tolist() == ["tis, p̃=0.05", "tis", 0, 0.05, 0.2, 20, 11.0]
     assert one["notes"] == []
     assert one["final_pass@1_high"] == pytest.approx(1.1 * one["final_pass@1"])
     assert read_curves(sweep)["loss"].unstack("run").shape == (20, 4)

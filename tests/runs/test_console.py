@@ -86,13 +86,13 @@ def test_gpus_that_are_left_idle_are_said(
 @pytest.mark.parametrize(
     ("kind", "rewards", "c", "row", "said"),
     [
-        (Reward.pm1, None, 0.3, "correct: > 0 100 %; wrong: < 0 100 %", ""),
-        (Reward.zero_one, None, 0.0, "correct: > 0 100 %; wrong: = 0 100 %",
+        ("pm1", None, 0.3, "correct: > 0 100 %; wrong: < 0 100 %", ""),
+        ("zero_one", None, 0.0, "correct: > 0 100 %; wrong: = 0 100 %",
          "topr learns nothing from 100 % of the wrong answers"),
-        (Reward.zero_one, None, 0.1, "correct: > 0 100 %; wrong: < 0 100 %", ""),
-        (Reward.graded, [1, 0.9, 0.3, 0, 0], 0.0, "correct: > 0 100 %; wrong: > 0 33.3 %, = 0 66.7 %",
+        ("zero_one", None, 0.1, "correct: > 0 100 %; wrong: < 0 100 %", ""),
+        ("graded", [1, 0.9, 0.3, 0, 0], 0.0, "correct: > 0 100 %; wrong: > 0 33.3 %, = 0 66.7 %",
          "topr makes 33.3 % of the wrong answers likelier and topr learns nothing from 66.7 % of the wrong answers"),
-        (Reward.graded, [1, 0.2, 0.3, 0, 0], 0.2, "correct: > 0 50 %, = 0 50 %; wrong: > 0 33.3 %, < 0 66.7 %",
+        ("graded", [1, 0.2, 0.3, 0, 0], 0.2, "correct: > 0 50 %, = 0 50 %; wrong: > 0 33.3 %, < 0 66.7 %",
          "topr makes 33.3 % of the wrong answers likelier"),
     ],
 )  # fmt: skip

@@ -20,8 +20,9 @@ from topr_exp.models.policy import Policy, save_policy
 from topr_exp.runs.attempt import ERROR
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.preflight import compare_inputs
-from topr_exp.runs.records import Evaluations, Metrics
+from topr_exp.runs.records import Evaluations, Metrics, on_one_axis
 from topr_exp.runtime import distributed
+from topr_exp.runtime.files import read_lines
 from topr_exp.training import checkpoint
 from topr_exp.types import TOPRError
 
@@ -29,6 +30,9 @@ FOUND: Any = SimpleNamespace(summary=lambda: {"n_train": 3}, examples=np.arange(
 PART: Any = SimpleNamespace(rollouts=SimpleNamespace(name="rollouts/a", made_by={}))
 VERDICTS: Any = SimpleNamespace(name="verdicts/a", cut_off=0)
 UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
+KNOWN = {"baseline": 0.0, "effective_positive": 0.5, "positive_share": 0.5, "n_train": 3}
+SET = SimpleNamespace(examples=np.arange(3), summary=lambda: KNOWN)
+PART, VERDICTS = SimpleNamespace(rollouts=SimpleNamespace(name="r", made_by="s")), SimpleNamespace(name="v", cut_off=0)
 # How each method is called: a new one that is not here fails the test that nothing but the main process writes.
 CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
     RunFolder: {
@@ -43,7 +47,7 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "missing": (), "close": (),
     },
     Evaluations: {
-        "add": ({"iteration": 0, "pass@1": 0.5},), "on_all_problems": (), "damaged": (), "drop_damaged": (),
+        "add": ({"iteration": 0, "pass@1": 0.5},), "damaged": (), "drop_damaged": (),
         "missing": ([(1, 1)], 1, 1),
     },
 }  # fmt: skip
@@ -168,7 +172,6 @@ def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same_and_damaged
     assert "eval.jsonl: 4 damaged" in capsys.readouterr().err
     stored = [json.loads(line) for line in evaluations.path.read_text().splitlines()]
     assert stored == [{**key, "pass@1": 2} for key in keys]
-    assert evaluations.on_all_problems() == [stored[1], stored[5]]
 
 
 def test_seconds_and_counts_go_on_from_the_attempt_before(tmp_path: Path) -> None:
@@ -238,3 +241,45 @@ def test_any_process_says_why_it_ended_unless_another_one_knows(
     assert recorded == (main or not isinstance(error, distributed.PeerGone))
     if main:
         assert json.loads((folder.path / "state.json").read_text())["status"] == "failed"
+
+
+# ---- reading what a run writes while it writes, and counting steps through its iterations
+
+
+def test_a_half_written_line_waits_and_a_damaged_one_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    assert read_lines(path) == ([], 0)
+    path.write_text('{"step": 1}\nrubbish\n[1]\n{"step": 2')
+    assert read_lines(path, growing=True) == ([{"step": 1}], 2)
+    assert read_lines(path) == ([{"step": 1}], 3)
+
+
+def test_evaluations_that_are_lost_are_counted(tmp_path: Path) -> None:
+    evaluations, updates = Evaluations(tmp_path), [(1, step) for step in range(1, 6)]
+    assert evaluations.missing(updates, None, 1) == 2
+    for record in ({"iteration": 0}, {"iteration": 1, "step": 2, "subset": True}, {"iteration": 1}):
+        evaluations.add(record)
+    assert evaluations.missing(updates, None, 1) == 0
+    assert evaluations.missing(updates, 2, 1) == 1
+
+
+def test_steps_and_samples_are_counted_through_the_iterations() -> None:
+    metrics = [
+        {"iteration": i, "step": s, "samples": 10 * s} for i, s in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1)]
+    ]
+    evaluations = [{"iteration": i} for i in (0, 1, 2, 3)] + [{"iteration": 2, "step": 1, "samples_seen": 10}]
+    updates, tests = on_one_axis(metrics, evaluations)
+    assert [(record["optimizer_step"], record["samples"]) for record in updates] == [
+        (1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (6, 60)
+    ]  # fmt: skip
+    assert [(record["optimizer_step"], record["samples_seen"]) for record in tests] == [
+        (0, 0), (2, 20), (3, 30), (5, 50), (6, 60)
+    ]  # fmt: skip
+
+
+def test_the_later_of_two_records_of_an_update_counts_and_others_are_left_out() -> None:
+    first = {"iteration": 1, "step": 1, "samples": 5}
+    metrics = [{**first, "loss": 1.0}, {**first, "loss": 2.0}, {"step": 2}, {"iteration": None, "step": 2}]
+    updates, tests = on_one_axis(metrics, [{"iteration": 5}, {}])
+    assert [record["loss"] for record in updates] == [2.0]
+    assert [record["optimizer_step"] for record in tests] == [1]  # after all iterations that logged anything

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT, config_of, overrides
-from tests.sweep_tools import answer
-from topr_exp.config.data import AnswerFormat
+from topr_exp.__main__ import main
+from topr_exp.config.data import ENDINGS
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models import loading
-from topr_exp.pipeline import run
 from topr_exp.runs.console import preview_prompt
 from topr_exp.types import TOPRError
 
@@ -25,9 +26,12 @@ def own(tmp_path: Path) -> Path:
     return Path(shutil.copytree(loading.SHIPPED / "tiny", tmp_path / "own"))
 
 
-def test_a_run_and_a_dry_run_show_the_same_prompt(tmp_path: Path) -> None:
-    settings = overrides(tmp_path)
-    shown, _, rows = answer("topr_exp", *settings, "dry_run=true").stdout.rpartition("\n\n")
+def test_a_run_and_a_dry_run_show_the_same_prompt(
+    smoke: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["topr_exp", *overrides(tmp_path), "dry_run=true"])
+    assert main() == 0
+    shown, _, rows = capsys.readouterr().out.rpartition("\n\n")
     assert shown.splitlines() == [
         HEADING,
         "<bos>Question: Mia has 40 coins. Bea has 4 more than Mia. How many coins does Bea have now?",
@@ -35,9 +39,7 @@ def test_a_run_and_a_dry_run_show_the_same_prompt(tmp_path: Path) -> None:
     ]
     assert rows.splitlines()[-1] == "1 run, cluster=local; nothing started"
     assert not list(tmp_path.iterdir())
-    config = config_of(*settings)
-    run(config)
-    assert (config.folder / "prompt.txt").read_text() == shown + "\n"
+    assert (smoke[0].folder / "prompt.txt").read_text() == shown + "\n"
 
 
 def test_worked_examples_stop_strings_and_a_template_of_ones_own() -> None:
@@ -84,7 +86,7 @@ def test_a_tokenizer_that_is_damaged_is_one_line(own: Path) -> None:
 
 def test_the_documents_table_of_templates_is_the_codes() -> None:
     text = (ROOT / "docs" / "own_model.md").read_text()
-    for kind in AnswerFormat:
-        row = next(line for line in text.splitlines() if line.startswith(f"| `{kind.name}` |"))
+    for kind in ENDINGS:
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{kind}` |"))
         for template in (TEMPLATES[kind], CHAT_TEMPLATES[kind]):
             assert "`" + template.replace("\n", "\\n") + "`" in row

@@ -15,7 +15,6 @@ import torch
 
 from tests.conftest import ROOT, config_of, overrides
 from topr_exp import read_completions
-from topr_exp.config.data import Reward
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.policy import load_policy
@@ -138,7 +137,7 @@ def test_a_prompt_is_taken_as_it_was_given(tmp_path: Path, monkeypatch: pytest.M
         {"prompt_tokens": ids.tolist()},
     ]
     for row in rows:
-        found = imported(tmp_path, [row | {"completion": "x", "reward": 0.5}], reward=Reward.given)
+        found = imported(tmp_path, [row | {"completion": "x", "reward": 0.5}], reward="given")
         assert found.rollouts.prompt_of(0).tolist() == ids.tolist()
         assert found.rewards is not None
         assert found.rewards.tolist() == [0.5]

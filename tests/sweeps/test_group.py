@@ -16,7 +16,6 @@ from tests import sweep_tools
 from tests.conftest import config_of, overrides
 from tests.sweep_tools import SLOW, wait_for
 from topr_exp.pipeline import run
-from topr_exp.types import ConfigError
 
 pytestmark = pytest.mark.timeout(1800)
 LONG = ["optim.epochs=5", "checkpoint.every_seconds=0", *SLOW]  # 20 updates, two seconds at least
@@ -160,20 +159,3 @@ def test_torchrun_starts_a_run_too(tmp_path: Path) -> None:
     done = sweep_tools.command("torch.distributed.run", *given, *words)
     assert done.returncode == 0, done.stderr
     assert_same_run(folder_of(tmp_path / "two"), alone.folder)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["cluster.processes=3"], r"cluster.processes must divide optim.batch_size=16, .*\(1, 2, 4, 8, 16\); got 3"),
-        (["cluster.processes=0"], "cluster.processes must be 1 or more; got 0"),
-        (["cluster.parallel=tp"], "cluster.parallel=tp: expected one of ddp, fsdp, hsdp or null"),
-        (
-            ["cluster=slurm", "cluster.nodes=3", "cluster.gpus_per_node=4"],
-            r"cluster.nodes times cluster.gpus_per_node must divide optim.batch_size=16, .*; got 12",
-        ),
-    ],
-)
-def test_numbers_of_processes_that_do_not_go_are_refused(tmp_path: Path, arguments: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        config_of(*overrides(tmp_path, *arguments))

@@ -12,7 +12,9 @@ import pytest
 
 from tests.conftest import ROOT, config_of
 from tests.sweep_tools import SLOW, TINY, answer, attempts, launch, launched, result, results, start, steps, wait_for
+from topr_exp.__main__ import main as topr_exp
 from topr_exp.pipeline import run as run_pipeline
+from topr_exp.sweeps.__main__ import main
 
 FOUR = ["compose=proportion", "compose.positive_share=0.1", "compose.n_examples=10,1000"]
 
@@ -71,8 +73,13 @@ def test_the_same_sweep_again_starts_only_what_failed(sweep: Path) -> None:
     assert attempts(sweep) == {name: 2 if name == again else 1 for name in before}
 
 
-def test_status_and_logs(sweep: Path) -> None:
-    lines = answer("topr_exp.sweeps", "status", sweep).stdout.splitlines()
+def test_status_and_logs(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Status loads nothing heavy, so that it answers within a second even beside runs at work."""
+    heavy = {"torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib", "hydra"}
+    code = "import sys; from topr_exp.sweeps.__main__ import main; code = main(sys.argv[1:]); "
+    code += f"print(code, {heavy} & {{*sys.modules}})"
+    words = [sys.executable, "-c", code, "status", str(sweep)]
+    lines = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, timeout=300).stdout.splitlines()
     assert lines[0].split() == ["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder"]
     assert [line.split()[:4] for line in lines[1:5]] == [
         ["1", "compose.n_examples=10", "algo=topr", "done"],
@@ -80,23 +87,11 @@ def test_status_and_logs(sweep: Path) -> None:
         ["3", "compose.n_examples=1000", "algo=topr", "failed"],
         ["4", "compose.n_examples=1000", "algo=sft", "failed"],
     ]
-    assert lines[5] == "4 runs: 2 done, 2 failed"
-    logs = answer("topr_exp.sweeps", "logs", sweep, "3")
-    assert logs.returncode == 0
-    assert f"==> {launched(sweep)[2]['folder'] / 'log.txt'}\n" in logs.stdout
-    assert "Traceback" in logs.stdout.partition("error.txt\n")[2]
-
-
-def test_status_loads_nothing_heavy(sweep: Path) -> None:
-    """So that it answers within a second even beside runs at work."""
-    heavy = ["torch", "transformers", "numpy", "pyarrow", "sympy", "datasets", "wandb", "matplotlib",
-             "hydra"]  # fmt: skip
-    code = (
-        f"import sys; from topr_exp.sweeps.__main__ import main; code = main(['status', {str(sweep)!r}]);"
-        f"print(code, [name for name in {heavy} if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+    assert lines[5:] == ["4 runs: 2 done, 2 failed", "0 set()"]
+    assert main(["logs", str(sweep), "3"]) == 0
+    logs = capsys.readouterr().out
+    assert f"==> {launched(sweep)[2]['folder'] / 'log.txt'}\n" in logs
+    assert "Traceback" in logs.partition("error.txt\n")[2]
 
 
 def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_path: Path) -> None:
@@ -117,18 +112,23 @@ def test_a_killed_launcher_takes_its_runs_along_and_resume_finishes_them(tmp_pat
     assert all([record["step"] for record in each["updates"]] == list(range(1, 21)) for each in results(sweep).values())
 
 
-def test_a_mistake_is_refused_in_one_line_before_anything_starts(tmp_path: Path) -> None:
-    for arguments, message in ((["baseline=0,3"], "baseline must be"), (["cluster=slurm"], "no sbatch on PATH")):
-        done = launch(tmp_path, *arguments, PATH="/nonexistent")
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert message in done.stderr
+def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    """Exit status, standard output and error of the main command in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["topr_exp", "-m", *TINY, *map(str, words)])
+        return topr_exp(), *capsys.readouterr()
+
+
+def test_a_mistake_is_refused_and_a_dry_run_tells_before_anything_starts(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said(capsys, f"output_dir={sweep.parent}", "name=four", *FOUR, "algo=topr,ppo", "dry_run=true")
+    states = [line.split()[1] for line in out.rpartition("\n\n")[2].splitlines()[:4]]
+    assert (code, states) == (0, ["done", "new", "failed", "new"])
+    assert "nothing started" in out
+    monkeypatch.setenv("PATH", "/nonexistent")
+    for wrong, message in (("baseline=0,3", "baseline must be"), ("cluster=slurm", "no sbatch on PATH")):
+        code, _, error = said(capsys, f"output_dir={tmp_path}", wrong)
+        assert (code, error.count("\n")) == (2, 1), error
+        assert message in error
     assert not list(tmp_path.glob("*/*"))
-
-
-def test_a_dry_run_tells_and_starts_nothing(sweep: Path, tmp_path: Path) -> None:
-    done = launch(sweep.parent, "name=four", *FOUR, "algo=topr,ppo", "dry_run=true")
-    states = [line.split()[1] for line in done.stdout.rpartition("\n\n")[2].splitlines()[:4]]
-    assert (done.returncode, states) == (0, ["done", "new", "failed", "new"])
-    assert "nothing started" in done.stdout
-    assert launch(tmp_path / "new", "seed=0,1", "dry_run=true").returncode == 0
-    assert not (tmp_path / "new").exists()

@@ -20,24 +20,10 @@ from topr_exp.runs import attempt
 from topr_exp.runs.plan import Job, recompose
 from topr_exp.runtime import locks
 from topr_exp.runtime.stop import Interrupted, StopFlag
-from topr_exp.sweeps import launch, processes, slurm
+from topr_exp.sweeps import launch, processes, slurm, sweep
 from topr_exp.sweeps.__main__ import main
 from topr_exp.sweeps.processes import Child, Killed, supervise
-from topr_exp.sweeps.slurm import Entry, Queue, query
-from topr_exp.sweeps.status import (
-    DONE,
-    FAILED,
-    NEW,
-    QUEUED,
-    RUNNING,
-    STOPPED,
-    UNREADABLE,
-    Status,
-    accuracy,
-    count_states,
-    read_status,
-)
-from topr_exp.sweeps.sweep import SCRIPTS, Run, find, read_runs, runs_of
+from topr_exp.sweeps.sweep import DONE, FAILED, NEW, QUEUED, RUNNING, STOPPED, Queue, Run, Status, read_status
 from topr_exp.types import ConfigError, TOPRError
 
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller"
@@ -48,7 +34,7 @@ def run_in(folder: Path, number: int = 1, **more: Any) -> Run:
 
 
 SAID = "17_0|17_0|RUNNING|None\n17_1|17_1|PENDING|JobArrayTaskLimit"
-FOUND = {"17_0": Entry("17_0", "RUNNING", "None"), "17_1": Entry("17_1", "PENDING", "JobArrayTaskLimit")}
+FOUND = {"17_0": sweep.Entry("17_0", "RUNNING", "None"), "17_1": sweep.Entry("17_1", "PENDING", "JobArrayTaskLimit")}
 
 
 @pytest.mark.parametrize(
@@ -66,35 +52,37 @@ def test_what_slurm_answers(
     squeue: str | None, found: Any, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if squeue else "/nonexistent")
-    monkeypatch.setattr(slurm, "SECONDS", 0.5 if squeue == "exec sleep 600" else 60.0)
+    monkeypatch.setattr(sweep, "SLURM_SECONDS", 0.5 if squeue == "exec sleep 600" else 60.0)
     (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}")
     (tmp_path / "squeue").chmod(0o755)
-    assert query(["17_0", "17_1", "17_2"]) == Queue(found, note)
-    assert query([]) == Queue({})
+    assert sweep.query(["17_0", "17_1", "17_2"]) == Queue(found, note)
+    assert sweep.query([]) == Queue({})
 
 
 @pytest.mark.parametrize(
     ("files", "entry", "state", "error"),
     [
         ({}, None, NEW, ""),
-        ({}, Entry("17", "PENDING", "Resources"), QUEUED, "Resources"),
-        ({}, Entry("17", "RUNNING", "None"), RUNNING, ""),
+        ({}, sweep.Entry("17", "PENDING", "Resources"), QUEUED, "Resources"),
+        ({}, sweep.Entry("17", "RUNNING", "None"), RUNNING, ""),
         ({"state.json": "running"}, None, STOPPED, "its process is gone (killed?)"),
         ({"state.json": "stopped"}, None, STOPPED, "stopped by a signal"),
-        ({"state.json": "stopped"}, Entry("17", "PENDING", "BeginTime"), QUEUED, "BeginTime"),
+        ({"state.json": "stopped"}, sweep.Entry("17", "PENDING", "BeginTime"), QUEUED, "BeginTime"),
         ({"state.json": "failed", "error.txt": "too few\n\ntrace"}, None, FAILED, "too few"),
-        ({"state.json": "failed", "error.txt": "too few\n"}, Entry("17", "PENDING", "None"), QUEUED, ""),
-        ({"state.json": "done", "DONE": ""}, Entry("17", "RUNNING"), DONE, ""),
+        ({"state.json": "failed", "error.txt": "too few\n"}, sweep.Entry("17", "PENDING", "None"), QUEUED, ""),
+        ({"state.json": "done", "DONE": ""}, sweep.Entry("17", "RUNNING"), DONE, ""),
     ],
 )
-def test_the_state_of_a_run(tmp_path: Path, files: dict[str, str], entry: Entry | None, state: str, error: str) -> None:
+def test_the_state_of_a_run(
+    tmp_path: Path, files: dict[str, str], entry: sweep.Entry | None, state: str, error: str
+) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(json.dumps({"status": text}) if name == "state.json" else text)
     found = read_status(run_in(tmp_path, job="17"), Queue({"17": entry} if entry else {}))
     assert (found.state, found.error) == (state, error)
     if DONE not in files:
         with attempt.lock_run_folder(tmp_path):
-            assert read_status(run_in(tmp_path), Queue({})).state == (DONE if state == DONE else RUNNING)
+            assert read_status(run_in(tmp_path)).state == (DONE if state == DONE else RUNNING)
             with pytest.raises(TOPRError, match=f"is being run by process {socket.gethostname()}:{os.getpid()}"):
                 attempt.lock_run_folder(tmp_path)
 
@@ -122,12 +110,12 @@ def test_a_run_of_another_user(ordinary_user: Path) -> None:
     (hidden / "state.json").touch(0)
     become_ordinary(ordinary_user)
     with lock:
-        assert read_status(run_in(ordinary_user), Queue({})).state == RUNNING
+        assert read_status(run_in(ordinary_user)).state == RUNNING
     assert (ordinary_user / attempt.CLAIM).exists()
-    assert read_status(run_in(ordinary_user), Queue({})).state == STOPPED
-    found = read_status(run_in(hidden), Queue({}))
-    assert (found.state, found.error) == (UNREADABLE, "state.json can't be read (Permission denied)")
-    assert count_states([found]) == "1 run: 1 unreadable"
+    assert read_status(run_in(ordinary_user)).state == STOPPED
+    found = read_status(run_in(hidden))
+    assert (found.state, found.error) == (sweep.UNREADABLE, "state.json can't be read (Permission denied)")
+    assert sweep.count_states([found]) == "1 run: 1 unreadable"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +131,7 @@ def test_a_run_of_another_user(ordinary_user: Path) -> None:
 def test_a_pass_at_1_stands_beside_the_bases_on_the_same_problems(tmp_path: Path, records: Any, shown: str) -> None:
     lines = [json.dumps({"pass@1": value} | ({"subset": True} if part else {})) + "\n" for part, value in records]
     (tmp_path / "eval.jsonl").write_text("".join(lines))
-    assert accuracy(tmp_path, done=False) == shown
+    assert sweep.accuracy(tmp_path, done=False) == shown
 
 
 # ---- a sweep's folder
@@ -153,21 +141,21 @@ def test_a_sweep_is_read_as_it_was_written(tmp_path: Path, capsys: pytest.Captur
     for threads in (1, 2):  # the settings of the last launch count; number and job stay
         changes = [f"output_dir={tmp_path}", "name=sweep", "algo=is", f"cluster.threads={threads}"]
         jobs = [Job([f"seed={seed}"], config_of(f"seed={seed}", *changes)) for seed in (4, 5)]
-        runs = runs_of(jobs, [f"cluster.threads={threads}"], read_runs(tmp_path / "sweep"))
+        runs = sweep.runs_of(jobs, [f"cluster.threads={threads}"], sweep.read_runs(tmp_path / "sweep"))
         for index, run in enumerate(runs):
             run.job = run.job if threads == 2 else f"array_{index}"
             run.save()
-    again = read_runs(tmp_path / "sweep")
+    again = sweep.read_runs(tmp_path / "sweep")
     assert again == runs
     assert [run.job for run in again] == ["array_0", "array_1"]
     assert [run.enter() for run in again] == [job.config for job in jobs]  # infinite limits of the ratio included
-    assert [find(again, name) for name in ("2", again[1].folder.name)] == [again[1]] * 2
+    assert [sweep.find(again, name) for name in ("2", again[1].folder.name)] == [again[1]] * 2
     with pytest.raises(TOPRError, match=r"several runs of .*; give a number from 1 to 2"):
-        find(again, "is_gsm8k")
+        sweep.find(again, "is_gsm8k")
     new = [Job([], config_of(f"seed={seed}", *changes)) for seed in (6, 7)]
-    assert [run.number for run in runs_of([new[0], jobs[1], new[1]], [], again)] == [3, 2, 4]
+    assert [run.number for run in sweep.runs_of([new[0], jobs[1], new[1]], [], again)] == [3, 2, 4]
     (again[0].folder / "launch.json").write_text('{"number": 1, "overrides": [')
-    assert read_runs(tmp_path / "sweep") == again[1:]
+    assert sweep.read_runs(tmp_path / "sweep") == again[1:]
     assert "launch.json holds no JSON object; the same launch writes it again" in capsys.readouterr().err
 
 
@@ -186,7 +174,7 @@ def test_a_preemption_is_no_time_limit(tmp_path: Path, monkeypatch: pytest.Monke
     """A job goes on after each preemption and its only time limit, and ends at the next; a cancelled one at once."""
     run, asked, states = run_in(tmp_path / "run", job="array_0"), list[str](), iter(["RUNNING", "CANCELLED"])
     run.settings = {"cluster": {"max_num_timeout": 1}}
-    for folder in (run.folder, tmp_path / SCRIPTS):
+    for folder in (run.folder, tmp_path / sweep.SCRIPTS):
         folder.mkdir()
 
     def answer(program: str, *words: str) -> tuple[list[list[str]], str]:
@@ -216,7 +204,7 @@ def test_how_far_a_sweep_is_is_said_early_and_once_a_minute(
     assert launch.progress(statuses, 120) == told
     clock = [0.0]
     monkeypatch.setattr(launch.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(launch, "read_status", lambda run, queue: statuses[run.number - 1])
+    monkeypatch.setattr(launch, "read_status", lambda run: statuses[run.number - 1])
     tick, said = launch.Ticker(runs), []
     for clock[0] in (0, 9, 11, 69, 72, 120):
         tick()
@@ -269,7 +257,7 @@ def test_runs_of_another_user_that_may_not_be_read_are_named(
     ordinary_user: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_sweep_of_two(ordinary_user / "sweep")
-    folders = sorted(run.folder for run in read_runs(ordinary_user / "sweep"))
+    folders = sorted(run.folder for run in sweep.read_runs(ordinary_user / "sweep"))
     (folders[0] / "launch.json").chmod(0)
     folders[1].chmod(0)
     become_ordinary(ordinary_user)

@@ -20,7 +20,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.conftest import config_of
-from tests.run_folders import add_metrics, completion, evaluation, make_run, update, write_lines
+from tests.run_folders import completion, evaluation, make_run, update, write_lines
 from tests.tracking.conftest import history, inspect, offline_folders
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runtime import distributed
@@ -250,8 +250,8 @@ def test_a_resumed_run_doubles_and_loses_no_point_in_tensorboard(
     path = config.folder
     assert capsys.readouterr().out.splitlines()[-1] == f"TensorBoard: tensorboard --logdir {path.parent}"
     assert points(path)["train/loss"] == losses(path)
-    write_lines(path / "metrics.jsonl", [])
-    add_metrics(path, range(1, 9), random.Random(0))  # as another machine's arithmetic would have it
+    # As another machine's arithmetic would have it.
+    write_lines(path / "metrics.jsonl", [update(step, random.Random(0)) for step in range(1, 9)])
     with attempt(config) as folder:
         train(folder, 7, 10)
         folder.evaluations.add(evaluation(1, 0.5))

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from tests.conftest import config_of, make_model, needs_peft, overrides
 from tests.training.broken_runs import records
 from tests.training.test_parallel import train
-from topr_exp.config.groups import Optimizer
 from topr_exp.evaluate import main as evaluate
 from topr_exp.models.adapter import base_weights, trained_weights
 from topr_exp.models.loading import weights_fingerprint
@@ -25,7 +24,7 @@ pytestmark = needs_peft
 SETTING = "model.lora={rank: 4, alpha: 8, targets: all-linear}"
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
 def test_the_base_stays_bit_for_bit_and_the_optimizer_and_checkpoints_hold_the_adapter_alone(tmp_path, optimizer):
     trainer, records = train(tmp_path, "topr, lora", optimizer, "ddp")
     trainer.save({})

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tests.conftest import config_of, make_model
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, new_trainer, optim, weights
-from topr_exp.config.groups import Optimizer
 from topr_exp.models.policy import Policy
 from topr_exp.training import logprobs
 from topr_exp.training.logprobs import Inputs, log_probabilities, output_layer, predicting_states
@@ -18,9 +17,9 @@ from topr_exp.training.optimizers import make_optimizer
 from topr_exp.training.split_products import SplitLinear, split
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
 def test_at_the_papers_learning_rate_a_step_in_bfloat16_moves_float32_weights_as_float64_says(
-    tmp_path: Path, make_policy: Any, optimizer: Optimizer
+    tmp_path: Path, make_policy: Any, optimizer: str
 ) -> None:
     """A step of 5e-7 is far below the spacing of bfloat16 numbers: weights kept in that would not move."""
     changes = {"lr": 5e-7, "name": optimizer, "grad_clip": float("inf")}

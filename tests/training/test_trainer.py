@@ -20,8 +20,7 @@ from topr_exp.algorithms.policy_gradient import Ratio, Tapered
 from topr_exp.algorithms.regressions import DPO
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.data import Reward
-from topr_exp.config.groups import ComposeConfig, OptimConfig, Optimizer, Reduction, Schedule, unit_of
+from topr_exp.config.groups import ComposeConfig, OptimConfig, unit_of
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples, micro_batches
 from topr_exp.training.logprobs import log_probabilities
@@ -38,15 +37,15 @@ DPO_LOSS = DPO("dpo", 0.1)
 
 
 def optim(**changes: Any) -> OptimConfig:
-    values = {"lr": 1e-2, "grad_clip": 1.0, "batch_size": 8, "micro_batch_size": 8, "name": Optimizer.adamw}
+    values = {"lr": 1e-2, "grad_clip": 1.0, "batch_size": 8, "micro_batch_size": 8, "name": "adamw"}
     values |= {"gradient_checkpointing": False, **changes}
     return OptimConfig(
-        betas=[0.9, 0.999] if values["name"] is Optimizer.adamw else None,
+        betas=[0.9, 0.999] if values["name"] == "adamw" else None,
         weight_decay=0.0,
         score_batch_size=5,
         epochs=1,
         skip_nonfinite=False,
-        **{"reduction": Reduction.sequences, "warmup_steps": 0, "schedule": Schedule.constant, **values},
+        **{"reduction": "sequences", "warmup_steps": 0, "schedule": "constant", **values},
     )
 
 
@@ -60,13 +59,13 @@ def make_examples(policy, loss, problems=6, prompt=(1, 7), completion=(1, 9), co
     candidates = Candidates(rollouts.problem, np.arange(rows) % 3 == 0 if correct is None else correct)
     config = ComposeConfig(pairs_per_problem=16)
     whole = {"seed": 0, "iteration": 1, "baseline": None, "effective": None}
-    training_set = build_training_set(candidates, Reward.pm1, config, unit_of(loss.needs), **whole)
+    training_set = build_training_set(candidates, "pm1", config, unit_of(loss.needs), **whole)
     mu = Ragged(log_probabilities(policy, rollouts, range(rows), 7)["logp"])
     return Examples(training_set, rollouts, mu, mu)
 
 
-def reduction_of(loss: Any) -> Reduction:
-    return Reduction.tokens if loss is PER_TOKEN else Reduction.sequences
+def reduction_of(loss: Any) -> str:
+    return "tokens" if loss is PER_TOKEN else "sequences"
 
 
 def new_trainer(policy: Any, loss: Any, config: OptimConfig, folder: Path) -> Trainer:
@@ -157,8 +156,8 @@ def test_completions_of_a_problem_stay_together_where_that_costs_less(make_polic
     assert ([min(part) for part in lengths[1:]] >= [max(part) for part in lengths[:-1]]) == (not whole)
 
 
-@pytest.mark.parametrize("optimizer", list(Optimizer), ids=lambda optimizer: optimizer.name)
-def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(made: Any, optimizer: Optimizer) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
+def test_a_run_that_goes_on_from_a_checkpoint_is_bit_identical(made: Any, optimizer: str) -> None:
     through, examples = made(name=optimizer)
     records = train(through, examples, 6)
     half, _ = made(folder="b", name=optimizer)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topr_exp.composition.candidates import Candidates, random_generator, solved_between
-from topr_exp.config.groups import ComposeConfig, ComposeName, Duplicates, Unit
+from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.types import TOPRError
 
 Rows = NDArray[np.int64]
@@ -60,13 +60,13 @@ def select_examples(candidates: Candidates, config: ComposeConfig, seed: int, it
     n, note = config.n_examples, None
     if config.mix is not None:
         chosen, available, note = select_mix(rng, candidates, rows, config)
-    elif config.name is ComposeName.uniform:
+    elif config.name == "uniform":
         chosen, available = sample_rows(rng, rows, n), len(rows)
-    elif config.name is ComposeName.positives:
+    elif config.name == "positives":
         if not positive.any():
             raise TOPRError(f"compose=positives: none of the {len(rows)} completions is correct")
         chosen, available = sample_rows(rng, rows[positive], n), int(positive.sum())
-    elif config.name is ComposeName.proportion:
+    elif config.name == "proportion":
         assert config.positive_share is not None
         chosen = sample_proportion(rng, rows[positive], rows[~positive], config.positive_share, n)
         available = largest_set_size(int(positive.sum()), int((~positive).sum()), config.positive_share)
@@ -89,7 +89,7 @@ def select_mix(
     """round(mix N) imported completions and the rest sampled ones, the largest set there is, and a line on it."""
     assert config.mix is not None
     assert candidates.imported is not None, "mix needs the column `imported`"
-    if config.name is ComposeName.positives:
+    if config.name == "positives":
         rows = rows[candidates.positive[rows]]
     imported = candidates.imported[rows]
     words = ("compose.mix", "imported", "sampled")
@@ -144,7 +144,7 @@ def usable_rows(candidates: Candidates, config: ComposeConfig) -> Rows:
         kept &= solved_between(candidates, *config.pass_rate)
         if not kept.any():
             raise TOPRError(f"compose.pass_rate={config.pass_rate} leaves nothing: no problem is solved so often")
-    if config.duplicates is Duplicates.drop:
+    if config.duplicates == "drop":
         assert candidates.duplicate is not None, "duplicates=drop needs the column `duplicate`"
         kept &= ~candidates.duplicate  # something is left: the first of each problem is no duplicate
     return np.flatnonzero(kept)
@@ -205,7 +205,7 @@ def describe(
         no_positives(n_positive, len(rows)),
     )
     description = Description(
-        compose=config.name.name,
+        compose=config.name,
         unit=unit,
         requested=config.n_examples,
         available=available,
@@ -236,7 +236,7 @@ def left_out(candidates: Candidates, config: ComposeConfig) -> str | None:
         kept = candidates.problem[solved_between(candidates, *config.pass_rate)]
         of = len(np.unique(candidates.problem))
         parts.append(f"compose.pass_rate={config.pass_rate} keeps {len(np.unique(kept))} of {of} problems")
-    if config.duplicates is Duplicates.drop and candidates.duplicate is not None:
+    if config.duplicates == "drop" and candidates.duplicate is not None:
         parts.append(f"{int(candidates.duplicate.sum())} of {len(candidates.duplicate)} completions are repetitions")
     return ", ".join(parts) or None
 

@@ -25,10 +25,10 @@ from topr_exp.composition.selection import (
     usable_rows,
 )
 from topr_exp.config.data import Reward
-from topr_exp.config.groups import ComposeConfig, Duplicates, Unit
+from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.types import TOPRError
 
-INCORRECT_REWARD = {Reward.pm1: -1.0, Reward.zero_one: 0.0, Reward.graded: None, Reward.given: None}
+INCORRECT_REWARD = {"pm1": -1.0, "zero_one": 0.0, "graded": None, "given": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def build_candidates(pool: CompletionPool, config: ComposeConfig) -> Candidates:
         problem=rollouts.problem,
         positive=pool.verdicts.positive,
         truncated=rollouts.truncated,
-        duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates is Duplicates.drop else None,
+        duplicate=repeated(rollouts.problem, rollouts.tokens) if config.duplicates == "drop" else None,
         reward=pool.verdicts.reward,
         imported=pool.imported,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import itertools
 import re
 from argparse import ArgumentParser, Namespace
@@ -50,7 +51,10 @@ def parse_arguments(words: Sequence[str], program: str = "python -m topr_exp") -
     """Hydra's options by name, and `overrides`; exits with status 2 for an option that Hydra does not have."""
     parser = ArgumentParser(prog=program, parents=[get_args_parser()], add_help=False, conflict_handler="resolve")
     parser.add_argument("--version", action="version", version=f"topr_exp {__version__}")
-    return parser.parse_intermixed_args(words)
+    args, unknown = parser.parse_known_intermixed_args(words)
+    if unknown and "=" in unknown[0]:
+        raise ConfigError(f"{unknown[0]}: a setting has no dashes; write {unknown[0].lstrip('-')}")
+    return args if not unknown else parser.parse_intermixed_args(words)
 
 
 class OwnYAMLs(SearchPathPlugin):
@@ -94,10 +98,10 @@ class Composer:
         try:
             override = self.parser.parse_overrides([text])[0]
         except HydraException:
-            raise ConfigError(
-                f"{text}: expected KEY=VALUE; a value with spaces, letters beyond ASCII or any of =~[]{{}}() needs "
-                "quotes, as in 'KEY=\"VALUE\"'"
-            ) from None
+            hint = "a value with spaces, letters beyond ASCII or any of =~[]{}() needs quotes, as in 'KEY=\"VALUE\"'"
+            if self.multirun and ("=" not in text or text.endswith(",")):
+                hint = "values of a sweep are separated by commas, without spaces, as in seed=0,1"
+            raise ConfigError(f"{text}: expected KEY=VALUE; {hint}") from None
         key = override.key_or_group
         if not key:
             raise ConfigError(f"{text}: expected KEY=VALUE")
@@ -115,7 +119,9 @@ class Composer:
             single = not override.is_sweep_override() and (key, choice) != ("experiment", None)
             if single and choice not in allowed:
                 other = f"; for another one {OTHER_MODEL}" if key == "model" else ""
-                raise ConfigError(f"{key}={show(choice)}: no such choice; allowed: {', '.join(allowed)}{other}")
+                near = difflib.get_close_matches(str(choice), allowed, n=1)
+                hint = "".join(f"did you mean {name}? " for name in near) + f"allowed: {', '.join(allowed)}{other}"
+                raise ConfigError(f"{key}={show(choice)}: no such choice; {hint}")
         return override
 
     def base(self) -> DictConfig:

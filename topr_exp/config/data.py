@@ -6,9 +6,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from topr_exp.config.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least
 from topr_exp.types import Problem
@@ -24,40 +23,18 @@ SOURCES = {
 # A backslash and an n where a line break was meant, which a shell and YAML keep in plain quotes; not LaTeX.
 MEANT = re.compile(r"\\n(?![a-z])")
 
-
-class AnswerFormat(Enum):
-    """Mark of the answer in a completion: "The answer is N.", a box, or "the final answer is X."."""
-
-    gsm8k = "gsm8k"
-    math = "math"
-    final = "final"
-
-
-ENDINGS = {
-    AnswerFormat.gsm8k: "The answer is {answer}.",
-    AnswerFormat.math: r"The answer is $\boxed{{{answer}}}$.",
-    AnswerFormat.final: "So the final answer is {answer}.",
+AnswerFormat = Literal["gsm8k", "math", "final"]  # the answer's mark in a completion
+ENDINGS: dict[str, str] = {
+    "gsm8k": "The answer is {answer}.",
+    "math": r"The answer is $\boxed{{{answer}}}$.",
+    "final": "So the final answer is {answer}.",
 }
 
 
 # The package's own, which may run wherever their name comes from.
-GRADERS = {*AnswerFormat.__members__, "verdict", "topr_exp.grading.gym:grade"}
-
-
-class Split(Enum):
-    """Problems that a run is evaluated on: the test set, or training problems that are not trained on."""
-
-    test = "test"
-    validation = "validation"
-
-
-class Reward(Enum):
-    """R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives."""
-
-    pm1 = "pm1"
-    zero_one = "zero_one"
-    graded = "graded"
-    given = "given"
+GRADERS = {*ENDINGS, "verdict", "topr_exp.grading.gym:grade"}
+# R0 of a correct response and of any other: 1 and -1, 1 and 0, or the number that the grader or the log gives.
+Reward = Literal["pm1", "zero_one", "graded", "given"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +90,7 @@ class DataConfig(Section, ABC):
     seed: Seed  # draws the part of a larger set that train_problems asks for, and problems that are generated
     train_problems: CountOrAll  # None takes all that there are
     test_problems: CountOrAll
-    test_split: Split = Split.test  # validation: choices are made by it, so that the test set decides nothing
+    test_split: Literal["test", "validation"] = "test"
     completions: str | None = None  # trained on instead of sampling: a file, a folder, hub:NAME or a store's table
     columns: Columns | None = None  # names of the columns of `completions`; null: as they are known
     skip_malformed: bool = False  # leave out and count rows of `completions` that can't be read, instead of stopping
@@ -177,14 +154,14 @@ class DataConfig(Section, ABC):
     def grader_name(self) -> str:
         """The grader by name: an answer format, or package.module:function."""
         if self.grader is None:
-            formats = ", ".join(AnswerFormat.__members__)
+            formats = ", ".join(ENDINGS)
             raise ValueError(f"grader must be {formats} or package.module:function; got null")
         return self.grader
 
     @property
-    def asked_as(self) -> AnswerFormat | None:
+    def asked_as(self) -> str | None:
         """Whose template and worked examples are taken: those of the grader; None for a grader of the user's own."""
-        return AnswerFormat.__members__.get(self.grader_name)
+        return self.grader_name if self.grader_name in ENDINGS else None
 
     def solution(self, problem: Problem) -> str | None:
         """A completion that the grader has to call correct, since every gold is tried; None: it is not tried."""
@@ -197,7 +174,7 @@ class DataConfig(Section, ABC):
         """Number of problems of a split to ask of a source without end."""
         assert self.train_problems is not None
         assert self.test_problems is not None
-        more = self.test_problems if self.test_split is Split.validation else 0
+        more = self.test_problems if self.test_split == "validation" else 0
         return self.train_problems + more if split == "train" else self.test_problems
 
     def __post_init__(self) -> None:
@@ -205,6 +182,6 @@ class DataConfig(Section, ABC):
         for name in ("train_problems", "test_problems"):
             if getattr(self, name) is None and self.generated:
                 raise ValueError(f"{name} must be a number: {self.place} problems have no end; got null")
-            if getattr(self, name) is None and self.test_split is Split.validation:
+            if getattr(self, name) is None and self.test_split == "validation":
                 raise ValueError(f"{name} must be a number where test_split is validation; got null")
         assert self.grader_name  # refuses null where that stands for nothing

@@ -6,7 +6,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
@@ -27,18 +26,11 @@ from topr_exp.config.schema import (
 PLACES = ("{question}", "{solution}")
 
 
-class TaskName(Enum):
-    """To answer the problems, or to verify answers of another model."""
-
-    solve = "solve"
-    verifier = "verifier"
-
-
 @dataclass(frozen=True)
 class TaskConfig(Section):
     """Task of the model; all but `name` are a verifier's."""
 
-    name: TaskName = TaskName.solve
+    name: Literal["solve", "verifier"] = "solve"
     solver: str | None = None  # path of the model that writes the solutions: shipped, a folder or a name on the hub
     solutions: OptionalCount = None  # solutions a training problem
     test_solutions: OptionalCount = None  # solutions a test problem: the K of weighted self-consistency
@@ -56,15 +48,7 @@ class TaskConfig(Section):
 
     @property
     def verifies(self) -> bool:
-        return self.name is TaskName.verifier
-
-
-class WhenStale(Enum):
-    """Fate of completions that are older than `max_lag`: trained on, left out, or never so old, as training waits."""
-
-    keep = "keep"
-    drop = "drop"
-    wait = "wait"
+        return self.name == "verifier"
 
 
 def is_lag(given: int | list[float]) -> bool:
@@ -88,7 +72,7 @@ class ScheduleConfig(Section):
     concurrency: OptionalCount = None  # lags by lengths: problems that are sampled at once
     tokens_per_update: OptionalCount = None  # by which each completion grows in the time of an update
     max_lag: Annotated[int | None, at_least(0)] = None  # what is older is kept, dropped or waited for
-    when_stale: WhenStale = WhenStale.keep  # fate of completions that are older than max_lag
+    when_stale: Literal["keep", "drop", "wait"] = "keep"  # completions older than max_lag: train, leave out, wait
 
     @property
     def in_rounds(self) -> bool:
@@ -99,7 +83,7 @@ class ScheduleConfig(Section):
         for field in ("updates", "rounds"):
             if self.in_rounds and getattr(self, field) is None:
                 raise ValueError(f"{field} must be 1 or more where prompts is set; got null")
-        by_length, keeps = self.concurrency is not None, self.when_stale is WhenStale.keep
+        by_length, keeps = self.concurrency is not None, self.when_stale == "keep"
         rules = [
             ("lag", self.lag is None or not by_length, "null where concurrency is set, since lengths decide"),
             (
@@ -169,31 +153,11 @@ class TrackingConfig(Section):
 RATE = Range("above 0", lambda rate: 0 < rate < math.inf)
 
 
-class Optimizer(Enum):
-    adamw = "adamw"
-    adafactor = "adafactor"
-
-
-class Reduction(Enum):
-    """Divisor of a global batch's summed losses: its sequences, or all their completion tokens."""
-
-    sequences = "sequences"
-    tokens = "tokens"
-
-
-class Schedule(Enum):
-    """Course of the learning rate between the warm-up and the end of an iteration."""
-
-    constant = "constant"
-    linear = "linear"
-    cosine = "cosine"
-
-
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Section):
     """One update: which optimizer, how many examples, how far."""
 
-    name: Optimizer
+    name: Literal["adamw", "adafactor"]
     lr: Annotated[float, RATE]
     betas: list[float] | None
     weight_decay: Annotated[float, at_least(0)]
@@ -205,15 +169,15 @@ class OptimConfig(Section):
     score_batch_size: Count  # examples a forward pass without gradients
     epochs: Count
     skip_nonfinite: bool = False  # leave out an update whose loss or gradient is not finite, instead of stopping
-    reduction: Reduction = Reduction.sequences
+    reduction: Literal["sequences", "tokens"] = "sequences"
     whole_groups: bool = False  # an update takes all completions of its problems, whatever the loss
     warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration before the rate is lr
-    schedule: Schedule = Schedule.constant
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
 
     def check(self) -> None:
-        if self.name is Optimizer.adafactor and self.betas is not None:
+        if self.name == "adafactor" and self.betas is not None:
             raise ValueError(f"betas must be null for adafactor; got {self.betas}")
-        if self.name is Optimizer.adamw and not (
+        if self.name == "adamw" and not (
             self.betas is not None and len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas)
         ):
             raise ValueError(f"betas must be two numbers in [0, 1) for adamw; got {self.betas}")
@@ -226,25 +190,11 @@ Unit = Literal["examples", "pairs", "groups"]  # what an algorithm trains on, an
 LOW_HIGH = Range("[low, high] with 0 <= low <= high <= 1", lambda ends: len(ends) == 2 and 0 <= ends[0] <= ends[1] <= 1)
 
 
-class ComposeName(Enum):
-    uniform = "uniform"
-    positives = "positives"
-    proportion = "proportion"
-    anna_karenina = "anna_karenina"
-
-
-class Duplicates(Enum):
-    """Treatment of a problem's completions with the same tokens: keep all, or only the first."""
-
-    keep = "keep"
-    drop = "drop"
-
-
 @dataclass(frozen=True, kw_only=True)
 class ComposeConfig(Section):
     """Which of the sampled completions are trained on."""
 
-    name: ComposeName = ComposeName.uniform
+    name: Literal["uniform", "positives", "proportion", "anna_karenina"] = "uniform"
     n_examples: CountOrAll = None  # N: completions (for DPO pairs) of the set; null takes all there are
     positive_share: Annotated[float | None, within("(0, 1)")] = None  # p, exact; for proportion only
     pairs_per_problem: Count  # for DPO: at most this many pairs of a problem
@@ -252,14 +202,14 @@ class ComposeConfig(Section):
     pass_rate: Annotated[list[float] | None, LOW_HIGH] = (
         None  # problems of which such a share of all completions is correct
     )
-    duplicates: Duplicates = Duplicates.keep
+    duplicates: Literal["keep", "drop"] = "keep"
     mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions, the others are sampled
     max_draws: Count = MAX_DRAWS  # with pass_rate: draw schedule.prompts problems at most so often to fill a round
 
     def check(self) -> None:
-        if self.mix is not None and self.name not in (ComposeName.uniform, ComposeName.positives):
-            raise ValueError(f"mix={self.mix:g} goes with compose=uniform or positives; got {self.name.name}")
-        if self.name is ComposeName.proportion and self.positive_share is None:
+        if self.mix is not None and self.name not in ("uniform", "positives"):
+            raise ValueError(f"mix={self.mix:g} goes with compose=uniform or positives; got {self.name}")
+        if self.name == "proportion" and self.positive_share is None:
             raise ValueError("positive_share must be in (0, 1) for compose=proportion; got null")
 
 
@@ -274,29 +224,15 @@ def unit_of(needs: frozenset[str]) -> Unit:
 NAMED = Range("null or {NAME: VALUE}", lambda given: isinstance(given, Mapping))
 
 
-class Device(Enum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
-class Parallel(Enum):
-    """Layout of a model in training over the processes of a run."""
-
-    ddp = "ddp"  # whole on each of them
-    fsdp = "fsdp"  # sharded, with its gradient and the optimizer's state
-    hsdp = "hsdp"  # the same within a machine, whole on each of several
-
-
 @dataclass(frozen=True)
 class ClusterConfig(Section, ABC):
     """Settings that every cluster has."""
 
     processes_are: ClassVar[str] = "cluster.processes"  # the settings that `world_size` is made of
     name: str
-    device: Device
+    device: Literal["auto", "cpu", "cuda"]
     threads: OptionalCount
-    parallel: Parallel | None  # None: as suits the model's size
+    parallel: Literal["ddp", "fsdp", "hsdp"] | None  # None: as suits the model's size
 
     @property
     @abstractmethod

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import topr_exp
 from topr_exp.algorithms.base import NEEDS, Loss
-from topr_exp.config.data import SOURCES, DataConfig, Reward
+from topr_exp.config.data import SOURCES, DataConfig
 from topr_exp.config.groups import CLUSTERS
 from topr_exp.config.model import SAMPLERS, SamplerConfig
 from topr_exp.config.schema import build, convert, first_line, hints_of, options_of, show
@@ -129,7 +129,7 @@ def broken_contract(loss: Any) -> str | None:
         return f"needs must be a set of names; got {loss.needs!r}"
     if unknown := sorted(map(str, loss.needs - NEEDS.keys())):
         return f"needs {unknown[0]}, which nothing provides; allowed: {', '.join(NEEDS)}"
-    two = (Reward.pm1.name, Reward.zero_one.name)  # which a loss may ask for
+    two = ("pm1", "zero_one")  # which a loss may ask for
     rewards = getattr(loss, "rewards", two[0])
     return None if rewards in two else f"rewards={rewards}: expected one of {', '.join(two)}"
 

@@ -4,33 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from topr_exp.config.schema import Count, Range, Section, Seed, above, at_least, identity, within
 
 ALL_LINEAR = "all-linear"
 MODEL = Range("a shipped model, a folder or a name on the hub", bool)
-
-
-class Precision(Enum):
-    """Numbers of the forward pass; weights are float32, but for those that LoRA leaves as they are."""
-
-    float32 = "float32"
-    bfloat16 = "bfloat16"
-
-
-class Size(Enum):
-    """Which of two values `${size:TINY,LARGE}` in a YAML takes."""
-
-    tiny = "tiny"
-    large = "large"
-
-
-class Attention(Enum):
-    sdpa = "sdpa"
-    eager = "eager"
-    flash_attention_2 = "flash_attention_2"
 
 
 @dataclass(frozen=True)
@@ -60,12 +39,12 @@ class ModelConfig(Section):
     """The model that samples and is trained."""
 
     name: Annotated[str, Range("a text", bool)]  # a label: nothing follows from it
-    size: Size  # for ${size:...}
+    size: Literal["tiny", "large"]  # for ${size:...}
     learning_rates: str | None = None  # the entry of conf/learning_rates.yaml for `experiment=...`; None: there is none
     path: Annotated[str, MODEL]
     revision: str | None = None  # of a model on the hub: a branch, tag or commit; None takes the newest
-    dtype: Precision
-    attention: Attention
+    dtype: Literal["float32", "bfloat16"]
+    attention: Literal["sdpa", "eager", "flash_attention_2"]
     reference: str | None = None  # path of π_ref, for losses that have one; None is `path`
     trust_remote_code: bool = False  # True lets a model folder run code of its own
     float32_head: bool  # scores and trains with the output layer in float32, where dtype is less precise

@@ -13,10 +13,10 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from topr_exp.types import ConfigError, has_half_pair
 
@@ -136,9 +136,9 @@ def convert(key: str, value: Any, hint: Any) -> Any:
         raise ConfigError(f"{key}={value!a}: expected UTF-8; half of a surrogate pair is no character")
     for option in options:
         kind = typing.get_origin(option) or option
-        if is_enum(kind):
-            if isinstance(value, str) and value in kind.__members__:
-                return kind[value]
+        if words := choices_of(option):
+            if isinstance(value, str) and value in words:
+                return getattr(kind, value) if isinstance(kind, type) else value
         elif kind is float:  # what YAML calls infinity is text on Hydra's command line
             if value == ".inf" or (type(value) in (int, float) and not math.isnan(value)):
                 return math.inf if value == ".inf" else float(value)
@@ -153,15 +153,18 @@ def convert(key: str, value: Any, hint: Any) -> Any:
     raise ConfigError(f"{key}={show(value)}: expected {' or '.join(describe(option) for option in options)}{quotes}")
 
 
-def is_enum(option: Any) -> bool:
-    return isinstance(option, type) and issubclass(option, Enum)
+def choices_of(option: Any) -> Collection[str]:
+    """The words that a type lists, a Literal or an Enum; none of another type."""
+    if typing.get_origin(option) is Literal:
+        return typing.get_args(option)
+    return option.__members__ if isinstance(option, type) and issubclass(option, Enum) else ()
 
 
 def describe(option: Any) -> str:
     """A type in a user's words."""
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
-    if is_enum(option):
-        return "one of " + ", ".join(option.__members__)
+    if choices := choices_of(option):
+        return "one of " + ", ".join(choices)
     if dataclasses.is_dataclass(option):
         return "{" + ", ".join(f"{field.name}: ..." for field in dataclasses.fields(option)) + "}"
     if typing.get_origin(option) is list:
@@ -183,6 +186,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and math.isinf(value):
         return ".inf" if value > 0 else "-.inf"
     return value
+
+
+def flatten(value: Any, leaves: Collection[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested settings by dotted key.
+
+    leaves: keys that are null, or empty, in another run: a group within a group in their place is a value of theirs.
+    """
+    for key, item in value.items():
+        if not isinstance(item, dict) or not item or (prefix and f"{prefix}{key}" in leaves):
+            yield f"{prefix}{key}", item
+        if isinstance(item, dict):
+            yield from flatten(item, leaves, f"{prefix}{key}.")
 
 
 def class_path(value: Any) -> str | None:

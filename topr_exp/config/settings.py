@@ -8,39 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from topr_exp.algorithms.base import Advantage
-from topr_exp.config.data import AnswerFormat, DataConfig, Grading, Reward
-from topr_exp.config.groups import (
-    MAX_DRAWS,
-    CheckpointConfig,
-    ClusterConfig,
-    ComposeConfig,
-    ComposeName,
-    Duplicates,
-    EvaluationConfig,
-    OptimConfig,
-    Reduction,
-    ScheduleConfig,
-    TaskConfig,
-    TrackingConfig,
-    check_parts,
-    unit_of,
-)
-from topr_exp.config.model import ModelConfig, Precision, SamplerConfig
+from topr_exp.config import groups
+from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
+from topr_exp.config.groups import unit_of
+from topr_exp.config.model import ModelConfig, SamplerConfig
 from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, identity, plain, run_name, show, within
-
-
-class Mu(Enum):
-    """Source of log μ: a log's own or else a forward pass of training, the sampler's own, or none."""
-
-    scored = "scored"
-    sampler = "sampler"
-    none = "none"
 
 
 def is_name(given: str) -> bool:
@@ -48,7 +25,7 @@ def is_name(given: str) -> bool:
     return safe and len(given.encode()) <= 100 and given not in TAKEN
 
 
-SOLVE = TaskConfig()
+SOLVE = groups.TaskConfig()
 TAKEN = ("store", "check")  # folders of output_dir that are no sweep's
 NAME = Range(
     "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit, and neither store nor check", is_name
@@ -64,35 +41,36 @@ class Config(Section):
     baseline: Annotated[float | None, FINITE] = None
     effective_positive: Annotated[float | None, within("[0, 1]")] = None
     iterations: Count = 1
-    mu: Mu = Mu.scored
+    mu: Literal["scored", "sampler", "none"] = "scored"
     mu_model: str | None = None  # whose forward pass scores imported completions; null: the model in training's
     dry_run: bool
     overwrite: bool = False
     output_dir: str
-    task: TaskConfig = SOLVE
+    task: groups.TaskConfig = SOLVE
     algo: Any  # a loss of topr_exp.algorithms, or a user's
     data: DataConfig
     model: ModelConfig
     sampler: SamplerConfig
-    compose: ComposeConfig
-    optim: OptimConfig
-    schedule: ScheduleConfig
-    evaluation: EvaluationConfig
-    checkpoint: CheckpointConfig
-    cluster: ClusterConfig
-    tracking: TrackingConfig
+    compose: groups.ComposeConfig
+    optim: groups.OptimConfig
+    schedule: groups.ScheduleConfig
+    evaluation: groups.EvaluationConfig
+    checkpoint: groups.CheckpointConfig
+    cluster: groups.ClusterConfig
+    tracking: groups.TrackingConfig
 
     def check(self) -> None:
         for rules in (rewards, weighting, units, imported, rounds, on_policy):
             for key, holds, allowed in rules(self):
                 if not holds:
                     raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(self)))}")
-        check_parts(self.cluster.processes_are, self.cluster.world_size, self.optim.batch_size)
+        groups.check_parts(self.cluster.processes_are, self.cluster.world_size, self.optim.batch_size)
 
     @property
     def reward(self) -> Reward:
         """The rewards: the data's if set, else those of the algorithm's paper (1 and -1 where it names none)."""
-        return self.data.reward or Reward[getattr(self.algo, "rewards", Reward.pm1.name)]
+        of_paper: Reward = getattr(self.algo, "rewards", "pm1")
+        return self.data.reward or of_paper
 
     @property
     def reference(self) -> ModelConfig:
@@ -117,7 +95,7 @@ class Config(Section):
         """Settings of grading the completions."""
         if self.task.verifies:
             return Grading(self.grader_name)
-        return Grading(self.grader_name, self.reward is Reward.graded, self.data.threshold)
+        return Grading(self.grader_name, self.reward == "graded", self.data.threshold)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -135,8 +113,8 @@ class Config(Section):
         return Path(self.output_dir) / "store"
 
 
-WHOLE = {"compose.drop_truncated": False, "compose.duplicates": Duplicates.keep}  # all of a group or of a round
-NUMBERS = (Reward.graded, Reward.given)
+WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # all of a group or of a round
+NUMBERS = ("graded", "given")
 Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
 ON_POLICY = {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0
@@ -151,11 +129,11 @@ def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]
 
 def rewards(config: Config) -> Iterator[Rule]:
     """Numbers as rewards come from a grader of the user's own, or with the completions."""
-    graded, own = config.reward is Reward.graded, config.data.grader_name not in AnswerFormat.__members__
+    graded, own = config.reward == "graded", config.data.grader_name not in ENDINGS
     numbers, logged = config.reward in NUMBERS, config.data.completions is not None and config.compose.mix is None
     yield "data.reward", not (numbers and config.task.verifies), "pm1 or zero_one for task=verifier"
     alone = "pm1, zero_one or graded, unless data.completions alone is trained on"
-    yield "data.reward", logged or config.reward is not Reward.given, alone
+    yield "data.reward", logged or config.reward != "given", alone
     yield "data.reward", own or not graded, "pm1 or zero_one, unless data.grader=package.module:function gives numbers"
 
 
@@ -174,9 +152,9 @@ def weighting(config: Config) -> Iterator[Rule]:
     if effective is not None:
         yield "effective_positive", algo.uses_baseline, why
         positives = "null for compose=positives, whose share of positives is 1; set baseline instead"
-        yield "effective_positive", config.compose.name is not ComposeName.positives, positives
-        rewards = f"null for data.reward={config.reward.name}: Eq. 12 is of rewards 1 and -1; set baseline instead"
-        yield "effective_positive", config.reward is Reward.pm1, rewards
+        yield "effective_positive", config.compose.name != "positives", positives
+        rewards = f"null for data.reward={config.reward}: Eq. 12 is of rewards 1 and -1; set baseline instead"
+        yield "effective_positive", config.reward == "pm1", rewards
         anew = "null where schedule.prompts is set: it needs a fixed training set; set baseline instead"
         yield "effective_positive", not config.schedule.in_rounds, anew
 
@@ -188,7 +166,7 @@ def units(config: Config) -> Iterator[Rule]:
     why = f"for algo={algo.name}, which trains on {unit}"
     whole = unit == "groups"
     if unit != "examples":
-        yield from fixed(config, {"compose.name": ComposeName.uniform, "compose.mix": None}, why)
+        yield from fixed(config, {"compose.name": "uniform", "compose.mix": None}, why)
     if whole:
         yield from fixed(config, WHOLE, why)
     compares = bool({"groups", "group_rewards"} & algo.needs)
@@ -196,7 +174,7 @@ def units(config: Config) -> Iterator[Rule]:
     asked = config.optim.whole_groups
     multiple = f"a multiple of data.n={n} {'where optim.whole_groups is true' if asked else why}"
     yield "optim.batch_size", not (whole or asked) or config.optim.batch_size % n == 0, multiple
-    tokens = config.optim.reduction is Reduction.tokens
+    tokens = config.optim.reduction == "tokens"
     yield "optim.reduction", not tokens or unit != "pairs", f"sequences {why}"
     twice = tokens and getattr(algo, "length_normalize", False)
     yield "algo.length_normalize", not twice, "false where optim.reduction is tokens, which divides by them too"
@@ -206,17 +184,17 @@ def imported(config: Config) -> Iterator[Rule]:
     """Imported completions may bring their own log μ, any number a problem, and are trained on once."""
     here = "where data.completions is set"
     given, in_rounds = config.data.completions is not None, config.schedule.in_rounds
-    yield "mu", config.mu is not Mu.none or not in_rounds, "scored or sampler where schedule.prompts is set"
+    yield "mu", config.mu != "none" or not in_rounds, "scored or sampler where schedule.prompts is set"
     two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
-    yield "mu", config.mu is Mu.sampler or "old_logp" not in config.algo.needs, two
+    yield "mu", config.mu == "sampler" or "old_logp" not in config.algo.needs, two
     needs_mu = getattr(config.algo, "needs_mu", True) and unit_of(config.algo.needs) != "pairs"
     yield (
         "mu",
-        not needs_mu or config.mu is not Mu.none,
+        not needs_mu or config.mu != "none",
         f"scored or sampler for algo={config.algo.name}, which reads μ",
     )
     unused = "null where data.completions is null or mu is not scored: nothing would read it"
-    yield "mu_model", config.mu_model is None or (given and config.mu is Mu.scored), unused
+    yield "mu_model", config.mu_model is None or (given and config.mu == "scored"), unused
     if given:
         yield from fixed(config, {"iterations": 1, "schedule.prompts": None}, here)
         yield "data.completions", not config.task.verifies, "null for task=verifier, which writes what it trains on"
@@ -233,7 +211,7 @@ def rounds(config: Config) -> Iterator[Rule]:
     paired = f"null for algo={config.algo.name}: a round may have no pairs of a correct and an incorrect completion"
     yield "schedule.prompts", unit_of(config.algo.needs) != "pairs", paired
     why = "where schedule.prompts is set: a round has few completions"
-    yield from fixed(config, {"compose.name": ComposeName.uniform, **WHOLE}, why)
+    yield from fixed(config, {"compose.name": "uniform", **WHOLE}, why)
     sampled = schedule.prompts * data.n
     least = 1 if compose.n_examples is not None else -(-sampled // schedule.updates)
     enough = (
@@ -256,14 +234,14 @@ def unread(config: Config) -> list[str]:
     verifies, rounds = config.task.verifies, config.schedule.in_rounds
     reads = {
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
-        "model.float32_head": config.model.dtype is not Precision.float32,
+        "model.float32_head": config.model.dtype != "float32",
         "data.fewshot_file": config.data.shots > 0,
-        "data.threshold": config.data.grader_name not in AnswerFormat.__members__ or config.reward is Reward.given,
+        "data.threshold": config.data.grader_name not in ENDINGS or config.reward == "given",
         **{
             f"data.{key}": config.data.completions is not None
             for key in ("columns", "skip_malformed", "completion_limit")
         },
-        "compose.positive_share": config.compose.name is ComposeName.proportion,
+        "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": config.data.completions is not None,
         "compose.max_draws": rounds and config.compose.pass_rate is not None,
         "evaluation.problems": config.evaluation.every is not None,
@@ -272,6 +250,6 @@ def unread(config: Config) -> list[str]:
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
         **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
     }
-    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": MAX_DRAWS, "optim.epochs": 1}
+    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": groups.MAX_DRAWS, "optim.epochs": 1}
     values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
     return [key for key, value in values.items() if value not in (None, neutral.get(key, False))]

@@ -9,10 +9,9 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from topr_exp.config.data import AnswerFormat, DataConfig, NoAnswer
 from topr_exp.data import embedded_gsm8k, embedded_math
@@ -20,13 +19,6 @@ from topr_exp.data.embedded import draw_problems
 from topr_exp.data.problems import level_of, refuse_no_number, text_of
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import Problem, TOPRError
-
-
-class Format(Enum):
-    """The benchmark whose fields the problems have."""
-
-    gsm8k = "gsm8k"
-    math = "math"
 
 
 @dataclass(frozen=True)
@@ -44,12 +36,12 @@ SUBJECTS = ("algebra", "counting_and_probability", "geometry", "intermediate_alg
             "precalculus")  # fmt: skip
 # MATH-500 is a part of MATH's test problems, so it and the 7,500 training problems have none in common.
 ORIGINS = {
-    (Format.gsm8k, "train"): Origin(("train.jsonl",), *GSM8K),
-    (Format.gsm8k, "test"): Origin(("test.jsonl",), *GSM8K),
-    (Format.math, "train"): Origin(
+    ("gsm8k", "train"): Origin(("train.jsonl",), *GSM8K),
+    ("gsm8k", "test"): Origin(("test.jsonl",), *GSM8K),
+    ("math", "train"): Origin(
         ("train*.jsonl",), "EleutherAI/hendrycks_math", "21a5633873b6a120296cce3e2df9d5550074f4a3", SUBJECTS
     ),
-    (Format.math, "test"): Origin(
+    ("math", "test"): Origin(
         ("test.jsonl", "math500.jsonl"), "HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", (None,)
     ),
 }
@@ -59,7 +51,7 @@ ORIGINS = {
 class Benchmarks(DataConfig):
     """The problems of one of the two benchmarks, or ones of its form."""
 
-    format: Format
+    format: Literal["gsm8k", "math"]
     source: str  # embedded, hub or a folder
     answer_format: AnswerFormat  # the grader too, unless `grader` names another
 
@@ -84,7 +76,7 @@ class Benchmarks(DataConfig):
 
     @property
     def grader_name(self) -> str:
-        return self.grader or self.answer_format.name
+        return self.grader or self.answer_format
 
     @property
     def asked_as(self) -> AnswerFormat:
@@ -114,10 +106,10 @@ class Benchmarks(DataConfig):
         if there := self.paths(split):
             return ", ".join(map(str, there))
         wanted = " or ".join(of_split.files)
-        raise TOPRError(f"data.source={self.source}: no {wanted} there, the {split} problems of {self.format.name}")
+        raise TOPRError(f"data.source={self.source}: no {wanted} there, the {split} problems of {self.format}")
 
     def problems(self, split: str) -> Iterable[Problem | NoAnswer]:
-        name, gsm8k = self.format.name, self.format is Format.gsm8k
+        name, gsm8k = self.format, self.format == "gsm8k"
         if self.source == "embedded":
             draw = embedded_gsm8k.draw if gsm8k else embedded_math.draw
             yield from draw_problems(draw, name, split, self.wanted(split), self.seed)

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from topr_exp.config.data import DataConfig, NoAnswer, Split
+from topr_exp.config.data import DataConfig, NoAnswer
 from topr_exp.types import Problem, TOPRError, has_half_pair
 
 LARGEST_UNPARSABLE_SHARE = 0.05
@@ -57,7 +57,7 @@ def load_problems(source: DataConfig) -> ProblemSets:
         raise TOPRError(f"data={source.name}: {count} problems have the id {name}; each needs its own")
     disjoint = _without(train, test)
     used_train = _part(disjoint, source.train_problems, source)
-    if source.test_split is Split.validation:
+    if source.test_split == "validation":
         test = _without(disjoint, used_train)
         test_report = SplitReport(f"{train_report.origin}, what is not trained on", 0)
         assert source.test_problems is not None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.data import ENDINGS, AnswerFormat, DataConfig
+from topr_exp.config.data import ENDINGS, DataConfig
 from topr_exp.runtime.files import read_json_lines
 from topr_exp.types import ConfigError, Problem, TOPRError
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 EXEMPLARS = Path(__file__).with_name("exemplars.jsonl")
 # The completion begins with a space after these.
 TEMPLATES = {
-    AnswerFormat.gsm8k: "Question: {question}\nAnswer:",
-    AnswerFormat.math: "Problem: {question}\nSolution:",
-    AnswerFormat.final: "Problem: {question}\nReasoning:",
+    "gsm8k": "Question: {question}\nAnswer:",
+    "math": "Problem: {question}\nSolution:",
+    "final": "Problem: {question}\nReasoning:",
 }
 CHAT_TEMPLATES = {
-    AnswerFormat.gsm8k: '{question}\n\nWork it out step by step. End with "The answer is N.", N being the number.',
-    AnswerFormat.math: "{question}\n\nWork it out step by step. Put the final answer in \\boxed{}.",
-    AnswerFormat.final: '{question}\n\nWork it out step by step. End with "So the final answer is X."',
+    "gsm8k": '{question}\n\nWork it out step by step. End with "The answer is N.", N being the number.',
+    "math": "{question}\n\nWork it out step by step. Put the final answer in \\boxed{}.",
+    "final": '{question}\n\nWork it out step by step. End with "So the final answer is X."',
 }
 
 
@@ -82,7 +82,7 @@ def build_prompter(config: DataConfig) -> Prompter:
         raise ConfigError(f"data.fewshot_file={config.fewshot_file}: no such file")
     available = load_shots(Path(config.fewshot_file)) if config.fewshot_file else own_shots(config.asked_as)
     if config.shots > len(available):
-        kind = config.asked_as.name if config.asked_as is not None else f"data.grader={config.grader_name}"
+        kind = config.asked_as if config.asked_as is not None else f"data.grader={config.grader_name}"
         origin = config.fewshot_file or f"the {kind} examples"
         raise ConfigError(f"data.shots={config.shots}: {origin} hold {len(available)}")
     plain = "{question}" if config.chat else "Question: {question}\nAnswer:"  # for a grader of the user's own
@@ -96,11 +96,11 @@ def build_prompter(config: DataConfig) -> Prompter:
     return Prompter(template, available[: config.shots], config.chat, stop)
 
 
-def own_shots(answer_format: AnswerFormat | None) -> tuple[Shot, ...]:
+def own_shots(answer_format: str | None) -> tuple[Shot, ...]:
     """The project's worked examples, ending as the answer format asks; none for a user's grader."""
     if answer_format is None:
         return ()
-    benchmark = "gsm8k" if answer_format is AnswerFormat.gsm8k else "math"
+    benchmark = "gsm8k" if answer_format == "gsm8k" else "math"
     rows = [row for _, row in read_json_lines(EXEMPLARS) if row["benchmark"] == benchmark]
     ending = ENDINGS[answer_format]
     return tuple(Shot(row["question"], f"{row['steps']} {ending.format(answer=row['answer'])}") for row in rows)

@@ -159,12 +159,12 @@ def load_policy(config: ModelConfig, device: str, folder: Path | None = None) ->
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     source = folder if folder is not None else model_folder(config.path, config.revision)
-    compute, fingerprint = getattr(torch, config.dtype.name), weights_fingerprint(source)
+    compute, fingerprint = getattr(torch, config.dtype), weights_fingerprint(source)
     dtype = compute if config.lora is not None else torch.float32
     if config.lora is not None:
         loading.check_targets(config.lora, loading.linear_layers(source))
     model, tokenizer = load_model(
-        str(source), dtype, device, config.attention.name, config.trust_remote_code, config.revision
+        str(source), dtype, device, config.attention, config.trust_remote_code, config.revision
     )
     return Policy(model, tokenizer, fingerprint, compute, source, config.float32_head)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.runtime.files import TEMPORARY, disk_errors, read_object, write_json, write_whole
 from topr_exp.types import TOPRError
 
@@ -22,10 +22,7 @@ AUTHOR = "python -m topr_exp.report"  # in a manifest of ours
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
-        prog="python -m topr_exp.report", description=summary.split(": ", 1)[-1], epilog=details
-    )
+    parser = command_parser("topr_exp.report", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
     parser.add_argument(
         "--out",
@@ -48,23 +45,22 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> Path:
     lists. TOPRError where there are no runs, where a file would be overwritten that no report wrote, or the disk
     refuses.
     """
-    from topr_exp.report import figures, tables
+    from topr_exp.report import figures, groups
     from topr_exp.report.estimates import best_first
-    from topr_exp.report.groups import group_runs
     from topr_exp.report.page import render_page
     from topr_exp.report.runs import find_runs
 
-    comparison = group_runs(find_runs(folders))
+    comparison = groups.group_runs(find_runs(folders))
     target = out if out is not None else folders[0] / "report"
     listed = read_manifest(target)
-    groups = best_first(comparison.groups)
-    files, drawings = figures.draw_files(figures.plots(comparison, groups))
+    ordered = best_first(comparison.groups)
+    files, drawings = figures.draw_files(figures.plots(comparison, ordered))
     title = " and ".join(folder.resolve().name for folder in folders)
     texts = {
-        "tables/runs.csv": tables.as_csv(tables.runs_frame(comparison.runs)),
-        "tables/groups.csv": tables.as_csv(tables.groups_frame(comparison)),
-        "tables/groups.tex": tables.groups_tex(comparison),
-        "report.html": render_page(title, comparison, groups, drawings),
+        "tables/runs.csv": groups.as_csv(groups.runs_frame(comparison.runs)),
+        "tables/groups.csv": groups.as_csv(groups.groups_frame(comparison)),
+        "tables/groups.tex": groups.groups_tex(comparison),
+        "report.html": render_page(title, comparison, ordered, drawings),
     }
     files = {f"figures/{name}": data for name, data in files.items()}
     replace_files(target, listed, files | {name: text.encode(errors="replace") for name, text in texts.items()})

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from topr_exp.evaluation.intervals import Interval, clopper_pearson, t_interval
+import numpy as np
+
+from topr_exp.evaluation.intervals import FEWEST_SEEDS, Interval, below_another, clopper_pearson, t_interval
 from topr_exp.report.results import Runs, difference, gain, gold_answers, records
 from topr_exp.report.runs import DAMAGE, Run
-from topr_exp.report.standing import against_best
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import plural
 from topr_exp.runtime.files import number
@@ -19,6 +20,8 @@ from topr_exp.types import TOPRError
 
 REWARD = "mean_reward"  # of an evaluation, where rewards are graded: no share
 Groups = Mapping[str, Sequence[Run]]  # label -> repetitions
+MOST = 5  # groups that a sentence names
+TOGETHER = "at 95 % for all comparisons together"
 
 
 def estimate(runs: Sequence[Run], name: str, part: str = "final") -> Interval | None:
@@ -71,9 +74,9 @@ def printed(runs: Sequence[Run], name: str, part: str = "final") -> str:
     return "–" if found is None else found.written(".3g") if name == REWARD else found.percent()
 
 
-def best_first(groups: Groups) -> Groups:
-    """Order groups by their final pass@1, those without one last."""
-    found = {label: estimate(runs, "pass@1") for label, runs in groups.items()}
+def best_first(groups: Groups, name: str = "pass@1") -> Groups:
+    """Order groups by a final share, those without one last."""
+    found = {label: estimate(runs, name) for label, runs in groups.items()}
     values = {label: -1.0 if each is None else each.value for label, each in found.items()}
     return {label: groups[label] for label in sorted(groups, key=lambda label: -values[label])}
 
@@ -121,8 +124,7 @@ def ranking(groups: Groups) -> tuple[str, list[dict[str, str]]]:
 
 def standing(groups: Groups, name: str) -> str:
     """Say which of several groups of finished runs is above the others, as `against_best` does."""
-    found = {label: estimate(runs, name) for label, runs in groups.items()}
-    best = max(groups, key=lambda label: -1.0 if (each := found[label]) is None else each.value)
+    best = next(iter(best_first(groups, name)))
     known: dict[str, Runs] = {}
     tests: dict[str, str] = {}
     for label, runs in groups.items():
@@ -146,3 +148,44 @@ def gained(runs: Sequence[Run]) -> str:
         if (found := gain(records(runs, "base", "final"))) is not None:
             return f", by {found.percent(sign=True)} points"
     return ""
+
+
+# ---- the best of several groups, as far as all comparisons together allow
+
+
+def against_best(
+    groups: Mapping[str, Runs], best: str, collapsed: Mapping[str, Sequence[bool]], name: str = "pass@1"
+) -> str:
+    """Say whether the group with the highest mean is above all others, else which ones are below another.
+
+    Over the seeds that all groups with three or more have in common; groups with collapsed seeds, whose spread says
+    little, are counted and not compared.
+    groups: repetitions on the same test problems; collapsed: the seeds of each group, also of those not in `groups`.
+    """
+    fallen = {label: sum(seeds) for label, seeds in collapsed.items() if any(seeds)}
+    known = {
+        label: runs
+        for label, runs in groups.items()
+        if label not in fallen and len({*runs.seeds}) == len(runs) >= FEWEST_SEEDS
+    }
+    shared = sorted(set.intersection(*({*runs.seeds} for runs in known.values()))) if best in known else []
+    kinds: dict[str, list[str]] = {}
+    if best in fallen:
+        said = ["No winner: some of its seeds collapsed."]
+    elif len(known) < 2 or len(shared) < FEWEST_SEEDS:
+        said = [f"No winner: fewer than {FEWEST_SEEDS} seeds in common."]
+    else:
+        paired = (Runs([runs[runs.seeds.index(seed)] for seed in shared]) for runs in known.values())
+        labels, below = [*known], below_another(np.stack([runs.values(name) for runs in paired]))
+        under = [label for label, row in zip(labels, below, strict=True) if row.any()]
+        said = [f"It is above all others, {TOGETHER}."] * int(below[:, labels.index(best)].sum() == len(labels) - 1)
+        if not said:
+            kinds[f"Below another, {TOGETHER}"] = under
+            kinds["Not told apart from it"] = [label for label in labels if label not in (*under, best)]
+        kinds["Not compared"] = [label for label in collapsed if label not in known and label not in fallen]
+    kinds["Collapsed"] = [f"{label} ({count} of {len(collapsed[label])} seeds)" for label, count in fallen.items()]
+    for words, named in kinds.items():
+        if named:
+            rest = [f"{len(named) - MOST} more"] * (len(named) > MOST)
+            said.append(f"{words}: {'; '.join([*named[:MOST], *rest])}.")
+    return " ".join(said)

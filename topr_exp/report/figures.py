@@ -9,20 +9,19 @@ import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
 
 from topr_exp.evaluation.intervals import Interval, t_half_width
 from topr_exp.report.estimates import Groups, estimate, headlines
 from topr_exp.report.groups import Comparison, tell
 from topr_exp.report.runs import DAMAGE, Run
 from topr_exp.runtime.files import number
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without its yellow, ordered by lightness steps that stay apart in grey.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -109,10 +108,11 @@ def curve_plot(groups: Groups, kind: str, name: str) -> Plot:
     for i, (label, members) in enumerate(groups.items()):
         single = [thin(run.curves[kind][name]) for run in members if name in run.curves[kind]]
         if len(found := band(single, share=share)):
-            lines.append(Line(f"{label} ({len(single)} runs)" if len(single) > 1 else label, i, found, single))
+            several = f" ({len(single)} runs{', their range' * (len(single) == 2)})" * (len(single) > 1)
+            lines.append(Line(label + several, i, found, single))
     caption = f"{name} on test problems while training" if kind == "test" else f"{name} (bins of updates)"
     file = f"{'curve' if kind == 'test' else kind}_{safe(name)}"
-    return Plot(file, "curves", caption, "optimizer steps", f"{name} (%)" if share else name, lines, share=share)
+    return Plot(file, "curves", caption, "updates", f"{name} (%)" if share else name, lines, share=share)
 
 
 def thin(curve: pd.Series[float], points: int = POINTS) -> pd.Series[float]:
@@ -197,7 +197,7 @@ def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
 
     Groups that differ in it alone are one line.
     """
-    for axis in dict.fromkeys([*RESULTS, *comparison.differing]):  # p~ and p first: what the paper sweeps
+    for axis in dict.fromkeys([*RESULTS, *comparison.differing]):  # p̃ and p first: what the paper sweeps
         own = {"effective_positive", "baseline"} if axis in ("effective_positive", "baseline") else {axis}
         rows: dict[str, dict[float, Interval]] = {}
         for members in comparison.groups.values():
@@ -210,7 +210,7 @@ def sweep_plots(comparison: Comparison) -> Iterator[Plot]:
             continue
         lines = [Line(label, i, of_intervals(points).sort_index()) for i, (label, points) in enumerate(rows.items())]
         lines = sorted(lines, key=lambda line: -len(line.points))[:MOST_LINES]  # those with most points
-        title = {"effective_positive": "effective proportion of positives p~"}.get(axis, axis)
+        title = {"effective_positive": "effective proportion of positives p̃"}.get(axis, axis)
         caption = f"final pass@1 against {axis}"
         yield Plot(f"sweep_{safe(axis)}", "sweep", caption, title, "final pass@1 (%)", lines, whiskers=True)
 
@@ -224,8 +224,6 @@ def safe(name: str) -> str:
 
 def draw_files(found: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, tuple[Plot, str]]]:
     """Draw plots: the files (PDF and PNG with their captions) by name, and each plot with its SVG for the page."""
-    import matplotlib as mpl
-
     captions = "\n".join([*(f"{plot.name}: {plot.caption}" for plot in found), "", INTERVALS, ""])
     files, drawings = {"captions.txt": captions.encode()}, {}
     for plot in found:
@@ -260,8 +258,6 @@ def series_style(i: int) -> dict[str, Any]:
 
 def draw(plot: Plot) -> Figure:
     """Lines with their intervals, as bands or at their points; the parts of line i have ids NAME.i.0 and so on."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(5.2, 3.3), layout="constrained")
     ax = figure.subplots()
     scale = PERCENT if plot.share else 1.0
@@ -284,6 +280,8 @@ def draw(plot: Plot) -> Figure:
         artists += ax.plot(x, mean, label=line.name, **marker, **({"color": color, "ls": ""} if plot.ticks else style))
         for j, artist in enumerate(artists):
             artist.set_gid(f"{plot.name}.{i}.{j}")
+    if plot.section == "curves":
+        ax.locator_params("x", integer=True)
     if plot.x_title == "K":
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -2,7 +2,7 @@
 // Sort tables by a click on a title, filter rows by words, show and hide the lines of figures.
 
 const cells = (row) => [...row.cells].map((cell) => cell.textContent);
-const rank = (text) => (text === "–" ? 2 : Number.isNaN(parseFloat(text)) ? 1 : 0); // numbers, texts, what is missing
+const rank = (text) => (["–", "not set"].includes(text) ? 2 : Number.isNaN(parseFloat(text)) ? 1 : 0); // numbers, texts, what is missing
 
 // Numbers within texts by their size: 0.05 before 0.2, s2 before s10.
 function natural(a, b) {

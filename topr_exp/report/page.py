@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +22,14 @@ import pandas as pd
 
 from topr_exp.report.estimates import Groups, ranking
 from topr_exp.report.figures import INTERVALS, MOST_LINES, Plot, series_style
-from topr_exp.report.groups import MISSING, Comparison
+from topr_exp.report.groups import Comparison, group_rows, run_rows
 from topr_exp.report.runs import DAMAGE, Run
-from topr_exp.report.tables import group_rows, run_rows
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import plural
 
 MOST_COMPLETIONS, LEAST_COMPLETIONS = 3000, 10  # of all runs together, and of a run
 LONGEST_TEXT = 4000
+MOST_COMMANDS = 3
 SECTIONS = {
     "result": "Result", "curves": "Curves", "overview": "Overview", "runs": "Runs", "sweep": "Sweep",
     "samples": "K completions, and problems by correct ones", "settings": "Settings",
@@ -76,7 +77,7 @@ def render_page(
 def table(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
     with pd.option_context("display.max_colwidth", None):
         frame = pd.DataFrame([{key: str(value) for key, value in row.items()} for row in rows])
-        made = frame.to_html(index=False, na_rep=MISSING, border=0, table_id=f"{name}-table", justify="unset")
+        made = frame.to_html(index=False, border=0, table_id=f"{name}-table", justify="unset")
     return f'<div class="scroll">{made}</div>\n'
 
 
@@ -115,6 +116,8 @@ def facts(comparison: Comparison) -> dict[str, str]:
     asked = [run.evaluations[-1] for run in comparison.runs if run.evaluations]
     made = [run.environment for run in comparison.runs if run.environment.get("git_commit")]
     tests = {f"{one.get('problems')} problems, {one.get('samples')} completions each" for one in asked}
+    given = [words[1:] for run in comparison.runs if isinstance(words := run.environment.get("command"), list)]
+    commands = {shlex.join(["python", "-m", "topr_exp", *map(str, words)]) for words in given}
     commits = {
         f"{one['git_commit']!s:.10}{' with uncommitted changes' if one.get('git_dirty') else ''}" for one in made
     }
@@ -123,6 +126,7 @@ def facts(comparison: Comparison) -> dict[str, str]:
         "counted once": "; ".join(f"{one} and {other}" for one, other in comparison.repeats.items()),
         "tested on": "; ".join(sorted(tests)),
         "commit": ", ".join(sorted(commits)),
+        "command": "; ".join(sorted(commands)[:MOST_COMMANDS]),
     }
     return {title: words for title, words in found.items() if words}
 

@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from topr_exp.runs.records import Record, is_evaluation, is_update, on_one_axis
 from topr_exp.runtime.exit_status import plural, printable, warn
 from topr_exp.runtime.files import MISSING, number, read_lines, read_object
 from topr_exp.types import TOPRError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 MARKS = ("config.json", "metrics.jsonl", "summary.json", "state.json")  # a folder with one of these is a run's
 # Folders of a run or of an output folder that hold none.
@@ -45,7 +44,7 @@ class Run:
     tested: dict[str, Record] = field(default_factory=dict)  # base and final, problem by problem, once they are read
 
     @cached_property
-    def curves(self) -> dict[str, DataFrame]:
+    def curves(self) -> dict[str, pd.DataFrame]:
         """Numbers by step: "training" of the updates, "test" of the evaluations on the same problems."""
         return {"training": to_frame(self.updates), "test": to_frame(self.curve)}
 
@@ -57,10 +56,8 @@ class Run:
         return number(value)
 
 
-def to_frame(records: list[Record]) -> DataFrame:
+def to_frame(records: list[Record]) -> pd.DataFrame:
     """Tabulate the numbers of records by optimizer step, without standard errors; NaN where one has no value."""
-    import pandas as pd
-
     steps = pd.Index([record["optimizer_step"] for record in records], name="step")
     frame = pd.DataFrame(records, index=steps).drop(columns=[*NOT_CURVES], errors="ignore")
     names = sorted(name for name in frame if not name.endswith("_se"))

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.data import Reward, Split
 from topr_exp.config.schema import identity, plain
-from topr_exp.config.settings import Config, Mu
+from topr_exp.config.settings import Config
 from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
 from topr_exp.models.loading import with_bos
 from topr_exp.runs.attempt import command_of
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 
 
 REWARDS = {
-    Reward.pm1: "1 and -1",
-    Reward.zero_one: "1 and 0",
-    Reward.graded: "as graded",
-    Reward.given: "as the log has them",
+    "pm1": "1 and -1",
+    "zero_one": "1 and 0",
+    "graded": "as graded",
+    "given": "as the log has them",
 }
 PROMPT = "prompt.txt"
 END = "◀"  # where the completion begins: a space before it would be the prompt's
@@ -94,7 +93,7 @@ def header(
     fields = {key: value for key, value in given.items() if value != neutral[key]}
     weighting = {"baseline": config.baseline, "effective_positive": config.effective_positive}
     shown = "".join(f", {key}={value:g}" for key, value in weighting.items() if value is not None)
-    split = " of the training split" if data.test_split is Split.validation else ""
+    split = " of the training split" if data.test_split == "validation" else ""
     tested = f"{len(test.problems)} {'solutions to ' * verifies}{data.described}{split}"
     rows = {
         "algorithm": f"{algo.name} ({listed(fields)}){shown}, rewards {REWARDS[config.reward]}",
@@ -106,7 +105,7 @@ def header(
         "sampling": f"{described(config.sampler, 'sampler.')}; n={data.n} to train, eval_n={data.eval_n} to evaluate",
         "examples": described(config.compose, "compose."),
         "completions": data.completions or "",
-        "log μ": {Mu.sampler: "what the sampler drew with", Mu.none: "none"}.get(config.mu, ""),
+        "log μ": {"sampler": "what the sampler drew with", "none": "none"}.get(config.mu, ""),
         **log_report,
         "training": described(config.optim, "optim."),
         "rounds": settings_of(schedule) if schedule.in_rounds else "",

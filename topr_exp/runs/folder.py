@@ -163,11 +163,13 @@ class RunFolder:
         if not last:
             raise TOPRError(f"{self.path / name} is missing or damaged; remove model/ to train it again")
         summary = {
+            "base": base,
+            "final": final,
             "algo": config.algo.name,
             "data": config.data.name,
             "source": config.data.place,
             "model": config.model.name,
-            "task": config.task.name.name,
+            "task": config.task.name,
             "seed": config.seed,
             "sampler_seed": config.sampler.seed,
             **{key: last[key] for key in (*OF_TRAINING_SET, "mean_reward") if key in last},
@@ -175,9 +177,6 @@ class RunFolder:
             "cut_off": last.get("cut_off", 0),
             "note": "; ".join(filter(None, [last.get("note"), *self.lost()])) or None,
             "sampler_mismatch": last.get("sampler_mismatch"),
-            "iterations": self.evaluations.on_all_problems(),
-            "base": base,
-            "final": final,
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
             "tokens": self.counts,
         }

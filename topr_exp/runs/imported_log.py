@@ -11,9 +11,8 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from topr_exp.config.data import Reward
 from topr_exp.config.groups import unit_of
-from topr_exp.config.settings import Config, Mu
+from topr_exp.config.settings import Config
 from topr_exp.data.prompts import Prompter
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runtime.exit_status import warn
@@ -35,7 +34,7 @@ def load_log(
     log = open_log(config.data, store)
     whole = config.data.n if unit_of(config.algo.needs) == "groups" else None
     found = load_imported(config.data, log, train, prompter, policy, whole)
-    if config.mu is Mu.sampler and found.log_mu is None:
+    if config.mu == "sampler" and found.log_mu is None:
         raise TOPRError(f"mu=sampler: {config.data.completions} has no log-probabilities of its tokens")
     return found, report(config, log, found, policy)
 
@@ -49,13 +48,13 @@ def report(config: Config, log: ImportedLog, found: Completions, policy: Policy)
         **ends(found, policy),
         **encoded_again(log, policy),
     }
-    if config.mu is Mu.none and unit_of(algo.needs) == "pairs":
+    if config.mu == "none" and unit_of(algo.needs) == "pairs":
         rows["log μ"] = f"of the weights at the start, the reference of {algo.name}"
     elif config.mu_model is not None:
         rows["log μ"] = f"scored by {config.mu_model}"
-    elif config.mu is not Mu.none and found.log_mu is not None:
+    elif config.mu != "none" and found.log_mu is not None:
         rows["log μ"] = f"as it came with the log; {distance(found, policy, config.optim.score_batch_size)}"
-    elif config.mu is not Mu.none:
+    elif config.mu != "none":
         rows["log μ"] = f"scored by {config.model.name}, which is taken for the model that drew them (mu_model=NAME)"
     return rows
 
@@ -75,8 +74,8 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
             named = [Problem(name, name, "") for name in log.columns["problem_id"].unique().to_pylist() if name]
             _, problem, _ = match_problems(log.columns, named, source, graded=False)
             return {"columns": log.read, **count(log.columns, problem, config.data.threshold)}
-        policy = load_policy(config.model, config.cluster.device.name)
-        data = dataclasses.replace(config.data, reward=Reward.given)  # no gold is needed
+        policy = load_policy(config.model, config.cluster.device)
+        data = dataclasses.replace(config.data, reward="given")  # no gold is needed
         asked = load_problems(config.data).train, build_prompter(config.data)
         return report(config, log, load_imported(data, log, *asked, policy, None), policy)
 

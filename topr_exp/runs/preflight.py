@@ -15,8 +15,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.data import DataConfig, Reward
-from topr_exp.config.groups import Device, SlurmCluster, unit_of
+from topr_exp.config.data import DataConfig
+from topr_exp.config.groups import SlurmCluster, unit_of
 from topr_exp.config.model import VLLMConfig
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import ProblemSets, load_problems
@@ -137,7 +137,7 @@ def read_problems(data: DataConfig) -> ProblemSets:
 
     sets = load_problems(data)
     tried = [(one, right) for one in (*sets.train, *sets.test) if (right := data.solution(one)) is not None]
-    with Grader(data.grader_name, graded=data.reward is Reward.graded, threshold=data.threshold) as grader:
+    with Grader(data.grader_name, graded=data.reward == "graded", threshold=data.threshold) as grader:
         outcomes = list(grader.grade((right, one.answer) for one, right in tried))
     found = [each for each, outcome in zip(tried, outcomes, strict=True) if outcome.verdict != "correct"]
     if found:
@@ -174,7 +174,7 @@ def check_problems(config: Config) -> None:
     if source is not None and Path(source).exists():
         known = None if sets is None else frozenset(problem.id for problem in sets.train)
         asked = source, config.data.columns, config.data.skip_malformed
-        graded = config.data.reward is not Reward.given
+        graded = config.data.reward != "given"
         read_completions(asked, tuple(map(stamp, source_files(source))), known, graded)
 
 
@@ -206,7 +206,7 @@ def check_machine(configs: Iterable[Config]) -> None:
     runs = [config for config in configs if config.overwrite or not (config.folder / "DONE").exists()]
     for folder, name in dict.fromkeys((config.folder.parent, config.output_dir) for config in runs):
         check_output_dir(folder.absolute(), name)
-    for device in {config.cluster.device.name for config in runs if not isinstance(config.cluster, SlurmCluster)}:
+    for device in {config.cluster.device for config in runs if not isinstance(config.cluster, SlurmCluster)}:
         check_device(device)
     engines = [
         (config.sampler.python, samples_here(config)) for config in runs if isinstance(config.sampler, VLLMConfig)
@@ -231,7 +231,7 @@ def check_output_dir(folder: Path, name: str) -> None:
 
 def samples_here(config: Config) -> bool:
     """True where a run samples on a GPU of this machine."""
-    elsewhere = isinstance(config.cluster, SlurmCluster) or config.cluster.device is Device.cpu
+    elsewhere = isinstance(config.cluster, SlurmCluster) or config.cluster.device == "cpu"
     return not elsewhere and driver_version() is not None
 
 

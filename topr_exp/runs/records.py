@@ -113,10 +113,6 @@ class Evaluations:
         there = {evaluated(record) for record in read_lines(self.path)[0]}
         return len({*points, *((iteration, None, False) for iteration in range(iterations + 1))} - there)
 
-    def on_all_problems(self) -> list[Record]:
-        """The records on the whole test set, one an iteration."""
-        return [record for record in read_lines(self.path)[0] if not record.get("subset")]
-
 
 def write_lines(path: Path, records: Iterable[Record]) -> None:
     write_text(path, "".join(json.dumps(record) + "\n" for record in records))

@@ -16,7 +16,7 @@ from topr_exp.composition.training_set import TrainingSet
 from topr_exp.config.data import Grading
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig
-from topr_exp.config.settings import Config, Mu
+from topr_exp.config.settings import Config
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import TokenizedProblems, build_prompter, tokenize_prompts
 from topr_exp.evaluation.evaluation import Evaluation
@@ -71,7 +71,7 @@ class TaskSet:
         from topr_exp.verifier.solutions import Solutions, Verification
 
         config = self.config
-        policy = load_policy(config.solver, config.cluster.device.name)
+        policy = load_policy(config.solver, config.cluster.device)
         grading = Grading(config.data.grader_name, threshold=config.data.threshold)
 
         def solve(problems: Sequence[Problem], n: int, seed: int) -> Solutions:
@@ -117,7 +117,7 @@ class Policies:
         self.trained = self.load(config.model)
 
     def load(self, model: ModelConfig, *folder: Path | None) -> Policy:
-        return load_policy(model, self.config.cluster.device.name, *folder)
+        return load_policy(model, self.config.cluster.device, *folder)
 
     def reload(self, folder: Path | None = None) -> None:
         """Load the policy with the weights of a folder of this run, or (None) with the base's."""
@@ -170,7 +170,7 @@ class Policies:
     def mu_is_start(self, parts: Sequence[Completions]) -> bool:
         """True where all log μ is by the weights that training begins with, so that Δ must vanish there."""
         config = self.config
-        return config.mu is Mu.scored and config.mu_model is None and all(part.log_mu is None for part in parts)
+        return config.mu == "scored" and config.mu_model is None and all(part.log_mu is None for part in parts)
 
     def log_mu(self, part: Completions, store: Store, last: bool) -> Ragged | None:
         """log μ: as it came with the completions, what the sampler drew with, or by a forward pass of training.
@@ -178,14 +178,14 @@ class Policies:
         With mu=none there is none, but for pairs, whose reference it is. last: the completions of a log are.
         """
         config = self.config
-        if config.mu is Mu.none and unit_of(self.needs) != "pairs":
+        if config.mu == "none" and unit_of(self.needs) != "pairs":
             return None
-        if config.mu is Mu.sampler:
+        if config.mu == "sampler":
             return Ragged(part.rollouts.columns["sampler_logp"])
         if config.mu_model is not None and last:
             named = dataclasses.replace(config.model, path=config.mu_model, revision=None, lora=None)
             return self.scored(self.load(named), part, store, "scoring μ")
-        given = part.log_mu if config.mu is Mu.scored else None
+        given = part.log_mu if config.mu == "scored" else None
         return given if given is not None else self.scored(self.trained, part, store, "scoring μ")
 
     def scored(self, policy: Policy, part: Completions, store: Store, label: str) -> Ragged:

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -18,6 +19,12 @@ from topr_exp.types import ConfigError, TOPRError
 
 USERS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ENOSPC}  # for the user to mend
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def command_parser(module: str, doc: str | None) -> ArgumentParser:
+    """A parser for `python -m MODULE` whose help is the module's docstring."""
+    summary, _, details = (doc or "").partition("\n\n")
+    return ArgumentParser(prog=f"python -m {module}", description=summary.split(": ", 1)[-1], epilog=details)
 
 
 def exit_status(command: Callable[[], int], *, resumes: bool = False) -> int:

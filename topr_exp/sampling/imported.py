@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow.compute import fill_null
 
-from topr_exp.config.data import DataConfig, Reward
+from topr_exp.config.data import DataConfig
 from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, import_rows, kind_of_prompt, source_files
 from topr_exp.models.policy import Policy
@@ -52,7 +52,7 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
             f"data.completions={source}: a table without {missing[0]}; write it to a file (python -m topr_exp.store "
             "export) and give that"
         )
-    if data.reward is Reward.given and "reward" not in columns.column_names:
+    if data.reward == "given" and "reward" not in columns.column_names:
         named = "" if data.columns else "; data.columns={reward: NAME} names one"
         raise TOPRError(f"data.reward=given: {source} has no column of rewards{named} ({'; '.join(read)})")
     return ImportedLog(table.name, columns, "; ".join(read))
@@ -72,7 +72,7 @@ def load_imported(
     """
     source, columns = str(data.completions), log.columns
     limit = data.completion_limit
-    answered, index, given = match_problems(columns, problems, source, data.reward is not Reward.given)
+    answered, index, given = match_problems(columns, problems, source, data.reward != "given")
     prompts = {place: encode_prompt(kind, value, policy) for place, (kind, value) in given.items()}
     questions = tokenize_prompts(answered, prompter, policy, 1, prompts)
     if questions.too_long:

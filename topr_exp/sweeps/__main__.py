@@ -19,9 +19,8 @@ from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
 from topr_exp.runtime import locks
 from topr_exp.runtime.exit_status import exit_status, say, warn
-from topr_exp.sweeps import slurm
-from topr_exp.sweeps.status import ACTIVE, read_statuses, status_table
-from topr_exp.sweeps.sweep import CLAIM, FILE, LOG, Run, find, lock_sweep, open_sweep
+from topr_exp.sweeps import slurm, sweep
+from topr_exp.sweeps.sweep import Run, find, open_sweep, read_statuses
 from topr_exp.types import TOPRError
 
 LINES = 40  # that `logs` shows
@@ -49,7 +48,7 @@ def status(folder: Path) -> int:
     statuses, queue = read_statuses(open_sweep(folder, every=True))
     if queue.note:
         warn(queue.note)
-    say(status_table(statuses))
+    say(sweep.status_table(statuses))
     return 0
 
 
@@ -59,12 +58,12 @@ def resume(folder: Path, settings: Sequence[str]) -> int:
     from topr_exp.sweeps.launch import run_unfinished
 
     runs = open_sweep(folder)
-    for owner in {path.stat().st_uid for path in (folder, *(run.folder / FILE for run in runs))} - {os.getuid()}:
+    for owner in {path.stat().st_uid for path in (folder, *(run.folder / sweep.FILE for run in runs))} - {os.getuid()}:
         warn(f"{folder} belongs to user {owner}, whose settings now run as yours, with the code that they name")
     cluster = recompose(max(runs, key=lambda run: run.launched).arguments, settings)
     if isinstance(cluster, SlurmCluster):
         slurm.require()
-    with lock_sweep(folder):
+    with sweep.lock_sweep(folder):
         runs = open_sweep(folder)
         for run in runs:
             run.settings["cluster"] = plain(cluster)
@@ -75,12 +74,12 @@ def cancel(folder: Path, run: Sequence[str]) -> int:
     """Cancel Slurm's jobs by scancel; local runs, and the launcher when all are meant, by SIGTERM."""
     runs = open_sweep(folder)
     statuses, _ = read_statuses([find(runs, name) for name in run] or runs)
-    active = [each for each in statuses if each.state in ACTIVE]
+    active = [each for each in statuses if each.state in sweep.ACTIVE]
     jobs = [each.slurm for each in active if each.slurm]
-    if jobs and (problem := slurm.run_slurm("scancel", *jobs)[1]):
+    if jobs and (problem := sweep.run_slurm("scancel", *jobs)[1]):
         raise TOPRError(f"scancel: {problem}")
     # The launcher of a local sweep first, or it would start the next run.
-    launcher = [] if run or jobs else [folder / CLAIM]
+    launcher = [] if run or jobs else [folder / sweep.CLAIM]
     for claim in [*launcher, *(each.run.folder / attempt.CLAIM for each in active if not each.slurm)]:
         terminate(claim)
     told = [f"run {each.run.number}" + (f" ({each.slurm})" if each.slurm else "") for each in active]
@@ -111,7 +110,7 @@ def logs(folder: Path, run: str) -> int:
 
 def log_of(run: Run) -> Path:
     """Find a run's output; before it printed any, what its job printed."""
-    for path in (run.folder / LOG, slurm.log_of_job(run.folder.parent, run.job or "")):
+    for path in (run.folder / sweep.LOG, slurm.log_of_job(run.folder.parent, run.job or "")):
         if path is not None and path.exists() and path.stat().st_size:
             return path
     raise TOPRError(f"run {run.number} ({run.folder.name}) has printed nothing yet")

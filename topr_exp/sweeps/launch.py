@@ -15,21 +15,9 @@ from topr_exp.runs.plan import Job, Plan
 from topr_exp.runs.preflight import INPUTS, compare_inputs, inputs_of
 from topr_exp.runtime.exit_status import plural, printable, say, warn
 from topr_exp.runtime.stop import Interrupted, StopFlag
-from topr_exp.sweeps import slurm
+from topr_exp.sweeps import slurm, sweep
 from topr_exp.sweeps.processes import run_locally
-from topr_exp.sweeps.status import (
-    ACTIVE,
-    DONE,
-    FAILED,
-    RUNNING,
-    Status,
-    aligned,
-    count_states,
-    read_status,
-    read_statuses,
-    status_table,
-)
-from topr_exp.sweeps.sweep import Run, lock_sweep, read_runs, runs_of
+from topr_exp.sweeps.sweep import ACTIVE, DONE, FAILED, RUNNING, Run, Status, read_status, read_statuses
 from topr_exp.types import TOPRError
 
 
@@ -39,10 +27,10 @@ def preview(plan: Plan) -> str:
     for number, job in enumerate(plan.jobs, 1):
         words = " ".join(text for text in job.overrides if not text.startswith("dry_run="))
         refuse_changed_inputs(job)
-        state = read_status(Run(job.config.folder, number, [], {}, "", [], 0.0), slurm.Queue({})).state
+        state = read_status(Run(job.config.folder, number, [], {}, "", [], 0.0)).state
         rows.append([str(number), state, str(job.config.folder), printable(words, keep="")])
     where = plan.jobs[0].config.cluster.name
-    return "\n".join([*aligned(rows), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
+    return "\n".join([*sweep.aligned(rows), f"{plural(len(rows), 'run')}, cluster={where}; nothing started"])
 
 
 def refuse_changed_inputs(job: Job) -> None:
@@ -58,9 +46,9 @@ def launch(plan: Plan, arguments: list[str]) -> int:
     config = plan.jobs[0].config
     if isinstance(config.cluster, SlurmCluster):
         slurm.require()
-    sweep = Path(config.output_dir) / config.name
-    with lock_sweep(sweep):
-        runs = runs_of(plan.jobs, arguments, read_runs(sweep))
+    folder = Path(config.output_dir) / config.name
+    with sweep.lock_sweep(folder):
+        runs = sweep.runs_of(plan.jobs, arguments, sweep.read_runs(folder))
         if config.overwrite:
             start_all_anew(runs)
         for run in runs:
@@ -79,16 +67,15 @@ def start_all_anew(runs: Sequence[Run]) -> None:
 
 
 def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
-    """Run what is unfinished and active nowhere, and print the table of all; or submit it to Slurm. Returns the exit
-    code."""
-    sweep = runs[0].folder.parent
+    """Run what is unfinished and active nowhere and print all results, or submit it; returns the exit code."""
+    folder = runs[0].folder.parent
     before, queue = read_statuses(runs)
     todo = [each.run for each in before if each.state not in (DONE, *ACTIVE)]
     if todo and queue.note:
         raise TOPRError(f"{queue.note}: some runs may be queued already; try again when Slurm answers")
-    say(f"sweep {sweep}: {count_states(before)}; {len(todo)} to start")
+    say(f"sweep {folder}: {sweep.count_states(before)}; {len(todo)} to start")
     if todo and isinstance(cluster, SlurmCluster):
-        say(slurm.submit(sweep, todo, cluster))
+        say(slurm.submit(folder, todo, cluster))
         return 0
     code, stop = 0, StopFlag()
     try:
@@ -104,7 +91,7 @@ def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
 
 def report(run: Run, error: BaseException | None) -> None:
     """Say how a run of this machine ended."""
-    now = read_status(run, slurm.Queue({}))
+    now = read_status(run)
     say(f"{time.strftime('%H:%M:%S')} {replace(now, error=str(error or now.error))}")
 
 
@@ -118,7 +105,7 @@ class Ticker:
     def __call__(self) -> None:
         if (now := time.monotonic()) >= self.due:
             self.due = now + 60
-            statuses = [read_status(run, slurm.Queue({})) for run in self.runs]
+            statuses = [read_status(run) for run in self.runs]
             say(f"{time.strftime('%H:%M:%S')} {progress(statuses, now - self.began)}")
 
 
@@ -133,13 +120,13 @@ def progress(statuses: Sequence[Status], seconds: float) -> str:
 
 def show_results(runs: Sequence[Run], code: int, *, new: bool) -> int:
     """Print how the runs stand and any new report; returns `code` if the sweep was stopped, else 1 if unfinished."""
-    sweep, (statuses, _) = runs[0].folder.parent, read_statuses(runs)
-    say("\n" + status_table(statuses))
+    folder, (statuses, _) = runs[0].folder.parent, read_statuses(runs)
+    say("\n" + sweep.status_table(statuses))
     if new and not code:
-        publish(sweep)
+        publish(folder)
     unfinished = any(each.state != DONE for each in statuses)
     if unfinished and not code:
-        say(f"why: python -m topr_exp.sweeps logs {sweep} RUN; go on: ... resume {sweep}")
+        say(f"why: python -m topr_exp.sweeps logs {folder} RUN; go on: ... resume {folder}")
     return code or int(unfinished)
 
 

@@ -1,4 +1,4 @@
-"""Slurm: runs of a sweep as one array of jobs, through Submitit; and the state of jobs, by squeue.
+"""Slurm: runs of a sweep as one array of jobs, through Submitit.
 
 A run knows its job by the array's name and its place there. Both are written down before Submitit is asked, so that no
 launcher that is killed loses a job. Nothing relies on an answer about jobs: Slurm may be slow, or down. Then the runs'
@@ -14,62 +14,17 @@ import re
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from topr_exp.config.groups import SlurmCluster
 from topr_exp.runs import attempt
 from topr_exp.runtime.exit_status import show_log
 from topr_exp.runtime.stop import Interrupted
-from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run
+from topr_exp.sweeps.sweep import LOG, SCRIPTS, Run, read_run, run_slurm
 from topr_exp.types import ConfigError, TOPRError
-
-SECONDS = 10.0  # an answer may take, before it counts as none
-
-# ---- the state of jobs
-
-
-class Entry(NamedTuple):
-    """A job that waits or runs."""
-
-    id: str  # as squeue prints it
-    state: str  # Slurm's word, as in RUNNING
-    reason: str = ""  # why it waits
-
-
-class Queue(NamedTuple):
-    """Slurm's answer about some jobs."""
-
-    entries: dict[str, Entry]  # by a run's job; of those that ended there is none
-    note: str = ""  # why there is no answer: then any of them may wait or run
-
-
-def query(jobs: Iterable[str]) -> Queue:
-    """The state of these jobs; never raises."""
-    names = {job.rpartition("_")[0] for job in jobs}
-    if not names:
-        return Queue({})
-    rows, problem = run_slurm("squeue", "-h", "-r", "-n", ",".join(sorted(names)), "-o", "%j_%K|%i|%T|%r")
-    if problem:
-        return Queue({}, f"Slurm does not answer ({problem}); going on by the runs' files")
-    return Queue({row[0].replace("_N/A", "_0"): Entry(*row[1:]) for row in rows})  # N/A: a job alone is no array
-
-
-def run_slurm(*command: str) -> tuple[list[list[str]], str]:
-    """The lines of a command's answer, split at `|`, and what went wrong in one line ("" when nothing did)."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    except FileNotFoundError:
-        return [], f"{command[0]} is not on PATH"
-    except subprocess.TimeoutExpired:
-        return [], f"no answer within {SECONDS:g} s"
-    if done.returncode:
-        return [], (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return [line.split("|") for line in done.stdout.splitlines() if line.strip()], ""
-
 
 # ---- submitting
 

@@ -1,22 +1,26 @@
 """A sweep on disk: the folders of its runs, each with a `launch.json` that says how to start the run.
 
-Only the holder of `sweep.claim` writes these files. How a run stands is read from what the run itself writes.
+Only the holder of `sweep.claim` writes these files. How a run stands is read from what the run itself writes, and from
+Slurm.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
+import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from topr_exp.runs import attempt
 from topr_exp.runtime import locks
-from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import MISSING, disk_errors, read_object, write_json
+from topr_exp.runtime.exit_status import plural, printable, warn
+from topr_exp.runtime.files import MISSING, disk_errors, number, read_lines, read_object, write_json
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
@@ -27,6 +31,11 @@ FILE = attempt.LAUNCH
 CLAIM = "sweep.claim"
 LOG = attempt.LOG
 SCRIPTS = ".submitit"  # Submitit's scripts, pickles and logs
+SLURM_SECONDS = 10.0  # that an answer of Slurm may take, before it counts as none
+DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW = "done", "running", "queued", "failed", "stopped", "new"
+UNREADABLE = "unreadable"
+ACTIVE = (RUNNING, QUEUED)
+WIDEST = 60  # characters of an error that a table shows
 
 
 @dataclass
@@ -128,3 +137,146 @@ def lock_sweep(sweep: Path) -> locks.Lock:
     with disk_errors(f"write in {sweep}"):
         sweep.mkdir(parents=True, exist_ok=True)
     return attempt.lock_run_folder(sweep, CLAIM, "launched")
+
+
+# ---- the state of jobs in Slurm
+
+
+class Entry(NamedTuple):
+    """A job that waits or runs."""
+
+    id: str  # as squeue prints it
+    state: str  # Slurm's word, as in RUNNING
+    reason: str = ""  # why it waits
+
+
+class Queue(NamedTuple):
+    """Slurm's answer about some jobs."""
+
+    entries: dict[str, Entry]  # by a run's job; of those that ended there is none
+    note: str = ""  # why there is no answer: then any of them may wait or run
+
+
+def query(jobs: Iterable[str]) -> Queue:
+    """The state of these jobs; never raises."""
+    names = {job.rpartition("_")[0] for job in jobs}
+    if not names:
+        return Queue({})
+    rows, problem = run_slurm("squeue", "-h", "-r", "-n", ",".join(sorted(names)), "-o", "%j_%K|%i|%T|%r")
+    if problem:
+        return Queue({}, f"Slurm does not answer ({problem}); going on by the runs' files")
+    return Queue({row[0].replace("_N/A", "_0"): Entry(*row[1:]) for row in rows})  # N/A: a job alone is no array
+
+
+def run_slurm(*command: str) -> tuple[list[list[str]], str]:
+    """The lines of a command's answer, split at `|`, and what went wrong in one line ("" when nothing did)."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_SECONDS)
+    except FileNotFoundError:
+        return [], f"{command[0]} is not on PATH"
+    except subprocess.TimeoutExpired:
+        return [], f"no answer within {SLURM_SECONDS:g} s"
+    if done.returncode:
+        return [], (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return [line.split("|") for line in done.stdout.splitlines() if line.strip()], ""
+
+
+# ---- the state of runs
+
+
+@dataclass(frozen=True)
+class Status:
+    run: Run
+    state: str  # one of those above
+    error: str = ""  # what ended the last attempt, or why it waits
+    stage: str = ""  # with its progress
+    left: str = ""  # time, of the stage
+    accuracy: str = ""  # pass@1 of the base model, and the newest
+    slurm: str = ""  # id of its job, while Slurm has it
+
+    def __str__(self) -> str:
+        detail = f"pass@1 {self.accuracy}" if self.state == DONE else self.error
+        return f"run {self.run.number} {self.state} ({self.run.folder.name})" + (f": {detail}" if detail else "")
+
+
+def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
+    """The present state of some runs of a sweep."""
+    queue = query(run.job for run in runs if run.job and not os.path.exists(run.folder / "DONE"))
+    return [read_status(run, queue) for run in runs], queue
+
+
+def read_status(run: Run, queue: Queue | None = None) -> Status:
+    """The state of a run: from `DONE` and its claim, else from Slurm, else from `error.txt` and `state.json`."""
+    if run.fault:
+        return Status(run, UNREADABLE, run.fault)
+    state, fault = read_object(run.folder / "state.json")
+    entry, failure = queue.entries.get(run.job or "") if queue else None, attempt.last_error(run.folder)
+    found, error = NEW, ""
+    try:
+        if (run.folder / "DONE").exists():
+            found = DONE
+        elif is_running(run.folder):
+            found = RUNNING
+        elif entry is not None:
+            found = RUNNING if entry.state in ("RUNNING", "COMPLETING") else QUEUED
+            error = entry.reason.replace("None", "")
+        elif failure:
+            found, error = FAILED, failure
+        elif state:
+            found = STOPPED
+            error = "stopped by a signal" if state.get("status") == "stopped" else "its process is gone (killed?)"
+        elif fault != MISSING:
+            found, error = UNREADABLE if fault.startswith("can't") else STOPPED, f"state.json {fault}"
+        measured = accuracy(run.folder, found == DONE)
+    except (OSError, TOPRError) as denied:  # a folder that this user may not read
+        return Status(run, UNREADABLE, str(denied))
+    stage, left = "" if found in (DONE, NEW) else str(state.get("stage", "")), ""
+    if found == RUNNING and isinstance(progress := state.get("progress"), dict):
+        stage += f" {progress.get('done')}/{progress.get('total')}"
+        if (seconds := number(progress.get("seconds_left"))) is not None:
+            left = str(datetime.timedelta(seconds=int(min(seconds, 1e9))))
+    return Status(run, found, error, stage, left, measured, entry.id if entry else "")
+
+
+def is_running(folder: Path) -> bool:
+    """Check that a process of the run is alive."""
+    with disk_errors(f"read {folder / attempt.CLAIM}"):
+        return locks.living_owner(folder / attempt.CLAIM) is not None
+
+
+def accuracy(folder: Path, done: bool) -> str:
+    """The base model's pass@1 and the newest one on the same problems, in percent."""
+    records, _ = read_lines(folder / "eval.jsonl")
+    if not records:
+        return ""
+    newest = records[-1]  # on some problems while training, on all before and after
+    base = next(each for each in records if each.get("subset") == newest.get("subset"))
+    values = [number(each.get("pass@1")) for each in (base, newest)]
+    shown = [f"{100 * value:.1f}" for value in values if value is not None]
+    return " -> ".join(shown if done or shown[:1] != shown[1:] else shown[:1])
+
+
+def status_table(statuses: Sequence[Status]) -> str:
+    """One line a run, with the settings that not all have, and a line that counts them."""
+    rows = [["run", "settings", "state", "stage", "left", "pass@1", "slurm", "folder", ""]]
+    shared = set.intersection(*({*each.run.overrides} for each in statuses))
+    for each in statuses:
+        varies, error = " ".join(word for word in each.run.overrides if word not in shared), each.error
+        varies, error = (text if len(text) <= WIDEST else text[: WIDEST - 3] + "..." for text in (varies, error))
+        cells = (varies, each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
+        rows.append([str(each.run.number or "?"), *(printable(cell, keep="") for cell in cells)])
+    return "\n".join([*aligned(rows), count_states(statuses)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell (p̃ is one letter, of two characters)."""
+    widths = [max(len(cell) - cell.count("\u0303") for cell in column) for column in zip(*rows, strict=True)]
+    padded = ([cell.ljust(n + cell.count("\u0303")) for cell, n in zip(row, widths, strict=True)] for row in rows)
+    return ["  ".join(row).rstrip() for row in padded]
+
+
+def count_states(statuses: Sequence[Status]) -> str:
+    number = Counter(each.state for each in statuses)
+    order = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW, UNREADABLE)
+    parts = [f"{number[state]} {state}" for state in order if number[state]]
+    return f"{plural(len(statuses), 'run')}: {', '.join(parts)}"

@@ -13,13 +13,14 @@ import queue
 import shlex
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
 from topr_exp.config.groups import TrackingConfig
+from topr_exp.config.schema import flatten
 from topr_exp.runs.attempt import overrides
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.records import Record, is_update, on_one_axis
@@ -33,6 +34,8 @@ FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run
 STOP_SECONDS = 10.0  # the same where the run was stopped or failed
 UPLOAD_SECONDS = 25.0  # for W&B's client to upload the rest at the end
 TITLES = {"wandb": "W&B", "tensorboard": "TensorBoard"}
+# What is shown at the top, with maj@K; the rest has a section of its own.
+CHARTS = {"train": ("loss", "ess", "log_ratio_pos", "log_ratio_neg"), "eval": ("pass@1", "length")}
 AXES = ("iteration", "step", "optimizer_step", "samples", "samples_seen")
 COLUMNS = ("iteration", "verdict", "problem", "sample", "completion", "answer", "gold")
 
@@ -122,7 +125,7 @@ def writer_of(tracking: TrackingConfig, folder: Path, warn: Callable[[str], None
 class Writer:
     """One run in a tracker: `open`, `log`, `finish` and `release` are called from one thread, in this order.
 
-    kind of a record: train, curve (an evaluation on a part of the test set) or eval (on all of it).
+    kind of a record: train, eval, or whole: an evaluation on the whole test set where others are on a part of it.
     """
 
     tracking: TrackingConfig
@@ -132,6 +135,7 @@ class Writer:
     shown: str = ""  # a line for the user: where to find the run
     run: Any = None  # of the client
     ends: dict[int, Record] = field(default_factory=dict)  # iteration -> its last update
+    has_curve: bool = False  # of evaluations on a part of the test set; it comes before those on all of it
 
     def open(self) -> None: ...
 
@@ -144,8 +148,10 @@ class Writer:
         3s + 1 and 3s + 2, so that the last step says what the tracker has.
         """
         updates, tests = on_one_axis([*self.ends.values(), *metrics], evaluations)
+        self.has_curve |= any(record.get("subset") for record in tests)
+        whole = "whole" if self.has_curve else "eval"
         rows = [(0, "train", record) for record in updates]
-        rows += [(1, "curve", record) if record.get("subset") else (2, "eval", record) for record in tests]
+        rows += [(1, "eval", record) if record.get("subset") else (2, whole, record) for record in tests]
         for place, kind, record in sorted(rows, key=lambda row: (row[2]["optimizer_step"], row[0])):
             if (step := 3 * record["optimizer_step"] + place) > self.sent:
                 self.log(step, kind, record)
@@ -181,8 +187,8 @@ class WandbWriter(Writer):
             self.shown = f"W&B: {run.url}"
         if run.resumed:
             self.sent = int(run.step) - 1
-        for kind in ("train", "curve", "eval"):
-            run.define_metric(f"{kind}/*", step_metric="optimizer_step")
+        for section in ("train", "eval", "rest"):
+            run.define_metric(f"{section}/*", step_metric="optimizer_step")
 
     def _start(self) -> Any:
         """Start online where somebody is logged in and W&B answers, else offline; obey WANDB_MODE."""
@@ -218,13 +224,16 @@ class WandbWriter(Writer):
     def log(self, step: int, kind: str, record: Record) -> None:
         import wandb
 
-        rows = sample_rows(self.folder, record["iteration"]) if kind == "eval" else []
+        whole = kind != "train" and not record.get("subset")
+        rows = sample_rows(self.folder, record["iteration"]) if whole else []
         table = {"completions": wandb.Table(columns=list(COLUMNS), data=rows)} if rows else {}
         self.run.log({**numbers(kind, record), **table}, step=step)
 
     def finish(self, exit_code: int, *, preempted: bool) -> None:
         if (self.folder / "DONE").exists():
-            self.run.summary.update(dict(leaves(read_object(self.folder / "summary.json")[0])))
+            for name, value in flatten(read_object(self.folder / "summary.json")[0]):
+                if not isinstance(value, (dict, list)):
+                    self.run.summary[allowed(name.replace(".", "/"))] = value
             if self.tracking.model_artifact:
                 self.run.log_model(str(self.folder / "model"), name=f"model-{self.run.id}")
         if preempted:
@@ -272,28 +281,17 @@ class TensorBoardWriter(Writer):
 
 
 def numbers(kind: str, record: Record) -> dict[str, float]:
-    """Name a record's numbers train/loss, curve/pass_at_1, eval/pass_at_1; the axes stand bare.
-
-    kind: train, curve (part of the test set) or eval (all of it).
-    """
+    """Name a record's numbers train/loss, eval/pass_at_1 and so on (CHARTS), others rest/...; the axes stand bare."""
     samples = record["samples"] if kind == "train" else record["samples_seen"]
     row = {"optimizer_step": record["optimizer_step"], "samples": samples, "iteration": record["iteration"]}
-    row |= {f"{kind}/{name}": value for name, value in record.items() if name not in AXES and is_number(value)}
-    for curve in ("pass@k", "maj@k"):  # of an evaluation
-        for k, point in record.get(curve, {}).items():
-            name = f"{kind}/{curve[:-1]}{k}"
-            row |= {f"{name}_{end}": point[end] for end in ("low", "high") if is_number(point.get(end))}
-            row[name] = point["value"]
+    charts = {*CHARTS.get(kind, ()), *(name for name in record if name.startswith("maj@") and kind == "eval")}
+    found = dict(record)
+    for curve in ("pass@k", "maj@k"):
+        found |= {f"{curve[:-1]}{k}": point["value"] for k, point in record.get(curve, {}).items()}
+    for name, value in found.items():
+        if is_number(value) and not name.endswith("_se") and name not in (*AXES, "maj@1"):
+            row[f"{kind}/{name}" if name in charts else f"rest/{kind}_{name}"] = value
     return {allowed(name): value for name, value in row.items()}
-
-
-def leaves(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the summary's values by path, as final/pass_at_1; lists (the iterations' records) are curves already."""
-    for name, item in value.items():
-        if isinstance(item, dict):
-            yield from leaves(item, f"{prefix}{name}/")
-        elif not isinstance(item, list):
-            yield allowed(f"{prefix}{name}"), item
 
 
 def allowed(name: str) -> str:

@@ -19,20 +19,20 @@ STEPS = "optimizer_step"
 ALGORITHM = "algo.name"
 CURVES = {  # section -> title of a panel -> the metric, by algorithm
     "Learning curves by algorithm": {
-        "pass@1 while training (part of the test set)": "curve/pass_at_1",
-        "pass@1 before and after": "eval/pass_at_1",
-        "maj@8 before and after": "eval/maj_at_8",
+        "pass@1": "eval/pass_at_1",
+        "maj@8": "eval/maj_at_8",
+        "Tokens of an answer": "eval/length",
         "Loss": "train/loss",
     },
     "Ratios": {
         "Mean log-ratio of positives": "train/log_ratio_pos",
         "Mean log-ratio of negatives": "train/log_ratio_neg",
-        "KL(mu || pi), estimated": "train/kl_mu",
-        "Effective sample size of negatives": "train/ess_neg",
-        "Share of negatives above the upper limit": "train/clipped_high_neg",
-        "Share of negatives below the lower limit": "train/clipped_low_neg",
+        "KL(mu || pi), estimated": "rest/train_kl_mu",
+        "Effective sample size": "train/ess",
+        "Share of negatives above the upper limit": "rest/train_clipped_high_neg",
+        "Share of negatives below the lower limit": "rest/train_clipped_low_neg",
     },
-    "Invalid answers": {"Invalid share while training": "curve/invalid"},
+    "Invalid answers": {"Invalid share": "rest/eval_invalid"},
 }
 COLUMNS = (
     "algo", "positive_share", "effective_positive", "baseline", "final/pass_at_1", "final/invalid", "n_train", "seed",
@@ -88,7 +88,7 @@ def build(entity: str, project: str, group: str | None) -> Any:
     found = {name: [curve(title, key) for title, key in each.items()] for name, each in CURVES.items()}
     p, effective, final = map(panels.SummaryMetric, ("positive_share", "effective_positive", "final/pass_at_1"))
     found["Effective proportion of positives"] = [
-        panels.ScatterPlot(title="Final pass@1 against p~ (colour: p)", x=effective, y=final, z=p)
+        panels.ScatterPlot(title="Final pass@1 against p̃ (colour: p)", x=effective, y=final, z=p)
     ]
     found["Runs"] = [panels.RunComparer(diff_only=True), panels.WeavePanelSummaryTable(table_name="completions")]
     return ws.Workspace(

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 
 from topr_exp.composition.candidates import random_generator
-from topr_exp.config.groups import WhenStale
 from topr_exp.grading.verdicts import Verdicts
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
@@ -57,7 +56,7 @@ class AsyncRounds(Rounds):
         self.seen |= {"age": float(self.ages.mean()), "age_q05": low, "age_q50": middle, "age_q95": high}
         if self.schedule.concurrency:
             self.seen |= {"virtual_time": self.now, **self.idle}
-        if self.schedule.when_stale is WhenStale.drop:
+        if self.schedule.when_stale == "drop":
             self.seen |= self.describe_dropped(dropped)
         return bool(self.ages.any())
 
@@ -101,13 +100,13 @@ class AsyncRounds(Rounds):
         assert schedule.prompts is not None
         assert schedule.rounds is not None
         assert schedule.concurrency is not None
-        waits, limit = schedule.when_stale is WhenStale.wait, schedule.max_lag
+        waits, limit = schedule.when_stale == "wait", schedule.max_lag
         room = schedule.concurrency + max(schedule.concurrency, schedule.prompts)
         if waits and limit is not None:
             room = schedule.prompts * (limit + 1)
         dropped: list[Group] = []
         while True:
-            if schedule.when_stale is WhenStale.drop and limit is not None:
+            if schedule.when_stale == "drop" and limit is not None:
                 stale = [group for group in self.queue if group.due <= self.now and number - group.born > limit]
                 dropped += stale
                 self.queue = [group for group in self.queue if group not in stale]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
-from topr_exp.config.groups import OptimConfig, Optimizer, Schedule
+from topr_exp.config.groups import OptimConfig
 from topr_exp.types import TOPRError
 
 
@@ -21,7 +21,7 @@ def make_optimizer(parameters: Iterable[torch.nn.Parameter], config: OptimConfig
     them about 50 times less.
     """
     weights = list(parameters)
-    if config.name is Optimizer.adafactor:
+    if config.name == "adafactor":
         return Adafactor(weights, config.lr, config.weight_decay)
     assert config.betas is not None
     first, second = config.betas
@@ -166,5 +166,5 @@ def learning_rate(config: OptimConfig, done: int, updates: int) -> float:
     if updates <= warmup:
         raise TOPRError(f"optim.warmup_steps must be below {updates}, the updates of an iteration; got {warmup}")
     left = min(1.0, (updates - done) / (updates - warmup))
-    share = {Schedule.constant: 1.0, Schedule.linear: left, Schedule.cosine: (1 - math.cos(math.pi * left)) / 2}
+    share = {"constant": 1.0, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}
     return config.lr * min(1.0, (done + 1) / (warmup + 1)) * share[config.schedule]

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topr_exp.config.groups import OptimConfig, Reduction
+from topr_exp.config.groups import OptimConfig
 from topr_exp.models.adapter import trained_weights
 from topr_exp.models.policy import Policy, memory_for, ran_out, release_gpu_memory, save_policy
 from topr_exp.runtime import distributed
@@ -192,7 +192,7 @@ class Trainer:
 
     def divisor(self, examples: Examples, chosen: NDArray[np.int64]) -> int:
         """Divisor of the summed losses: a number of the global batch, the same for every process."""
-        if self.config.reduction is Reduction.sequences:
+        if self.config.reduction == "sequences":
             return len(chosen)
         return sum(len(completion) for _, completion in examples.sequences(examples.rows(chosen)))
 
