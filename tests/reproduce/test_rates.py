@@ -78,7 +78,7 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(
         for job in plan.jobs:
             config = job.config
             started.append((config.optim.lr, config.seed))
-            assert (config.data.test_split.name, config.evaluation.every, config.sampler.seed) == (
+            assert (config.data.test_split, config.evaluation.every, config.sampler.seed) == (
                 "validation", None, config.seed,
             )  # fmt: skip
             if started[-1] != (1e-3, 101):
