@@ -1,7 +1,5 @@
 """The paper's fine-tune of an 8B model, on tensors that hold no numbers: the memory of an update, derived minutes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -30,7 +28,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 # A single pass, and one that begins with gradients there.
-@pytest.mark.parametrize("micro", [8, pytest.param(4, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("micro", [8, 4])
 def test_an_update_of_8_billion_weights_needs_at_most_72_gib(micro: int, module: Any) -> None:
     found, sent = module.update(module.Case(micro, recompute=True))
     assert 29.9 < found["weights"] < 30  # 8.03 billion of 4 bytes

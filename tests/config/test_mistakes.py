@@ -1,6 +1,4 @@
-"""From the words of a command line and YAMLs to composed settings; a wrong one is one line, a harmless one a warning."""
-
-from __future__ import annotations
+"""From the words of a command line and YAMLs to composed settings; a wrong one is one line, a harmless one warns."""
 
 import dataclasses
 import math
@@ -190,9 +188,7 @@ def test_a_text_has_the_users_own_words(words: str, texts: list[Any]) -> None:
     assert [OmegaConf.select(job, words.partition("=")[0]) for _, job in jobs] == texts
 
 
-def test_a_number_of_a_yaml_or_of_the_users_own_class_has_lost_its_words_and_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_of_a_yaml_or_of_the_users_own_class_has_lost_its_words_and_is_refused(tmp_path, monkeypatch):
     (tmp_path / "words_loss.py").write_text(
         "from dataclasses import dataclass\nfrom topr_exp.algorithms.regressions import DPO\n"
         "@dataclass(frozen=True)\nclass Mine(DPO):\n    kind: str = 'a'\n"
@@ -208,9 +204,7 @@ def test_a_number_of_a_yaml_or_of_the_users_own_class_has_lost_its_words_and_is_
         assert str(refused.value).startswith(f"{key}=100000.0: expected text; a text that looks like a number needs")
 
 
-def test_a_yaml_of_the_users_hides_ours_in_the_run_and_in_what_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_yaml_of_the_users_hides_ours_in_the_run_and_in_what_is_shown(tmp_path, monkeypatch, capsys):
     (tmp_path / "algo").mkdir()
     (tmp_path / "algo" / "dpo.yaml").write_text("_target_: topr_exp.algorithms.regressions.DPO\nname: dpo\nbeta: 7.0\n")
     (tmp_path / "algo" / "1_0.yaml").write_text((ROOT / "conf" / "algo" / "dpo.yaml").read_text())

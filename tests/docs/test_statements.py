@@ -15,8 +15,6 @@ says that all of it lies within N points of 0. What the results page prints in a
 Numbers that are no results (updates, sizes) are named as such: <!-- settings: 128 3,200 -->
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evaluations during training, the completions that a run keeps to be read, and what an evaluation hands over."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

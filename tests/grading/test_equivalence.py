@@ -148,8 +148,8 @@ PIECES = [
     ". ", "I hope",
 ]  # fmt: skip
 TEXT = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=3)), max_size=40).map("".join)
-FUZZ = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
-NUMBERS = settings(FUZZ, max_examples=500)
+FUZZ = settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+NUMBERS = settings(FUZZ, max_examples=250)
 
 
 @FUZZ

@@ -1,7 +1,5 @@
 """The record of a run against its files, counted here by other means; runs by settings; checks against records."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """What is computed without training: AGRO's bandit, objectives, Table 2's rows, weights by difficulty, gradients."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,18 +1,16 @@
 """Attempts at a run: what it printed is kept, nothing is thrown away, damaged files are made again or told."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import topr_exp
 from tests.conftest import ROOT, config_of, overrides, refused
+from tests.sweep_tools import command
 from topr_exp.config.settings import Config
 from topr_exp.evaluate import main as evaluate
 from topr_exp.pipeline import run
@@ -24,26 +22,22 @@ from topr_exp.sweeps.sweep import Run
 from topr_exp.types import TOPRError
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "topr_exp", *words], cwd=ROOT, capture_output=True, text=True)
-
-
 def test_a_run_keeps_what_it_printed_and_says_what_is_next_and_overwrite_starts_it_anew(tmp_path: Path) -> None:
     words = overrides(tmp_path, "optim.lr=1e30")
     folder = config_of(*words).folder
-    failed = command(*words)
+    failed = command("topr_exp", *words)
     assert failed.returncode == 1
     log = (folder / "log.txt").read_text()
     assert log.startswith("==== ")
     assert failed.stderr.splitlines()[-1] in log.splitlines()
     assert "trained on" in log
-    done = command(*overrides(tmp_path, "cluster.processes=2"))
+    done = command("topr_exp", *overrides(tmp_path, "cluster.processes=2"))
     assert done.returncode == 0, done.stderr
     folder = config_of(*overrides(tmp_path)).folder
     log = (folder / "log.txt").read_text()
     assert log.count("next: python -m topr_exp.report") == done.stdout.count("next: python -m topr_exp.report") == 1
     assert f"python -m topr_exp.evaluate model={folder} data.eval_n=64" in done.stdout
-    again = command(*overrides(tmp_path))
+    again = command("topr_exp", *overrides(tmp_path))
     assert "finished before" in again.stdout
     assert (folder / "log.txt").read_text() == log
     anew = topr_exp.run(topr_exp.compose(overrides(tmp_path, "overwrite=true")))
@@ -120,9 +114,7 @@ def cut(path: Path) -> None:
         (shutil.rmtree, "model: the folder has no config.json"),
     ],
 )
-def test_a_damaged_model_of_a_finished_run_is_told(
-    config: Config, damage: Callable[[Path], None], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_model_of_a_finished_run_is_told(config, damage, said, capsys):
     model = config.folder / "model"
     assert store(["verify", str(config.folder)]) == 0
     assert f"sound    {model}: all checksums right" in capsys.readouterr().out
@@ -154,9 +146,7 @@ def test_no_iteration_starts_from_a_damaged_model_and_it_is_trained_again_once_r
 
 
 @pytest.mark.parametrize("content", ["{", "null"])
-def test_damaged_small_files_are_made_again(
-    finished: Path, config: Config, content: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_small_files_are_made_again(finished, config, content, capsys):
     before = json.loads((config.folder / "summary.json").read_text().replace(str(finished), config.output_dir))
     for name in SMALL:
         (config.folder / name).write_text(content)

@@ -1,7 +1,5 @@
 """What a run says of itself: its header, the prompt it shows, the card of its model."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -20,7 +18,7 @@ from tests.run_folders import write_json
 from topr_exp.__main__ import main
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.data import ENDINGS, Reward
+from topr_exp.config.data import ENDINGS
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
 from topr_exp.models import loading
@@ -87,9 +85,7 @@ def test_a_setting_is_named_where_it_is_made(overrides: list[str], row: str, tex
 
 
 @pytest.mark.parametrize(("seen", "processes", "idle"), [(8, 1, True), (8, 8, False), (1, 1, False)])
-def test_gpus_that_are_left_idle_are_said(
-    seen: int, processes: int, idle: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_that_are_left_idle_are_said(seen, processes, idle, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(seen))))
     rows = shown(f"cluster.processes={processes}", device="cuda")
     assert ("GPUs" in rows) == idle
@@ -111,9 +107,7 @@ def test_gpus_that_are_left_idle_are_said(
          "topr makes 33.3 % of the wrong answers likelier"),
     ],
 )  # fmt: skip
-def test_the_signs_of_r_are_said_before_training(
-    kind: Reward, rewards: list[float] | None, c: float, row: str, said: str
-) -> None:
+def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, said):
     """Two correct completions and three wrong ones."""
     reward = None if rewards is None else np.array(rewards)
     no, positive = np.zeros(5, bool), np.array([True, True, False, False, False])
@@ -152,9 +146,7 @@ def own(tmp_path: Path) -> Path:
     return Path(shutil.copytree(loading.SHIPPED / "tiny", tmp_path / "own"))
 
 
-def test_a_run_and_a_dry_run_show_the_same_prompt(
-    smoke: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_and_a_dry_run_show_the_same_prompt(smoke, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["topr_exp", *overrides(tmp_path), "dry_run=true"])
     assert main() == 0
     shown, _, rows = capsys.readouterr().out.rpartition("\n\n")
@@ -283,9 +275,7 @@ def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path, of_data: int,
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_header_summary_and_card_name_the_problems_that_imported_completions_answer(
-    tmp_path: Path, mixed: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_header_summary_and_card_name_the_problems_that_imported_completions_answer(tmp_path, mixed, capsys):
     known = load_problems(config_of(*overrides(tmp_path)).data).train[0]
     rows = [{"problem_id": known.id, "completion": f"The answer is {known.answer}."}]
     rows += [

@@ -1,7 +1,5 @@
 """Before anything starts: mistakes in files are one line; a run goes on with the inputs and threads it began with."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -130,9 +128,7 @@ def test_completions(row: Any, message: str, tmp_path: Path, told: Told) -> None
     assert told(f"data.completions={file}").startswith("error: " + message.format(file=file))
 
 
-def test_what_needs_the_tokenizer_is_told_before_anything_is_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_the_tokenizer_is_told_before_anything_is_sampled(tmp_path, monkeypatch):
     rows = [{"question": "Why? " * 3000, "gold": "1", "completion": "x"}]
     config = config_of(*overrides(tmp_path), f"data.completions={lines(tmp_path / 'made.jsonl', rows)}")
     monkeypatch.setattr(TaskSet, "evaluate", lambda *given: pytest.fail("the base was evaluated first"))
@@ -270,9 +266,7 @@ def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Pat
             answer(config)
 
 
-def test_a_model_that_looks_as_it_did_is_read_once(
-    tmp_path: Path, own_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_looks_as_it_did_is_read_once(tmp_path, own_model, monkeypatch):
     """Hashing a large model takes many seconds; a copy of the same files is the same model all the same."""
     config = config_of(*overrides(tmp_path), f"model.path={own_model}")
     begin(config)
@@ -309,9 +303,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     torch.set_num_threads(before)
 
 
-def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(
-    tmp_path: Path, threads: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path, threads, capsys):
     """Whatever the machine's default is meanwhile; what is asked for is followed, with a warning."""
     config = config_of(*(smoke := ["experiment=smoke", f"output_dir={tmp_path}"]))
     for number in (3, 2):
@@ -325,9 +317,7 @@ def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(
     assert threads == [3, 3, 1]
 
 
-def test_the_share_of_a_sweeps_run_is_a_default(
-    tmp_path: Path, threads: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_share_of_a_sweeps_run_is_a_default(tmp_path, threads, monkeypatch):
     """A run that was begun alone with more threads keeps them when a sweep with several jobs goes on with it."""
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     monkeypatch.chdir(tmp_path)

@@ -1,7 +1,5 @@
 """The faults that `make faults` plants are kept up with the code: each of them can be planted."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from pathlib import Path

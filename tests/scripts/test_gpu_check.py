@@ -1,7 +1,5 @@
 """`make gpu-check` without a GPU: its steps do what they say, and its verdicts are true (docs/gpu.md)."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -112,9 +110,7 @@ def test_heads_are_measured(measurements: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("size", "millions"), [("8b", 8030.3), ("100m", 104.8)])
-def test_the_random_model_has_llama_3s_vocabulary_and_prompts_of_900_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, millions: float
-) -> None:
+def test_the_random_model_has_llama_3s_vocabulary_and_prompts_of_900_tokens(tmp_path, monkeypatch, size, millions):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(**gpu_check_model.settings(size)))
@@ -133,9 +129,7 @@ def test_the_random_model_has_llama_3s_vocabulary_and_prompts_of_900_tokens(
     assert all(880 <= length <= 920 for length in lengths), lengths
 
 
-def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(tmp_path, monkeypatch):
     done, limits = [], []
 
     def step(name: str, minutes: float = 1, needs: tuple[str, ...] = (), fails: Exception | None = None) -> Step:
@@ -179,9 +173,7 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
 
 
 @pytest.mark.parametrize("size", ["8b", "small"])
-def test_the_newest_run_speaks_and_8b_weights_do_not_pile_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
-) -> None:
+def test_the_newest_run_speaks_and_8b_weights_do_not_pile_up(tmp_path, monkeypatch, size):
     monkeypatch.setattr(gpu_check_runs, "execute", lambda *_: "")
     for seconds, name in enumerate(("older", "newer")):
         run = tmp_path / "runs" / "whole" / name

@@ -1,7 +1,5 @@
 """Names of vLLM that the package takes, and the pins of the GPU's environment."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -188,11 +188,7 @@ def imported(config: Config) -> Iterator[Rule]:
     two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
     yield "mu", config.mu == "sampler" or "old_logp" not in config.algo.needs, two
     needs_mu = getattr(config.algo, "needs_mu", True) and unit_of(config.algo.needs) != "pairs"
-    yield (
-        "mu",
-        not needs_mu or config.mu != "none",
-        f"scored or sampler for algo={config.algo.name}, which reads μ",
-    )
+    yield "mu", not needs_mu or config.mu != "none", f"scored or sampler for algo={config.algo.name}, which reads μ"
     unused = "null where data.completions is null or mu is not scored: nothing would read it"
     yield "mu_model", config.mu_model is None or (given and config.mu == "scored"), unused
     if given:
