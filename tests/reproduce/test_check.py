@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from reproduce import records
-from reproduce.check import compare
+from reproduce.check import compare, write_figure
+from reproduce.jobs import Need, Request
+from reproduce.page import write_page
 from tests.reproduce.worlds import group, named
 
 Found = tuple[dict[str, Any], dict[str, Any]]
@@ -47,3 +50,14 @@ def test_a_verdict_that_turns_round_is_named(found: Found) -> None:
     (text, *_), _ = compare(named("fig1"), stored, again)
     claim = "tiny, PPO stalls: it gains less than half of what TOPR gains"
     assert text.endswith(f", 1 verdict changed: {claim}: not shown, was shown")
+
+
+def test_a_figure_that_lacks_runs_says_how_many(found: Found, tmp_path: Path) -> None:
+    undone = SimpleNamespace(config=SimpleNamespace(folder=tmp_path / "undone"))
+    jobs: Any = dict.fromkeys([*found[1], "a", "b"], undone)
+    figure, request = named("fig1"), Request([], True, [], 1, False, tmp_path)
+    for part, said in ((jobs, "**2 of 8 runs are missing**"), (dict.fromkeys(found[1], undone), "6 runs, seeds 0 1 2")):
+        assert write_figure(Need(figure, part), request) == 6
+        page = write_page([figure], tmp_path).read_text()
+        assert said in page
+        assert ("missing" in page) == (len(part) == 8)
