@@ -229,14 +229,17 @@ def test_a_changed_sampler_changes_what_is_trained_on_alone(smoke: Any, tmp_path
     assert sources[0]["rollouts"] != sources[1]["rollouts"]
 
 
-def test_in_rounds_the_mean_over_rounds_is_told(tmp_path: Path) -> None:
-    config = config_of(*overrides(tmp_path, "schedule=on_policy", "schedule.rounds=2", "algo=tis", "mu=sampler",
-                                  "sampler.mismatch.logits_noise=0.3"))  # fmt: skip
+def test_in_rounds_the_mean_over_those_that_drew_is_told(tmp_path: Path) -> None:
+    """With a lag of 1 the last update draws nothing."""
+    config = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=1", "schedule.rounds=3", "algo=tis",
+                                  "mu=sampler", "sampler.mismatch.logits_noise=0.3"))  # fmt: skip
     found = run(config)["sampler_mismatch"]
     lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
     assert found["put_in"] == {"weights": "none", "logits_noise": 0.3}
     for name in ("kl_token", "kl_answer"):
-        assert found[name] == pytest.approx(np.mean([line[f"sampler_{name}"] for line in lines]))
+        drew = [line[f"sampler_{name}"] for line in lines]
+        assert drew[2] is None
+        assert found[name] == pytest.approx(np.mean(drew[:2]))
     assert found["kl_answer"] > found["kl_token"] > 1e-3
 
 

@@ -323,6 +323,9 @@ class RunFolder:
         note = no_positives(means["positive_share"], trained)
         more: dict[str, Any] = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
         if "sampler_kl_token" in records[0]:
-            kl = {name: np.nanmean([each[f"sampler_{name}"] for each in records]) for name in ("kl_token", "kl_answer")}
-            more["sampler_mismatch"] = {"put_in": plain(self._config.sampler.mismatch), **plain(kl)}
+            drew = [each for each in records if each["sampler_kl_token"] is not None]
+            kl = {
+                name: float(np.mean([each[f"sampler_{name}"] for each in drew])) for name in ("kl_token", "kl_answer")
+            }
+            more["sampler_mismatch"] = {"put_in": plain(self._config.sampler.mismatch), **kl}
         write_json(target / "training_set.json", {**means, **totals, **more})
