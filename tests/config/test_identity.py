@@ -49,7 +49,7 @@ def test_every_setting_is_part_of_the_identity_but_those_of_one_list(words: tupl
     for key, section, name in leaves(config):
         changed = copy.deepcopy(config)
         target = changed if section is config else getattr(changed, key.split(".")[0])
-        target = target.lora if key.count(".") == 2 else target
+        target = getattr(target, key.split(".")[1]) if key.count(".") == 2 else target
         object.__setattr__(target, name, f"not {getattr(section, name)}")
         place = {key, key.split(".")[0]} & NOT_IDENTITY
         assert (changed.identity == config.identity) == bool(place), key
