@@ -1,7 +1,5 @@
 """The documents name what is there, and print what the commands that they show would print today."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 docs/learnt.yaml beside it names the records of each finding; its head says how.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any

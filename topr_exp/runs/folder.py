@@ -321,5 +321,11 @@ class RunFolder:
         target = self.path / f"iteration-{iteration}"
         target.mkdir(exist_ok=True)
         note = no_positives(means["positive_share"], trained)
-        more = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
+        more: dict[str, Any] = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
+        if "sampler_kl_token" in records[0]:
+            drew = [each for each in records if each["sampler_kl_token"] is not None]
+            kl = {
+                name: float(np.mean([each[f"sampler_{name}"] for each in drew])) for name in ("kl_token", "kl_answer")
+            }
+            more["sampler_mismatch"] = {"put_in": plain(self._config.sampler.mismatch), **kl}
         write_json(target / "training_set.json", {**means, **totals, **more})
