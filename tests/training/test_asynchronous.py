@@ -24,6 +24,7 @@ from topr_exp.types import ConfigError
 ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
 LENGTHS = ["schedule.lag=null", "schedule.concurrency=6", "schedule.tokens_per_update=9"]
 DROP = [*LENGTHS, "schedule.max_lag=1", "schedule.when_stale=drop"]
+IN_FLIGHT = [*LENGTHS, "schedule.tokens_per_update=4", "schedule.in_flight=true"]
 
 
 def weights_of(folder: Path) -> bytes:
@@ -62,8 +63,14 @@ def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(
 
 @pytest.mark.parametrize(
     "settings",
-    [["schedule.lag=2"], DROP, ["schedule.lag=[0.4,0.3,0.3]", "compose.pass_rate=[0,0.9]", "mu=sampler"]],
-    ids=["constant", "lengths", "shares"],
+    [
+        ["schedule.lag=2"],
+        DROP,
+        ["schedule.lag=[0.4,0.3,0.3]", "compose.pass_rate=[0,0.9]", "mu=sampler"],
+        [*IN_FLIGHT, "sampler.prompts_per_shard=4"],
+        [*DROP, "schedule.in_flight=true", "mu=sampler"],
+    ],
+    ids=["constant", "lengths", "shares", "in flight", "in flight, drop"],
 )
 def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list[str]) -> None:
     given = ["checkpoint.every_seconds=0", "schedule=async", *ROUNDS, *settings]
@@ -87,6 +94,7 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list
         (["when_stale=wait", "max_lag=1"], "schedule.when_stale must be keep unless concurrency is set"),
         (["concurrency=4"], "schedule.lag must be null where concurrency is set, since lengths decide; got 4"),
         (["lag=null", "concurrency=4"], "schedule.tokens_per_update must be set where concurrency is, and only there"),
+        (["in_flight=true"], "schedule.in_flight must be false unless concurrency is set: lengths say when; got true"),
         (["replay=0.5"], "schedule.replay must be 0 where lag or concurrency is set; got 0.5"),
         (["updates=2"], "schedule.updates must be 1 where lag or concurrency is set; got 2"),
         (["prompts=null"], "schedule.prompts must be 1 or more where lag or concurrency is set; got null"),
@@ -110,6 +118,71 @@ def test_a_loss_that_is_right_on_policy_only_takes_no_lag(settings: list[str]) -
             "optim.batch_size=16",
             *settings,
         )
+
+
+# ---- weights that change within a completion
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("sampler=vllm", "sampler.name must be hf where schedule.in_flight is true: one process draws the rest of"),
+        ("cluster.processes=2", "cluster.world_size must be 1 where schedule.in_flight is true"),
+        ("compose.pass_rate=[0,0.9]", "compose.pass_rate must be null where schedule.in_flight is true"),
+    ],
+)
+def test_weights_change_in_flight_with_the_reference_sampler_in_one_process(setting: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of("experiment=smoke", "schedule=async", *ROUNDS, *IN_FLIGHT, setting)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_completions_that_end_within_an_update_are_drawn_by_one_policy(tmp_path: Path) -> None:
+    fast = ["schedule=async", *ROUNDS, *LENGTHS, "schedule.tokens_per_update=1000"]
+    whole, changed = (
+        config_of(*overrides(tmp_path, *fast, f"schedule.in_flight={flag}")) for flag in ("false", "true")
+    )
+    for config in (whole, changed):
+        run(config)
+    assert weights_of(whole.folder) == weights_of(changed.folder)
+
+
+def test_a_token_has_the_log_mu_of_the_weights_that_drew_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scored again by every version of the weights, each token is some version's; completions are of several."""
+    versions: list[Any] = []  # of the weights, by update
+    batches: list[tuple[pa.Table, list[pa.Table]]] = []  # what is trained on, with what each version makes of it
+    fill = AsyncRounds.fill_round
+
+    def scores(self: AsyncRounds, columns: pa.Table) -> list[pa.Table]:
+        indices = columns["question"].to_numpy()[:: self.n]
+        bare = columns.select(["sample", "tokens", "text", "finish", "sampler_logp"])
+        bare = bare.add_column(0, "problem", pa.array(np.arange(len(bare)) // self.n, pa.int32()))
+        model, found = self.trainer.policy.model, []
+        now = {name: weight.clone() for name, weight in model.state_dict().items()}
+        for version in versions:
+            model.load_state_dict(version)
+            found.append(self.judged(bare, self.trainer.policy, indices))
+        model.load_state_dict(now)
+        return found
+
+    def filled(self: AsyncRounds, groups: list[pa.Table], number: int) -> None:
+        versions.append({name: weight.clone() for name, weight in self.trainer.policy.model.state_dict().items()})
+        fill(self, groups, number)
+        batches.append((self.columns, scores(self, self.columns)))
+
+    monkeypatch.setattr(AsyncRounds, "fill_round", filled)
+    config = config_of(*overrides(tmp_path, "schedule=async", *ROUNDS, *IN_FLIGHT, "schedule.rounds=6"))
+    run(config)
+    mixed = 0
+    for columns, by_version in batches:
+        for row, logp in enumerate(columns["logp"].to_pylist()):
+            assert logp == pytest.approx(columns["sampler_logp"][row].as_py(), abs=1e-4)
+            distance = np.abs(np.array([found["logp"][row].as_py() for found in by_version]) - logp)
+            assert distance.min(0).max() < 1e-5
+            mixed += distance.max(1).min() > 1e-3
+    assert mixed > 20
+    assert max(line["age_q95"] for line in records(config.folder)) > 1
 
 
 # ---- the clock

@@ -3,7 +3,9 @@
 An update of the trainer is one unit of time. Completions are drawn by the weights of the moment at which they begin,
 and wait in a queue, part of each checkpoint, until they are trained on; old weights are not kept. `schedule.lag` says
 how long, or their lengths do: `schedule.concurrency` groups are under way at once, each completion grows by
-`schedule.tokens_per_update` tokens a unit, and a group is ready when its longest completion is.
+`schedule.tokens_per_update` tokens a unit, and a group is ready when its longest completion is. With
+`schedule.in_flight` each token is drawn by the weights of its moment: what a completion has when the weights change is
+kept, and the rest is drawn again.
 """
 
 from __future__ import annotations
@@ -19,12 +21,21 @@ import pyarrow as pa
 
 from topr_exp.composition.candidates import random_generator
 from topr_exp.grading.verdicts import Verdicts
+from topr_exp.sampling.rollouts import table_of_samples, token_count
+from topr_exp.sampling.sampler import HFSampler, Sample
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
 from topr_exp.training.on_policy import Rounds, as_file, read_table
 from topr_exp.types import TOPRError
 
 QUEUE = "queue.arrow"
+IN_FLIGHT = 1  # in the seeds of what goes on, beside those of what begins
+ROUNDING = 1e-6  # of the clock, in tokens
+
+
+def longest(columns: pa.Table) -> int:
+    """Count the tokens of the longest completion."""
+    return int(Ragged(columns["tokens"]).lengths().max())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +43,7 @@ class Group:
     """The completions of a problem, from when they are drawn until they are trained on."""
 
     columns: pa.Table
-    born: int  # updates that the weights had seen which drew them
+    born: int  # updates that the weights had seen which drew them, or their first tokens
     due: float  # the update that trains on them; where lengths decide, the time at which the longest is complete
 
 
@@ -101,6 +112,8 @@ class AsyncRounds(Rounds):
         assert schedule.rounds is not None
         assert schedule.concurrency is not None
         waits, limit = schedule.when_stale == "wait", schedule.max_lag
+        if schedule.in_flight:
+            self.go_on(number)
         room = schedule.concurrency + max(schedule.concurrency, schedule.prompts)
         if waits and limit is not None:
             room = schedule.prompts * (limit + 1)
@@ -124,6 +137,8 @@ class AsyncRounds(Rounds):
             while self.next_end() <= end:
                 self.pass_time(self.next_end(), number, room)
             self.pass_time(end, number, 0)
+        if schedule.in_flight:
+            self.drawn = [group.columns for group in batch]  # the rest of what was drawn may be drawn again
         return batch, dropped
 
     def next_end(self) -> float:
@@ -149,8 +164,7 @@ class AsyncRounds(Rounds):
         assert self.schedule.tokens_per_update is not None
         while self.under_way() < self.schedule.concurrency and len(self.queue) < room:
             columns = self.next_group()
-            length = max(len(tokens) for tokens in Ragged(columns["tokens"]))
-            self.queue.append(Group(columns, number, self.now + length / self.schedule.tokens_per_update))
+            self.queue.append(Group(columns, number, self.now + longest(columns) / self.schedule.tokens_per_update))
 
     def next_group(self) -> pa.Table:
         """The completions of the next problem; with `compose.pass_rate`, of the next that it keeps."""
@@ -163,6 +177,44 @@ class AsyncRounds(Rounds):
             if drawn:
                 return drawn[0]
         raise TOPRError(f"compose.pass_rate={self.compose.pass_rate}: none of {total} problems is solved so often")
+
+    def go_on(self, number: int) -> None:
+        """Have the current weights draw what the completions under way grow by from now on."""
+        rate = self.schedule.tokens_per_update
+        assert rate is not None
+        left = [math.floor((group.due - self.now) * rate + ROUNDING) for group in self.queue]
+        going = [place for place, tokens in enumerate(left) if tokens > 0]
+        size = self.sampler.config.prompts_per_shard
+        for start in range(0, len(going), size):
+            places = going[start : start + size]
+            lengths = [longest(self.queue[place].columns) for place in places]
+            kept = [length - left[place] for place, length in zip(places, lengths, strict=True)]
+            old = pa.concat_tables([self.queue[place].columns for place in places]).combine_chunks()
+            columns = self.draw_rest(old, np.repeat(kept, self.n), (self.iteration, number, start, IN_FLIGHT))
+            for place, part, length, tokens in zip(places, self.groups(columns), lengths, kept, strict=True):
+                group, later = self.queue[place], (longest(part) - length) / rate
+                self.queue[place] = Group(part, group.born if tokens else number, group.due + later)
+
+    def draw_rest(self, old: pa.Table, kept: np.ndarray, seed: tuple[int, ...]) -> pa.Table:
+        """Draw completions again from token `kept` on; log μ of a token is by the weights that drew it."""
+        assert isinstance(self.sampler, HFSampler)
+        indices = old["question"].to_numpy()
+        rows = zip(old["tokens"].to_pylist(), old["sampler_logp"].to_pylist(), old["finish"].to_pylist(), strict=True)
+        samples = [
+            Sample(tokens[:keep], logp[:keep], "length" if len(tokens) > keep else finish)
+            for (tokens, logp, finish), keep in zip(rows, kept, strict=True)
+        ]
+        going = [row for row, tokens in enumerate(Ragged(old["tokens"])) if len(tokens) > kept[row]]
+        prompts, begun = [self.train.prompts[indices[row]].tolist() for row in going], [samples[row] for row in going]
+        groups = [samples[start : start + self.n] for start in range(0, len(samples), self.n)]
+        with self.present_policy() as policy:
+            self.sampler.sample(policy, prompts, 1, (self.sampler.config.seed, *seed), self.train.stop, begun)
+            columns = table_of_samples(policy, groups, self.train.stop)
+            columns = self.judged(columns, policy, indices[:: self.n])
+        parts = zip(Ragged(old["logp"]), Ragged(columns["logp"]), kept, strict=True)
+        mu = pa.array([np.concatenate([was[:keep], new[keep:]]) for was, new, keep in parts], pa.list_(pa.float32()))
+        self.trainer.sampled += token_count(columns) - token_count(old)
+        return columns.set_column(columns.column_names.index("logp"), "logp", mu)
 
     def describe_dropped(self, groups: list[Group]) -> dict[str, float]:
         """Count the groups that were dropped, with their mean length, share of correct ones and level."""
