@@ -77,7 +77,10 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list
     undisturbed, broken = (config_of(*overrides(tmp_path / name, *given)) for name in ("a", "b"))
     whole = run(undisturbed)
     break_off(broken, lambda trainer: trainer.step == 3)
-    assert run(broken)["tokens"] == whole["tokens"]
+    again = run(broken)
+    assert (again["tokens"], again["asynchrony"]) == (whole["tokens"], whole["asynchrony"])
+    if "drop" in " ".join(settings):
+        assert {"age", "virtual_time", "sampler_idle", "dropped_share_correct"} <= whole["asynchrony"].keys()
     assert records(broken.folder) == records(undisturbed.folder)
     assert weights_of(broken.folder) == weights_of(undisturbed.folder)
     assert max(line["age_q95"] for line in records(broken.folder)) > 0
@@ -269,7 +272,7 @@ def test_the_clock_is_that_of_a_simulation_tick_by_tick(
         found = [group.columns["group"][0].as_py() for group in batch]
         assert (found, [number - group.born for group in batch]) == (groups, ages), number
         assert clock.idle["trainer_idle"] * 8 == pytest.approx(idle)
-        assert clock.now == pytest.approx(before + clock.idle["trainer_idle"] + (number < 11))
+        assert clock.now == pytest.approx(before + clock.idle["trainer_idle"] + 1)
         assert now / 8 == pytest.approx(before + clock.idle["trainer_idle"])
         assert limit is None or max(ages) <= limit
         assert bool(dropped) <= (policy == "drop")
@@ -286,19 +289,60 @@ def test_a_group_waits_for_its_longest_completion() -> None:
     assert [group.due for group in clock.queue] == [12 / 8]
 
 
-def test_what_is_dropped_is_described() -> None:
+def test_what_is_dropped_is_counted_by_verdict_length_and_level() -> None:
     columns = pa.table(
         {
-            "tokens": pa.array([[1] * 3, [1] * 5], pa.list_(pa.int32())),
-            "verdict": ["correct", "incorrect"], "answer": ["1", "2"], "path": ["", ""],
-            "class": pa.array([0, 1], pa.int32()), "question": [1, 1],
+            "tokens": pa.array([[1] * 3, [1] * 8], pa.list_(pa.int32())), "verdict": ["correct", "incorrect"],
+            "question": [1, 1],
         }
     )  # fmt: skip
     clock = Clock([], schedule_of("drop", 1, 1, 1))
     clock.train = SimpleNamespace(problems=[SimpleNamespace(level=5), SimpleNamespace(level=3)])  # type: ignore[assignment]
-    expected = {"dropped": 1, "dropped_length": 4, "dropped_correct": 0.5, "dropped_level": 3}
-    assert clock.describe_dropped([Group(columns, 0, 0.0)]) == expected
-    assert clock.describe_dropped([]) == {"dropped": 0}
+    clock.n, clock.used = 2, {}
+    clock.count([Group(columns, 0, 0.0)], 1)
+    clock.count([Group(columns.take([0, 0]), 0, 0.0)], 0)
+    expected = {"": (2, 4), "_correct": (1, 3), "_incorrect": (1, 1), "_length2": (1, 3), "_length8": (1, 1)}
+    assert clock.used == {**expected, "_level3": (2, 4)}
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop"])
+def test_dropping_what_is_stale_trains_towards_short_answers(policy: str) -> None:
+    """The bias in closed form, and by the clock, of groups of 2 answers, short or long with probability p, all right.
+
+    With respect to the log-odds of a long answer the score is 1 − p of a long one, −p of a short one, 0 in the mean:
+    both are worth the same. A long one takes 12 updates, so that of all groups (1 − p)² are kept, those without one:
+    the mean gradient is −p, towards short answers.
+    """
+    p, rate, n, groups = 0.1, 8, 2, 4000
+    schedule = ScheduleConfig(
+        prompts=2, updates=1, rounds=10**9, concurrency=8, tokens_per_update=rate, when_stale=policy,
+        max_lag=10 if policy == "drop" else None,
+    )  # fmt: skip
+    is_long = np.random.default_rng(0).random((2 * groups, n)) < p
+    clock = Clock([], schedule)
+    begun: list[int] = []
+
+    def next_group() -> pa.Table:
+        begun.append(len(begun))
+        tokens = [[0] * (12 * rate if slow else 1) for slow in is_long[begun[-1]]]
+        return pa.table({"tokens": pa.array(tokens, pa.list_(pa.int32())), "group": [begun[-1]] * n})
+
+    clock.next_group = next_group  # type: ignore[method-assign]
+    taken, dropped, number = [], [], 0
+    while len(begun) < groups:
+        batch, stale = clock.by_length(number)
+        number += 1
+        taken += [group.columns["group"][0].as_py() for group in batch]
+        dropped += [group.columns["group"][0].as_py() for group in stale]
+    score = np.where(is_long, 1 - p, -p)  # ∇ log π of an answer with respect to the log-odds of a long one
+    error = math.sqrt(p * (1 - p) / (n * len(taken)))
+    if policy == "keep":
+        assert abs(score[taken].mean()) < 3 * error
+        return
+    assert score[taken].mean() == pytest.approx(-p)
+    assert is_long[dropped].any(1).all()
+    share = len(dropped) / (len(dropped) + len(taken))
+    assert share == pytest.approx(1 - (1 - p) ** n, abs=0.02)
 
 
 def test_the_effective_sample_size_by_age() -> None:

@@ -11,8 +11,10 @@ kept, and the rest is drawn again.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 
 from topr_exp.composition.candidates import random_generator
-from topr_exp.grading.verdicts import Verdicts
 from topr_exp.sampling.rollouts import table_of_samples, token_count
 from topr_exp.sampling.sampler import HFSampler, Sample
 from topr_exp.store import Ragged
@@ -55,6 +56,8 @@ class AsyncRounds(Rounds):
     begun: int = 0  # groups so far, where lengths decide
     now: float = 0.0
     idle: dict[str, float] = field(default_factory=dict)  # units of time since the last update
+    # Completions of each kind (VERDICT, lengthN from N tokens to twice as many, levelN) so far: dropped, and all.
+    used: dict[str, tuple[int, int]] = field(default_factory=dict)
     ages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # of the groups of the update
 
     def sample_round(self, number: int) -> bool:
@@ -68,7 +71,9 @@ class AsyncRounds(Rounds):
         if self.schedule.concurrency:
             self.seen |= {"virtual_time": self.now, **self.idle}
         if self.schedule.when_stale == "drop":
-            self.seen |= self.describe_dropped(dropped)
+            self.count(dropped, 1)
+            self.count(batch, 0)
+            self.seen |= {f"dropped_share{kind}": part / whole for kind, (part, whole) in sorted(self.used.items())}
         return bool(self.ages.any())
 
     def examples_of_round(self) -> Examples:
@@ -130,13 +135,14 @@ class AsyncRounds(Rounds):
                 break
             self.pass_time(self.next_end(), number, room, "trainer_idle")
         self.queue = [group for group in self.queue if group not in batch]
+        end = self.now + 1
         if number + 1 < schedule.rounds:
-            end = self.now + 1
             room -= schedule.prompts if waits else 0
             self.begin(number, room)
             while self.next_end() <= end:
                 self.pass_time(self.next_end(), number, room)
             self.pass_time(end, number, 0)
+        self.now = end
         if schedule.in_flight:
             self.drawn = [group.columns for group in batch]  # the rest of what was drawn may be drawn again
         return batch, dropped
@@ -216,23 +222,23 @@ class AsyncRounds(Rounds):
         self.trainer.sampled += token_count(columns) - token_count(old)
         return columns.set_column(columns.column_names.index("logp"), "logp", mu)
 
-    def describe_dropped(self, groups: list[Group]) -> dict[str, float]:
-        """Count the groups that were dropped, with their mean length, share of correct ones and level."""
-        found: dict[str, float] = {"dropped": len(groups)}
-        if groups:
-            columns = pa.concat_tables([group.columns for group in groups])
-            found["dropped_length"] = float(Ragged(columns["tokens"]).lengths().mean())
-            found["dropped_correct"] = float(Verdicts("", columns).positive.mean())
-            levels = [self.train.problems[i].level for i in columns["question"].to_pylist()]
-            if None not in levels:
-                found["dropped_level"] = float(np.mean(levels))
-        return found
+    def count(self, groups: list[Group], dropped: int) -> None:
+        """Add groups to the completions of each kind: all, by verdict, by length and by difficulty."""
+        for group in groups:
+            lengths = Ragged(group.columns["tokens"]).lengths()
+            kinds = [[""] * self.n, [f"_{verdict}" for verdict in group.columns["verdict"].to_pylist()]]
+            kinds.append([f"_length{1 << int(length).bit_length() - 1}" for length in lengths])
+            level = self.train.problems[group.columns["question"][0].as_py()].level
+            kinds.append([] if level is None else [f"_level{level}"] * self.n)
+            for kind, number in Counter(itertools.chain(*kinds)).items():
+                part, whole = self.used.get(kind, (0, 0))
+                self.used[kind] = part + dropped * number, whole + number
 
     # ---- checkpoints
 
     def serialized(self) -> dict[str, bytes]:
         """The queue and the clock; what is trained on is gone when a checkpoint is written."""
-        state = {"state": json.dumps({"begun": self.begun, "now": self.now})}
+        state = {"state": json.dumps({"begun": self.begun, "now": self.now, "used": self.used})}
         parts = []
         for group in self.queue:
             columns = group.columns.append_column("born", pa.array([group.born] * self.n, pa.int32()))
@@ -243,7 +249,7 @@ class AsyncRounds(Rounds):
     def restore(self, checkpoint: Path) -> None:
         table = read_table(checkpoint / QUEUE)
         state = json.loads(table.schema.metadata[b"state"])
-        self.begun, self.now = state["begun"], state["now"]
+        self.begun, self.now, self.used = state["begun"], state["now"], state["used"]
         for part in self.groups(table.replace_schema_metadata(None)):
             born, due = part["born"][0].as_py(), part["due"][0].as_py()
             self.queue.append(Group(part.drop_columns(["born", "due"]), born, due))
