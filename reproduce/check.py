@@ -36,6 +36,8 @@ def write_figure(need: Need, request: Request) -> int:
     extra, now = records.read(file)["extra"], [*finished(need).values()]
     if figure.extra is not None and (now or not extra):
         extra = {**extra, **figure.extra(now)}
+    if request.full and not request.overrides:
+        extra = {**extra, "missing": len(need.jobs) - len(found)}
     if found:
         records.write(file, found, extra)
         with drawing():

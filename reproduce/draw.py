@@ -225,7 +225,7 @@ def panel(
         known = {"model": model, "k": runs[0]["final"]["k"] if len(runs) else ""}
         ax.set(**{key: text.format(**known) if isinstance(text, str) else text for key, text in labels.items()})
         ax.set_title(title.format(**known), fontsize=title_size)
-        if legend is not None:
+        if legend is not None and ax.get_legend_handles_labels()[0]:
             below = {"ncols": legend, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
             ax.legend(fontsize=7, **(legend if isinstance(legend, dict) else below))
 

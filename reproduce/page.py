@@ -65,6 +65,9 @@ def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]], extr
     lines += [f"![{figure.title}]({figure.name}.png)", ""]
     if figure.note:
         lines += [figure.note, ""]
+    if missing := extra.get("missing"):
+        told = f"**{missing} of {plural(len(found) + missing, 'run')} are missing**"
+        lines += [f"{told}; what is said rests on the others.", ""]
     for model, claims in judged.items():
         lines += [f"**{model}: {verdict(claims)}**", ""]
         lines += [f"- {claim.text}: *{claim.word}* ({claim.evidence})" for claim in claims]

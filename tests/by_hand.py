@@ -1,7 +1,5 @@
 """Intervals written out in plain arithmetic, for tests that check those of the project."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

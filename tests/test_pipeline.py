@@ -1,7 +1,5 @@
 """Whole runs with the shipped model on a handful of problems: what they leave behind, and what a kill changes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -114,9 +112,7 @@ def drawn_by(store: Path) -> list[str]:
 @pytest.mark.parametrize(
     "more", [["algo=agro", "iterations=2"], ["schedule=on_policy", "schedule.rounds=2", "optim.batch_size=32"]]
 )
-def test_a_model_is_gone_before_the_next_one_is_loaded(
-    outputs: Path, more: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_gone_before_the_next_one_is_loaded(outputs, more, monkeypatch):
     """At 8B there is no memory for the trained weights, their gradients, and the same weights read from disk."""
     loaded: list[Any] = []
 

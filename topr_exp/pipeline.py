@@ -11,6 +11,7 @@ score different shards of the store's tables, train on different parts of each b
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,8 @@ from topr_exp.runs.task_set import Policies, TaskSet, TrainedOn, trained_on
 from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.stop import StopFlag
-from topr_exp.sampling.rollouts import Completions, describe_mismatch, generate_rollouts, mismatch, open_sampler
+from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch
+from topr_exp.sampling.rollouts import Completions, generate_rollouts, open_sampler
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
@@ -207,9 +209,8 @@ class Experiment:
                 warn(training_set.description.note)
         with self.folder.stage("scoring"):
             examples, reference = self.policies.score(training_set, pool.rollouts, parts, store)
-            gap, mu = None, examples.mu_logp
-            if mu is not None and self.config.mu == "scored" and self.imported is None:
-                gap = mismatch(mu, Ragged(pool.rollouts.columns["sampler_logp"]))
+            gap = self.measure_mismatch(parts, store)
+            if gap is not None:
                 say(describe_mismatch(gap))
             self.folder.save_training_set(iteration, training_set, parts, verdicts, store.root, gap)
         with self.folder.stage("training"):
@@ -230,6 +231,15 @@ class Experiment:
         self.folder.add_across_ranks("tokens_sampled", rollouts.sampled)
         sampled = Completions(rollouts, self.train)
         return [sampled] if self.imported is None else [sampled, self.imported]
+
+    def measure_mismatch(self, parts: Sequence[Completions], store: Store) -> dict[str, Any] | None:
+        """Compare what the sampler drew with and training's log-probabilities, where it is known or was asked for."""
+        changed = not self.config.sampler.unchanged and parts[0] is not self.imported
+        if not changed and (self.config.mu != "scored" or self.imported is not None):
+            return None
+        scored = self.policies.scored(self.policies.trained, parts[0], store, "scoring π_old")
+        asked = self.config.sampler.mismatch if changed else None
+        return measure_mismatch(scored, Ragged(parts[0].rollouts.columns["sampler_logp"]), asked)
 
     def verdicts(self, part: Completions, store: Store) -> Verdicts:
         """Verdicts by the grader, or by the rewards that came with the completions."""

@@ -199,7 +199,7 @@ def ours(settings: str) -> tuple[Array, Array]:
     else:
         given = with_signals(loss, given)
         output = loss(given)
-    by_token = job.config.optim.reduction.name == "tokens"
+    by_token = job.config.optim.reduction == "tokens"
     (gradient,) = torch.autograd.grad(output.loss.sum() / (TOKENS if by_token else len(output.loss)), given.logp)
     dropped = output.metrics.get("masked", torch.zeros(ANSWERS))
     return gradient.numpy(), 1 - np.asarray(dropped)

@@ -1,27 +1,14 @@
-"""README and docs/learnt.md say of results what docs/results records: numbers and verdicts in prose.
+"""docs/learnt.md says of results what docs/results records: numbers and verdicts in prose and tables.
 
-A paragraph that states results carries comments that a reader does not see. Each names records and what the prose says
-of them, and each number of the paragraph has to stand in one of them:
-
-    <!-- fig4 tiny data.name=gsm8k: topr - sft = +12.5 [8.9, 16.1]; topr.maj - sft.maj = undecided -->
-
-FIGURE MODEL [KEY=VALUE ...]: EXPRESSION = TEXT; ... An expression is an algorithm (pass@1 after training, in percent)
-or `base`, or a difference of two, `.maj` or `.invalid` after it for another share, `@KEY=VALUE` for settings of its
-own. TEXT is a number, a number with its interval, or above, below or undecided for where the interval lies; `within N`
-says that all of it lies within N points of 0. What the results page prints in another form is quoted from there:
-
-    <!-- results: "20.5 17.3 25" = 25 -->
-
-Numbers that are no results (updates, sizes) are named as such: <!-- settings: 128 3,200 -->
+docs/learnt.yaml beside it names the records of each finding; its head says how.
 """
-
-from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from reproduce import records
 from reproduce.selection import Runs
@@ -29,23 +16,39 @@ from tests.conftest import ROOT
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.results import difference, gain
 
-RESULTS, LEARNT, README = ROOT / "docs" / "results", ROOT / "docs" / "learnt.md", ROOT / "README.md"
-COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.DOTALL)
+RESULTS, LEARNT = ROOT / "docs" / "results", ROOT / "docs" / "learnt.md"
+SOURCES: dict[Any, Any] = yaml.safe_load(LEARNT.with_suffix(".yaml").read_text(encoding="utf-8"))
 VERDICTS = ("above", "below", "undecided")
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
 # What is no result: code, links, and settings that say what they are (p̃ = 2 %, β = 0.05, 1e-4, Figure 1, maj@8).
 SETTING = re.compile(
-    r"`[^`]*`|\]\([^)]*\)|\d+e-\d+|(?:p̃ =|p̃ of|β =|Figure|Table|Eq\.|pass@|maj@|top-k of) ?\d+(?:\.\d+)?"
+    r"`[^`]*`|\]\([^)]*\)|\d+e-\d+|(?:p̃ =|p =|p̃ of|β =|Figure|Table|Eq\.|pass@|maj@|top-k of|seed|Seed) ?\d+(?:\.\d+)?"
 )
+MOST_ROWS, MOST_WORDS, FINDINGS = 6, 80, 10
 
 
 @dataclass(frozen=True)
 class Statement:
-    """One thing that a paragraph says."""
+    """One thing that the page says."""
 
     where: str  # FIGURE MODEL [KEY=VALUE ...], or "results"
     what: str  # the expression, or what is quoted
     text: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A finding, or what is open: its parts, and where they come from."""
+
+    title: str
+    rows: list[str]  # of its table, the head and its rule left out
+    picture: str
+    prose: str
+    source: dict[str, Any]
+
+    @property
+    def statements(self) -> list[Statement]:
+        return [each for text in self.source.get("says", ()) for each in statements(text)]
 
 
 def plain(text: str) -> str:
@@ -53,70 +56,76 @@ def plain(text: str) -> str:
     return " ".join(text.replace("−", "-").replace("*", "").split())
 
 
-def statements(paragraph: str) -> list[Statement]:
-    """The statements in the comments of a paragraph."""
-    found = []
-    for comment in COMMENT.findall(paragraph):
-        where, _, rest = plain(comment).partition(": ")
-        if where == "settings":
-            continue
-        for part in rest.split("; "):
-            what, _, text = part.rpartition(" = ")
-            assert what, f"{comment}: expected EXPRESSION = TEXT"
-            found.append(Statement(where, what.strip(), text.strip()))
+def sections() -> dict[Any, Section]:
+    """The findings by their number, and `open`."""
+    text = LEARNT.read_text(encoding="utf-8")
+    body, _, rest = text.partition("\n## Open\n")
+    found: dict[Any, Section] = {"open": Section("Open", [], "", rest, SOURCES["open"])}
+    for number, title, part in re.findall(r"^\*\*(\d+)\. (.*?)\*\*\n(.*?)(?=^\*\*\d+\.|\Z)", body, re.M | re.S):
+        blocks = [block for block in part.split("\n\n") if block.strip()]
+        table = [line for block in blocks if block.lstrip().startswith("|") for line in block.strip().splitlines()]
+        picture = "".join(block for block in blocks if block.lstrip().startswith("!["))
+        prose = " ".join(block for block in blocks if not block.lstrip().startswith(("|", "![")))
+        found[int(number)] = Section(title, table, picture, prose, SOURCES[int(number)])
     return found
 
 
-def uncited(paragraph: str) -> list[str]:
-    """The numbers of a paragraph that none of its comments states."""
-    prose = SETTING.sub(" ", plain(COMMENT.sub("", paragraph)))
-    cited = {number.lstrip("+-") for each in statements(paragraph) for number in re.findall(NUMBER, each.text)}
-    cited |= {
-        word for comment in COMMENT.findall(paragraph) if comment.startswith("settings: ") for word in comment.split()
-    }
+def statements(text: str) -> list[Statement]:
+    """The statements of RECORDS: EXPRESSION = TEXT; ..."""
+    where, _, rest = plain(text).partition(": ")
+    parts = [part.rpartition(" = ") for part in rest.split("; ")]
+    assert all(what for what, _, _ in parts), f"{text}: expected EXPRESSION = TEXT"
+    return [Statement(where, what.strip(), said.strip()) for what, _, said in parts]
+
+
+def uncited(prose: str, cited: set[str]) -> list[str]:
+    """The numbers of a text that are none of those that are cited."""
+    left = SETTING.sub(" ", plain(prose))
     return [
-        number for number in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", prose) if number.rstrip(",") not in cited
+        number for number in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", left) if number.rstrip(",") not in cited
     ]
 
 
-def unstated(paragraph: str) -> list[str]:
-    """The statements of a paragraph's comments whose numbers or verdicts its prose does not hold."""
-    prose = plain(COMMENT.sub("", paragraph))
-    words = {"undecided": r"undecided", "above": r"above|below|better|gain|help|lead|more|higher|beat|worth|lose|fall"}
-    words |= {"below": words["above"] + r"|collapse|harm", "within": r"level|no difference|equal"}
+def unstated(prose: str, said: list[Statement]) -> list[str]:
+    """The statements whose numbers or verdicts a text does not hold."""
+    words = {"undecided": r"undecided", "above": r"above|below|help|better|beat|behind"}
+    words |= {"below": words["above"] + r"|collapse", "within": r"no difference|equal|one loss"}
     missing = []
-    for each in statements(paragraph):
-        word = each.text.split()[0]
-        pattern = words.get(word)
+    for each in said:
+        pattern = words.get(each.text.split()[0])
         if pattern is None:
             numbers = re.findall(NUMBER, each.text)
             pattern = r"[^0-9]{1,4}".join(
                 rf"(?<![\d.]){re.escape(number.lstrip('+-'))}(?![\d.]\d)" for number in numbers
             )
-        if not re.search(pattern, prose, re.IGNORECASE):
+        if not re.search(pattern, plain(prose), re.IGNORECASE):
             missing.append(f"{each.what} = {each.text}")
     return missing
 
 
-def computed(each: Statement, results: Path) -> str:
+def interval(where: str, expression: str) -> Interval:
+    """What an expression is by the records."""
+    figure, model, *settings = where.split()
+    stored = list(records.known(records.read(RESULTS / f"{figure}.json")).values())
+    assert stored, f"{figure}: no records"
+    return value_of(with_settings(Runs(stored).where({"model.name": model}), settings), expression)
+
+
+def computed(each: Statement) -> str:
     """The text of a statement by the records, written as the statement writes it."""
     if each.where == "results":
-        return quoted(each, results)
-    figure, model, *settings = each.where.split()
-    stored = list(records.known(records.read(results / f"{figure}.json")).values())
-    assert stored, f"{figure}: no records"
-    runs = with_settings(Runs(stored).where({"model.name": model}), settings)
-    interval = value_of(runs, each.what)
+        return quoted(each)
+    found = interval(each.where, each.what)
     if each.text.startswith("within "):
         most = float(each.text.split()[1]) / 100
-        return each.text if -most <= interval.low and interval.high <= most else interval.percent(sign=True)
+        return each.text if -most <= found.low and found.high <= most else found.percent(sign=True)
     if each.text in VERDICTS:
-        return verdict(interval.low, interval.high)
-    whole = interval.percent(sign=each.text.startswith("+"))
+        return verdict(found.low, found.high)
+    whole = found.percent(sign=each.text.startswith("+"))
     if "[" not in each.text:
         digits = len(each.text.partition(".")[2])
-        return f"{100 * interval.value:{'+' if each.text.startswith('+') else ''}.{digits}f}"
-    return re.sub(r"\[.*\]", lambda found: found[0].replace("+", ""), whole)
+        return f"{100 * found.value:{'+' if each.text.startswith('+') else ''}.{digits}f}"
+    return re.sub(r"\[.*\]", lambda ends: ends[0].replace("+", ""), whole)
 
 
 def verdict(low: float, high: float) -> str:
@@ -124,10 +133,10 @@ def verdict(low: float, high: float) -> str:
     return "above" if low > 0 else "below" if high < 0 else "undecided"
 
 
-def quoted(each: Statement, results: Path) -> str:
+def quoted(each: Statement) -> str:
     """The number of a quotation from the results page that is the statement's, rounded like it."""
     quotation = each.what.strip('"')
-    assert quotation in plain((results / "README.md").read_text(encoding="utf-8")), f"not in the results: {quotation}"
+    assert quotation in plain((RESULTS / "README.md").read_text(encoding="utf-8")), f"not in the results: {quotation}"
     numbers = re.findall(NUMBER, quotation)
     if each.text in VERDICTS:
         return verdict(float(numbers[-2]), float(numbers[-1]))
@@ -179,47 +188,57 @@ def group(runs: Runs, name: str) -> Runs:
     return chosen
 
 
-def paragraphs(path: Path) -> list[str]:
-    """The paragraphs and list items of a page, comments with what they follow; code, headings and tables left out."""
-    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    found = [part for part in re.split(r"\n\s*\n|\n(?=- )", text) if part.strip()]
-    return [part for part in found if not part.lstrip().startswith(("#", "|", "!["))]
+def row(name: str, cells: list[str]) -> str:
+    """A row of a table by the records; a difference has its sign."""
+    parts = [cell.split(": ", 1) for cell in cells]
+    found = [interval(where, what).percent(sign=" - " in what) for where, what in parts]
+    return f"| {name} | {' | '.join(found)} |".replace("-", "−" if any(" - " in what for _, what in parts) else "-")
 
 
-def named(path: Path, part: str) -> object:
-    return pytest.param(part, id=f"{path.stem}: {' '.join(part.split())[:50]}")
+FOUND = [pytest.param(section, id=str(number)) for number, section in sections().items()]
 
 
-STATED = [named(path, part) for path in (LEARNT, README) for part in paragraphs(path) if statements(part)]
+def test_there_are_ten_findings_each_with_a_table_or_a_picture_and_few_words() -> None:
+    found = sections()
+    assert [*found] == ["open", *range(1, FINDINGS + 1)] == ["open", *(key for key in SOURCES if key != "open")]
+    for number in range(1, FINDINGS + 1):
+        section = found[number]
+        assert bool(section.rows) != bool(section.picture), number
+        assert len(section.rows) <= 2 + MOST_ROWS, number
+        assert len(section.prose.split()) <= MOST_WORDS, (number, len(section.prose.split()))
+    assert len(re.findall(r"^- ", found["open"].prose, re.M)) == 5
 
 
-@pytest.mark.parametrize("paragraph", STATED)
-def test_what_a_paragraph_states_is_what_the_records_say(paragraph: str) -> None:
-    for each in statements(paragraph):
-        assert computed(each, RESULTS) == each.text, f"{each.where}: {each.what}"
-    assert not unstated(paragraph)
+@pytest.mark.parametrize("section", FOUND)
+def test_what_a_finding_says_is_what_the_records_say(section: Section) -> None:
+    for each in section.statements:
+        assert computed(each) == each.text, f"{each.where}: {each.what}"
+    assert section.rows[2:] == [row(name, cells) for name, cells in section.source.get("table", {}).items()]
+    text = f"{section.title} {section.prose}"
+    assert not unstated(text, section.statements)
+    numbers = {str(number) for number in section.source.get("numbers", ())}
+    cited = {number.lstrip("+-") for each in section.statements for number in re.findall(NUMBER, each.text)}
+    assert not uncited(f"{text} {' '.join(section.rows[:1])}", numbers | cited)
 
 
-@pytest.mark.parametrize("paragraph", [named(LEARNT, part) for part in paragraphs(LEARNT)])
-def test_every_number_of_what_we_learnt_is_cited(paragraph: str) -> None:
-    assert not uncited(paragraph)
-
-
-@pytest.mark.parametrize("paragraph", [named(LEARNT, part) for part in paragraphs(LEARNT)])
-def test_no_verdict_without_records(paragraph: str) -> None:
-    """ "undecided", "level" and "no difference" are verdicts too: the paragraph cites an interval that says so."""
-    prose = re.sub(r"<!--.*?-->", "", paragraph, flags=re.DOTALL)
-    cited = [each.text.split()[0] for each in statements(paragraph)]
-    for word, verdict in (("undecided", "undecided"), ("level", "within"), ("no difference", "within")):
-        if re.search(rf"\b{word}\b", prose) and "claims" not in prose:
-            assert verdict in cited, f"{word!r} is said without an interval"
+@pytest.mark.parametrize("section", FOUND)
+def test_no_verdict_without_records(section: Section) -> None:
+    """ "undecided" and "above" are verdicts too: the finding cites an interval that says so."""
+    cited = [each.text for each in section.statements]
+    for word in ("undecided", "above"):
+        if re.search(rf"\b{word}\b", section.prose):
+            assert word in cited or (word == "above" and "below" in cited), f"{word!r} is said without an interval"
 
 
 def test_a_wrong_number_or_verdict_is_found() -> None:
-    said = "<!-- fig4 tiny data.name=gsm8k: topr - sft = {}; topr.maj - sft.maj = {} -->"
+    said = "fig4 tiny data.name=gsm8k: topr - sft = {}; topr.maj - sft.maj = {}"
     right = statements(said.format("+12.5 [8.9, 16.1]", "undecided"))
-    assert [computed(each, RESULTS) for each in right] == [each.text for each in right]
+    assert [computed(each) for each in right] == [each.text for each in right]
     wrong = statements(said.format("+12.4 [8.9, 16.1]", "within 1"))
-    assert all(computed(each, RESULTS) != each.text for each in wrong)
-    assert uncited("TOPR is above by 12.5 points and 3.1 more <!-- fig4 tiny: topr - sft = +12.5 -->") == ["3.1"]
-    assert unstated("TOPR is above by 12.5 points <!-- fig4 tiny: topr - sft = +12.6 -->") == ["topr - sft = +12.6"]
+    assert all(computed(each) != each.text for each in wrong)
+    assert uncited("TOPR is above by 12.5 points and 3.1 more", {"12.5"}) == ["3.1"]
+    assert unstated("TOPR is above by 12.5 points", statements("fig4 tiny: topr - sft = +12.6")) == [
+        "topr - sft = +12.6"
+    ]
+    with pytest.raises(AssertionError, match="no such runs"):
+        row("PPO", ["fig4 tiny: nobody"])

@@ -1,7 +1,5 @@
 """Evaluations from a known distribution; pass@K and maj@K by listing every set of K, without the package."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import combinations
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -13,8 +14,10 @@ from tests.conftest import config_of, make_model, needs_peft
 from topr_exp.config.model import ALL_LINEAR, LoRA
 from topr_exp.models import adapter
 from topr_exp.models.loading import ADAPTER
-from topr_exp.models.policy import Policy, load_policy, save_policy
+from topr_exp.models.policy import Policy, load_policy, save_policy, stored
+from topr_exp.sampling.vllm import check_log_probabilities
 from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.types import TOPRError
 
 pytestmark = needs_peft
 
@@ -115,6 +118,39 @@ def test_saved_weights_have_the_adapter_in_them_and_others_load_it_alone(tmp_pat
     assert torch.equal(logits(again.model), expected)
     assert again.fingerprint not in ("base", policy.fingerprint)
     assert again.without_adapter().fingerprint == "base"
+
+
+class Merged:
+    """An engine that has the adapter in its weights: log-probabilities of given completions by them."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.model = make_model(11).to(policy.compute)
+        self.model.load_state_dict(dict(stored(policy.model)), strict=False)  # lm_head is tied
+
+    def ask(self, do: str, *, prompts: list[list[int]], n: int, **settings: Any) -> dict[str, Any]:
+        tokens = [10, 4, 7]
+        inputs = torch.tensor([[*prompt, *tokens] for prompt in prompts])
+        found = self.model(input_ids=inputs).logits[:, 2:-1].float().log_softmax(-1)
+        logp = found.gather(-1, inputs[:, 3:, None]).repeat_interleave(n, 0).numpy()
+        count = n * len(prompts)
+        arrays = [np.tile(np.array(tokens, np.int32), count).tobytes(), logp.astype(np.float32).tobytes()]
+        return {"lengths": [3] * count, "finishes": [True] * count, "arrays": arrays}
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+def test_an_engine_is_compared_with_the_weights_it_has_and_training_keeps_its_own(dtype: torch.dtype) -> None:
+    _, policy = adapted(dtype)
+    policy.tokenizer = Mock(eos_token_id=1)
+    before, trained = {name: weight.clone() for name, weight in policy.model.named_parameters()}, logits(policy.model)
+    engine = Merged(policy)
+    with adapter.merged_in(policy.model):
+        assert torch.equal(logits(policy.model), logits(engine.model))
+    check_log_probabilities(engine, policy, [[0, 5, 3], [0, 4, 4]])  # type: ignore[arg-type]
+    engine.model.model.norm.weight.data.mul_(-1)
+    with pytest.raises(TOPRError, match="another model"):
+        check_log_probabilities(engine, policy, [[0, 5, 3]])  # type: ignore[arg-type]
+    assert all(torch.equal(weight, before[name]) for name, weight in policy.model.named_parameters())
+    assert torch.equal(logits(policy.model), trained)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

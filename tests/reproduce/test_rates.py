@@ -1,7 +1,5 @@
 """The choice of learning rates: which runs it lacks, what it writes into conf, and that it goes on from records."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ from tests.conftest import ROOT, config_of
 from tests.reproduce.worlds import named, request_for
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.data import Reward
 from topr_exp.config.schema import plain
 
 ALGORITHMS = {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
@@ -65,9 +62,7 @@ def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower() -> N
     assert [nearest(rate) for rate in (3e-5, 4e-4, 5e-7, None)] == [3e-5, 3e-4, 3e-6, 3e-4]
 
 
-def test_the_command_goes_on_from_its_records_and_writes_conf(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypatch, capsys):
     """Runs in the place of trained ones: their pass@1 is highest at 3e-3, where one seed fails."""
     conf = tmp_path / "rates.yaml"
     conf.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")
@@ -79,7 +74,7 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(
         for job in plan.jobs:
             config = job.config
             started.append((config.optim.lr, config.seed))
-            assert (config.data.test_split.name, config.evaluation.every, config.sampler.seed) == (
+            assert (config.data.test_split, config.evaluation.every, config.sampler.seed) == (
                 "validation", None, config.seed,
             )  # fmt: skip
             if started[-1] != (1e-3, 101):
@@ -170,7 +165,7 @@ def test_batches_hold_equally_many_problems_however_stale(updates: int, more: tu
     assert config.data.train_problems is not None
     assert schedule.prompts * schedule.rounds <= config.data.train_problems, "none comes twice"
     problem = np.repeat(np.arange(schedule.prompts), n)
-    found = build_training_set(Candidates(problem, problem % 3 == 0), Reward.pm1, config.compose, "examples",
+    found = build_training_set(Candidates(problem, problem % 3 == 0), "pm1", config.compose, "examples",
                                seed=0, iteration=1, baseline=None, effective=None, in_rounds=True)  # fmt: skip
     order = found.order(0, 1, 1_000_000, config.optim.whole_groups)
     assert sorted(order) == list(range(32 * updates))

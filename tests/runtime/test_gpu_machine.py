@@ -71,9 +71,7 @@ def test_what_is_missing_is_one_line(machine: Path, name: str, content: str | No
     [("2.13.0+cu130", "0.30.0rc1", True), ("2.14.1", "0.33.2", True), ("2.14.0", "0.34.0", False),
      ("2.12.1", "0.30.0", False), ("2.15.0.dev1", "0.33.0", False)],
 )  # fmt: skip
-def test_untested_versions_are_a_warning_on_a_gpu_with_vllm_alone(
-    machine: Path, torch: str, vllm: str, fits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_untested_versions_are_a_warning_on_a_gpu_with_vllm_alone(machine, torch, vllm, fits, monkeypatch, capsys):
     monkeypatch.setattr("topr_exp.sampling.engine.check_python", lambda python: str(machine / "python"))
     monkeypatch.setattr("topr_exp.runs.preflight.check_device", lambda device: None)
     (machine / "probe.json").write_text(f'["{machine}", "13.0", "{torch}", "{vllm}"]\n')

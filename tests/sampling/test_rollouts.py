@@ -1,9 +1,6 @@
 """Rollouts in the store: which settings name another table, what is counted, what is found again."""
 
 import dataclasses
-import json
-import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.conftest import config_of, make_model, overrides
-from topr_exp.config.model import SamplerConfig
+from tests.conftest import make_model
+from topr_exp.config.model import Mismatch, SamplerConfig
 from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
-from topr_exp.pipeline import run
-from topr_exp.sampling.rollouts import describe_mismatch, fingerprint, generate_rollouts, mismatch, rollouts_key
+from topr_exp.sampling.rollouts import fingerprint, generate_rollouts, rollouts_key
 from topr_exp.sampling.sampler import HFSampler, seed_of
 from topr_exp.store import Store
 from topr_exp.types import Problem
@@ -55,6 +51,8 @@ def key(**changes: Any) -> dict[str, Any]:
         {"config": dataclasses.replace(CONFIG, temperature=0.5)},
         {"config": dataclasses.replace(CONFIG, name="vllm")},
         {"config": dataclasses.replace(CONFIG, prompts_per_shard=3)},
+        {"config": dataclasses.replace(CONFIG, mismatch=Mismatch("int8"))},
+        {"config": dataclasses.replace(CONFIG, mismatch=Mismatch(logits_noise=0.1))},
         {"questions": dataclasses.replace(QUESTIONS, stop=("\n",))},
         {"questions": dataclasses.replace(QUESTIONS, prompts=QUESTIONS.prompts[::-1])},
         {"questions": dataclasses.replace(QUESTIONS, problems=QUESTIONS.problems[::-1])},
@@ -112,36 +110,3 @@ def test_a_fingerprint_knows_where_rows_end() -> None:
 def test_every_tuple_of_numbers_is_a_seed_of_its_own() -> None:
     tuples = [(), (0,), (0, 0), (1, 23), (12, 3), (1, 2), (2, 1), (3,), (0, 3), (3, 0)]
     assert len({seed_of(*numbers) for numbers in tuples}) == len(tuples)
-
-
-# ---- the distance between the sampler's log-probabilities and μ's
-
-
-def test_quantiles_by_token_and_of_the_product_by_completion() -> None:
-    sampler = [np.zeros(2, np.float32), np.full(3, -1, np.float32)]
-    mu = [np.array([-1, -2], np.float32), np.array([-1, -1, -0.5], np.float32)]
-    found = mismatch(mu, sampler)
-    assert found["tokens"] == 5
-    assert (found["per_token"]["min"], found["per_token"]["50%"], found["per_token"]["max"]) == (-2, 0, 0.5)
-    assert found["per_token_mean_absolute"] == pytest.approx(3.5 / 5)
-    assert found["sequence_ratio"]["min"] == pytest.approx(math.exp(-3))
-    assert found["sequence_ratio"]["max"] == pytest.approx(math.exp(0.5))
-    assert describe_mismatch(found).startswith("sampler and trainer differ by up to 2 a token")
-    near = [row + np.float32(2e-6) for row in sampler]
-    assert describe_mismatch(mismatch(near, sampler)) == "sampler and trainer agree: largest difference 2e-06 a token"
-    assert mismatch([], []) == {"tokens": 0}
-    assert describe_mismatch({"tokens": 0})
-
-
-def test_a_top_k_that_bites_shows_in_the_ratio_and_none_does_not(smoke, tmp_path, capsys):
-    for ratio in smoke[1]["sampler_mismatch"]["sequence_ratio"].values():
-        assert ratio == pytest.approx(1, abs=1e-3)
-    config = config_of(*overrides(tmp_path, "sampler.top_k=2"))
-    found = run(config)["sampler_mismatch"]
-    assert re.search(r"sampler and trainer differ by up to \d", capsys.readouterr().out)
-    # The two likeliest tokens had less than all the probability, so μ < q, by more over a whole completion.
-    assert found["per_token"]["max"] < 1e-3
-    assert found["sequence_ratio"]["50%"] < 0.9
-    stored = json.loads((config.folder / "iteration-1" / "training_set.json").read_text())
-    assert stored["sampler_mismatch"] == found
-    assert stored["sampler"]["sampler"] == "hf"

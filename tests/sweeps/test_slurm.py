@@ -4,8 +4,6 @@
 one kill are tried by `make test`, the rest by the extended tests.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -139,9 +137,7 @@ def test_an_array_gives_what_a_local_sweep_gives_and_a_failed_run_hides_no_other
     assert results(sweep) == results(tmp_path / "local" / "runs")
 
 
-def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(
-    tmp_path: Path, undisturbed: dict[str, Any]
-) -> None:
+def test_a_job_whose_launcher_was_killed_is_found_and_its_run_started_again(tmp_path, undisturbed):
     """The launcher of a single run, before it knows the job's id and Submitit has named the job's pickle."""
     arguments, sweep = [*TINY, f"output_dir={tmp_path}", LONG, *SLURM], tmp_path / "runs"
     (tmp_path / "sbatch").write_text(f'#!/bin/sh\n{shutil.which("sbatch")} "$@"; kill -9 $PPID')

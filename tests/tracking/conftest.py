@@ -1,7 +1,5 @@
 """No test of tracking has an account or a network; offline W&B runs are read by W&B's own reader."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A verifier's figures, with intervals that take a problem's solutions together, and the table that a run prints."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

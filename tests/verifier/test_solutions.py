@@ -1,7 +1,5 @@
 """Solutions as questions for a verifier."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from pathlib import Path

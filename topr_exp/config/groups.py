@@ -201,9 +201,8 @@ class ComposeConfig(Section):
     positive_share: Annotated[float | None, within("(0, 1)")] = None  # p, exact; for proportion only
     pairs_per_problem: Count  # for DPO: at most this many pairs of a problem
     drop_truncated: bool = False  # leave out completions that the token limit cut off
-    pass_rate: Annotated[list[float] | None, LOW_HIGH] = (
-        None  # problems of which such a share of all completions is correct
-    )
+    # Problems of which such a share of all completions is correct.
+    pass_rate: Annotated[list[float] | None, LOW_HIGH] = None
     duplicates: Literal["keep", "drop"] = "keep"
     mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions, the others are sampled
     max_draws: Count = MAX_DRAWS  # with pass_rate: draw schedule.prompts problems at most so often to fill a round

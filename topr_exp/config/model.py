@@ -55,6 +55,17 @@ Share = Annotated[float, within("(0, 1]")]
 OptionalShare = Annotated[float | None, within("(0, 1]")]
 
 
+@dataclass(frozen=True)
+class Mismatch(Section):
+    """Changes to the policy that completions to train on are drawn from, as an engine that disagrees would have them.
+
+    Rounding to fewer bits than bfloat16 is of the blocks' matrices, one scale an output channel; bfloat16 is of all.
+    """
+
+    weights: Literal["none", "bfloat16", "float8_e4m3", "int8", "int4"] = "none"
+    logits_noise: Annotated[float, within("[0, 10]")] = 0.0  # standard deviation; a function of seed and prefix
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplerConfig(Section):
     """Settings of sampling; everything here but `prompts_per_shard` decides the distribution."""
@@ -66,6 +77,12 @@ class SamplerConfig(Section):
     top_k: Annotated[int, at_least(0, "0 (the whole vocabulary) or more")]
     max_new_tokens: Count
     prompts_per_shard: Count
+    mismatch: Mismatch = Mismatch()
+
+    @property
+    def unchanged(self) -> bool:
+        """True where completions are drawn from the policy itself."""
+        return self.mismatch == Mismatch()
 
     def distribution(self, vocabulary: int) -> dict[str, Any]:
         """Key of the distribution of a completion in the store; top_k at most the vocabulary."""

@@ -60,7 +60,7 @@ class Config(Section):
     tracking: groups.TrackingConfig
 
     def check(self) -> None:
-        for rules in (rewards, weighting, units, imported, rounds, on_policy):
+        for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
             for key, holds, allowed in rules(self):
                 if not holds:
                     raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(self)))}")
@@ -116,7 +116,8 @@ class Config(Section):
 WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # all of a group or of a round
 NUMBERS = ("graded", "given")
 Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
-ON_POLICY = {
+UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}
+ON_POLICY = UNCHANGED | {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0
 }  # fmt: skip
 
@@ -188,11 +189,7 @@ def imported(config: Config) -> Iterator[Rule]:
     two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
     yield "mu", config.mu == "sampler" or "old_logp" not in config.algo.needs, two
     needs_mu = getattr(config.algo, "needs_mu", True) and unit_of(config.algo.needs) != "pairs"
-    yield (
-        "mu",
-        not needs_mu or config.mu != "none",
-        f"scored or sampler for algo={config.algo.name}, which reads μ",
-    )
+    yield "mu", not needs_mu or config.mu != "none", f"scored or sampler for algo={config.algo.name}, which reads μ"
     unused = "null where data.completions is null or mu is not scored: nothing would read it"
     yield "mu_model", config.mu_model is None or (given and config.mu == "scored"), unused
     if given:
@@ -223,6 +220,12 @@ def rounds(config: Config) -> Iterator[Rule]:
         yield from fixed(config, {"sampler.name": "hf", "cluster.world_size": 1, "compose.pass_rate": None}, why)
 
 
+def sampling(config: Config) -> Iterator[Rule]:
+    """Only transformers can be changed on purpose."""
+    if config.sampler.name != "hf":
+        yield from fixed(config, UNCHANGED, f"for sampler={config.sampler.name}: sampler=hf alone can be changed")
+
+
 def on_policy(config: Config) -> Iterator[Rule]:
     """Losses that are right on-policy only are trained so."""
     if "on_policy" in config.algo.needs:
@@ -235,6 +238,7 @@ def on_policy(config: Config) -> Iterator[Rule]:
 def unread(config: Config) -> list[str]:
     """List the settings that are set and that nothing reads: harmless, but perhaps a slip."""
     verifies, rounds = config.task.verifies, config.schedule.in_rounds
+    samples = config.data.completions is None or config.compose.mix is not None
     reads = {
         "model.reference": bool({"ref_logp", "vocab_kl"} & config.algo.needs),
         "model.float32_head": config.model.dtype != "float32",
@@ -248,11 +252,12 @@ def unread(config: Config) -> list[str]:
         "compose.mix": config.data.completions is not None,
         "compose.max_draws": rounds and config.compose.pass_rate is not None,
         "evaluation.problems": config.evaluation.every is not None,
+        **dict.fromkeys(UNCHANGED, samples),
         "optim.epochs": not rounds,
         **{f"tracking.{key}": config.tracking.name == "wandb" for key in ("project", "entity", "group", "job_type")},
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
         **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
     }
-    neutral = {"data.threshold": Grading.threshold, "compose.max_draws": groups.MAX_DRAWS, "optim.epochs": 1}
+    usual = UNCHANGED | {"data.threshold": Grading.threshold, "compose.max_draws": groups.MAX_DRAWS, "optim.epochs": 1}
     values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
-    return [key for key, value in values.items() if value not in (None, neutral.get(key, False))]
+    return [key for key, value in values.items() if value not in (None, usual.get(key, False))]

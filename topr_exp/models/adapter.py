@@ -89,6 +89,23 @@ def merged(model: Any, name: str, weight: Tensor) -> Tensor:
     return (weight.float() + layer.get_delta_weight(NAME).float()).to(weight.dtype).cpu()
 
 
+@contextlib.contextmanager
+@torch.no_grad()
+def merged_in(model: Any) -> Iterator[None]:
+    """Compute as an engine does that has the adapter in its weights, and so rounds their sum; afterwards as before."""
+    kept = []
+    try:
+        for name, weight in base_weights(model).items():
+            if (total := merged(model, name, weight)) is not weight:
+                kept.append((weight, weight.to("cpu", copy=True)))
+                weight.copy_(total)
+        with adapters_off(model):
+            yield
+    finally:
+        for weight, before in kept:
+            weight.copy_(before)
+
+
 class WithoutAdapter:
     """A module as it computes with its adapters off; in everything else the module itself.
 

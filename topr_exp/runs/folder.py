@@ -322,10 +322,15 @@ class RunFolder:
         target = self.path / f"iteration-{iteration}"
         target.mkdir(exist_ok=True)
         note = no_positives(means["positive_share"], trained)
-        more: dict[str, Any] = {}
+        more: dict[str, Any] = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
         if "age" in (last := records[-1]):
             shares = {name: last[name] for name in last if name.startswith(("virtual_time", "dropped_share"))}
             idle = {name: sum(record[name] for record in records) for name in IDLE if name in last}
             more["asynchrony"] = {"age": float(np.mean([record["age"] for record in records])), **idle, **shares}
-        more |= {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
+        if "sampler_kl_token" in records[0]:
+            drew = [each for each in records if each["sampler_kl_token"] is not None]
+            kl = {
+                name: float(np.mean([each[f"sampler_{name}"] for each in drew])) for name in ("kl_token", "kl_answer")
+            }
+            more["sampler_mismatch"] = {"put_in": plain(self._config.sampler.mismatch), **kl}
         write_json(target / "training_set.json", {**means, **totals, **more})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -28,9 +27,6 @@ from topr_exp.store.completions import PROMPTS
 
 VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
-AGREEMENT = 1e-3  # nats a token up to which two log-probabilities differ by rounding in float32
-LARGEST = 700.0  # log of what a float holds
-QUANTILES = (0.0, 0.01, 0.05, 0.5, 0.95, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
@@ -219,48 +215,3 @@ def fingerprint(rows: Sequence[NDArray[np.integer]]) -> str:
     for row in rows:
         digest.update(len(row).to_bytes(4, "little") + row.astype("<i4").tobytes())
     return digest.hexdigest()
-
-
-# ---- distance of the sampler's log-probabilities from log μ: the error of using one for the other
-
-
-def mismatch(mu: Sequence[NDArray[np.float32]], sampler: Sequence[NDArray[np.float32]]) -> dict[str, Any]:
-    """Quantiles of log μ − log q a token, and of the product of μ/q over a completion, as JSON-ready values.
-
-    mu, sampler: by completion, log μ(y_t | x, y_<t) as training scored it and log q(y_t | x, y_<t) of the
-    distribution that the token was drawn from (after temperature, top-k and top-p). The product is the factor by which
-    the importance ratio π/q of a completion differs from π/μ: all 1 where nothing was cut off, below 1 where it was.
-    """
-    values = [m.astype(np.float64) - s for m, s in zip(mu, sampler, strict=True)]
-    tokens = np.concatenate([np.zeros(0), *values])
-    if not len(tokens):
-        return {"tokens": 0}
-    sums = np.array([value.sum() for value in values])
-    return {
-        "tokens": len(tokens),
-        "per_token": quantiles(tokens),
-        "per_token_mean_absolute": float(np.abs(tokens).mean()),
-        "sequence_ratio": {key: math.exp(min(value, LARGEST)) for key, value in quantiles(sums).items()},
-    }
-
-
-def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
-    """Quantiles by name: min, 1%, ..., max."""
-    names = {0.0: "min", 1.0: "max"}
-    found = np.quantile(values, QUANTILES)
-    return {names.get(q, f"{100 * q:g}%"): float(value) for q, value in zip(QUANTILES, found, strict=True)}
-
-
-def describe_mismatch(found: dict[str, Any]) -> str:
-    """The verdict in a line: whether the sampler's log-probabilities are training's but for rounding."""
-    if not found["tokens"]:
-        return "sampler and trainer: no tokens to compare"
-    token, ratio = found["per_token"], found["sequence_ratio"]
-    largest = max(abs(token["min"]), abs(token["max"]))
-    if largest <= AGREEMENT:
-        return f"sampler and trainer agree: largest difference {largest:.0e} a token"
-    return (
-        f"sampler and trainer differ by up to {largest:.2g} a token, so that μ is training's; with the sampler's q for "
-        f"it a completion's ratio would be off by μ/q = {ratio['50%']:.4g} ({ratio['1%']:.4g} to {ratio['99%']:.4g}: "
-        "median, 1 % to 99 %)"
-    )

@@ -5,6 +5,7 @@ The reference is exact ancestral sampling, batched, finished rows dropped.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,8 +18,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from topr_exp.config.model import SamplerConfig
+from topr_exp.config.model import Mismatch, SamplerConfig
 from topr_exp.models.policy import Policy, memory_for
+from topr_exp.sampling.mismatch import rounded_weights
 
 WORTH_A_PASS = 32  # tokens
 
@@ -61,6 +63,10 @@ class Sampler(ABC):
     def made_by(self) -> dict[str, str]:
         """Program, versions and device that drew the completions. Kept with them; no part of their key."""
 
+    def of_policy(self) -> Sampler:
+        """Return the sampler without `sampler.mismatch`, for all that is not trained on."""
+        return self
+
     def rest(self) -> None:  # noqa: B027
         """Free what can be freed at once: the policy trains next, and is sampled from again afterwards."""
 
@@ -94,6 +100,7 @@ class HFSampler(Sampler):
         stopped = policy.stopper(stop) if stop else None
         work = f"sampling {len(prompts) * n} completions at a time"
         with (
+            rounded_weights(policy.model, self.config.mismatch.weights),
             policy.autocast(keep=True),
             sdpa_kernel(UNPLANNED),
             memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"),
@@ -103,6 +110,10 @@ class HFSampler(Sampler):
     def made_by(self) -> dict[str, str]:
         versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
         return {"sampler": "hf", **versions, "device": self.device}
+
+    def of_policy(self) -> Sampler:
+        unchanged = dataclasses.replace(self.config, mismatch=Mismatch())
+        return self if self.config.unchanged else HFSampler(unchanged)
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -215,16 +226,20 @@ def sample_completions(
     Rows that ended leave the batch as soon as they are an eighth of it. `stopped(tokens)` says whether a completion so
     far ends in a stop string. begun: with n = 1, of each prompt an unfinished completion, which goes on in its place.
     """
-    if begun:
-        prompts = [[*prompt, *one.tokens] for prompt, one in zip(prompts, begun, strict=True)]
-    batch = DecodingBatch(model, prompts, config.max_new_tokens)
+    read = [[*prompt, *one.tokens] for prompt, one in zip(prompts, begun, strict=True)] if begun else prompts
+    batch = DecodingBatch(model, read, config.max_new_tokens)
     logits = batch.prefill()
     repeat = torch.arange(len(prompts), device=batch.device).repeat_interleave(n)
     batch.select(repeat)
     logits = logits[repeat]
     samples = list(begun) or [Sample() for _ in range(len(repeat))]
     rows = samples  # of the batch
+    asked = [prompts[i] for i in repeat.tolist()]
+    noise = config.mismatch.logits_noise
     while True:
+        if noise:
+            prefixes = [(*prompt, *one.tokens) for prompt, one in zip(asked, rows, strict=True)]
+            logits = logits + noise * normal_of(config.seed, prefixes, logits)
         tokens, logprobs = sample_tokens(logits, config, generator)
         alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), config.max_new_tokens, eos_ids, stopped)
         if not alive:
@@ -232,7 +247,7 @@ def sample_completions(
         if len(rows) - len(alive) >= max(len(rows) // 8, 1):
             keep = torch.tensor(alive, device=batch.device)
             batch.select(keep)
-            tokens, rows = tokens[keep], [rows[i] for i in alive]
+            tokens, rows, asked = tokens[keep], [rows[i] for i in alive], [asked[i] for i in alive]
         logits = batch.decode(tokens)
     return [samples[i : i + n] for i in range(0, len(samples), n)]
 
@@ -267,6 +282,12 @@ def shared_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
     first = prompts[0]
     length = next((i for i in range(shortest) if any(prompt[i] != first[i] for prompt in prompts)), shortest)
     return length if length >= WORTH_A_PASS and len(prompts) > 1 else 0
+
+
+def normal_of(seed: int, prefixes: Sequence[tuple[int, ...]], like: Tensor) -> Tensor:
+    """A standard normal number for each token after each prefix, in the shape of `like`: the same every time."""
+    generators = [torch.Generator().manual_seed(seed_of(seed, *prefix)) for prefix in prefixes]
+    return torch.stack([torch.randn(like.shape[-1], generator=each) for each in generators]).to(like.device)
 
 
 def sample_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor
 
 from topr_exp.config.model import VLLMConfig
+from topr_exp.models.adapter import merged_in
 from topr_exp.models.policy import Policy, memory_for, release_gpu_memory, stored
 from topr_exp.runtime import distributed
 from topr_exp.sampling.engine import Engine, check_python
@@ -195,11 +196,12 @@ def check_log_probabilities(engine: Engine, policy: Policy, prompts: Sequence[Se
     plain: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_new_tokens": 16, "stop": []}
     ids = [list(map(int, prompt)) for prompt in prompts]
     answer = engine.ask("generate", prompts=ids, seeds=[0] * len(ids), n=2, eos=policy.eos_ids, **plain)
+    pairs = [(prompt, one) for prompt, two in zip(ids, completions_of(answer, 2), strict=True) for one in two]
     gaps = []
-    for prompt, group in zip(ids, completions_of(answer, 2), strict=True):
-        for one in group:
+    with merged_in(policy.model), policy.autocast():
+        for prompt, one in pairs:
             inputs = torch.tensor([[*prompt, *one.tokens]], device=policy.device)
-            with policy.autocast(), memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
+            with memory_for("checking vLLM", "lower sampler.gpu_memory_utilization"):
                 logits = policy.model(input_ids=inputs, use_cache=False).logits[0, len(prompt) - 1 : -1]
             own = logits.float().log_softmax(-1).gather(-1, inputs[0, len(prompt) :, None]).squeeze(-1)
             gaps.append((own.cpu() - torch.tensor(one.logprobs)).abs())

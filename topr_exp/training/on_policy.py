@@ -29,7 +29,8 @@ from topr_exp.grading.verdicts import Verdicts, grade
 from topr_exp.models.policy import Policy
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.rollouts import Rollouts, completions_table, mismatch, token_count
+from topr_exp.sampling.mismatch import measure_mismatch
+from topr_exp.sampling.rollouts import Rollouts, completions_table, token_count
 from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
@@ -186,10 +187,13 @@ class Rounds:
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """Summarize the completions that a round sampled, kept or not."""
-        gap = mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]))["per_token_mean_absolute"]
+        gap = measure_mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]), self.sampler.config.mismatch)
         verdicts = Verdicts("", columns)
         correct = float(verdicts.positive.mean())
-        found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns), "sampler_gap": gap}
+        found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns)}
+        found["sampler_gap"] = gap["per_token_mean_absolute"]
+        if not self.sampler.config.unchanged:
+            found |= {"sampler_kl_token": gap["kl_token"], "sampler_kl_answer": gap["kl_answer"]}
         if verdicts.cut_off:
             found["cut_off"] = verdicts.cut_off
         return found if verdicts.reward is None else {**found, "sampled_reward": float(verdicts.reward.mean())}

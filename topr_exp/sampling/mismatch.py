@@ -1,0 +1,111 @@
+"""How far the distribution that completions are drawn from is from the policy: put in on purpose, and measured."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from topr_exp.config.model import Mismatch
+from topr_exp.config.schema import plain
+
+LARGEST_OF = {"float8_e4m3": 448.0, "int8": 127.0, "int4": 7.0}  # number that a kind holds
+AGREEMENT = 1e-3  # nats a token up to which two log-probabilities differ by rounding in float32
+LARGEST = 700.0  # log of what a float holds
+QUANTILES = (0.0, 0.01, 0.05, 0.5, 0.95, 0.99, 1.0)
+
+# ---- put in: `sampler.mismatch.weights`
+
+
+@contextlib.contextmanager
+def rounded_weights(model: Any, kind: str) -> Iterator[None]:
+    """While the block runs, a model computes with rounded weights, the very tensors of before come back after it.
+
+    bfloat16: all of them. Else the matrices of the blocks, whose names have a number in them, as engines quantize; the
+    embeddings, the output layer and an adapter stay as they are.
+    """
+    named = [] if kind == "none" else [*model.named_parameters()]
+    if kind != "bfloat16":
+        named = [(name, weight) for name, weight in named if weight.ndim > 1 and is_in_block(name)]
+    before = [weight.data for _, weight in named]
+    try:
+        for _, weight in named:
+            weight.data = rounded(weight.data, kind)
+        yield
+    finally:
+        for (_, weight), data in zip(named, before, strict=True):
+            weight.data = data
+
+
+def is_in_block(name: str) -> bool:
+    return any(part.isdigit() for part in name.split(".")) and ".lora_" not in name
+
+
+def rounded(weight: Tensor, kind: str) -> Tensor:
+    """A matrix rounded to a kind of number, in its own dtype; all but bfloat16 with a scale for each row."""
+    if kind == "bfloat16":
+        return weight.bfloat16().to(weight.dtype)
+    values = weight.float()
+    scale = values.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny) / LARGEST_OF[kind]
+    values = values / scale
+    values = values.to(torch.float8_e4m3fn).float() if kind == "float8_e4m3" else values.round()
+    return (values * scale).to(weight.dtype)
+
+
+# ---- measured: the error of using the sampler's log-probabilities for log μ
+
+
+def measure_mismatch(
+    scored: Sequence[NDArray[np.float32]], sampler: Sequence[NDArray[np.float32]], asked: Mismatch | None = None
+) -> dict[str, Any]:
+    """Quantiles of log μ − log q a token, and of the product of μ/q over a completion, as JSON-ready values.
+
+    scored, sampler: by completion, log μ(y_t | x, y_<t) as training scored it and log q(y_t | x, y_<t) of the
+    distribution that the token was drawn from (after temperature, top-k and top-p). The product is the factor by which
+    the importance ratio π/q of a completion differs from π/μ: all 1 where nothing was cut off, below 1 where it was.
+    asked: what was put in, which is told with KL(q ‖ μ) a token and a completion, estimated by means over these.
+    """
+    values = [m.astype(np.float64) - s for m, s in zip(scored, sampler, strict=True)]
+    tokens = np.concatenate([np.zeros(0), *values])
+    if not len(tokens):
+        return {"tokens": 0}
+    sums = np.array([value.sum() for value in values])
+    kl = {"kl_token": -float(tokens.mean()), "kl_answer": -float(sums.mean())}
+    return {
+        "tokens": len(tokens),
+        "per_token": quantiles(tokens),
+        "per_token_mean_absolute": float(np.abs(tokens).mean()),
+        "sequence_ratio": {key: math.exp(min(value, LARGEST)) for key, value in quantiles(sums).items()},
+        **({"put_in": plain(asked), **kl} if asked is not None else {}),
+    }
+
+
+def quantiles(values: NDArray[np.float64]) -> dict[str, float]:
+    """Quantiles by name: min, 1%, ..., max."""
+    names = {0.0: "min", 1.0: "max"}
+    found = np.quantile(values, QUANTILES)
+    return {names.get(q, f"{100 * q:g}%"): float(value) for q, value in zip(QUANTILES, found, strict=True)}
+
+
+def describe_mismatch(found: dict[str, Any]) -> str:
+    """The verdict in a line: whether the sampler's log-probabilities are training's but for rounding."""
+    if not found["tokens"]:
+        return "sampler and trainer: no tokens to compare"
+    token, ratio = found["per_token"], found["sequence_ratio"]
+    largest = max(abs(token["min"]), abs(token["max"]))
+    if "put_in" in found:
+        kl = f"KL {found['kl_token']:.2g} a token, {found['kl_answer']:.2g} a completion"
+        return f"sampler and trainer differ as sampler.mismatch asks: {kl}, at most {largest:.2g} at a token"
+    if largest <= AGREEMENT:
+        return f"sampler and trainer agree: largest difference {largest:.0e} a token"
+    return (
+        f"sampler and trainer differ by up to {largest:.2g} a token, so that μ is training's; with the sampler's q for "
+        f"it a completion's ratio would be off by μ/q = {ratio['50%']:.4g} ({ratio['1%']:.4g} to {ratio['99%']:.4g}: "
+        "median, 1 % to 99 %)"
+    )
