@@ -53,7 +53,7 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
             "export) and give that"
         )
     if data.reward == "given" and "reward" not in columns.column_names:
-        named = "" if data.columns else "; data.columns={reward: NAME} names one"
+        named = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
         raise TOPRError(f"data.reward=given: {source} has no column of rewards{named} ({'; '.join(read)})")
     return ImportedLog(table.name, columns, "; ".join(read))
 
