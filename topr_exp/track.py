@@ -3,8 +3,6 @@
 What the run recorded is sent as if it had been tracked while it trained; given again, only what is not there yet.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from functools import partial
