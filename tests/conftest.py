@@ -33,7 +33,8 @@ needs_peft = pytest.mark.skipif(
 # In the order in which they begin, so that no process waits for another's at the end: the files that take longest.
 LONGEST = [f"tests/{name}.py" for name in (
     "sweeps/test_slurm", "reference/test_reference_run", "sweeps/test_local", "sweeps/test_group", "test_pipeline",
-    "scripts/test_io_faults", "test_evaluate", "benchmarks/test_simulated_memory", "training/test_parallel",
+    "scripts/test_io_faults", "training/test_parallel", "tracking/test_tracker_command", "runs/test_attempt",
+    "test_evaluate", "grading/test_processes",
 )]  # fmt: skip
 
 
