@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = command_parser("topr_exp.losses", __doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="losses (default: all)")
-    parser.add_argument("--tokens", nargs="+", type=int, default=LENGTHS, metavar="T", help="lengths (default: 1 10 100)")
+    parser.add_argument("--tokens", nargs="+", type=int, default=LENGTHS, metavar="T", help="default: 1 10 100")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the weights (png, pdf, svg)")
     return exit_status(partial(show, parser.parse_args(arguments)))
 

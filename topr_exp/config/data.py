@@ -43,7 +43,7 @@ class Columns(Section):
 
     prompt: str | None = None  # a text, messages or token ids
     completion: str | None = None  # a text, messages or token ids
-    reward: str | None = None
+    reward: str | None = None  # or several that are added up, as in accuracy+format
     logprobs: str | None = None
     tokens: str | None = None  # ids of the completion
     prompt_tokens: str | None = None  # ids of the prompt

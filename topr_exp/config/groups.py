@@ -73,6 +73,7 @@ class ScheduleConfig(Section):
     tokens_per_update: OptionalCount = None  # growth of each completion during an update
     max_lag: Annotated[int | None, at_least(0)] = None  # updates; when_stale says what happens to older completions
     when_stale: Literal["keep", "drop", "wait"] = "keep"  # completions older than max_lag: train, drop, wait
+    in_flight: bool = False  # completions under way continue with the newest weights; log μ is per token
 
     @property
     def in_rounds(self) -> bool:
@@ -93,6 +94,7 @@ class ScheduleConfig(Section):
             ),
             ("max_lag", (self.max_lag is None) == keeps, "set where when_stale is drop or wait, and only there"),
             ("when_stale", keeps or by_length, "keep unless concurrency is set: a given lag is never exceeded"),
+            ("in_flight", by_length or not self.in_flight, "false unless concurrency is set: lengths say when"),
         ]
         if self.asynchronous:
             rules += [

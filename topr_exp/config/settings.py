@@ -215,6 +215,9 @@ def rounds(config: Config) -> Iterator[Rule]:
         f"{least} or more, so that schedule.updates={schedule.updates} train on the {sampled} completions of a round"
     )
     yield "optim.batch_size", optim.batch_size >= least, enough
+    if schedule.in_flight:
+        why = "where schedule.in_flight is true: one process draws the rest of each completion"
+        yield from fixed(config, {"sampler.name": "hf", "cluster.world_size": 1, "compose.pass_rate": None}, why)
 
 
 def sampling(config: Config) -> Iterator[Rule]:
