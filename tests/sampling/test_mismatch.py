@@ -15,12 +15,14 @@ from torch import nn
 from tests.algorithms.tabular_policies import (
     LENGTH,
     LOGITS,
+    MASK,
     RESPONSES,
     Case,
     load,
     probability,
     rng,
     token_logp,
+    torch_token_logp,
 )
 from tests.conftest import config_of, overrides
 from tests.sampling.test_sampler import check_frequencies, settings
@@ -30,6 +32,7 @@ from topr_exp.pipeline import run
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, rounded
 from topr_exp.sampling.sampler import HFSampler, Sample, normal_of
 from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.types import Batch
 
 PROMPT, EOS, SEED, DRAWS = 2, 2, 0, 6000
 
@@ -206,6 +209,66 @@ def test_the_samplers_ratios_are_unbiased_by_sequence_and_biased_by_token(name: 
     batch = case.batch()
     (gradient,) = torch.autograd.grad((torch.tensor(q) * load("policy_gradient")(batch).loss).sum(), case.theta)
     np.testing.assert_allclose(-gradient.numpy() - true, ignored, atol=1e-6)
+
+
+# ---- truncation, with π renormalised over what could be drawn
+
+
+@pytest.mark.parametrize(
+    "cut", [{"top_k": 2}, {"top_p": 0.75}, {"top_k": 2, "mismatch": Mismatch("int4", 0.5)}], ids=str
+)
+def test_the_ratio_over_what_could_be_drawn_is_unbiased(cut: dict[str, Any]) -> None:
+    """E_μ[∇loss] = −∇E[R] of π over the sets, which stay as they are; without `renormalize` it is another vector."""
+    policy = Policy(Tabular(TABLE), SimpleNamespace(eos_token_id=EOS), "tabular", torch.float32)
+    (group,) = HFSampler(settings(max_new_tokens=2, **cut), keeps=True).sample(policy, [[PROMPT]], DRAWS, (1,), ())
+    drawn = {tuple(one.tokens): one for one in group}
+    sets = {prefix: one.kept[len(prefix)] for one in group
+            for prefix in (tuple(one.tokens[:i]) for i in range(len(one.tokens)))}  # fmt: skip
+    assert {y for y in map(tuple, RESPONSES) if all(y[i] in sets.get(y[:i], ()) for i in range(len(y)))} == {*drawn}
+    assert len(drawn) < len(RESPONSES)
+
+    found = {}
+    case, rows = moved(), [RESPONSES.index([*y]) for y in drawn]
+    for renormalize in (True, False):
+        model = Tabular(case.logits)
+        kept = [[np.concatenate(one.kept).astype(np.int32), np.array([*map(len, one.kept)], np.int32)]
+                for one in drawn.values()] if renormalize else ()  # fmt: skip
+        pairs = [(np.array([PROMPT]), np.array(y)) for y in drawn]
+        scores = score_tokens(model, Inputs(pairs, torch.device("cpu"), kept), entropy=True)
+        assert torch.isfinite(scores.entropy).all()
+        mu = torch.tensor(np.array([[*one.logprobs, 0.0][:2] for one in drawn.values()]))
+        reward = torch.tensor(case.reward[rows])
+        batch = Batch(scores.logp.double(), mu, torch.tensor(MASK[rows]), reward, reward > 0)
+        (mu.sum(1).exp() * load("policy_gradient", renormalize=renormalize)(batch).loss).sum().backward()
+        found[renormalize] = model.blocks[0].weight.grad.T.reshape(-1).numpy()
+
+    table = torch.tensor(case.logits, requires_grad=True)
+    outside = torch.zeros((3, 3), dtype=torch.float64)
+    for prefix, ids in sets.items():
+        outside[prefix[0] + 1 if prefix else 0, [token for token in range(3) if token not in ids]] = -math.inf
+    pi = torch_token_logp((table.reshape(3, 3) + outside).reshape(-1))[rows].sum(1).exp()
+    assert float(pi.detach().sum()) == pytest.approx(1)
+    (true,) = torch.autograd.grad((pi * reward).sum(), table)
+    np.testing.assert_allclose(-found[True], true.numpy(), atol=1e-5)
+    assert np.abs(-found[False] - true.numpy()).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    "schedule", [[], ["schedule=async", "schedule.lag=1", "schedule.rounds=3"]], ids=["set", "async"]
+)
+def test_a_run_with_truncation_begins_at_ratio_1(schedule: list[str], tmp_path: Path) -> None:
+    """With top_k=2 every ratio of the first update is below 1, but for π renormalised as the sampler did."""
+    first = {}
+    for asked in ("true", "false"):
+        more = ["algo=tis", "mu=sampler", "sampler.top_k=2", f"algo.renormalize={asked}", *schedule]
+        config = config_of(*overrides(tmp_path, *more))
+        run(config)
+        lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
+        first[asked] = lines[0]["log_ratio_neg"]
+        if schedule:
+            assert (lines[0]["sampler_gap"] < 1e-4) == (asked == "true")
+    assert abs(first["true"]) < 1e-4
+    assert first["false"] < -0.01
 
 
 # ---- whole runs
