@@ -31,6 +31,7 @@ from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, rounded
 from topr_exp.sampling.sampler import HFSampler, Sample, normal_of
+from topr_exp.training import logprobs
 from topr_exp.training.logprobs import Inputs, score_tokens
 from topr_exp.types import Batch
 
@@ -217,8 +218,9 @@ def test_the_samplers_ratios_are_unbiased_by_sequence_and_biased_by_token(name: 
 @pytest.mark.parametrize(
     "cut", [{"top_k": 2}, {"top_p": 0.75}, {"top_k": 2, "mismatch": Mismatch("int4", 0.5)}], ids=str
 )
-def test_the_ratio_over_what_could_be_drawn_is_unbiased(cut: dict[str, Any]) -> None:
+def test_the_ratio_over_what_could_be_drawn_is_unbiased(cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """E_μ[∇loss] = −∇E[R] of π over the sets, which stay as they are; without `renormalize` it is another vector."""
+    monkeypatch.setitem(logprobs.CHUNK, "cpu", 6)  # logits of two tokens at a time
     policy = Policy(Tabular(TABLE), SimpleNamespace(eos_token_id=EOS), "tabular", torch.float32)
     (group,) = HFSampler(settings(max_new_tokens=2, **cut), keeps=True).sample(policy, [[PROMPT]], DRAWS, (1,), ())
     drawn = {tuple(one.tokens): one for one in group}
@@ -258,15 +260,16 @@ def test_the_ratio_over_what_could_be_drawn_is_unbiased(cut: dict[str, Any]) -> 
 )
 def test_a_run_with_truncation_begins_at_ratio_1(schedule: list[str], tmp_path: Path) -> None:
     """With top_k=2 every ratio of the first update is below 1, but for π renormalised as the sampler did."""
-    first = {}
+    first, base = {}, {}
     for asked in ("true", "false"):
         more = ["algo=tis", "mu=sampler", "sampler.top_k=2", f"algo.renormalize={asked}", *schedule]
         config = config_of(*overrides(tmp_path, *more))
-        run(config)
+        base[asked] = run(config)["base"]
         lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
         first[asked] = lines[0]["log_ratio_neg"]
         if schedule:
             assert (lines[0]["sampler_gap"] < 1e-4) == (asked == "true")
+    assert base["true"] == base["false"]  # whose completions lie in the same table
     assert abs(first["true"]) < 1e-4
     assert first["false"] < -0.01
 
