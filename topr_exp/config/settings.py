@@ -226,10 +226,10 @@ def sampling(config: Config) -> Iterator[Rule]:
     if config.sampler.name != "hf":
         yield from fixed(config, UNCHANGED, f"for sampler={config.sampler.name}: sampler=hf alone can be changed")
     if "kept" in config.algo.needs:
-        why = f"for algo={config.algo.name} with algo.renormalize=true"
+        why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
         yield from fixed(config, {"sampler.name": "hf", "mu": "sampler", "data.completions": None}, why)
         cuts = config.sampler.top_k > 0 or config.sampler.top_p < 1
-        yield "sampler.top_k", cuts, f"1 or more, or sampler.top_p below 1, {why}: else all tokens can be drawn"
+        yield "sampler.top_k", cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
 
 
 def on_policy(config: Config) -> Iterator[Rule]:
