@@ -3,7 +3,7 @@
     python benchmarks/minutes.py            seconds; the tables of docs/parallel.md, as Markdown
 
 Operations and bytes are counted: 2 operations a weight and token forward, 4 backward, of tokens that a batch shares
-once (topr_exp/training/packing.py); the output layer's products three times in bfloat16 (split_products.py); 8 times
+once (topr_exp/training/packing.py); the output layer's products three times in bfloat16 (logprobs.py); 8 times
 the weights' bytes in Adafactor; gathers and sums of FSDP as simulated_memory.py counts them. Rates are assumed.
 """
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from topr_exp.runtime.exit_status import exit_status
+from topr_exp.runtime.exit_status import command_parser, exit_status
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    top = argparse.ArgumentParser(prog="python -m reproduce", description=summary.split(": ", 1)[-1], epilog=details)
+    top = command_parser("reproduce", __doc__)
     top.add_argument("figures", nargs="*", metavar="FIGURE | KEY=VALUE", help="fig1 ... fig9, table1, agro_kl, ...")
     top.add_argument("--full", action="store_true", help="both bases, more seeds, the questions beyond the papers")
     top.add_argument("--recorded", action="store_true", help="keep what FOLDER records and run only what it lacks")

@@ -25,7 +25,7 @@ import yaml
 from reproduce import records
 from reproduce.groups import RATE
 from topr_exp.runs.records import Record
-from topr_exp.runtime.exit_status import exit_status, say
+from topr_exp.runtime.exit_status import command_parser, exit_status, say
 from topr_exp.runtime.files import write_text
 from topr_exp.types import ConfigError
 
@@ -129,8 +129,7 @@ def cells_of(figure: Figure, request: Request) -> list[Cell]:
 
 def main(given: list[str] | None = None) -> int:
     """The command; exit status 2 for a mistake in the settings."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser("python -m reproduce.rates", description=summary.split(": ", 1)[1], epilog=details)
+    parser = command_parser("reproduce.rates", __doc__)
     parser.add_argument("figures", nargs="+", metavar="FIGURE | KEY=VALUE", help="whose rates; settings of every run")
     parser.add_argument("--full", action="store_true", help="both bases, where a figure has them")
     parser.add_argument("--list", action="store_true", help="say what each cell lacks, and start nothing")

@@ -82,7 +82,8 @@ class Disk:
         builtins.open = io.open = counted_open  # type: ignore[assignment]
         for kind, names in CALLS.items():
             for name in names:
-                setattr(os, name, self.counted(kind, getattr(os, name)))
+                does = getattr(os, name) if kind != "fsync" else lambda descriptor: None  # no machine breaks down here
+                setattr(os, name, self.counted(kind, does))
 
     def counted(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:

@@ -1,5 +1,6 @@
 """What many tests use: a small random model, a policy around it, and runs with few problems."""
 
+import gc
 import importlib.util
 import os
 import tempfile
@@ -39,6 +40,16 @@ LONGEST = [f"tests/{name}.py" for name in (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: i for i, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.location[0], len(LONGEST)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def haste() -> Iterator[None]:
+    """Wait for no disk (tests of what is flushed count the calls), and search no garbage in what was imported."""
+    gc.collect()
+    gc.freeze()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,11 +1,12 @@
 """Several processes that are one run, as torchrun would start them, on this machine's CPU."""
 
+import importlib
 import multiprocessing
 import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,26 @@ TRAINING = ["topr_exp.training.trainer", "topr_exp.training.parallel", LLAMA, "p
 PROCESSES.set_forkserver_preload([*STORE, *TRAINING, "topr_exp.sweeps.preload"])
 
 
-def start_command(*words: str, environment: Mapping[str, str] | None = None) -> Any:
-    """`python -m topr_exp` with these words in a process of its own, whose output goes nowhere."""
-    process = PROCESSES.Process(target=run_command, args=(words, dict(environment or os.environ)))
+def start_command(*words: str, module: str = "topr_exp", output: Path | None = None, **more: Any) -> Any:
+    """`python -m MODULE` with these words in a process of its own; what it prints goes to `output`/out and err, or not.
+
+    environment: in place of this process's.
+    """
+    environment = dict(more.get("environment") or os.environ)
+    process = PROCESSES.Process(target=run_command, args=(module, words, environment, output))
     process.start()
     return process
 
 
-def run_command(words: tuple[str, ...], environment: dict[str, str]) -> None:
-    for descriptor in (1, 2):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+def run_command(module: str, words: tuple[str, ...], environment: dict[str, str], output: Path | None) -> None:
+    for descriptor, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(output / name if output else os.devnull, os.O_WRONLY | os.O_CREAT, 0o644), descriptor)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(Path(__file__).parents[1])
-    sys.argv = ["topr_exp", *words]
-    from topr_exp.__main__ import main
-
-    sys.exit(main())
+    sys.argv = [module, *words]
+    found = importlib.import_module(module)
+    sys.exit((found if hasattr(found, "main") else importlib.import_module(f"{module}.__main__")).main())
 
 
 def together(size: int, function: Callable[..., Any], *arguments: Any) -> list[Any]:

@@ -90,11 +90,11 @@ def evaluation(iteration: int, accuracy: float, **more: Any) -> dict[str, Any]:
         "problems": 100,
         "samples": 8,
         "pass@k": {
-            str(k): {"value": 1 - (1 - accuracy) ** k, "se": 0.02, "low": 0.9 * accuracy, "high": 1.1 * accuracy}
+            str(k): {"value": 1 - (1 - accuracy) ** k, "low": 0.9 * accuracy, "high": 1.1 * accuracy}
             for k in (1, 2, 4, 8)
         },
         "maj@k": {
-            str(k): {"value": min(1.0, accuracy * (1 + k / 25)), "se": 0.02, "low": 0.9 * accuracy, "high": 1.0}
+            str(k): {"value": min(1.0, accuracy * (1 + k / 25)), "low": 0.9 * accuracy, "high": 1.0}
             for k in (1, 2, 4, 8)
         },
         "correct_histogram": [40, 20, 10, 10, 5, 5, 5, 3, 2],

@@ -1,7 +1,5 @@
 """Losses for the tests of runs: slow enough to be disturbed, or deaf to signals for long."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from pathlib import Path

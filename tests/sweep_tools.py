@@ -1,7 +1,5 @@
 """What the tests of sweeps share: the command lines, and what two sweeps must have in common."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import io
@@ -9,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
+from tests.processes import start_command
 
 # A run of a second or two, with a checkpoint after every update.
 TINY = ["experiment=smoke", "data.train_problems=8", "data.test_problems=4", "checkpoint.every_seconds=0"]
@@ -50,10 +50,13 @@ def start(module: str, *arguments: object, **more: str) -> subprocess.Popen[str]
 
 
 def command(module: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:
-    """The same, waited for."""
-    process = start(module, *arguments, **more)
-    out, err = process.communicate(timeout=1500)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    """The same, waited for; forked from a server that has the imports done."""
+    with tempfile.TemporaryDirectory() as folder:
+        output, words = Path(folder), list(map(str, arguments))
+        process = start_command(*words, module=module, output=output, environment=environment(more))
+        process.join(1500)
+        out, err = ((output / name).read_text() for name in ("out", "err"))
+    return subprocess.CompletedProcess(words, process.exitcode, out, err)
 
 
 def answer(name: str, *arguments: object, **more: str) -> subprocess.CompletedProcess[str]:

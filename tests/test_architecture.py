@@ -1,7 +1,5 @@
 """The arrows between the packages: data flows one way, and each stage knows only those before it."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,16 +1,16 @@
 """Commands: mistakes, help, a dry run, `make clean`. (They import nothing heavy: tests/test_architecture.py.)"""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
 from tests.run_folders import make_sweep_of_two
-from tests.sweep_tools import answer, command
+from tests.sweep_tools import answer
 
 # A command | its exit status | a part of the one line that it says, on standard error
 MISTAKES = """
@@ -54,9 +54,10 @@ def test_a_mistake_is_one_line_and_a_status(row: str, tmp_path: Path) -> None:
 
 
 def test_in_a_process_of_its_own_too_and_help_names_groups_and_examples() -> None:
-    done = command("topr_exp", "basline=-0.3")
+    alone = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
+    done = alone([sys.executable, "-m", "topr_exp", "basline=-0.3"])
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    done = command("topr_exp", "--help")
+    done = alone([sys.executable, "-m", "topr_exp", "--help"])
     assert (done.returncode, done.stderr) == (0, "")
     for group in (ROOT / "conf").iterdir():
         assert not group.is_dir() or f"\n{group.name}: " in done.stdout

@@ -17,6 +17,7 @@ import pytest
 
 from tests import by_hand
 from tests.run_folders import write_run
+from topr_exp import compare_runs
 from topr_exp.compare import main, references
 from topr_exp.evaluation.statistics import summarise
 from topr_exp.report.groups import as_csv, group_runs, groups_frame
@@ -208,3 +209,13 @@ def test_means_and_differences_are_those_of_plain_arithmetic(
     less = [[b - a for a, b in zip(*pair, strict=True)] for pair in zip(table["topr"], table["is"], strict=True)]
     assert found["is"][1] == pytest.approx(by_hand.crossed_interval(less), abs=0.12)
     assert len(found["topr"]) == 1
+    frame = compare_runs(tmp_path, against="topr", figure=figure)
+    name = frame.columns[1]
+    for algo in levels:
+        columns = [name] if algo == "topr" else [name, "difference"]
+        ours = [[frame.loc[algo, f"{column}{end}"] for end in ("", "_low", "_high")] for column in columns]
+        assert found[algo] == [[round(100 * number, 1) for number in each] for each in ours]
+    assert frame["against"].dropna().to_dict() == {"is": "topr"}
+    assert frame["not_compared"].isna().all()
+    said = ("topr has the highest mean of 2", "")[figure == "invalid"]
+    assert "\n".join(frame.attrs["remarks"]).startswith(said)

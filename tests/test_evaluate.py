@@ -1,7 +1,5 @@
 """`python -m topr_exp.evaluate`: any model folder, one that a run wrote with that run's settings."""
 
-from __future__ import annotations
-
 import gc
 import json
 import shutil

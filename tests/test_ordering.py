@@ -1,7 +1,5 @@
 """Figure 1's ordering on the tiny model: seven algorithms, two seeds, the same rollouts (`make check-ordering`)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -7,12 +7,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from topr_exp.api import compose, grade_answers, loss, read_completions, read_curves, read_runs, run
+    from topr_exp.api import compare_runs, compose, grade_answers, loss, read_completions, read_curves, read_runs, run
     from topr_exp.types import Batch, ConfigError, TOPRError
 
 __all__ = [
     "Batch", "ConfigError", "TOPRError",
-    "compose", "grade_answers", "loss", "read_completions", "read_curves", "read_runs", "run",
+    "compare_runs", "compose", "grade_answers", "loss", "read_completions", "read_curves", "read_runs", "run",
 ]  # fmt: skip
 
 # torch.cuda.is_available() then counts GPUs without taking one, so that each process of a run can still choose its own.

@@ -106,6 +106,24 @@ def read_curves(*folders: str | Path, kind: str = "training") -> DataFrame:
     return pd.concat({run.name: run.curves[kind] for run in find_runs(map(Path, folders))}, names=["run", "step"])
 
 
+def compare_runs(*folders: str | Path, against: str | None = None, figure: str = "pass@1") -> DataFrame:
+    """Compare groups of finished runs, one a row, as `python -m topr_exp.compare` does; the numbers are its numbers.
+
+        found = topr_exp.compare_runs("outputs/three", against="topr")
+        print(found[["final_pass@1", "difference"]], *found.attrs["remarks"], sep="\\n")
+
+    against: a group's name or a value of a setting, by default the first group. figure: pass@1, maj (of the most
+    completions) or invalid. Columns: runs; final_FIGURE and, where the group is not its own reference, against and
+    difference (shares between 0 and 1), both with _low and _high of the 95 % interval and _interval_over, what that
+    is over; not_compared: why there is no difference. attrs["remarks"]: who is above the others as far as all
+    comparisons together allow, and what else differs. TOPRError where no finished run has the figure, ConfigError for
+    a group that there is not.
+    """
+    from topr_exp.compare import compare
+
+    return compare([*map(Path, folders)], against, figure).frame()
+
+
 def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     """Tabulate the completions that an offline iteration of a run drew, one a row.
 

@@ -11,12 +11,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from topr_exp.runtime.exit_status import command_parser, exit_status, plural, warn
 from topr_exp.types import ConfigError, TOPRError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from topr_exp.evaluation.intervals import Interval
+    from topr_exp.report.estimates import Groups
 
 FIGURES = ("pass@1", "maj", "invalid")
 
@@ -32,33 +40,69 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_comparison(options: argparse.Namespace) -> int:
-    from topr_exp.report.estimates import headlines, standing, versus
-    from topr_exp.report.groups import group_runs, tell
-    from topr_exp.report.runs import find_runs
+    from topr_exp.report.estimates import versus
     from topr_exp.sweeps.sweep import aligned
 
-    everything = find_runs(options.folders)
+    found = compare(options.folders, options.against, options.figure)
+    head = options.against or next(iter(found.groups))
+    rows = versus(found.groups, found.differences, head, found.figure)
+    print("\n".join(aligned([[*rows[0]], *([*row.values()] for row in rows)])))
+    print("[ ]: 95 % each; differences are paired by seed and test problem", *found.remarks, sep="\n")
+    return 0
+
+
+def compare(folders: Sequence[Path], against: str | None, figure: str) -> Compared:
+    """Compare groups of the finished runs in and below some folders; warns of what is left out."""
+    from topr_exp.report.estimates import differences, headlines, standing
+    from topr_exp.report.groups import group_runs, tell
+    from topr_exp.report.runs import find_runs
+
+    if figure not in FIGURES:
+        raise ConfigError(f"figure={figure}: expected one of {', '.join(FIGURES)}")
+    everything = find_runs(folders)
     runs = [run for run in everything if run.status == "done"]
     if left := len(everything) - len(runs):
         warn(f"{plural(left, 'unfinished run')} left out")
-    name = options.figure if options.figure != "maj" else headlines(runs)[-1]
-    if not name.startswith(options.figure) or all(run.figure("final", name) is None for run in runs):
-        raise TOPRError(f"no finished run there has {options.figure} ({plural(len(everything), 'run')})")
-    comparison = group_runs(runs)
-    for one, other in comparison.repeats.items():
+    name = figure if figure != "maj" else headlines(runs)[-1]
+    if not name.startswith(figure) or all(run.figure("final", name) is None for run in runs):
+        raise TOPRError(f"no finished run there has {figure} ({plural(len(everything), 'run')})")
+    found = group_runs(runs)
+    for one, other in found.repeats.items():
         warn(f"{one} has the settings and seeds of {other}: counted once")
-    keys = {
-        label: tuple(tell(key, members[0]) for key in comparison.keys) for label, members in comparison.groups.items()
-    }
-    head = options.against or next(iter(keys))
-    rows = versus(comparison.groups, references(keys, options.against), head, name)
-    print("\n".join(aligned([[*rows[0]], *([*row.values()] for row in rows)])))
-    print("[ ]: 95 % each; differences are paired by seed and test problem")
-    if name != "invalid" and len(comparison.groups) > 1:
-        print(standing(comparison.groups, name))
-    if comparison.confounded:
-        print(f"also differs: {comparison.confounded}")
-    return 0
+    keys = {label: tuple(tell(key, members[0]) for key in found.keys) for label, members in found.groups.items()}
+    beside = references(keys, against)
+    remarks = [standing(found.groups, name)] if name != "invalid" and len(keys) > 1 else []
+    remarks += [f"also differs: {found.confounded}"] if found.confounded else []
+    return Compared(name, found.groups, beside, differences(found.groups, beside, name), remarks)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Groups of finished runs, and how far each is from its reference."""
+
+    figure: str
+    groups: Groups
+    references: dict[str, str | None]
+    differences: dict[str, Interval | str]  # or why there is none
+    remarks: list[str]  # which group is above the others, and what else differs between them
+
+    def frame(self) -> DataFrame:
+        """A row a group, as `topr_exp.compare_runs` names the columns."""
+        from pandas import DataFrame
+
+        from topr_exp.report.estimates import estimate
+        from topr_exp.report.groups import columns_of
+
+        rows = []
+        for label, runs in self.groups.items():
+            row, less = {"group": label, "runs": len(runs)}, self.differences.get(label)
+            row |= columns_of(f"final_{self.figure}", estimate(runs, self.figure))
+            row |= {"against": None if less is None else self.references[label]}
+            row |= columns_of("difference", None if isinstance(less, str) else less)
+            rows.append(row | {"not_compared": less if isinstance(less, str) else None})
+        frame = DataFrame(rows).set_index("group")
+        frame.attrs["remarks"] = self.remarks
+        return frame
 
 
 def references(groups: Mapping[str, tuple[str, ...]], against: str | None) -> dict[str, str | None]:

@@ -10,14 +10,13 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from topr_exp.runtime.exit_status import exit_status, say
+from topr_exp.runtime.exit_status import command_parser, exit_status, say
 from topr_exp.types import ConfigError
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser("python -m topr_exp.track", description=summary.split(": ", 1)[-1], epilog=details)
+    parser = command_parser("topr_exp.track", __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a finished run")
     parser.add_argument("tracker", choices=("wandb", "tensorboard"))
     parser.add_argument("settings", nargs="*", metavar="tracking.KEY=VALUE", help="as in tracking.project=mine")

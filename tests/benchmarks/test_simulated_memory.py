@@ -1,9 +1,8 @@
-"""The paper's fine-tune of an 8B model fits one card of 80 GB: its update on tensors that hold no numbers."""
-
-from __future__ import annotations
+"""The paper's fine-tune of an 8B model, on tensors that hold no numbers: the memory of an update, derived minutes."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from typing import Any
@@ -29,7 +28,8 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 # A single pass, and one that begins with gradients there.
-@pytest.mark.parametrize("micro", [8, pytest.param(4, marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("micro", [8, 4])
 def test_an_update_of_8_billion_weights_needs_at_most_72_gib(micro: int, module: Any) -> None:
     found, sent = module.update(module.Case(micro, recompute=True))
     assert 29.9 < found["weights"] < 30  # 8.03 billion of 4 bytes
@@ -111,3 +111,34 @@ def test_a_process_holds_its_part_and_what_is_gathered(updates: Any) -> None:
         assert peak["weights"] == pytest.approx(whole / parts, rel=0.02)
         assert peak["step"] > 2 * whole / parts  # gradients too
     assert updates["float32"]["peak"]["backward"] > updates["fsdp of 8"]["peak"]["backward"]
+
+
+# ---- the derived minutes of the paper's run
+
+
+@pytest.fixture
+def minutes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import minutes
+
+    return minutes
+
+
+def test_documents_hold_what_the_command_prints(minutes: Any) -> None:
+    printed = minutes.tables()
+    assert printed in (ROOT / "docs" / "parallel.md").read_text()
+    (line,) = [line for line in printed.splitlines() if line.startswith("| one H200")]
+    loading, before, sampling, scoring, training, _, together, update = line.split(" | ")[1:]
+    text = (ROOT / "docs" / "gpu.md").read_text()
+    rows = ("loading", "evaluation", "sampling", "scoring", "training", "together")
+    told = [re.search(rf"^\| {row}[^|]*\| (\d+) \|", text, re.MULTILINE) for row in rows]
+    assert [each and each[1] for each in told] == [loading, before, sampling, scoring, training, together]
+    assert f"14,946 updates of {update.rstrip(' |')} s" in text
+
+
+def test_an_update_by_hand(minutes: Any) -> None:
+    assert minutes.ALL == 8_030_261_248
+    layers = 6 * (minutes.ALL - 2 * 128_256 * 4096) * (900 + 8 * 190) / (989e12 * 0.36)
+    head = 24 * 128_256 * 4096 * 8 * 130 / (989e12 * 0.6)
+    assert minutes.update(minutes.H200, 8) == pytest.approx(layers + head + 32 * 8_030_261_248 / (4.8e12 * 0.9))
+    assert minutes.update(minutes.H100, 8) > minutes.update(minutes.H200, 8) > minutes.update(minutes.H100, 8, 8)

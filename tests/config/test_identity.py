@@ -1,7 +1,5 @@
 """The identity of a run: a key for every input that decides its result, and a name for its folder."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import importlib
@@ -93,9 +91,7 @@ class LaterConfig(Config):
         ("mean", Curriculum(levels=3), ("curriculum", {"levels": 3})),
     ],
 )
-def test_a_made_up_key_or_group_changes_no_folder_at_its_neutral_value(
-    average: str, curriculum: Curriculum, added: tuple[str, dict[str, Any]] | None
-) -> None:
+def test_a_made_up_key_or_group_changes_no_folder_at_its_neutral_value(average, curriculum, added):
     before = config_of()
     later = LaterConfig(
         **{**vars(before), "optim": LaterOptim(**vars(before.optim), average=average), "curriculum": curriculum}

@@ -1,7 +1,5 @@
 """Settings: every YAML composes, every mistake is one line that names key, value and what is allowed."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import shutil
@@ -116,9 +114,7 @@ def test_a_path_alone_names_the_model_after_itself_and_changes_no_other_name(tmp
         ("needs = frozenset(); __call__ = None", "not a loss (it needs `name` and `__call__`)"),
     ],
 )
-def test_a_loss_declares_nothing_that_nobody_knows(
-    declared: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_declares_nothing_that_nobody_knows(declared, message, tmp_path, monkeypatch):
     """Of the package or in a folder of the user's own, and before anything starts."""
     (tmp_path / "wrong_loss.py").write_text(
         f"from topr_exp.algorithms.regressions import DPO\nclass Mine(DPO):\n    {declared}\n"

@@ -1,6 +1,4 @@
-"""A wrong setting is one line that names the key, what was given and what is allowed; a harmless one is a warning."""
-
-from __future__ import annotations
+"""From the words of a command line and YAMLs to composed settings; a wrong one is one line, a harmless one warns."""
 
 import dataclasses
 import math
@@ -10,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from tests.conftest import ROOT, config_of
-from topr_exp.config.compose_overrides import parse_arguments
+from topr_exp import __version__
+from topr_exp.__main__ import main
+from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
-from topr_exp.config.load import build_section
+from topr_exp.config.load import CONF, build_section
 from topr_exp.config.schema import Section, above, at_least, ranges, within
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
@@ -124,3 +126,98 @@ def test_ranges_end_where_they_say(range_: Any, inside: list[float], outside: li
 def test_the_name_of_a_place_decides_its_settings() -> None:
     with pytest.raises(ConfigError, match=r"^cluster.name=\[1\]: expected one of local, slurm$"):
         build_section("cluster", {"name": [1]})
+
+
+def composed(*words: str) -> tuple[Composer, list[tuple[list[str], Any]]]:
+    composer = Composer(parse_arguments(words))
+    composer.compositions = {}  # not those of other tests
+    return composer, list(composer.jobs(composer.base()))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["seed=range(0,3)", "baseline=-0.3,0.1", "algo=glob(t*)", "hydra.mode=MULTIRUN"],
+        ["seed=1,2", "data.n=4", "seed=choice(5,6)", "data.stop=[a,b],[c]", "name='x,y'"],
+        ["seed=shuffle(1)", "optim.lr=sort(1e-3,1e-5)"],
+    ],
+)
+def test_a_sweep_is_every_combination_in_the_order_of_hydras_sweeper(words: list[str]) -> None:
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    composer, jobs = composed("-m", *words)
+    (expected,) = BasicSweeper.split_arguments(composer.overrides, max_batch_size=None)
+    assert [words for words, _ in jobs] == [list(one) for one in expected]
+
+
+def test_runs_that_share_a_composition_are_what_hydra_composes() -> None:
+    words = ["model=tiny,llama3_8b", "algo=topr,is,dpo", "data.n=2,8", "optim.lr=1e-3,1e-5", "seed=3"]
+    words += ["++model.lora={rank: 4, alpha: 8, targets: all-linear}", "model.lora.rank=8"]
+    composer, jobs = composed("-m", *words)
+    assert len(jobs) == 24
+    assert len(composer.compositions) == 1 + 6, "YAMLs are read once for each choice of groups: it takes 0.1 s"
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert all(job == compose("config", overrides) for overrides, job in jobs)
+
+
+def test_what_a_yaml_sweeps_over_comes_first_and_gives_way_to_the_command_line() -> None:
+    (_, jobs), (_, fewer) = composed("experiment=agro_fig1", "-m"), composed("experiment=agro_fig1", "-m", "seed=7")
+    assert fewer[0][0][-2:] == ["experiment=agro_fig1", "seed=7"]
+    assert len(jobs) > len(fewer)
+
+
+@pytest.mark.parametrize(
+    ("words", "texts"),
+    [
+        ("name=2024_11_03", ["2024_11_03"]),
+        ("name=True", ["True"]),
+        ("name='1_0'", ["1_0"]),
+        ("output_dir= +.5e-3 ", ["+.5e-3"]),
+        ("model.path=2024_11_03,1e5,'2_0',tiny", ["2024_11_03", "1e5", "2_0", "tiny"]),
+        ("model.name=choice(1e5,2_0)", ["1e5", "2_0"]),
+        ("model.name=range(1,3)", ["1", "2"]),
+        ("data.source=1e5", ["1e5"]),
+        ("data.fewshot_file=nan", ["nan"]),
+        ("data.stop=[1e5, '2_0', a\\,3_0],[nan]", [["1e5", "2_0", "a,3_0"], ["nan"]]),
+        ("tracking.group=null,1_0", [None, "1_0"]),
+        ("optim.lr=1e-3,2e-3", [0.001, 0.002]),
+    ],
+)
+def test_a_text_has_the_users_own_words(words: str, texts: list[Any]) -> None:
+    _, jobs = composed("-m", "tracking=wandb", words)
+    assert [OmegaConf.select(job, words.partition("=")[0]) for _, job in jobs] == texts
+
+
+def test_a_number_of_a_yaml_or_of_the_users_own_class_has_lost_its_words_and_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "words_loss.py").write_text(
+        "from dataclasses import dataclass\nfrom topr_exp.algorithms.regressions import DPO\n"
+        "@dataclass(frozen=True)\nclass Mine(DPO):\n    kind: str = 'a'\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own, yaml = ["algo=dpo", "algo._target_=words_loss.Mine"], ["--config-dir", str(tmp_path), "experiment=mine"]
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ndata: {stop: [1e5]}\n")
+    assert config_of(*own, "+algo.kind='1e5'").algo.kind == "1e5"
+    for words, key in (([*own, "+algo.kind=1e5"], "algo.kind"), (yaml, "data.stop[0]")):
+        with pytest.raises(ConfigError) as refused:
+            config_of(*words)
+        assert str(refused.value).startswith(f"{key}=100000.0: expected text; a text that looks like a number needs")
+
+
+def test_a_yaml_of_the_users_hides_ours_in_the_run_and_in_what_is_shown(tmp_path, monkeypatch, capsys):
+    (tmp_path / "algo").mkdir()
+    (tmp_path / "algo" / "dpo.yaml").write_text("_target_: topr_exp.algorithms.regressions.DPO\nname: dpo\nbeta: 7.0\n")
+    (tmp_path / "algo" / "1_0.yaml").write_text((ROOT / "conf" / "algo" / "dpo.yaml").read_text())
+    words = ["--config-dir", str(tmp_path), "algo=dpo"]
+    assert config_of(*words).algo.beta == 7.0
+    assert config_of(*words[:2], "algo=1_0").algo.name == "dpo", "a choice may look like a number"
+    monkeypatch.setattr("sys.argv", ["topr_exp", *words, "--cfg", "job", "--package", "algo"])
+    assert main() == 0
+    assert "beta: 7.0" in capsys.readouterr().out
+    assert config_of("algo=dpo").algo.beta == 0.1  # and no later command is answered from that folder
+
+
+def test_the_version_is_this_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(["--version"])
+    assert capsys.readouterr().out == f"topr_exp {__version__}\n"

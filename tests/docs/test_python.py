@@ -48,6 +48,8 @@ def test_the_blocks_run_and_say_what_they_say(names: dict[str, Any]) -> None:
     chosen = drawn.loc[drawn.index.repeat(drawn.chosen)]
     assert (chosen.verdict == "correct").mean() == pytest.approx(summary["positive_share"])
     assert names["logp"].grad.abs().sum() > 0
+    assert list(names["found"].index) == ["naive", "topr"]
+    assert names["found"].loc["naive", "against"] == "topr"
 
 
 def test_no_public_name_is_also_a_modules() -> None:
@@ -66,6 +68,7 @@ def test_no_public_name_is_also_a_modules() -> None:
         (lambda: topr_exp.loss("topr", ratio="bogus"), "algo.ratio=bogus"),
         (lambda: topr_exp.compose(["-m", "seed=0,1"]), "-m"),
         (lambda: topr_exp.compose(["basline=1"]), "did you mean baseline"),
+        (lambda: topr_exp.compare_runs(ROOT, figure="pass@2"), "figure=pass@2: expected one of pass@1, maj, invalid"),
     ],
 )
 def test_mistakes_are_one_line(call: Any, line: str) -> None:

@@ -1,11 +1,9 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 
-from tests.evaluation.brute_force import evaluation
+from tests.by_hand import evaluation
 from topr_exp.evaluation import intervals as module
 from topr_exp.evaluation.intervals import (
     Interval,

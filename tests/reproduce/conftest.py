@@ -1,7 +1,5 @@
 """A run that is really there, for what the figures read of a run's folder."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import config_of, overrides

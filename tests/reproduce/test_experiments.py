@@ -1,9 +1,6 @@
 """The experiments behind the figures, and the command."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,9 +88,7 @@ def test_which_figures_are_asked_for(given: str, there: str, not_there: str) -> 
     assert not names & {*not_there.split()}
 
 
-def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_figure_from_runs_to_page_and_a_check_that_finds_a_difference(tmp_path, capsys):
     """The real thing at the smallest size: one run for two figures; a second time nothing is run; a check."""
     out = tmp_path / "results"
     given = ["fig1", "fig9", *SMOKE, f"output_dir={tmp_path}", "--out", str(out)]

@@ -1,7 +1,5 @@
 """The choice of learning rates: which runs it lacks, what it writes into conf, and that it goes on from records."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -64,9 +62,7 @@ def test_the_choice_is_the_higher_mean_of_both_seeds_and_of_two_the_lower() -> N
     assert [nearest(rate) for rate in (3e-5, 4e-4, 5e-7, None)] == [3e-5, 3e-4, 3e-6, 3e-4]
 
 
-def test_the_command_goes_on_from_its_records_and_writes_conf(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypatch, capsys):
     """Runs in the place of trained ones: their pass@1 is highest at 3e-3, where one seed fails."""
     conf = tmp_path / "rates.yaml"
     conf.write_text("place: p\ntiny: {topr: 0.001, dpo: 7.0}\n")

@@ -3,8 +3,6 @@
 The worlds of test_worlds.py say that verdicts are true; here nothing may change unseen.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,19 +1,26 @@
-"""The record of a run against its files, read and counted here by other means."""
+"""The record of a run against its files, counted here by other means; runs by settings; checks against records."""
 
-from __future__ import annotations
-
+import copy
 import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from reproduce import records
+from reproduce.check import compare, write_figure
+from reproduce.jobs import Need, Request
+from reproduce.page import write_page
 from reproduce.records import BINS, KEYS, KEYS_OF_LOSSES, extract, identity_of, metrics
+from reproduce.selection import Runs, collapsed, fell, over_seeds
+from tests import by_hand
 from tests.conftest import config_of
+from tests.reproduce.worlds import group, named
 from topr_exp.config.settings import Config
 from topr_exp.report.runs import Run
 
@@ -121,3 +128,85 @@ def test_a_longer_run_s_updates_are_averaged_in_twenty_parts() -> None:
     assert found["step"] == [*range(3, 31, 3), *range(32, 51, 2)]
     means = [*(i - 1.0 for i in range(3, 31, 3)), *(i - 0.5 for i in range(32, 51, 2))]
     assert found["grad_norm"] == [3.0, None, *means[2:]]
+
+
+# ---- runs by their settings, and intervals over seeds alone
+
+
+def test_runs_are_told_apart_by_their_settings() -> None:
+    groups = [group("topr", 50, effective_positive=p, compose__positive_share=q) for p in (0.5, 0.02, 0.1)
+              for q in (0.1, 0.5)]  # fmt: skip
+    runs = Runs([record for each in groups for record in each.records()] + group("topr", 20).records())
+    assert {p: len(each) for p, each in runs.split("effective_positive").items()} == {0.02: 6, 0.1: 6, 0.5: 6}
+    assert len(runs.where({"effective_positive": 0.1, "compose.positive_share": 0.5})) == 3
+    assert len(runs.where({"effective_positive": None})) == 3
+    assert runs.seeds == sorted(runs.seeds)
+
+
+def test_the_interval_over_seeds() -> None:
+    values = [0.3, 0.5, 0.1]
+    found = over_seeds(values)
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx(by_hand.interval(values), abs=1e-3)
+    assert over_seeds(values[:1]) is None
+
+
+def test_a_seed_collapsed_below_half_of_its_base() -> None:
+    """The bases are at 40 %: 19 is below half of that, 21 is not."""
+    runs = Runs(group("topr", (19.0, 21.0, 5.0), base={"correct": 40.0}).records())
+    assert fell(runs) == [True, False, True]
+    found = collapsed(runs)
+    assert found is not None
+    assert (found.value, found.seeds) == (2 / 3, 3)
+    assert collapsed(Runs([])) is None
+
+
+# ---- a check says how many runs agree, how far the others are off, and whether a verdict changes
+
+
+Found = tuple[dict[str, Any], dict[str, Any]]
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> Found:
+    """Figure 1 of two algorithms and three seeds as it is recorded, and the same numbers of now."""
+    made = [record for each in (group("topr", 75), group("ppo", 40)) for record in each.records()]
+    records.write(tmp_path / "fig1.json", made, {})
+    stored = records.read(tmp_path / "fig1.json")
+    return stored, copy.deepcopy(records.known(stored))
+
+
+def test_another_digit_is_counted_and_measured(found: Found) -> None:
+    stored, again = found
+    assert compare(named("fig1"), *found) == (["fig1: the same to the digit in 6 of 6 runs"], True)
+    second = next(each for each in again.values() if each["settings"]["algo.name"] == "topr")
+    second["training_seconds"] = 1e9
+    second["final"]["pass@1"] += 0.005
+    (text, moved), agrees = compare(named("fig1"), stored, again)
+    assert not agrees
+    assert text == (
+        "fig1: the same to the digit in 5 of 6 runs; in the others final shares differ by up to 0.5 points, "
+        "no verdict changes"
+    )
+    assert moved.startswith(f"  {second['run']}: final.pass@1: 0.7")
+
+
+def test_a_verdict_that_turns_round_is_named(found: Found) -> None:
+    stored, again = found
+    for record in again.values():
+        if record["settings"]["algo.name"] == "topr":
+            record["final"] = group("topr", 31).records()[0]["final"]
+    (text, *_), _ = compare(named("fig1"), stored, again)
+    claim = "tiny, PPO stalls: it gains less than half of what TOPR gains"
+    assert text.endswith(f", 1 verdict changed: {claim}: not shown, was shown")
+
+
+def test_a_figure_that_lacks_runs_says_how_many(found: Found, tmp_path: Path) -> None:
+    undone = SimpleNamespace(config=SimpleNamespace(folder=tmp_path / "undone"))
+    jobs: Any = dict.fromkeys([*found[1], "a", "b"], undone)
+    figure, request = named("fig1"), Request([], True, [], 1, False, tmp_path)
+    for part, said in ((jobs, "**2 of 8 runs are missing**"), (dict.fromkeys(found[1], undone), "6 runs, seeds 0 1 2")):
+        assert write_figure(Need(figure, part), request) == 6
+        page = write_page([figure], tmp_path).read_text()
+        assert said in page
+        assert ("missing" in page) == (len(part) == 8)

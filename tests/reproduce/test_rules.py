@@ -1,7 +1,5 @@
 """How claims are decided: by whole intervals, for the groups that a row names."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -43,9 +41,7 @@ NEAR, WIDE, FAR = made(0.0, -0.02, 0.02), made(0.02, -0.03, 0.07), made(0.1, 0.0
         (None, 0.0, None, None),
     ],
 )  # fmt: skip
-def test_an_interval_decides_where_all_of_it_lies_on_one_side(
-    found: Interval | None, limit: float, is_above: bool | None, is_below: bool | None
-) -> None:
+def test_an_interval_decides_where_all_of_it_lies_on_one_side(found, limit, is_above, is_below):
     assert (above("", found, limit).holds, below("", found, limit).holds) == (is_above, is_below)
 
 
@@ -81,9 +77,7 @@ def test_holm_marks_what_is_decided_alone() -> None:
         ((2.0, 1.0, 2.0), (19.0, 18.0, 19.0), "undecided"), ((2.0, 1.0, 2.0), (50.0, 51.0, 50.0), "not shown"),
     ],
 )  # fmt: skip
-def test_a_group_with_collapsed_seeds_is_above_none(
-    first: tuple[float, ...], second: tuple[float, ...], word: str
-) -> None:
+def test_a_group_with_collapsed_seeds_is_above_none(first, second, word):
     """Half of the base's is 20 %; the seeds that collapsed are counted, whoever they belong to."""
     base = {"correct": 40.0}
     runs = World("fig1", "", [group("topr", first, base=base), group("tis", second, base=base)], "").runs()
@@ -138,9 +132,7 @@ def test_the_runs_that_a_choice_names(choice: str, levels: set[int]) -> None:
         ("ppo", "tis", {}, "undecided", None), ("tis", None, {}, "undecided", None),
     ],
 )  # fmt: skip
-def test_a_row_compares_its_group_with_its_reference_in_its_metric(
-    group: str, reference: str | None, more: dict[str, Any], word: str, points: float | None
-) -> None:
+def test_a_row_compares_its_group_with_its_reference_in_its_metric(group, reference, more, word, points):
     claim = row(RUNS, {}, text="", group=group, reference=reference, **more)
     assert claim.word == word
     if points is not None:

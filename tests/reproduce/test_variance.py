@@ -1,7 +1,5 @@
 """The papers' Table 1: limits, coefficients and moments of gradients."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

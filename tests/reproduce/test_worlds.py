@@ -3,8 +3,6 @@
 Rows of figures.yaml are decided by one mechanism (test_rules.py); each function that decides a claim has its worlds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ exactly: TOPR at 70 % ends with 70 % of its completions correct. Problems differ
 and what is not planted is the same everywhere, so that a claim which looks at another column finds nothing there.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,20 +1,33 @@
-"""Header of a run: what it says of itself before it starts, and in its model's card."""
+"""What a run says of itself: its header, the prompt it shows, the card of its model."""
 
-from __future__ import annotations
-
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub import ModelCard
 
 from tests.composition.test_selection import compose
-from tests.conftest import config_of
+from tests.conftest import ROOT, config_of, overrides
+from tests.run_folders import write_json
+from topr_exp.__main__ import main
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.data import Reward
-from topr_exp.runs.console import header, idle_gpus, never_rarer, signs
+from topr_exp.config.data import ENDINGS
+from topr_exp.data.problems import load_problems
+from topr_exp.data.prompts import CHAT_TEMPLATES, TEMPLATES
+from topr_exp.models import loading
+from topr_exp.models.loading import weights_fingerprint
+from topr_exp.pipeline import run
+from topr_exp.runs.attempt import overrides as overrides_of
+from topr_exp.runs.console import CARD_FILE, header, never_rarer, preview_prompt, signs, write_card
 from topr_exp.runs.task_set import TrainedOn
+from topr_exp.types import TOPRError
 
 TOPR = "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence, length_normalize=True)"
 LEFT_OUT = (
@@ -72,9 +85,7 @@ def test_a_setting_is_named_where_it_is_made(overrides: list[str], row: str, tex
 
 
 @pytest.mark.parametrize(("seen", "processes", "idle"), [(8, 1, True), (8, 8, False), (1, 1, False)])
-def test_gpus_that_are_left_idle_are_said(
-    seen: int, processes: int, idle: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_that_are_left_idle_are_said(seen, processes, idle, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(seen))))
     rows = shown(f"cluster.processes={processes}", device="cuda")
     assert ("GPUs" in rows) == idle
@@ -96,9 +107,7 @@ def test_gpus_that_are_left_idle_are_said(
          "topr makes 33.3 % of the wrong answers likelier"),
     ],
 )  # fmt: skip
-def test_the_signs_of_r_are_said_before_training(
-    kind: Reward, rewards: list[float] | None, c: float, row: str, said: str
-) -> None:
+def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, said):
     """Two correct completions and three wrong ones."""
     reward = None if rewards is None else np.array(rewards)
     no, positive = np.zeros(5, bool), np.array([True, True, False, False, False])
@@ -119,8 +128,166 @@ def test_losses_whose_limits_go_by_the_sign(overrides: tuple[str, ...], by_sign:
     assert getattr(config_of("output_dir=out", "name=n", *overrides).algo, "by_sign", False) is by_sign
 
 
-def test_gpus_that_a_run_leaves_idle_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topr_exp.runs.console.visible_gpus", lambda: list("01234567"))
-    assert idle_gpus(1).startswith("1 of 8 are used: cluster.processes=8 divides this run over all")
-    assert "cluster.jobs=8 starts as many runs" in idle_gpus(4)
-    assert idle_gpus(8) == ""
+# ---- the first prompt: a dry run's and a run folder's is what the model gets
+
+
+HEADING = "prompt of the first training problem (27 tokens; the completion begins at ◀):"
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(loading.SHIPPED / "tiny", tmp_path / "own"))
+
+
+def test_a_run_and_a_dry_run_show_the_same_prompt(smoke, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["topr_exp", *overrides(tmp_path), "dry_run=true"])
+    assert main() == 0
+    shown, _, rows = capsys.readouterr().out.rpartition("\n\n")
+    assert shown.splitlines() == [
+        HEADING,
+        "<bos>Question: Mia has 40 coins. Bea has 4 more than Mia. How many coins does Bea have now?",
+        "Answer:◀",
+    ]
+    assert rows.splitlines()[-1] == "1 run, cluster=local; nothing started"
+    assert not list(tmp_path.iterdir())
+    assert (smoke[0].folder / "prompt.txt").read_text() == shown + "\n"
+
+
+def test_worked_examples_stop_strings_and_a_template_of_ones_own() -> None:
+    text = preview_prompt(config_of("data.shots=2", "data.train_problems=2", "data.template='Q: {question}\nA:'"))
+    assert 'begins at ◀ and ends before "\\nQ:"):\n<bos>Q: A ferry' in text
+    assert text.count("\n\nQ: ") == 2
+    assert text.endswith("\nA:◀")
+
+
+def test_a_chat_prompt_goes_through_the_models_template(own: Path) -> None:
+    path = own / "tokenizer_config.json"
+    template = "{% for m in messages %}<eos>{{ m['role'] }}: {{ m['content'] }}{% endfor %}<eos>bot:"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
+    text = preview_prompt(config_of(f"model.path={own}", "data.chat=true"))
+    assert "\n<bos><eos>user: Mia has" in text
+    assert text.endswith('End with "The answer is N.", N being the number.<eos>bot:◀')
+
+
+def test_a_verifiers_prompt() -> None:
+    text = preview_prompt(config_of("model=tiny_verifier"))
+    assert text.endswith("How many coins does Bea have now?\nSolution: {solution}\nVerification:◀")
+
+
+def test_what_is_on_the_hub_and_what_was_fetched(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    settings = ["model=llama3_8b", "model.path=owner/own", "data.shots=0"]
+    assert preview_prompt(config_of(*settings)).endswith("tokenizer of owner/own, which is not on this machine yet")
+    fetched = tmp_path / "hub" / "models--owner--own"
+    shutil.copytree(own, fetched / "snapshots" / "abc")
+    (fetched / "refs").mkdir()
+    (fetched / "refs" / "main").write_text("abc")
+    text = preview_prompt(config_of(*settings))
+    assert text.endswith("\n<bos>Question: {question}\nAnswer:◀")
+
+
+def test_a_tokenizer_that_is_damaged_is_one_line(own: Path) -> None:
+    (own / "tokenizer.json").write_text("{")
+    with pytest.raises(TOPRError, match=r"its tokenizer can't be loaded: ") as caught:
+        preview_prompt(config_of(f"model.path={own}"))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_documents_table_of_templates_is_the_codes() -> None:
+    text = (ROOT / "docs" / "own_model.md").read_text()
+    for kind in ENDINGS:
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{kind}` |"))
+        for template in (TEMPLATES[kind], CHAT_TEMPLATES[kind]):
+            assert "`" + template.replace("\n", "\\n") + "`" in row
+
+
+# ---- the card: read by the hub's own reader, in the way of nothing that reads the model
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    config = config_of(*overrides(tmp_path_factory.mktemp("runs"), "baseline=-0.3"))
+    run(config)
+    return config
+
+
+def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
+    text = (finished.folder / "model" / CARD_FILE).read_text()
+    summary = json.loads((finished.folder / "summary.json").read_text())
+    found = ModelCard(text).data
+    assert (found.library_name, found.pipeline_tag) == ("transformers", "text-generation")
+    assert found.tags == ["topr_exp", "reinforcement-learning", "topr"]
+    assert found.base_model is found.license is found.datasets is None  # the base is a folder here
+    assert summary["trained_on"] == "16 problems generated in the form of gsm8k"
+    for line in (
+        "license: fill in",
+        "topr (a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0, ratio=sequence",
+        "baseline=-0.3",
+        f"trained on  {summary['trained_on']}",
+        "tested on   8 problems generated in the form of gsm8k",
+    ):
+        assert line in text
+    for row, end in (("base", "base"), ("trained", "final")):
+        figures = [f"{100 * summary[end][name]:.1f}" for name in ("pass@1", "maj@4")]
+        assert re.search(rf"^{row} +{figures[0]} ± \S+ +{figures[1]} ", text, re.MULTILINE)
+
+
+def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(finished: Any) -> None:
+    folder = finished.folder / "model"
+    before = weights_fingerprint(folder)
+    (folder / CARD_FILE).write_text("filled in")
+    assert weights_fingerprint(folder) == before
+    run(finished)  # finished before: nothing is written again
+    assert (folder / CARD_FILE).read_text() == "filled in"
+    for name in ("DONE", "summary.json", f"model/{CARD_FILE}"):
+        (finished.folder / name).unlink()
+    run(finished)
+    assert (folder / CARD_FILE).read_text().startswith("---\n# license")
+
+
+@pytest.mark.parametrize(
+    ("of_data", "datasets"),
+    [(2, ["EleutherAI/hendrycks_math"]), (0, None)],  # 0: completions made elsewhere brought all problems
+)
+def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path, of_data: int, datasets: list[str] | None) -> None:
+    config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}")
+    shares = dict.fromkeys(("pass@1", "correct", "incorrect", "invalid"), 0.5)
+    figures = {**shares, "pass@1_se": None, "problems": 1}
+    summary = {"base": figures, "final": figures, "problems": {"test": 1}, "n_train": 3, "positive_share": 0.5}
+    environment = {"versions": {}, "git_commit": None, "command": ["x", "--config-dir", "a b", "seed=1"]}
+    write_card(tmp_path, config, {**summary, "baseline": 0.0}, environment, TrainedOn(2, of_data, "x"), "the header")
+    text = (tmp_path / CARD_FILE).read_text()
+    found = ModelCard(text).data
+    assert found.base_model == "meta-llama/Meta-Llama-3-8B-Instruct"
+    assert found.datasets == datasets
+    assert "trained           50.0         50.0" in text
+    assert "\nthe header\n" in text
+    assert "python -m topr_exp --config-dir 'a b'" in text
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_header_summary_and_card_name_the_problems_that_imported_completions_answer(tmp_path, mixed, capsys):
+    known = load_problems(config_of(*overrides(tmp_path)).data).train[0]
+    rows = [{"problem_id": known.id, "completion": f"The answer is {known.answer}."}]
+    rows += [
+        {"question": f"How much is {i} + 1?", "gold": str(i + 1), "completion": "The answer is 3."} for i in (1, 2)
+    ]
+    (tmp_path / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    more = ["compose.mix=0.5"] if mixed else []
+    config = config_of(*overrides(tmp_path, f"data.completions={tmp_path / 'made.jsonl'}", *more))
+    summary = run(config)
+    count = 16 if mixed else 1
+    named = f"{count} problems generated in the form of gsm8k, 2 problems that {tmp_path / 'made.jsonl'} brought"
+    assert summary["trained_on"] == named
+    assert summary["problems"] == {"train": count + 2, "test": 8}
+    for text in (capsys.readouterr().out, (config.folder / "model" / CARD_FILE).read_text()):
+        assert f"\ntrained on  {named}\n" in text
+
+
+def test_a_run_names_its_part_of_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["topr", "-m", "seed=0,1"])
+    assert overrides_of(tmp_path / "a") == ["seed=0,1"]
+    write_json(tmp_path / "launch.json", {"overrides": ["seed=1"]})
+    assert overrides_of(tmp_path) == ["seed=1"]

@@ -1,7 +1,5 @@
 """The folder of a run: what it writes, and that only the main process of a run writes it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -84,9 +82,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
-def test_each_line_is_json_in_the_file_at_once_and_on_the_disk_before_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_line_is_json_in_the_file_at_once_and_on_the_disk_before_a_checkpoint(tmp_path, monkeypatch):
     """A kill loses none that was logged, and no checkpoint counts on one that a crash of the machine could lose.
 
     NaN and Infinity are no JSON, and other programs than Python refuse them.
@@ -153,9 +149,7 @@ def test_an_attempt_that_is_over_writes_nothing_more(tmp_path: Path, write: str,
     assert after.keys() <= before.keys()
 
 
-def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same_and_damaged_ones_are_dropped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_evaluation_takes_the_place_of_an_earlier_one_of_the_same_and_damaged_ones_are_dropped(tmp_path, capsys):
     """Of the same weights and problems: those of a part of the test stand beside those of all."""
     evaluations = Evaluations(tmp_path)
     keys: list[dict[str, Any]] = [
@@ -229,9 +223,7 @@ def test_only_the_main_process_writes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("error", [TOPRError("mine"), distributed.PeerGone("another's")])
 @pytest.mark.parametrize("main", [True, False])
-def test_any_process_says_why_it_ended_unless_another_one_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: bool, error: TOPRError
-) -> None:
+def test_any_process_says_why_it_ended_unless_another_one_knows(tmp_path, monkeypatch, main, error):
     if not main:
         RunFolder(config_of(f"output_dir={tmp_path}")).path.mkdir(parents=True)
         monkeypatch.setattr(distributed, "_rank", 1)

@@ -1,25 +1,35 @@
-"""What reading files tells is told before anything starts, by dry_run as by a run: one line, exit status 2."""
-
-from __future__ import annotations
+"""Before anything starts: mistakes in files are one line; a run goes on with the inputs and threads it began with."""
 
 import importlib.util
 import json
+import os
 import shutil
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from tests.conftest import config_of, needs_peft, overrides
+from tests.conftest import ROOT, config_of, needs_peft, overrides
+from topr_exp import pipeline
 from topr_exp.__main__ import main
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.data.problems import load_problems
 from topr_exp.models import loading
 from topr_exp.pipeline import run
 from topr_exp.runs import preflight
-from topr_exp.runs.plan import plan
+from topr_exp.runs.folder import RunFolder
+from topr_exp.runs.plan import Job, plan
+from topr_exp.runs.preflight import compare_inputs, inputs_of
 from topr_exp.runs.task_set import TaskSet
+from topr_exp.runtime import files
+from topr_exp.sweeps import processes
+from topr_exp.sweeps.launch import refuse_changed_inputs
+from topr_exp.sweeps.sweep import runs_of
 from topr_exp.types import ConfigError, TOPRError
 
 Told = Callable[..., str]
@@ -118,9 +128,7 @@ def test_completions(row: Any, message: str, tmp_path: Path, told: Told) -> None
     assert told(f"data.completions={file}").startswith("error: " + message.format(file=file))
 
 
-def test_what_needs_the_tokenizer_is_told_before_anything_is_sampled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_the_tokenizer_is_told_before_anything_is_sampled(tmp_path, monkeypatch):
     rows = [{"question": "Why? " * 3000, "gold": "1", "completion": "x"}]
     config = config_of(*overrides(tmp_path), f"data.completions={lines(tmp_path / 'made.jsonl', rows)}")
     monkeypatch.setattr(TaskSet, "evaluate", lambda *given: pytest.fail("the base was evaluated first"))
@@ -186,3 +194,138 @@ def test_lora_without_peft(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else find(name, *more))
     assert told(LORA) == "error: model.lora: the package peft is not installed (pip install 'topr-exp[lora]')"
+
+
+# ---- inputs
+
+
+def test_a_changed_grader_grades_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's module beside the command, which its workers find too."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "our_grader", raising=False)
+    grader = "def grade(completion, gold):\n    return {}\n"
+    (tmp_path / "our_grader.py").write_text(grader.format('"correct"'))
+    settings = [*overrides(tmp_path), "data.grader=our_grader:grade"]
+    assert run(config_of(*settings))["base"]["correct"] == 1.0
+    (tmp_path / "our_grader.py").write_text(grader.format('"correct" if "7" in completion else "incorrect"'))
+    with pytest.raises(TOPRError, match=r"data.grader \(our_grader.py\) has changed since .*; set another name"):
+        run(config_of(*settings))
+    assert run(config_of(*settings, "name=again"))["base"]["correct"] < 1.0
+
+
+def test_changed_problems_are_refused_and_a_copy_of_them_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "problems"
+    folder.mkdir()
+    for split, numbers in (("train", range(6)), ("test", range(10, 13))):
+        lines = [json.dumps({"question": f"What is {i} plus 1?", "answer": f"#### {i + 1}"}) for i in numbers]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    settings = [*overrides(tmp_path), f"data.source={folder}", "compose.n_examples=16"]
+    first = run(config_of(*settings))
+    (folder / "test.jsonl").write_text((folder / "test.jsonl").read_text())
+    assert run(config_of(*settings)) == first
+    with (folder / "train.jsonl").open("a") as file:
+        file.write(json.dumps({"question": "What is 1 plus 8?", "answer": "#### 9"}) + "\n")
+    with pytest.raises(TOPRError, match=r"data.source \(train.jsonl\) has changed since"):
+        run(config_of(*settings))
+
+
+@pytest.fixture
+def own_model(tmp_path: Path) -> Path:
+    """A model folder that a test may change."""
+    return Path(shutil.copytree(loading.SHIPPED / "tiny", tmp_path / "mine"))
+
+
+def change(model: Path) -> None:
+    """Another tokenizer file of the same length, so that only the content tells."""
+    path = model / "generation_config.json"
+    path.write_text(path.read_text().replace("{", "{ ", 1).replace("\n}", "}", 1))
+
+
+def begin(config: Any) -> None:
+    """Note its inputs, as a run does before anything else."""
+    with RunFolder(config) as folder:
+        compare_inputs(folder, inputs_of(config), note=True)
+
+
+@pytest.mark.parametrize(("key", "finished"), [("model.path", True), ("model.reference", False)])
+def test_a_run_whose_model_has_changed_is_refused(tmp_path: Path, own_model: Path, key: str, finished: bool) -> None:
+    algo = "algo=agro" if key == "model.reference" else "algo=topr"
+    config = config_of(*overrides(tmp_path), algo, f"{key}={own_model}")
+    begin(config)
+    if finished:
+        (config.folder / "summary.json").write_text('{"final": {}}')
+        (config.folder / "DONE").touch()
+    begin(config)
+    change(own_model)
+    for answer in (
+        run,
+        lambda config: refuse_changed_inputs(Job([], config)),
+    ):  # the second: dry_run and a sweep's launch
+        with pytest.raises(TOPRError, match=rf"^{key} has changed since .*; set another name, or remove that$"):
+            answer(config)
+
+
+def test_a_model_that_looks_as_it_did_is_read_once(tmp_path, own_model, monkeypatch):
+    """Hashing a large model takes many seconds; a copy of the same files is the same model all the same."""
+    config = config_of(*overrides(tmp_path), f"model.path={own_model}")
+    begin(config)
+    read: list[str] = []
+    digest = files.file_digest
+    monkeypatch.setattr(files, "file_digest", lambda path: read.append(path.name) or digest(path))
+    compare_inputs(RunFolder(config), inputs_of(config))
+    assert not read
+    os.utime(own_model / "model.safetensors")
+    compare_inputs(RunFolder(config), inputs_of(config))
+    assert read == ["model.safetensors"]
+
+
+# ---- CPU threads: a run goes on with as many as it was begun with
+
+
+@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])
+def test_the_package_says_so_before_torch_is_loaded_unless_the_user_did(given: dict[str, str]) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    code = f"import os, sys, topr_exp; print('torch' in sys.modules, [os.environ.get(name) for name in {names}])"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=kept | given, check=True)
+    expected = [given.get(name) for name in names] if given else ["PASSIVE", "1000"]
+    assert done.stdout.strip() == f"False {expected}"
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Those that each run computed with; the runs end where their work would begin."""
+    seen, before, ended = list[int](), torch.get_num_threads(), SimpleNamespace(run=dict)
+    monkeypatch.setattr(pipeline, "Experiment", lambda *_: seen.append(torch.get_num_threads()) or ended)
+    yield seen
+    torch.set_num_threads(before)
+
+
+def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path, threads, capsys):
+    """Whatever the machine's default is meanwhile; what is asked for is followed, with a warning."""
+    config = config_of(*(smoke := ["experiment=smoke", f"output_dir={tmp_path}"]))
+    for number in (3, 2):
+        torch.set_num_threads(number)
+        pipeline.run(config)
+        assert json.loads((config.folder / "environment.json").read_text())["threads"] == 3
+    assert capsys.readouterr().err == ""
+    pipeline.run(config_of(*smoke, "cluster.threads=1"))
+    warning = "warning: the run was begun with cluster.threads=3; with 1 its last digits may differ"
+    assert warning in capsys.readouterr().err
+    assert threads == [3, 3, 1]
+
+
+def test_the_share_of_a_sweeps_run_is_a_default(tmp_path, threads, monkeypatch):
+    """A run that was begun alone with more threads keeps them when a sweep with several jobs goes on with it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.chdir(tmp_path)
+    configs = [config_of("experiment=smoke", f"output_dir={tmp_path}", f"seed={seed}") for seed in (0, 1)]
+    torch.set_num_threads(5)
+    pipeline.run(configs[0])
+    begun, new = runs_of([Job([], config) for config in configs], [], [])
+    for part, asked in ((begun, None), (new, None), (new, 1)):
+        part.settings["cluster"]["threads"] = asked
+        processes.run_one(part, tmp_path / "log.txt", 2, 0)
+    assert threads == [5, 5, 2, 1]

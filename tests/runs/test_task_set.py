@@ -1,7 +1,5 @@
 """What a benchmark hands over: the seeds and numbers of training and test are not those of one another."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,9 +36,7 @@ class Asked(list[Any]):
         return self
 
 
-def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_solutions_to_verify_are_sampled_with_the_seeds_of_their_problems(tmp_path, monkeypatch):
     """Those to test problems are the same for every run of a sweep over sampler.seed."""
     asked = []
 

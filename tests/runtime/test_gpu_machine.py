@@ -71,9 +71,7 @@ def test_what_is_missing_is_one_line(machine: Path, name: str, content: str | No
     [("2.13.0+cu130", "0.30.0rc1", True), ("2.14.1", "0.33.2", True), ("2.14.0", "0.34.0", False),
      ("2.12.1", "0.30.0", False), ("2.15.0.dev1", "0.33.0", False)],
 )  # fmt: skip
-def test_untested_versions_are_a_warning_on_a_gpu_with_vllm_alone(
-    machine: Path, torch: str, vllm: str, fits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_untested_versions_are_a_warning_on_a_gpu_with_vllm_alone(machine, torch, vllm, fits, monkeypatch, capsys):
     monkeypatch.setattr("topr_exp.sampling.engine.check_python", lambda python: str(machine / "python"))
     monkeypatch.setattr("topr_exp.runs.preflight.check_device", lambda device: None)
     (machine / "probe.json").write_text(f'["{machine}", "13.0", "{torch}", "{vllm}"]\n')
@@ -109,17 +107,6 @@ def test_a_driver_that_torch_is_too_new_for(machine: Path, device: str, monkeypa
     with pytest.raises(ConfigError, match=f"cluster.device={device}: NVIDIA's driver is 550, CUDA 13.0 needs 580"):
         check_device(device)
     check_device("cpu")
-
-
-def test_a_run_that_samples_with_vllm_here_is_refused_first(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topr_exp.sampling.engine.check_python", lambda python: str(machine / "python"))
-    monkeypatch.setattr("topr_exp.runs.preflight.check_device", lambda device: None)
-    (machine / "Python.h").unlink()
-    config = config_of("experiment=smoke", "sampler=vllm", f"output_dir={machine}/out")
-    with pytest.raises(ConfigError, match=r"sampler=vllm: .*no Python\.h"):
-        check_machine([config])
-    elsewhere = config_of("experiment=smoke", "sampler=vllm", f"output_dir={machine}/out", "cluster.device=cpu")
-    check_machine([elsewhere])
 
 
 # ---- which GPU a process of a run takes, and what an engine of its own must not inherit

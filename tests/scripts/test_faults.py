@@ -1,7 +1,5 @@
 """The faults that `make faults` plants are kept up with the code: each of them can be planted."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from pathlib import Path
@@ -53,8 +51,8 @@ def test_the_nearest_tests_run_first() -> None:
     nearer, farther = "tests/composition/test_training_set.py", "tests/reference/test_reference_run.py"
     assert others.index(nearer) < others.index(farther)
     assert "tests/test_pipeline.py" not in nearest_tests.tests_of("reproduce/figure.py", graph), "it needs none"
-    of_training = nearest_tests.tests_of("topr_exp/training/metrics.py", graph)
-    assert of_training[:2] == ["tests/training/test_metrics.py", "tests/reference/test_reference_run.py"]
+    of_training = nearest_tests.tests_of("topr_exp/training/packing.py", graph)
+    assert of_training[:2] == ["tests/training/test_packing.py", "tests/reference/test_reference_run.py"]
     assert "tests/reference/test_reference_run.py" not in of_training[2:]
 
 

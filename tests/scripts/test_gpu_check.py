@@ -1,7 +1,5 @@
 """`make gpu-check` without a GPU: its steps do what they say, and its verdicts are true (docs/gpu.md)."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -18,9 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from scripts import gpu_check, gpu_check_model, gpu_check_runs
 from scripts.gpu_check import PACKAGES, STEPS, Step, interrupt, lacking
 from scripts.gpu_check_model import tokenizer_of, write_model
-from scripts.gpu_check_runs import Failed, Place, TimeOver, gate
+from scripts.gpu_check_runs import Failed, Place, TimeOver, execute, gate
 from tests.conftest import ROOT, config_of
-from tests.sweep_tools import SLOW
+from tests.sweep_tools import SLOW, wait_for
 from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.policy import Policy
@@ -112,9 +110,7 @@ def test_heads_are_measured(measurements: Any, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("size", "millions"), [("8b", 8030.3), ("100m", 104.8)])
-def test_the_random_model_has_llama_3s_vocabulary_and_prompts_of_900_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, millions: float
-) -> None:
+def test_the_random_model_has_llama_3s_vocabulary_and_prompts_of_900_tokens(tmp_path, monkeypatch, size, millions):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     with torch.device("meta"):
         model = LlamaForCausalLM(LlamaConfig(**gpu_check_model.settings(size)))
@@ -133,9 +129,7 @@ def test_the_random_model_has_llama_3s_vocabulary_and_prompts_of_900_tokens(
     assert all(880 <= length <= 920 for length in lengths), lengths
 
 
-def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(tmp_path, monkeypatch):
     done, limits = [], []
 
     def step(name: str, minutes: float = 1, needs: tuple[str, ...] = (), fails: Exception | None = None) -> Step:
@@ -179,9 +173,7 @@ def test_a_step_that_fails_is_said_and_those_that_passed_are_not_done_again(
 
 
 @pytest.mark.parametrize("size", ["8b", "small"])
-def test_the_newest_run_speaks_and_8b_weights_do_not_pile_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
-) -> None:
+def test_the_newest_run_speaks_and_8b_weights_do_not_pile_up(tmp_path, monkeypatch, size):
     monkeypatch.setattr(gpu_check_runs, "execute", lambda *_: "")
     for seconds, name in enumerate(("older", "newer")):
         run = tmp_path / "runs" / "whole" / name
@@ -260,3 +252,35 @@ def test_the_document_names_every_step_and_what_is_needed() -> None:
     limits = {row[1].strip(" `"): float(row[3]) for row in rows}
     assert limits == {name: step.minutes for name, step in STEPS.items()}
     assert f"| disk | {gpu_check_runs.SIZES['8b'].disk} GB free:" in text
+
+
+# ---- commands that a step starts
+
+
+STARTS_ANOTHER = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("seconds", "limit"), [(600, 4), (0, 60)], ids=["too long", "in time"])
+def test_all_that_a_command_started_ends_with_it(tmp_path: Path, seconds: int, limit: int) -> None:
+    place = Place(tmp_path, "small", 0, 0.0, None, time.monotonic() + limit)
+    command = [sys.executable, "-c", STARTS_ANOTHER, str(seconds)]
+    if seconds > limit:
+        with pytest.raises(TimeOver, match=r"not done within the step's limit; it\.log says how far it came"):
+            execute(place, "it", command)
+    else:
+        execute(place, "it", command)
+    state = Path(f"/proc/{int((tmp_path / 'it.log').read_text())}/stat")
+    assert wait_for(lambda: not state.exists() or " Z " in state.read_text(), 5)
+
+
+def test_a_command_that_fails_is_its_last_line(tmp_path: Path) -> None:
+    place = Place(tmp_path, "small", 0, 0.0, None)
+    (tmp_path / "it.log").write_text("a line of an earlier check\n")
+    with pytest.raises(Failed, match=r"^no output \(status 3, it\.log\)$"):
+        execute(place, "it", [sys.executable, "-c", "raise SystemExit(3)"])
+    with pytest.raises(Failed, match=r"^no GPU \(status 1, it\.log\)$"):
+        execute(place, "it", [sys.executable, "-c", "raise SystemExit('no GPU')"])

@@ -1,7 +1,5 @@
 """A run of which one call to the disk fails, given again, has every file of a run that nothing disturbed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

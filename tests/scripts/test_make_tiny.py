@@ -1,7 +1,5 @@
 """How the tiny models were made: their texts, a short pre-training, and a tokenizer that loses no text."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Whole runs in several processes: the real command, its files, its kills and its errors."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -104,7 +102,7 @@ def leader_and_other(folder: Path) -> list[int]:
 @pytest.mark.parametrize("blow", ["kill one", pytest.param("stop all", marks=pytest.mark.extended)])
 def test_a_run_that_lost_a_process_or_was_stopped_goes_on_as_if_nothing_was(tmp_path: Path, blow: str) -> None:
     arguments = [*LONG, "cluster.processes=2", "cluster.parallel=fsdp"]
-    undisturbed = config_of(*overrides(tmp_path / "one", *LONG))
+    undisturbed = config_of(*overrides(tmp_path / "one", *LONG, "algo.seconds=0"))
     run(undisturbed)
     folder, process = folder_of(tmp_path / "two", *arguments), start(tmp_path / "two", *arguments)
     wait_for(lambda: len((folder / "metrics.jsonl").read_text().splitlines()) >= 3)
@@ -156,6 +154,7 @@ def test_torchrun_starts_a_run_too(tmp_path: Path) -> None:
     run(alone)
     given = ["--standalone", "--nproc-per-node=2", "-m", "topr_exp"]
     words = overrides(tmp_path / "two", "cluster.processes=2")
-    done = sweep_tools.command("torch.distributed.run", *given, *words)
-    assert done.returncode == 0, done.stderr
+    process = sweep_tools.start("torch.distributed.run", *given, *words)
+    _, said = process.communicate(timeout=1500)
+    assert process.returncode == 0, said
     assert_same_run(folder_of(tmp_path / "two"), alone.folder)

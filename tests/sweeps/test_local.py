@@ -1,7 +1,5 @@
 """Sweeps in processes of this machine: results, failures, kills, and what is refused before anything starts."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -119,9 +117,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, 
         return topr_exp(), *capsys.readouterr()
 
 
-def test_a_mistake_is_refused_and_a_dry_run_tells_before_anything_starts(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mistake_is_refused_and_a_dry_run_tells_before_anything_starts(sweep, tmp_path, monkeypatch, capsys):
     code, out, _ = said(capsys, f"output_dir={sweep.parent}", "name=four", *FOUR, "algo=topr,ppo", "dry_run=true")
     states = [line.split()[1] for line in out.rpartition("\n\n")[2].splitlines()[:4]]
     assert (code, states) == (0, ["done", "new", "failed", "new"])

@@ -1,7 +1,5 @@
 """Sweeps without a run: what Slurm and the files say, what a launch starts, what a sweep's folder holds."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -48,9 +46,7 @@ FOUND = {"17_0": sweep.Entry("17_0", "RUNNING", "None"), "17_1": sweep.Entry("17
     ],
     ids=["known", "over", "down", "slow", "missing"],
 )
-def test_what_slurm_answers(
-    squeue: str | None, found: Any, note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_slurm_answers(squeue, found, note, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin" if squeue else "/nonexistent")
     monkeypatch.setattr(sweep, "SLURM_SECONDS", 0.5 if squeue == "exec sleep 600" else 60.0)
     (tmp_path / "squeue").write_text(f"#!/bin/sh\n{squeue}")
@@ -73,9 +69,7 @@ def test_what_slurm_answers(
         ({"state.json": "done", "DONE": ""}, sweep.Entry("17", "RUNNING"), DONE, ""),
     ],
 )
-def test_the_state_of_a_run(
-    tmp_path: Path, files: dict[str, str], entry: sweep.Entry | None, state: str, error: str
-) -> None:
+def test_the_state_of_a_run(tmp_path, files, entry, state, error):
     for name, text in files.items():
         (tmp_path / name).write_text(json.dumps({"status": text}) if name == "state.json" else text)
     found = read_status(run_in(tmp_path, job="17"), Queue({"17": entry} if entry else {}))
@@ -87,9 +81,7 @@ def test_the_state_of_a_run(
                 attempt.lock_run_folder(tmp_path)
 
 
-def test_the_owner_on_a_lost_node_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_owner_on_a_lost_node_is_waited_for(tmp_path, monkeypatch, capsys):
     held: Any = locks.acquire(tmp_path / attempt.CLAIM)
     (tmp_path / attempt.CLAIM).write_text("node7:9")
     monkeypatch.setattr(attempt.time, "sleep", lambda _: held.__exit__(None, None, None))  # its server frees the lock
@@ -194,9 +186,7 @@ def test_a_preemption_is_no_time_limit(tmp_path: Path, monkeypatch: pytest.Monke
 # ---- progress of a sweep on this machine
 
 
-def test_how_far_a_sweep_is_is_said_early_and_once_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_how_far_a_sweep_is_is_said_early_and_once_a_minute(tmp_path, monkeypatch, capsys):
     runs = [run_in(tmp_path / str(number), number) for number in (1, 2, 3)]
     statuses = [Status(runs[0], DONE), Status(runs[1], RUNNING, stage="training 86/250"), Status(runs[2], NEW)]
     assert launch.progress(statuses[1:], 120) == "0 of 2 runs ended; run 2 training 86/250"
@@ -219,9 +209,7 @@ STATES = (DONE, RUNNING, QUEUED, FAILED, STOPPED, NEW)
 
 @pytest.mark.parametrize("place", ["local", "slurm"])
 @pytest.mark.parametrize("note", ["", "silent"])
-def test_what_is_done_at_work_or_queued_is_not_started_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, note: str
-) -> None:
+def test_what_is_done_at_work_or_queued_is_not_started_again(tmp_path, monkeypatch, place, note):
     started: list[Run] = []
     statuses = [Status(run_in(tmp_path / str(i), i), state) for i, state in enumerate(STATES, 1)]
     monkeypatch.setattr(launch, "read_statuses", lambda runs: (statuses, Queue({}, note)))
@@ -253,9 +241,7 @@ def test_resuming_changes_where_and_nothing_else() -> None:
 # ---- the command line
 
 
-def test_runs_of_another_user_that_may_not_be_read_are_named(
-    ordinary_user: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_of_another_user_that_may_not_be_read_are_named(ordinary_user, capsys):
     make_sweep_of_two(ordinary_user / "sweep")
     folders = sorted(run.folder for run in sweep.read_runs(ordinary_user / "sweep"))
     (folders[0] / "launch.json").chmod(0)
@@ -273,9 +259,7 @@ def test_runs_of_another_user_that_may_not_be_read_are_named(
 
 
 @pytest.mark.parametrize("owner", [0, 4711])
-def test_resuming_another_users_sweep_says_whose_settings_run(
-    owner: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_resuming_another_users_sweep_says_whose_settings_run(owner, tmp_path, monkeypatch, capsys):
     make_sweep_of_two(tmp_path / "sweep")
     monkeypatch.setattr(launch, "run_unfinished", lambda *given: 0)
     me = os.getuid()

@@ -1,7 +1,5 @@
 """The tracker beside a run: what it is given, and that nothing which happens to it reaches the run."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -154,9 +152,7 @@ def test_whatever_the_client_does_the_run_goes_on_at_its_pace_with_a_warning(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_clients_process_may_die_or_hang(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: signal.Signals
-) -> None:
+def test_the_clients_process_may_die_or_hang(tmp_path, monkeypatch, capsys, number):
     monkeypatch.setattr(tracker_module, "FINISH_SECONDS", 3.0)
     with attempt(config_of(f"output_dir={tmp_path}", "tracking=wandb"), opened=True) as folder:
         import wandb
@@ -170,9 +166,7 @@ def test_the_clients_process_may_die_or_hang(
     assert "WANDB_SERVICE" not in os.environ  # released: nothing waits for it when the interpreter exits
 
 
-def test_an_account_without_a_network_means_offline_and_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_account_without_a_network_means_offline_and_one_warning(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_HTTP_TIMEOUT", "1")
     monkeypatch.setattr(tracker_module, "FINISH_SECONDS", 240.0)  # a busy machine starts the client's process twice
@@ -186,9 +180,7 @@ def test_an_account_without_a_network_means_offline_and_one_warning(
     assert [row["item"]["optimizer_step"] for row in rows] == [1, 2, 3]
 
 
-def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_starts_without_tracking_after_the_end_or_beside_the_main_process(tmp_path, monkeypatch):
     before = threading.active_count()
     for arguments, rank in ((["tracking=none"], 0), (["tracking=wandb", "seed=1"], 0), (["tracking=wandb"], 1)):
         monkeypatch.setattr(distributed, "_rank", rank)
@@ -241,9 +233,7 @@ def losses(folder: Path) -> tuple[list[int], Any]:
 
 
 @needs_tensorboard
-def test_a_resumed_run_doubles_and_loses_no_point_in_tensorboard(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_resumed_run_doubles_and_loses_no_point_in_tensorboard(tmp_path, capsys):
     config = config_of(f"output_dir={tmp_path}", "tracking=tensorboard")
     with attempt(config) as folder:
         train(folder, 1, 12)

@@ -1,7 +1,5 @@
 """`tracking=wandb` as a user starts it, with the real client and no network; W&B's own reader reads what it wrote."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

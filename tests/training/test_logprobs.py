@@ -1,6 +1,7 @@
-"""Scoring: equal to the plain computation, whatever the padding, the chunks and the company in the batch."""
+"""Scoring: equal to the plain computation, whatever the padding and the chunks; what is recorded of an update."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ from topr_exp.models.policy import Policy
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
 from topr_exp.training import logprobs
-from topr_exp.training.logprobs import Inputs, score_rollouts, score_tokens
+from topr_exp.training.logprobs import Inputs, TokenScores, score_rollouts, score_tokens
+from topr_exp.training.metrics import MetricAccumulator
+from topr_exp.types import Batch, LossOutput
 
 CPU = torch.device("cpu")
 
@@ -105,3 +108,21 @@ def test_what_decides_the_scores_is_in_their_key(tmp_path: Path, make_policy: An
     ]
     for one, some, anew in asked:
         assert score_rollouts(one, some, Store(tmp_path), 8, "scoring")[1] == anew * sum(map(len, TOKENS))
+
+
+def test_effective_sample_size_and_spent_negatives() -> None:
+    """Ratios 2, 1, 0.009, 0.011, 0.001; the last three and the second are negatives."""
+    ratio = torch.tensor([2.0, 1.0, 0.009, 0.011, 0.001], dtype=torch.float64)
+    logp = torch.full((5, 1), -1.0, dtype=torch.float64)
+    positive = torch.arange(5) == 0
+    batch = Batch(logp, logp - ratio.log()[:, None], torch.ones(5, 1, dtype=torch.bool), torch.ones(5), positive)
+    gathered = MetricAccumulator()
+    for rows in (slice(0, 2), slice(2, 5)):
+        part = Batch(batch.logp[rows], batch.mu_logp[rows], batch.mask[rows], batch.reward[rows], positive[rows])
+        gathered.add(part, LossOutput(torch.ones(len(part.reward))), TokenScores(part.logp, None, None))
+    record = gathered.record(10)
+    assert record["loss"] == pytest.approx(0.5)
+    assert record["ess"] == pytest.approx(float(ratio.sum() ** 2 / (5 * ratio.square().sum())))
+    assert record["ess_pos"] == pytest.approx(1)
+    assert record["spent_share_neg"] == 0.5
+    assert math.exp(record["log_ratio_pos"]) == pytest.approx(2)

@@ -12,9 +12,8 @@ from tests.conftest import config_of, make_model
 from tests.training.test_trainer import AGRO_LOSS, TOPR, make_examples, new_trainer, optim, weights
 from topr_exp.models.policy import Policy
 from topr_exp.training import logprobs
-from topr_exp.training.logprobs import Inputs, log_probabilities, output_layer, predicting_states
+from topr_exp.training.logprobs import Inputs, SplitLinear, log_probabilities, output_layer, predicting_states, split
 from topr_exp.training.optimizers import make_optimizer
-from topr_exp.training.split_products import SplitLinear, split
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])

@@ -1,7 +1,5 @@
 """Runs that train a verifier: what they leave behind, and that kills change nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

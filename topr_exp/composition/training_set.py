@@ -16,14 +16,7 @@ from topr_exp.composition.candidates import (
     random_generator,
     repeated,
 )
-from topr_exp.composition.selection import (
-    Description,
-    Selection,
-    describe,
-    select_examples,
-    select_groups,
-    usable_rows,
-)
+from topr_exp.composition.selection import Description, Selection, describe, select_examples, select_groups, usable_rows
 from topr_exp.config.data import Reward
 from topr_exp.config.groups import ComposeConfig, Unit
 from topr_exp.types import TOPRError

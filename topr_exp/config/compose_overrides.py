@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 HYDRA_READ = re.compile(r"hydra\.(mode|help|searchpath)\b")  # of Hydra's own settings, from a command line
-PLUGINS = "topr_exp.conf"
+PROGRAM, PLUGINS = "python -m topr_exp", "topr_exp.conf"
 OTHER_MODEL = "model=llama3_8b model.name=NAME model.path=FOLDER_OR_HUB_NAME"
 # First what is passed over (quoted texts, escapes, ranges), then an element that Hydra reads as a number or as true.
 ELEMENT = re.compile(
@@ -47,9 +47,9 @@ ELEMENT = re.compile(
 )
 
 
-def parse_arguments(words: Sequence[str], program: str = "python -m topr_exp") -> Namespace:
+def parse_arguments(words: Sequence[str]) -> Namespace:
     """Hydra's options by name, and `overrides`; exits with status 2 for an option that Hydra does not have."""
-    parser = ArgumentParser(prog=program, parents=[get_args_parser()], add_help=False, conflict_handler="resolve")
+    parser = ArgumentParser(PROGRAM, parents=[get_args_parser()], add_help=False, conflict_handler="resolve")
     parser.add_argument("--version", action="version", version=f"topr_exp {__version__}")
     args, unknown = parser.parse_known_intermixed_args(words)
     if unknown and "=" in unknown[0]:

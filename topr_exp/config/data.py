@@ -43,7 +43,7 @@ class Columns(Section):
 
     prompt: str | None = None  # a text, messages or token ids
     completion: str | None = None  # a text, messages or token ids
-    reward: str | None = None
+    reward: str | None = None  # or several that are added up, as in accuracy+format
     logprobs: str | None = None
     tokens: str | None = None  # ids of the completion
     prompt_tokens: str | None = None  # ids of the prompt
@@ -101,15 +101,14 @@ class DataConfig(Section, ABC):
     reward: Reward | None = None  # None: what the algorithm's paper uses
     threshold: Annotated[float, FINITE] = (
         Grading.threshold
-    )  # numbers of a user's grader or of a log are correct from here on
+    )  # numbers of a user's grader or log are correct from here on
     shots: Annotated[int, at_least(0)]
     fewshot_file: str | None = None
     # With {question}, and the names of further fields; None takes the one of asked_as.
     template: Annotated[str | None, WITH_QUESTION, LINE_BREAKS] = None
     chat: bool = False
-    stop: Annotated[list[str] | None, NO_EMPTY, LINE_BREAKS] = (
-        None  # None: the next question's beginning where there are shots
-    )
+    # None: the next question's beginning where there are shots.
+    stop: Annotated[list[str] | None, NO_EMPTY, LINE_BREAKS] = None
 
     # ---- what a source says
 

@@ -73,6 +73,7 @@ class ScheduleConfig(Section):
     tokens_per_update: OptionalCount = None  # by which each completion grows in the time of an update
     max_lag: Annotated[int | None, at_least(0)] = None  # what is older is kept, dropped or waited for
     when_stale: Literal["keep", "drop", "wait"] = "keep"  # completions older than max_lag: train, leave out, wait
+    in_flight: bool = False  # completions under way go on with the newest weights; log μ is by token
 
     @property
     def in_rounds(self) -> bool:
@@ -93,6 +94,7 @@ class ScheduleConfig(Section):
             ),
             ("max_lag", (self.max_lag is None) == keeps, "set where when_stale is drop or wait, and only there"),
             ("when_stale", keeps or by_length, "keep unless concurrency is set: a given lag is never exceeded"),
+            ("in_flight", by_length or not self.in_flight, "false unless concurrency is set: lengths say when"),
         ]
         if self.asynchronous:
             rules += [
@@ -199,9 +201,8 @@ class ComposeConfig(Section):
     positive_share: Annotated[float | None, within("(0, 1)")] = None  # p, exact; for proportion only
     pairs_per_problem: Count  # for DPO: at most this many pairs of a problem
     drop_truncated: bool = False  # leave out completions that the token limit cut off
-    pass_rate: Annotated[list[float] | None, LOW_HIGH] = (
-        None  # problems of which such a share of all completions is correct
-    )
+    # Problems of which such a share of all completions is correct.
+    pass_rate: Annotated[list[float] | None, LOW_HIGH] = None
     duplicates: Literal["keep", "drop"] = "keep"
     mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions, the others are sampled
     max_draws: Count = MAX_DRAWS  # with pass_rate: draw schedule.prompts problems at most so often to fill a round

@@ -116,6 +116,7 @@ class Config(Section):
 WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # all of a group or of a round
 NUMBERS = ("graded", "given")
 Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
+KEEPS = {"sampler.name": "hf", "mu": "sampler", "data.completions": None, "schedule.in_flight": False}
 UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}
 ON_POLICY = UNCHANGED | {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0
@@ -189,11 +190,7 @@ def imported(config: Config) -> Iterator[Rule]:
     two = f"sampler for algo={config.algo.name}, which compares μ with the same weights in training"
     yield "mu", config.mu == "sampler" or "old_logp" not in config.algo.needs, two
     needs_mu = getattr(config.algo, "needs_mu", True) and unit_of(config.algo.needs) != "pairs"
-    yield (
-        "mu",
-        not needs_mu or config.mu != "none",
-        f"scored or sampler for algo={config.algo.name}, which reads μ",
-    )
+    yield "mu", not needs_mu or config.mu != "none", f"scored or sampler for algo={config.algo.name}, which reads μ"
     unused = "null where data.completions is null or mu is not scored: nothing would read it"
     yield "mu_model", config.mu_model is None or (given and config.mu == "scored"), unused
     if given:
@@ -219,6 +216,9 @@ def rounds(config: Config) -> Iterator[Rule]:
         f"{least} or more, so that schedule.updates={schedule.updates} train on the {sampled} completions of a round"
     )
     yield "optim.batch_size", optim.batch_size >= least, enough
+    if schedule.in_flight:
+        why = "where schedule.in_flight is true: one process draws the rest of each completion"
+        yield from fixed(config, {"sampler.name": "hf", "cluster.world_size": 1, "compose.pass_rate": None}, why)
 
 
 def sampling(config: Config) -> Iterator[Rule]:
@@ -227,7 +227,7 @@ def sampling(config: Config) -> Iterator[Rule]:
         yield from fixed(config, UNCHANGED, f"for sampler={config.sampler.name}: sampler=hf alone can be changed")
     if "kept" in config.algo.needs:
         why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
-        yield from fixed(config, {"sampler.name": "hf", "mu": "sampler", "data.completions": None}, why)
+        yield from fixed(config, KEEPS, why)
         cuts = config.sampler.top_k > 0 or config.sampler.top_p < 1
         yield "sampler.top_k", cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
 

@@ -72,8 +72,8 @@ def summarise(
 ) -> dict[str, Any]:
     """An evaluation in numbers, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
 
-    pass@1, pass@1_se, maj@8, maj@8_se (another K in the name where n < 8), correct, incorrect, invalid;
-    problems and samples; pass@k and maj@k: K -> value, se, low, high;
+    pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; pass@1_se, maj@8_se; problems and
+    samples; pass@k and maj@k: K -> value, low, high;
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
     verdicts, classes, seed, trials: as for `measure`.
@@ -86,10 +86,7 @@ def summarise(
     columns = np.stack([*measures.pass_at.values(), *measures.maj_at.values()], axis=1)
     clusters, ks = number(sources), [*measures.pass_at]
     found = bootstrap_intervals(columns, np.random.default_rng([seed, 1]), resamples, clusters, share=True)
-    points = [
-        {"value": each.value, "se": standard_error(column, clusters), **each.as_dict()}
-        for each, column in zip(found, columns.T, strict=True)
-    ]
+    points = [each.as_dict() for each in found]
     everything = np.ones(len(verdicts), dtype=bool)
     return {
         **headline(verdicts, measures, everything, clusters),
@@ -144,13 +141,12 @@ def headline(
     clusters: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
     """The headline figures of the chosen problems; chosen, clusters: [P]."""
-    figures: dict[str, Any] = {}
     k = headline_k(measures.n)
     part = None if clusters is None else np.unique(clusters[chosen], return_inverse=True)[1]
-    for name, values in (("pass@1", measures.pass_at[1]), (f"maj@{k}", measures.maj_at[k])):
-        figures[name] = float(values[chosen].mean())
-        figures[f"{name}_se"] = standard_error(values[chosen], part)
-    return {**figures, **shares(verdicts[chosen]), "problems": int(chosen.sum())}
+    values = {"pass@1": measures.pass_at[1][chosen], f"maj@{k}": measures.maj_at[k][chosen]}
+    means = {name: float(each.mean()) for name, each in values.items()}
+    errors = {f"{name}_se": standard_error(each, part) for name, each in values.items()}
+    return {**means, **shares(verdicts[chosen]), **errors, "problems": int(chosen.sum())}
 
 
 def breakdown(

@@ -95,18 +95,25 @@ def minus(runs: Sequence[Run], reference: Sequence[Run], name: str) -> Interval 
     return found if found is not None else "no seed in common"
 
 
-def versus(groups: Groups, references: Mapping[str, str | None], head: str, name: str) -> list[dict[str, str]]:
-    """A row for each group of finished runs: its figure, and the difference to its reference (None: it has none)."""
+def differences(groups: Groups, references: Mapping[str, str | None], name: str) -> dict[str, Interval | str]:
+    """Map each group to its difference to its reference (None: it has none), else to why there is none."""
+    found: dict[str, Interval | str] = {}
+    for label, runs in groups.items():
+        reference = references[label]
+        if reference != label:
+            found[label] = "nothing to compare with" if reference is None else minus(runs, groups[reference], name)
+    return found
+
+
+def versus(groups: Groups, found: Mapping[str, Interval | str], head: str, name: str) -> list[dict[str, str]]:
+    """A row for each group of finished runs: its figure, and the difference to its reference."""
     rows = []
     for label, runs in groups.items():
-        score, reference = estimate(runs, name), references[label]
+        score, less = estimate(runs, name), found.get(label, "")
         row = {f"{name}, %": label, "runs": str(len(runs)), "mean": printed(runs, name)}
-        row |= {"over": score.over if score is not None else "", f"minus {head}": "", " ": ""}
-        if reference != label:
-            found = "nothing to compare with" if reference is None else minus(runs, groups[reference], name)
-            told = (found, "") if isinstance(found, str) else (found.percent(sign=True), found.over)
-            row |= zip((f"minus {head}", " "), told, strict=True)
-        rows.append(row)
+        row |= {"over": score.over if score is not None else ""}
+        told = (less, "") if isinstance(less, str) else (less.percent(sign=True), less.over)
+        rows.append(row | dict(zip((f"minus {head}", " "), told, strict=True)))
     return rows
 
 
@@ -119,7 +126,8 @@ def ranking(groups: Groups) -> tuple[str, list[dict[str, str]]]:
     ended = f"{printed(runs, 'pass@1')} % pass@1 ({plural(len(runs), 'run')})"
     if len(done) == 1:
         return f"{best} went from {printed(runs, 'pass@1', 'base')} to {ended}{gained(runs)}.", []
-    return standing(done, "pass@1"), versus(done, dict.fromkeys(done, best), best, "pass@1")
+    beside = differences(done, dict.fromkeys(done, best), "pass@1")
+    return standing(done, "pass@1"), versus(done, beside, best, "pass@1")
 
 
 def standing(groups: Groups, name: str) -> str:

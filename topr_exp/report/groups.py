@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from topr_exp.config.schema import NOT_IDENTITY, flatten
+from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, estimate, headlines, printed
 from topr_exp.report.results import gold_answers
 from topr_exp.report.runs import Run
@@ -177,11 +178,14 @@ def estimates(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for part in ("base", "final"):
         for name in names:
-            found = estimate(runs, name, part)
-            ends = found.as_dict().values() if found is not None else (None, None, None)
-            row |= zip((f"{part}_{name}{end}" for end in ("", "_low", "_high")), ends, strict=True)
-            row[f"{part}_{name}_interval_over"] = found.over if found is not None else None
+            row |= columns_of(f"{part}_{name}", estimate(runs, name, part))
     return row
+
+
+def columns_of(name: str, found: Interval | None) -> dict[str, Any]:
+    ends = found.as_dict().values() if found is not None else (None, None, None)
+    over = {f"{name}_interval_over": found.over if found is not None else None}
+    return dict(zip((f"{name}{end}" for end in ("", "_low", "_high")), ends, strict=True)) | over
 
 
 def as_csv(frame: pd.DataFrame) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import re
 import shlex
 import time
 from collections import Counter
@@ -78,6 +79,7 @@ def table(name: str, rows: Iterable[Mapping[str, Any]]) -> str:
     with pd.option_context("display.max_colwidth", None):
         frame = pd.DataFrame([{key: str(value) for key, value in row.items()} for row in rows])
         made = frame.to_html(index=False, border=0, table_id=f"{name}-table", justify="unset")
+    made = re.sub(r"(?<=<th>).*(?=</th>)", lambda head: re.sub(r"(?<=[._])(?=\w)", "<wbr>", head[0]), made)
     return f'<div class="scroll">{made}</div>\n'
 
 

@@ -27,12 +27,7 @@ if TYPE_CHECKING:
     from topr_exp.runs.task_set import TrainedOn
 
 
-REWARDS = {
-    "pm1": "1 and -1",
-    "zero_one": "1 and 0",
-    "graded": "as graded",
-    "given": "as the log has them",
-}
+REWARDS = {"pm1": "1 and -1", "zero_one": "1 and 0", "graded": "as graded", "given": "as the log has them"}
 PROMPT = "prompt.txt"
 END = "◀"  # where the completion begins: a space before it would be the prompt's
 CARD_FILE = "README.md"

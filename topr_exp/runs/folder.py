@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
 OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train")  # in the summary
+IDLE = ("trainer_idle", "sampler_idle")  # units of virtual time
 
 
 class RunFolder:
@@ -172,7 +173,7 @@ class RunFolder:
             "task": config.task.name,
             "seed": config.seed,
             "sampler_seed": config.sampler.seed,
-            **{key: last[key] for key in (*OF_TRAINING_SET, "mean_reward") if key in last},
+            **{key: last[key] for key in (*OF_TRAINING_SET, "mean_reward", "asynchrony") if key in last},
             **problems,
             "cut_off": last.get("cut_off", 0),
             "note": "; ".join(filter(None, [last.get("note"), *self.lost()])) or None,
@@ -322,6 +323,10 @@ class RunFolder:
         target.mkdir(exist_ok=True)
         note = no_positives(means["positive_share"], trained)
         more: dict[str, Any] = {"n_train": trained, "baseline": baseline, "effective_positive": None, "note": note}
+        if "age" in (last := records[-1]):
+            shares = {name: last[name] for name in last if name.startswith(("virtual_time", "dropped_share"))}
+            idle = {name: sum(record[name] for record in records) for name in IDLE if name in last}
+            more["asynchrony"] = {"age": float(np.mean([record["age"] for record in records])), **idle, **shares}
         if "sampler_kl_token" in records[0]:
             drew = [each for each in records if each["sampler_kl_token"] is not None]
             kl = {

@@ -41,15 +41,15 @@ class Plan:
     sweep: bool  # with a table of its runs; a single run that is submitted elsewhere is a sweep too
 
 
-def plan(args: Namespace, trains: bool = True) -> Plan:
-    """The checked runs of a parsed command line, or evaluations (not `trains`); ConfigError with one line."""
+def plan(args: Namespace) -> Plan:
+    """The checked runs of a parsed command line; ConfigError with one line."""
     composer = Composer(args)
     base = composer.base()
     sweep, jobs = composer.sweeps(base), []
     refuse_plugins(base)
     for overrides, composed in composer.jobs(base):
         jobs.append(Job(overrides, named_after_path(load(composed), overrides)))
-        check_files(jobs[-1].config, trains)
+        check_files(jobs[-1].config)
     for key in unread(jobs[0].config):
         if all(key in unread(job.config) for job in jobs):
             warn(f"set and not read: {key}")

@@ -22,7 +22,7 @@ from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.sampler import HFSampler, Sampler
+from topr_exp.sampling.sampler import HFSampler, Sample, Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import PROMPTS
 
@@ -192,11 +192,16 @@ def completions_table(
     stop: Sequence[str],
     first: int = 0,
 ) -> pa.Table:
-    """n completions of each prompt as an Arrow table: problem, sample, tokens, text, finish, sampler_logp; `KEPT`.
+    """n completions of each prompt as an Arrow table: problem, sample, tokens, text, finish, sampler_logp.
 
     seed: numbers that together name the randomness. first: the index of the first prompt.
     """
     groups = sampler.sample(policy, [prompt.tolist() for prompt in prompts], n, seed, stop)
+    return table_of_samples(policy, groups, stop, first)
+
+
+def table_of_samples(policy: Policy, groups: list[list[Sample]], stop: Sequence[str], first: int = 0) -> pa.Table:
+    """Tabulate the completions of each prompt, with the columns `KEPT` where these have such sets."""
     flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
     made = pa.table(
         {
@@ -208,7 +213,7 @@ def completions_table(
             "sampler_logp": pa.array([one.logprobs for _, _, one in flat], pa.list_(pa.float32())),
         }
     )
-    if sampler.keeps:
+    if flat[0][2].kept:
         ids = [[*chain.from_iterable(one.kept)] for _, _, one in flat]
         for name, column in zip(KEPT, (ids, [[*map(len, one.kept)] for _, _, one in flat]), strict=True):
             made = made.append_column(name, pa.array(column, pa.list_(pa.int32())))

@@ -124,10 +124,7 @@ class Table:
     # ---- making
 
     def fill(
-        self,
-        make: Callable[[int], pa.Table],
-        progress: Progress | None = None,
-        amount: Callable[[pa.Table], int] = len,
+        self, make: Callable[[int], pa.Table], progress: Progress | None = None, amount: Callable[[pa.Table], int] = len
     ) -> int:
         """Make the shards that are missing or damaged; return the amount that this process made: rows by default.
 

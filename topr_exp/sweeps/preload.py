@@ -3,6 +3,7 @@
 torch computes nothing here: that would start threads, and a thread does not survive a fork.
 """
 
+import gc
 import signal
 
 import pyarrow
@@ -16,3 +17,6 @@ __all__ = ["AutoModelForCausalLM", "AutoTokenizer", "LlamaForCausalLM", "pyarrow
 signal.signal(signal.SIGHUP, signal.SIG_IGN)  # of a closed terminal: the process that starts others sends them SIGTERM
 
 pyarrow.array([0]).to_numpy()  # makes pyarrow look for pandas
+
+gc.collect()
+gc.freeze()  # what was imported is no garbage of a run, and stays shared among processes

@@ -136,12 +136,7 @@ def weighted_score(voting: Ballots, approvals: NDArray[np.integer]) -> NDArray[n
 # ---- the table at the end of a run or an evaluation
 
 
-COLUMNS = {
-    "accuracy": "accuracy",
-    "balanced_accuracy": "balanced",
-    "invalid": "invalid",
-    "weighted_sc": "weighted SC",
-}
+COLUMNS = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "invalid": "invalid", "weighted_sc": "weighted SC"}
 WIDTH = 22
 
 
