@@ -3,8 +3,6 @@
 The values stand in the YAMLs, the names, types and ranges in the dataclasses of this package.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ class Config(Section):
     effective_positive: Annotated[float | None, within("[0, 1]")] = None
     iterations: Count = 1
     mu: Literal["scored", "sampler", "none"] = "scored"
-    mu_model: str | None = None  # whose forward pass scores imported completions; null: the model in training's
+    mu_model: str | None = None  # scores imported completions; null: the model being trained
     dry_run: bool
     overwrite: bool = False
     output_dir: str
