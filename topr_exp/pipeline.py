@@ -8,8 +8,6 @@ command is given again. Where a run has several processes, all of them do what s
 score different shards of the store's tables, train on different parts of each batch, and process 0 writes the folder.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 The values stand in the YAMLs, the names, types and ranges in the dataclasses of this package.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
