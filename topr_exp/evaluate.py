@@ -108,7 +108,8 @@ def given_settings(args: Namespace) -> dict[str, str]:
     given = {}
     for text in args.overrides:
         key, _, value = text.lstrip("+~").partition("=")
-        if key not in READ and key.split(".", 1)[0] not in READ and text != "cluster=local":
+        read = {key, key.split(".", 1)[0]} & {*READ} and not key.startswith("sampler.mismatch")
+        if not read and text != "cluster=local":
             raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
         given[key] = value
     if "model" not in given:

@@ -62,7 +62,8 @@ def run(config: Config) -> dict[str, Any]:
             return summary
         keep_threads(folder, config)
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
-        with open_sampler(config.sampler, scratch, trust, beside_training=config.schedule.in_rounds) as sampler:
+        options = {"beside_training": config.schedule.in_rounds, "keeps": "kept" in config.algo.needs}
+        with open_sampler(config.sampler, scratch, trust, **options) as sampler:
             return Experiment(config, folder, sampler, stop).run()
 
 
