@@ -132,10 +132,14 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     Imported completions follow sampled ones.
     TOPRError where the run, or what it refers to in the store, can't be read.
     """
+    import re
+
     import numpy as np
     import pandas as pd
+    import pyarrow as pa
 
     from topr_exp.runtime.files import read_object
+    from topr_exp.sampling.imported import prompt_of_row
     from topr_exp.store import Store
 
     folder = Path(run) / f"iteration-{iteration}"
@@ -149,10 +153,18 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
             names = (
                 sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts")
             )  # then how it was read
-            verdicts, drawn = (store.open(store.root / name).read().to_pandas() for name in names)
-            parts.append(pd.concat([drawn.drop(columns={*drawn} & {*verdicts}), verdicts], axis=1))
+            verdicts, drawn = (store.open(store.root / name).read() for name in names)
+            if whole := re.search(r" in groups of (\d+)$", sources[f"{kind}rollouts"]):  # the others were left out
+                prompt = prompt_of_row(drawn)
+                drawn = drawn.filter(pa.array(np.bincount(prompt)[prompt] == int(whole[1])))
+            kept = drawn.drop_columns(sorted({*drawn.column_names} & {*verdicts.column_names}))
+            parts.append(pd.concat([kept.to_pandas(), verdicts.to_pandas()], axis=1))
     frame = pd.concat(parts, ignore_index=True)
-    rows, counts = np.unique(np.load(folder / "examples.npy"), return_counts=True)
+    try:
+        chosen = np.load(folder / "examples.npy")
+    except (OSError, EOFError, ValueError) as error:
+        raise TOPRError(f"{folder / 'examples.npy'} can't be read ({error})") from None
+    rows, counts = np.unique(chosen, return_counts=True)
     frame["chosen"] = pd.Series(counts, index=rows).reindex(frame.index, fill_value=0)
     return frame
 

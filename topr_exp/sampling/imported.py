@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyarrow.compute import fill_null
 
 from topr_exp.config.data import DataConfig
+from topr_exp.config.schema import first_line
 from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, import_rows, kind_of_prompt, source_files
 from topr_exp.models.policy import Policy
@@ -138,6 +139,12 @@ def match_problems(
     return found, index, given
 
 
+def prompt_of_row(columns: pa.Table) -> NDArray[np.int32]:
+    """[rows] the number of each one's prompt, without the run's own problems."""
+    named = [Problem(name, name, "") for name in columns["problem_id"].unique().to_pylist() if name]
+    return match_problems(columns, named, "", graded=False)[1]
+
+
 def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
     filled = fill_null(columns[name].combine_chunks(), pa.array(texts, pa.string()))
     return columns.set_column(columns.column_names.index(name), name, filled)
@@ -150,8 +157,12 @@ def encode_prompt(kind: str, value: Any, policy: Policy) -> NDArray[np.int32]:
     if kind == "messages":
         if getattr(policy.tokenizer, "chat_template", None) is None:
             raise TOPRError("data.completions: the prompts are messages, and the model has no chat template")
-        messages = json.loads(value)
-        value = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        try:
+            messages = json.loads(value)
+            value = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a program of the model's
+            refused = f"data.completions: the model's chat template refuses the messages {value:.80}"
+            raise TOPRError(f"{refused} ({first_line(error)})") from None
     return policy.encode(value)
 
 
