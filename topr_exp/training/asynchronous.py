@@ -158,7 +158,7 @@ class AsyncRounds(Rounds):
         for _ in range(total):
             epoch, place = divmod(self.begun, total)
             order = random_generator(self.seed, self.iteration, f"prompts {epoch}").permutation(total)
-            drawn = self.sample_groups(order[place : place + 1], self.begun)
+            drawn = self.sample_groups(order[place : place + 1], self.begun, draws=1)
             self.begun += 1
             if drawn:
                 return drawn[0]
@@ -180,7 +180,7 @@ class AsyncRounds(Rounds):
 
     def serialized(self) -> dict[str, bytes]:
         """The queue and the clock; what is trained on is gone when a checkpoint is written."""
-        state = {"state": json.dumps({"begun": self.begun, "now": self.now})}
+        state = {"state": json.dumps({"begun": self.begun, "now": self.now, "seen": self.seen})}
         parts = []
         for group in self.queue:
             columns = group.columns.append_column("born", pa.array([group.born] * self.n, pa.int32()))
@@ -191,7 +191,7 @@ class AsyncRounds(Rounds):
     def restore(self, checkpoint: Path) -> None:
         table = read_table(checkpoint / QUEUE)
         state = json.loads(table.schema.metadata[b"state"])
-        self.begun, self.now = state["begun"], state["now"]
+        self.begun, self.now, self.seen = state["begun"], state["now"], state["seen"]
         for part in self.groups(table.replace_schema_metadata(None)):
             born, due = part["born"][0].as_py(), part["due"][0].as_py()
             self.queue.append(Group(part.drop_columns(["born", "due"]), born, due))
