@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from topr_exp.algorithms.base import Advantage
+from topr_exp.algorithms.masks import Level
 from topr_exp.config import groups
 from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
 from topr_exp.config.groups import unit_of
@@ -175,6 +176,9 @@ def units(config: Config) -> Iterator[Rule]:
     asked = config.optim.whole_groups
     multiple = f"a multiple of data.n={n} {'where optim.whole_groups is true' if asked else why}"
     yield "optim.batch_size", not (whole or asked) or config.optim.batch_size % n == 0, multiple
+    if asked and not whole:
+        some = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WHOLE}
+        yield from fixed(config, some, "where optim.whole_groups is true")
     tokens = config.optim.reduction == "tokens"
     yield "optim.reduction", not tokens or unit != "pairs", f"sequences {why}"
     twice = tokens and getattr(algo, "length_normalize", False)
@@ -247,7 +251,8 @@ def unread(config: Config) -> list[str]:
         },
         "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": config.data.completions is not None,
-        "compose.max_draws": rounds and config.compose.pass_rate is not None,
+        "compose.max_draws": rounds and config.compose.pass_rate is not None and config.schedule.concurrency is None,
+        "compose.pairs_per_problem": unit_of(config.algo.needs) == "pairs",
         "evaluation.problems": config.evaluation.every is not None,
         **dict.fromkeys(UNCHANGED, samples),
         "optim.epochs": not rounds,
@@ -255,6 +260,9 @@ def unread(config: Config) -> list[str]:
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
         **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
     }
+    if hasattr(config.algo, "correction_level"):
+        reads["algo.correction_level"] = config.algo.correction is not None
     usual = UNCHANGED | {"data.threshold": Grading.threshold, "compose.max_draws": groups.MAX_DRAWS, "optim.epochs": 1}
+    usual |= {"compose.pairs_per_problem": groups.PAIRS, "algo.correction_level": Level.token}
     values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
     return [key for key, value in values.items() if value not in (None, usual.get(key, False))]
