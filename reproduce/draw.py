@@ -227,7 +227,8 @@ def panel(
         ax.set_title(title.format(**known), fontsize=title_size)
         if legend is not None and ax.get_legend_handles_labels()[0]:
             below = {"ncols": legend, "loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
-            ax.legend(fontsize=7, **(legend if isinstance(legend, dict) else below))
+            made = ax.legend(fontsize=7, **(legend if isinstance(legend, dict) else below))
+            made.set_in_layout(not isinstance(legend, dict))  # it may lie where the grid has no further panel
 
     return drawn
 
@@ -250,6 +251,8 @@ def grid(
         for row, line in zip(axes, lines, strict=False):
             for ax, (name, members, each) in zip(row, line, strict=False):
                 each(ax, name, members, extra)
+            for ax in row[len(line) :]:
+                ax.set_axis_off()
         return figure
 
     return drawn

@@ -1,7 +1,12 @@
-"""Hooks of the site (mkdocs.yml): README is its first page, and what lies outside docs/ is named, not linked."""
+"""Hooks of the site (mkdocs.yml): README is its first page, what lies outside docs/ is named, not linked.
+
+One page of the reference is what `python -m topr_exp.losses` prints.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +21,18 @@ def on_files(files: Files, config: Any) -> Files:
     """Add README as index.md, its links and pictures seen from docs/."""
     text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
     files.append(File.generated(config, "index.md", content=text))
+    files.append(File.generated(config, "losses.md", content=losses_page()))
     return files
+
+
+def losses_page() -> str:
+    """Show what the command prints, below what it says of itself."""
+    from topr_exp import losses
+
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        losses.main([])
+    assert losses.__doc__ is not None
+    return f"# Weights of losses\n\n{losses.__doc__}\n![Each loss](images/losses.png)\n\n```\n{printed.getvalue()}```\n"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:

@@ -132,14 +132,11 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     Imported completions follow sampled ones.
     TOPRError where the run, or what it refers to in the store, can't be read.
     """
-    import re
-
     import numpy as np
     import pandas as pd
-    import pyarrow as pa
 
+    from topr_exp.runs.folder import EXAMPLES, IMPORTED, rows_in
     from topr_exp.runtime.files import read_object
-    from topr_exp.sampling.imported import prompt_of_row
     from topr_exp.store import Store
 
     folder = Path(run) / f"iteration-{iteration}"
@@ -147,24 +144,16 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     if not sources:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
     store = Store(sources["store"])
-    parts = []
-    for kind in ("", "imported_"):
-        if f"{kind}rollouts" in sources:
-            names = (
-                sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts")
-            )  # then how it was read
-            verdicts, drawn = (store.open(store.root / name).read() for name in names)
-            if whole := re.search(r" in groups of (\d+)$", sources[f"{kind}rollouts"]):  # the others were left out
-                prompt = prompt_of_row(drawn)
-                drawn = drawn.filter(pa.array(np.bincount(prompt)[prompt] == int(whole[1])))
-            kept = drawn.drop_columns(sorted({*drawn.column_names} & {*verdicts.column_names}))
-            parts.append(pd.concat([kept.to_pandas(), verdicts.to_pandas()], axis=1))
+    kinds, parts = [kind for kind in ("", "imported_") if f"{kind}rollouts" in sources], []
+    for kind in kinds:
+        names = (sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts"))  # then how it was read
+        verdicts, drawn = (store.open(store.root / name).read() for name in names)
+        if kind == kinds[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
+            drawn = drawn.take(rows_in(folder / IMPORTED))
+        drawn = drawn.drop_columns(sorted({*drawn.column_names} & {*verdicts.column_names}))
+        parts.append(pd.concat([drawn.to_pandas(), verdicts.to_pandas()], axis=1))
     frame = pd.concat(parts, ignore_index=True)
-    try:
-        chosen = np.load(folder / "examples.npy")
-    except (OSError, EOFError, ValueError) as error:
-        raise TOPRError(f"{folder / 'examples.npy'} can't be read ({error})") from None
-    rows, counts = np.unique(chosen, return_counts=True)
+    rows, counts = np.unique(rows_in(folder / EXAMPLES), return_counts=True)
     frame["chosen"] = pd.Series(counts, index=rows).reindex(frame.index, fill_value=0)
     return frame
 

@@ -1,9 +1,9 @@
 """`python -m topr_exp.evaluate model=FOLDER_OR_NAME data=...`: pass@K and maj@K of a model on the test problems.
 
-Overrides as for the main command, of the groups that an evaluation reads. A folder that a run wrote (its `model/`, or
-the run folder itself) is asked what that run asked; another folder with the settings of the paper's model. Code and
-interpreters are taken from the command line alone. What is sampled lies in the store: the same command again computes
-the figures without sampling.
+Takes the main command's overrides for the groups that an evaluation reads. A folder written by a run (its `model/` or
+the run folder itself) is evaluated with that run's settings, any other folder with those of the paper's model. Code and
+interpreters come only from the command line. Samples are kept in the store: repeating the command computes the figures
+without sampling.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = ArgumentParser("python -m topr_exp.evaluate", None, __doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your own folder of YAMLs")
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your folder of YAMLs")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.set_defaults(multirun=False)
     return exit_status(partial(work, parser.parse_intermixed_args(arguments)), resumes=True)

@@ -151,7 +151,7 @@ def test_the_site_builds_strictly_every_link_leads_somewhere(tmp_path: Path) -> 
     done = build(ROOT)
     assert done.returncode == 0, done.stderr
     parts = {"": "Tapered Off-Policy REINFORCE", ".": 'href="settings/"', "api": "Run an experiment in this process"}
-    for folder, text in {**parts, "reference": "algo.b_neg"}.items():
+    for folder, text in {**parts, "reference": "algo.b_neg", "losses": "wrong answers of 100 tokens"}.items():
         assert text in (tmp_path / "site" / folder / "index.html").read_text()
     for name in ("scripts", "topr_exp", "mkdocs.yml", "README.md"):
         (tmp_path / name).symlink_to(ROOT / name)

@@ -1,10 +1,11 @@
-"""docs/learnt.md says of results what docs/results records: numbers and verdicts in prose and tables.
+"""docs/learnt.md and staleness.md say of results what docs/results records: numbers and verdicts in prose and tables.
 
-docs/learnt.yaml beside it names the records of each finding; its head says how.
+A YAML beside each names the records of each finding; the head of learnt.yaml says how.
 """
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,7 @@ from tests.conftest import ROOT
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.results import difference, gain
 
-RESULTS, LEARNT = ROOT / "docs" / "results", ROOT / "docs" / "learnt.md"
-SOURCES: dict[Any, Any] = yaml.safe_load(LEARNT.with_suffix(".yaml").read_text(encoding="utf-8"))
+RESULTS, LEARNT, STALENESS = (ROOT / "docs" / name for name in ("results", "learnt.md", "staleness.md"))
 VERDICTS = ("above", "below", "undecided")
 NUMBER = r"[+-]?\d+(?:\.\d+)?"
 # What is no result: code, links, and settings that say what they are (p̃ = 2 %, β = 0.05, 1e-4, Figure 1, maj@8).
@@ -56,17 +56,18 @@ def plain(text: str) -> str:
     return " ".join(text.replace("−", "-").replace("*", "").split())
 
 
-def sections() -> dict[Any, Section]:
+def sections(page: Path) -> dict[Any, Section]:
     """The findings by their number, and `open`."""
-    text = LEARNT.read_text(encoding="utf-8")
-    body, _, rest = text.partition("\n## Open\n")
-    found: dict[Any, Section] = {"open": Section("Open", [], "", rest, SOURCES["open"])}
-    for number, title, part in re.findall(r"^\*\*(\d+)\. (.*?)\*\*\n(.*?)(?=^\*\*\d+\.|\Z)", body, re.M | re.S):
+    sources: dict[Any, Any] = yaml.safe_load(page.with_suffix(".yaml").read_text(encoding="utf-8"))
+    body, rest = re.split(r"\n## (?:Open|Not known yet)\n", page.read_text(encoding="utf-8"))
+    found: dict[Any, Section] = {"open": Section("Open", [], "", rest, sources["open"])}
+    for number, title, part in re.findall(r"^\*\*(\d+)\. (.*?)\*\*\n(.*?)(?=^\*\*\d+\.|^## |\Z)", body, re.M | re.S):
         blocks = [block for block in part.split("\n\n") if block.strip()]
         table = [line for block in blocks if block.lstrip().startswith("|") for line in block.strip().splitlines()]
         picture = "".join(block for block in blocks if block.lstrip().startswith("!["))
         prose = " ".join(block for block in blocks if not block.lstrip().startswith(("|", "![")))
-        found[int(number)] = Section(title, table, picture, prose, SOURCES[int(number)])
+        found[int(number)] = Section(title, table, picture, prose, sources[int(number)])
+    assert found.keys() == sources.keys()
     return found
 
 
@@ -195,12 +196,16 @@ def row(name: str, cells: list[str]) -> str:
     return f"| {name} | {' | '.join(found)} |".replace("-", "−" if any(" - " in what for _, what in parts) else "-")
 
 
-FOUND = [pytest.param(section, id=str(number)) for number, section in sections().items()]
+FOUND = [
+    pytest.param(section, id=f"{page.stem} {number}")
+    for page in (LEARNT, STALENESS)
+    for number, section in sections(page).items()
+]
 
 
 def test_there_are_ten_findings_each_with_a_table_or_a_picture_and_few_words() -> None:
-    found = sections()
-    assert [*found] == ["open", *range(1, FINDINGS + 1)] == ["open", *(key for key in SOURCES if key != "open")]
+    found = sections(LEARNT)
+    assert [*found] == ["open", *range(1, FINDINGS + 1)]
     for number in range(1, FINDINGS + 1):
         section = found[number]
         assert bool(section.rows) != bool(section.picture), number

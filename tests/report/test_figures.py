@@ -72,6 +72,22 @@ def test_curves_and_metrics_are_those_of_their_groups(found: dict[str, dict[str,
     assert found["training_kl_mu"]["is"]["mean"].tolist() == [4, 6, 8, 10]
 
 
+def test_asynchronous_runs_are_drawn_against_tokens_and_virtual_time_and_by_age() -> None:
+    late = []
+    for seed, slow in enumerate((1.0, 2.0)):
+        updates = [{"age": 1.0, "tokens": 100 * slow, "virtual_time": slow * i, "ess_age0": 0.9, "ess_age2": 0.1 * i}
+                   for i in range(1, 5)]  # fmt: skip
+        curve = {0: (20.0, 5.0), 2: (30.0, 5.0), 4: (50.0, 5.0)}
+        late.append(made_run(f"late{seed}", evaluation(20, 30, 5), evaluation(50, 60, 5), curve, updates, seed=seed))
+    found = plotted(late)
+    (by_time,), (by_tokens,) = (found[f"curve_pass_1_{axis}"].values() for axis in ("virtual_time", "tokens"))
+    assert points(by_time) == ([0, 2, 4], [20, 27.5, 40])  # the slower seed's between its places
+    assert points(by_tokens) == ([0, 200, 400], [20, 27.5, 40])
+    (ages,) = found["ess_by_age"].values()
+    assert (ages.index.tolist(), ages["mean"].tolist()) == ([0, 2], pytest.approx([0.9, 0.25]))
+    assert not {"ess_by_age", "curve_pass_1_tokens"} & plotted(group("topr", 60, 70, 5)).keys()
+
+
 def test_the_final_figures_stand_side_by_side(found: dict[str, dict[str, pd.DataFrame]]) -> None:
     for name, levels in (("pass@1", (60, 45)), ("maj@8", (70, 50))):
         assert of_seeds(*levels) == percent(found["final"][name])

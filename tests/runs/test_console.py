@@ -25,7 +25,7 @@ from topr_exp.models import loading
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.runs.attempt import overrides as overrides_of
-from topr_exp.runs.console import CARD_FILE, header, idle_gpus, never_rarer, preview_prompt, signs, write_card
+from topr_exp.runs.console import CARD_FILE, header, never_rarer, preview_prompt, signs, write_card
 from topr_exp.runs.task_set import TrainedOn
 from topr_exp.types import TOPRError
 
@@ -126,13 +126,6 @@ def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, said):
 )  # fmt: skip
 def test_losses_whose_limits_go_by_the_sign(overrides: tuple[str, ...], by_sign: bool) -> None:
     assert getattr(config_of("output_dir=out", "name=n", *overrides).algo, "by_sign", False) is by_sign
-
-
-def test_gpus_that_a_run_leaves_idle_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topr_exp.runs.console.visible_gpus", lambda: list("01234567"))
-    assert idle_gpus(1).startswith("1 of 8 are used: cluster.processes=8 divides this run over all")
-    assert "cluster.jobs=8 starts as many runs" in idle_gpus(4)
-    assert idle_gpus(8) == ""
 
 
 # ---- the first prompt: a dry run's and a run folder's is what the model gets

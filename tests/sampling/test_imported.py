@@ -101,6 +101,19 @@ def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path, row: dict[str, An
         imported(tmp_path, [row])
 
 
+def test_completions_that_the_model_cannot_take_may_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": "q", "gold": "1", "tokens": ids} for ids in ([5], [99999], [6], [5] * 2048)]
+    found = imported(tmp_path, rows, skip_malformed=True)
+    assert [ids.tolist() for ids in found.rollouts.tokens] == [[5], [6]]
+    assert found.rollouts.sample.tolist() == [0, 1]
+    assert "warning: 2 malformed completions left out: data.completions=" in capsys.readouterr().err
+    assert imported(tmp_path, rows[::2]).rollouts.name != found.rollouts.name
+    with pytest.raises(TOPRError, match="completion 1 has token id 99999"):
+        imported(tmp_path, rows[1:2], skip_malformed=True)
+
+
 def test_a_source_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TOPRError, match=r"data\.completions=imported/abc: neither a file nor a table of"):
         run(config_of(*overrides(tmp_path, "data.completions=imported/abc")))

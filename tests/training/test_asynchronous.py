@@ -25,6 +25,7 @@ from topr_exp.types import ConfigError
 ROUNDS = ["schedule.rounds=5", "schedule.prompts=4", "data.n=4", "optim.batch_size=16", "optim.lr=1e-3"]
 LENGTHS = ["schedule.lag=null", "schedule.concurrency=6", "schedule.tokens_per_update=9"]
 DROP = [*LENGTHS, "schedule.max_lag=1", "schedule.when_stale=drop"]
+IN_FLIGHT = [*LENGTHS, "schedule.tokens_per_update=4", "schedule.in_flight=true"]
 
 
 def weights_of(folder: Path) -> bytes:
@@ -67,15 +68,20 @@ def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(
         ["schedule.lag=2", "sampler.mismatch.weights=int8"],
         DROP,
         ["schedule.lag=[0.4,0.3,0.3]", "compose.pass_rate=[0,0.9]", "mu=sampler"],
+        [*IN_FLIGHT, "sampler.prompts_per_shard=4"],
+        [*DROP, "schedule.in_flight=true", "mu=sampler"],
     ],
-    ids=["constant", "lengths", "shares"],
+    ids=["constant", "lengths", "shares", "in flight", "in flight, drop"],
 )
 def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list[str]) -> None:
     given = ["checkpoint.every_seconds=0", "schedule=async", *ROUNDS, *settings]
     undisturbed, broken = (config_of(*overrides(tmp_path / name, *given)) for name in ("a", "b"))
     whole = run(undisturbed)
     break_off(broken, lambda trainer: trainer.step == 3)
-    assert run(broken)["tokens"] == whole["tokens"]
+    again = run(broken)
+    assert (again["tokens"], again["asynchrony"]) == (whole["tokens"], whole["asynchrony"])
+    if "drop" in " ".join(settings):
+        assert {"age", "virtual_time", "sampler_idle", "dropped_share_correct"} <= whole["asynchrony"].keys()
     assert records(broken.folder) == records(undisturbed.folder)
     assert weights_of(broken.folder) == weights_of(undisturbed.folder)
     assert max(line["age_q95"] for line in records(broken.folder)) > 0
@@ -92,6 +98,7 @@ def test_a_run_that_broke_off_goes_on_bit_for_bit(tmp_path: Path, settings: list
         (["when_stale=wait", "max_lag=1"], "schedule.when_stale must be keep unless concurrency is set"),
         (["concurrency=4"], "schedule.lag must be null where concurrency is set, since lengths decide; got 4"),
         (["lag=null", "concurrency=4"], "schedule.tokens_per_update must be set where concurrency is, and only there"),
+        (["in_flight=true"], "schedule.in_flight must be false unless concurrency is set: lengths say when; got true"),
         (["replay=0.5"], "schedule.replay must be 0 where lag or concurrency is set; got 0.5"),
         (["updates=2"], "schedule.updates must be 1 where lag or concurrency is set; got 2"),
         (["prompts=null"], "schedule.prompts must be 1 or more where lag or concurrency is set; got null"),
@@ -115,6 +122,71 @@ def test_a_loss_that_is_right_on_policy_only_takes_no_lag(settings: list[str]) -
             "optim.batch_size=16",
             *settings,
         )
+
+
+# ---- weights that change within a completion
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("sampler=vllm", "sampler.name must be hf where schedule.in_flight is true: one process draws the rest of"),
+        ("cluster.processes=2", "cluster.world_size must be 1 where schedule.in_flight is true"),
+        ("compose.pass_rate=[0,0.9]", "compose.pass_rate must be null where schedule.in_flight is true"),
+    ],
+)
+def test_weights_change_in_flight_with_the_reference_sampler_in_one_process(setting: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of("experiment=smoke", "schedule=async", *ROUNDS, *IN_FLIGHT, setting)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_completions_that_end_within_an_update_are_drawn_by_one_policy(tmp_path: Path) -> None:
+    fast = ["schedule=async", *ROUNDS, *LENGTHS, "schedule.tokens_per_update=1000"]
+    whole, changed = (
+        config_of(*overrides(tmp_path, *fast, f"schedule.in_flight={flag}")) for flag in ("false", "true")
+    )
+    for config in (whole, changed):
+        run(config)
+    assert weights_of(whole.folder) == weights_of(changed.folder)
+
+
+def test_a_token_has_the_log_mu_of_the_weights_that_drew_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scored again by every version of the weights, each token is some version's; completions are of several."""
+    versions: list[Any] = []  # of the weights, by update
+    batches: list[tuple[pa.Table, list[pa.Table]]] = []  # what is trained on, with what each version makes of it
+    fill = AsyncRounds.fill_round
+
+    def scores(self: AsyncRounds, columns: pa.Table) -> list[pa.Table]:
+        indices = columns["question"].to_numpy()[:: self.n]
+        bare = columns.select(["sample", "tokens", "text", "finish", "sampler_logp"])
+        bare = bare.add_column(0, "problem", pa.array(np.arange(len(bare)) // self.n, pa.int32()))
+        model, found = self.trainer.policy.model, []
+        now = {name: weight.clone() for name, weight in model.state_dict().items()}
+        for version in versions:
+            model.load_state_dict(version)
+            found.append(self.judged(bare, self.trainer.policy, indices))
+        model.load_state_dict(now)
+        return found
+
+    def filled(self: AsyncRounds, groups: list[pa.Table], number: int) -> None:
+        versions.append({name: weight.clone() for name, weight in self.trainer.policy.model.state_dict().items()})
+        fill(self, groups, number)
+        batches.append((self.columns, scores(self, self.columns)))
+
+    monkeypatch.setattr(AsyncRounds, "fill_round", filled)
+    config = config_of(*overrides(tmp_path, "schedule=async", *ROUNDS, *IN_FLIGHT, "schedule.rounds=6"))
+    run(config)
+    mixed = 0
+    for columns, by_version in batches:
+        for row, logp in enumerate(columns["logp"].to_pylist()):
+            assert logp == pytest.approx(columns["sampler_logp"][row].as_py(), abs=1e-4)
+            distance = np.abs(np.array([found["logp"][row].as_py() for found in by_version]) - logp)
+            assert distance.min(0).max() < 1e-5
+            mixed += distance.max(1).min() > 1e-3
+    assert mixed > 20
+    assert max(line["age_q95"] for line in records(config.folder)) > 1
 
 
 # ---- the clock
@@ -201,7 +273,7 @@ def test_the_clock_is_that_of_a_simulation_tick_by_tick(
         found = [group.columns["group"][0].as_py() for group in batch]
         assert (found, [number - group.born for group in batch]) == (groups, ages), number
         assert clock.idle["trainer_idle"] * 8 == pytest.approx(idle)
-        assert clock.now == pytest.approx(before + clock.idle["trainer_idle"] + (number < 11))
+        assert clock.now == pytest.approx(before + clock.idle["trainer_idle"] + 1)
         assert now / 8 == pytest.approx(before + clock.idle["trainer_idle"])
         assert limit is None or max(ages) <= limit
         assert bool(dropped) <= (policy == "drop")
@@ -230,19 +302,60 @@ def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps() -> Non
     assert [some["question"].to_pylist() for some in clock.drawn] == [[at] for at in order[:4]]
 
 
-def test_what_is_dropped_is_described() -> None:
+def test_what_is_dropped_is_counted_by_verdict_length_and_level() -> None:
     columns = pa.table(
         {
-            "tokens": pa.array([[1] * 3, [1] * 5], pa.list_(pa.int32())),
-            "verdict": ["correct", "incorrect"], "answer": ["1", "2"], "path": ["", ""],
-            "class": pa.array([0, 1], pa.int32()), "question": [1, 1],
+            "tokens": pa.array([[1] * 3, [1] * 8], pa.list_(pa.int32())), "verdict": ["correct", "incorrect"],
+            "question": [1, 1],
         }
     )  # fmt: skip
     clock = Clock([], schedule_of("drop", 1, 1, 1))
     clock.train = SimpleNamespace(problems=[SimpleNamespace(level=5), SimpleNamespace(level=3)])  # type: ignore[assignment]
-    expected = {"dropped": 1, "dropped_length": 4, "dropped_correct": 0.5, "dropped_level": 3}
-    assert clock.describe_dropped([Group(columns, 0, 0.0)]) == expected
-    assert clock.describe_dropped([]) == {"dropped": 0}
+    clock.n, clock.used = 2, {}
+    clock.count([Group(columns, 0, 0.0)], 1)
+    clock.count([Group(columns.take([0, 0]), 0, 0.0)], 0)
+    expected = {"": (2, 4), "_correct": (1, 3), "_incorrect": (1, 1), "_length2": (1, 3), "_length8": (1, 1)}
+    assert clock.used == {**expected, "_level3": (2, 4)}
+
+
+@pytest.mark.parametrize("policy", ["keep", "drop"])
+def test_dropping_what_is_stale_trains_towards_short_answers(policy: str) -> None:
+    """The bias in closed form, and by the clock, of groups of 2 answers, short or long with probability p, all right.
+
+    With respect to the log-odds of a long answer the score is 1 − p of a long one, −p of a short one, 0 in the mean:
+    both are worth the same. A long one takes 12 updates, so that of all groups (1 − p)² are kept, those without one:
+    the mean gradient is −p, towards short answers.
+    """
+    p, rate, n, groups = 0.02, 8, 2, 4000
+    schedule = ScheduleConfig(
+        prompts=2, updates=1, rounds=10**9, concurrency=8, tokens_per_update=rate, when_stale=policy,
+        max_lag=10 if policy == "drop" else None,
+    )  # fmt: skip
+    is_long = np.random.default_rng(0).random((2 * groups, n)) < p
+    clock = Clock([], schedule)
+    begun: list[int] = []
+
+    def next_group() -> pa.Table:
+        begun.append(len(begun))
+        tokens = [[0] * (12 * rate if slow else 1) for slow in is_long[begun[-1]]]
+        return pa.table({"tokens": pa.array(tokens, pa.list_(pa.int32())), "group": [begun[-1]] * n})
+
+    clock.next_group = next_group  # type: ignore[method-assign]
+    taken, dropped, number = [], [], 0
+    while len(begun) < groups:
+        batch, stale = clock.by_length(number)
+        number += 1
+        taken += [group.columns["group"][0].as_py() for group in batch]
+        dropped += [group.columns["group"][0].as_py() for group in stale]
+    score = np.where(is_long, 1 - p, -p)  # ∇ log π of an answer with respect to the log-odds of a long one
+    error = math.sqrt(p * (1 - p) / (n * len(taken)))
+    if policy == "keep":
+        assert abs(score[taken].mean()) < 3 * error
+        return
+    assert score[taken].mean() == pytest.approx(-p)
+    assert is_long[dropped].any(1).all()
+    share = len(dropped) / (len(dropped) + len(taken))
+    assert share == pytest.approx(1 - (1 - p) ** n, abs=0.01)
 
 
 def test_the_effective_sample_size_by_age() -> None:

@@ -114,6 +114,8 @@ class PolicyGradient(base.Typed):
         given, level = self.correction, self.correction_level
         base.check_range("correction", given or 0.0, "null or above 0", given is None or given > 0)
         base.check_range("correction_level", level.name, "token, mean or sum", level is not Level.largest)
+        idle = given is None and level is not Level.token
+        base.check_range("correction_level", level.name, "token where correction is null: nothing reads it", not idle)
         base.check_range("mask", "[]", "null or a list of one mask or more", self.mask != [])
 
     def __call__(self, batch: Batch) -> LossOutput:

@@ -43,7 +43,7 @@ class Config(Section):
     effective_positive: Annotated[float | None, within("[0, 1]")] = None
     iterations: Count = 1
     mu: Literal["scored", "sampler", "none"] = "scored"
-    mu_model: str | None = None  # whose forward pass scores imported completions; null: the model in training's
+    mu_model: str | None = None  # scores imported completions; null: the model being trained
     dry_run: bool
     overwrite: bool = False
     output_dir: str
@@ -219,6 +219,9 @@ def rounds(config: Config) -> Iterator[Rule]:
         f"{least} or more, so that schedule.updates={schedule.updates} train on the {sampled} completions of a round"
     )
     yield "optim.batch_size", optim.batch_size >= least, enough
+    if schedule.in_flight:
+        why = "where schedule.in_flight is true: one process draws the rest of each completion"
+        yield from fixed(config, {"sampler.name": "hf", "cluster.world_size": 1, "compose.pass_rate": None}, why)
 
 
 def sampling(config: Config) -> Iterator[Rule]:

@@ -39,6 +39,7 @@ STYLE: Any = {
     "figure.constrained_layout.use": True, "lines.linewidth": 1.5, "text.usetex": False, "text.parse_math": False,
     "svg.fonttype": "none",
 }  # fmt: skip
+AXES = {"tokens": "tokens trained on", "virtual_time": "virtual time (updates)"}  # of asynchronous runs' pass@1
 METRICS = ("loss", "log_ratio_pos", "log_ratio_neg", "kl_mu", "ess_neg")  # that curves show, beside those of tests
 RESULTS = ("effective_positive", "baseline", "positive_share", "n_train")  # of the summary, as axes of sweep plots
 KINDS = {  # of a problem's completions -> file, title, x axis, y axis
@@ -89,6 +90,8 @@ def plots(comparison: Comparison, groups: Groups) -> list[Plot]:
     """Every plot that these runs have numbers for; groups: best first, of which the first MOST_LINES are shown."""
     runs, groups = comparison.runs, dict([*groups.items()][:MOST_LINES])
     found = [curve_plot(groups, "test", name) for name in (*headlines(runs), "invalid")]
+    if any("age" in run.curves["training"] for members in groups.values() for run in members):
+        found += [curve_plot(groups, "test", "pass@1", axis) for axis in AXES] + [age_plot(groups)]
     found = [plot for plot in found if any(len(line.points) > 1 for line in plot.lines)]
     found += [curve_plot(groups, "training", name) for name in METRICS]
     done = {label: known for label, each in groups.items() if (known := [run for run in each if run.status == "done"])}
@@ -102,17 +105,51 @@ def is_share(name: str) -> bool:
     return any(part in name for part in ("pass@", "maj@", "invalid"))
 
 
-def curve_plot(groups: Groups, kind: str, name: str) -> Plot:
-    """A number against the updates, a line for each group."""
-    lines, share = [], is_share(name)
-    for i, (label, members) in enumerate(groups.items()):
-        single = [thin(run.curves[kind][name]) for run in members if name in run.curves[kind]]
-        if len(found := band(single, share=share)):
-            several = f" ({len(single)} runs{', their range' * (len(single) == 2)})" * (len(single) > 1)
-            lines.append(Line(label + several, i, found, single))
+def curve_plot(groups: Groups, kind: str, name: str, axis: str = "") -> Plot:
+    """A number against the updates, or against a key of AXES, a line for each group."""
+    share = is_share(name)
+    singles = {label: [thin(placed(run, run.curves[kind][name], axis)) for run in members if name in run.curves[kind]]
+               for label, members in groups.items()}  # fmt: skip
     caption = f"{name} on test problems while training" if kind == "test" else f"{name} (bins of updates)"
     file = f"{'curve' if kind == 'test' else kind}_{safe(name)}"
-    return Plot(file, "curves", caption, "updates", f"{name} (%)" if share else name, lines, share=share)
+    if axis:
+        file, caption = f"{file}_{axis}", f"{caption}, by {AXES[axis]}"
+    lines = mean_lines(singles, share=share, between=bool(axis))
+    return Plot(
+        file, "curves", caption, AXES.get(axis, "updates"), f"{name} (%)" if share else name, lines, share=share
+    )
+
+
+def mean_lines(singles: Mapping[str, list[pd.Series[float]]], *, share: bool, between: bool = False) -> list[Line]:
+    """A line for each group that has curves."""
+    lines = []
+    for i, (label, single) in enumerate(singles.items()):
+        if len(found := band(single, share=share, between=between)):
+            several = f" ({len(single)} runs{', their range' * (len(single) == 2)})" * (len(single) > 1)
+            lines.append(Line(label + several, i, found, single))
+    return lines
+
+
+def placed(run: Run, curve: pd.Series[float], axis: str) -> pd.Series[float]:
+    """A curve at the places of another axis, where the run logged it; the base is at 0."""
+    if not axis:
+        return curve
+    logged = run.curves["training"].get(axis, pd.Series(dtype=float))
+    places = (logged.cumsum() if axis == "tokens" else logged).reindex(curve.index)
+    places[places.index == 0] = 0.0
+    return curve.set_axis(places)[places.notna().to_numpy()]
+
+
+def age_plot(groups: Groups) -> Plot:
+    """Mean effective sample size of the updates' completions by their age."""
+    known = {label: [ess for run in members if len(ess := by_age(run))] for label, members in groups.items()}
+    caption, y_title = "effective sample size by age (1, 2 to 3, 4 to 7, ...), mean of the updates", "ess"
+    return Plot("ess_by_age", "curves", caption, "age (updates)", y_title, mean_lines(known, share=True), share=False)
+
+
+def by_age(run: Run) -> pd.Series[float]:
+    means = run.curves["training"].filter(regex=r"^ess_age\d+$").mean()
+    return means.set_axis(means.index.str.removeprefix("ess_age").astype(float)).sort_index()
 
 
 def thin(curve: pd.Series[float], points: int = POINTS) -> pd.Series[float]:

@@ -16,7 +16,7 @@ from topr_exp.config.settings import Config
 from topr_exp.data.prompts import Prompter
 from topr_exp.models.policy import Policy, load_policy
 from topr_exp.runtime.exit_status import warn
-from topr_exp.sampling.imported import ImportedLog, load_imported, open_log, prompt_of_row, tokenize_completions
+from topr_exp.sampling.imported import ImportedLog, load_imported, match_problems, open_log, tokenize_completions
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Ragged, Store
 from topr_exp.training.logprobs import log_probabilities
@@ -72,7 +72,9 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         log = open_log(config.data, Store(folder))
         if not any(text.startswith("model") for text in settings):
-            return {"columns": log.read, **count(log.columns, prompt_of_row(log.columns), config.data.threshold)}
+            named = [Problem(name, name, "") for name in log.columns["problem_id"].unique().to_pylist() if name]
+            _, problem, _ = match_problems(log.columns, named, source, graded=False)
+            return {"columns": log.read, **count(log.columns, problem, config.data.threshold)}
         policy = load_policy(config.model, config.cluster.device)
         data = dataclasses.replace(config.data, reward="given")  # no gold is needed
         asked = load_problems(config.data).train, build_prompter(config.data)

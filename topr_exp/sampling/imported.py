@@ -17,6 +17,7 @@ from topr_exp.config.schema import first_line
 from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, import_rows, kind_of_prompt, source_files
 from topr_exp.models.policy import Policy
+from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
 from topr_exp.store import Ragged, Store
 from topr_exp.types import Problem, TOPRError
@@ -54,7 +55,7 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
             "export) and give that"
         )
     if data.reward == "given" and "reward" not in columns.column_names:
-        named = "" if data.columns else "; data.columns={reward: NAME} names one"
+        named = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
         raise TOPRError(f"data.reward=given: {source} has no column of rewards{named} ({'; '.join(read)})")
     return ImportedLog(table.name, columns, "; ".join(read))
 
@@ -72,6 +73,7 @@ def load_imported(
     is too long, an empty completion, and token ids that the model does not have.
     """
     source, columns = str(data.completions), log.columns
+    columns = columns.append_column("row", pa.array(range(len(columns)), pa.int32()))  # of the log
     limit = data.completion_limit
     answered, index, given = match_problems(columns, problems, source, data.reward != "given")
     prompts = {place: encode_prompt(kind, value, policy) for place, (kind, value) in given.items()}
@@ -85,11 +87,18 @@ def load_imported(
         columns = fill_nulls(columns, "finish", ["length" if each else "stop" for each in cut_off])
     if columns["text"].null_count:
         columns = fill_nulls(columns, "text", [policy.decode(row.tolist()) for row in Ragged(columns["tokens"])])
-    columns = columns.append_column("problem", pa.array(index, pa.int32()))
-    columns = columns.append_column("sample", pa.array(index_in_group(index), pa.int32()))
-    check_tokens(Ragged(columns["tokens"]), questions.prompts, index, policy, source)
     # What is scored depends on the prompts and the tokenizer too; both are in the name that keys other tables.
     name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
+    if bad := token_faults(Ragged(columns["tokens"]), questions.prompts, index, policy):
+        row, why = next(iter(bad.items()))
+        told = f"data.completions={source}: completion {row + 1} {why}"
+        if not data.skip_malformed or len(bad) == len(columns):
+            raise TOPRError(told)
+        warn(f"{plural(len(bad), 'malformed completion')} left out: {told}")
+        good = ~np.isin(np.arange(len(columns)), [*bad])
+        columns, index, name = columns.filter(pa.array(good)), index[good], f"{name} without malformed ones"
+    columns = columns.append_column("problem", pa.array(index, pa.int32()))
+    columns = columns.append_column("sample", pa.array(index_in_group(index), pa.int32()))
     if limit is not None:
         name += f" cut off at {limit}"
     if whole is not None:
@@ -116,7 +125,7 @@ def match_problems(
     found: list[Problem] = []
     given: dict[int, tuple[str, Any]] = {}
     index = np.zeros(len(columns), dtype=np.int32)
-    names = sorted({*columns.column_names} - {"text", "finish", "tokens", "sampler_logp"})
+    names = sorted({*columns.column_names} - {"text", "finish", "tokens", "sampler_logp", "row"})
     rows = (one for batch in columns.select(names).to_batches() for one in batch.to_pylist())
     for row, one in enumerate(rows):
         name: Any = one.get("problem_id")
@@ -137,12 +146,6 @@ def match_problems(
                     given[place] = kind, value
         index[row] = answered[key]
     return found, index, given
-
-
-def prompt_of_row(columns: pa.Table) -> NDArray[np.int32]:
-    """[rows] the number of each one's prompt, without the run's own problems."""
-    named = [Problem(name, name, "") for name in columns["problem_id"].unique().to_pylist() if name]
-    return match_problems(columns, named, "", graded=False)[1]
 
 
 def fill_nulls(columns: pa.Table, name: str, texts: list[str]) -> pa.Table:
@@ -193,16 +196,17 @@ def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = 
     return pa.chunked_array(chunks, pa.list_(pa.int32()))
 
 
-def check_tokens(tokens: Ragged, prompts: Any, index: NDArray[np.int32], policy: Policy, source: str) -> None:
-    """Refuse completions that can't be scored; the first bad one is named."""
-    for number, (row, problem) in enumerate(zip(tokens, index.tolist(), strict=True), 1):
-        where, prompt = f"data.completions={source}: completion {number}", prompts[problem]
-        if not len(row):
-            raise TOPRError(f"{where} is empty")
-        if (token := max(int(row.max()), int(prompt.max(initial=0)))) >= policy.vocabulary:
-            raise TOPRError(
-                f"{where} has token id {token}, the model has {policy.vocabulary}; leave out `tokens` to have the text "
-                "tokenized"
-            )
-        if (length := len(prompt) + len(row)) > policy.context:
-            raise TOPRError(f"{where} and its prompt have {length} tokens, the model's context is {policy.context}")
+def token_faults(tokens: Ragged, prompts: Any, index: NDArray[np.int32], policy: Policy) -> dict[int, str]:
+    """Rows that can't be scored, with the reason."""
+    found = {}
+    for row, (ids, problem) in enumerate(zip(tokens, index.tolist(), strict=True)):
+        token = max(int(ids.max(initial=0)), int(prompts[problem].max(initial=0)))
+        length = len(prompts[problem]) + len(ids)
+        if not len(ids):
+            found[row] = "is empty"
+        elif token >= policy.vocabulary:
+            which = f"token id {token}, the model has {policy.vocabulary}"
+            found[row] = f"has {which}; leave out `tokens` to have the text tokenized"
+        elif length > policy.context:
+            found[row] = f"and its prompt have {length} tokens, the model's context is {policy.context}"
+    return found

@@ -21,7 +21,7 @@ from topr_exp.data.prompts import TokenizedProblems
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.runtime.progress import Progress
-from topr_exp.sampling.sampler import HFSampler, Sampler
+from topr_exp.sampling.sampler import HFSampler, Sample, Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.store.completions import PROMPTS
 
@@ -186,6 +186,11 @@ def completions_table(
     seed: numbers that together name the randomness. first: the index of the first prompt.
     """
     groups = sampler.sample(policy, [prompt.tolist() for prompt in prompts], n, seed, stop)
+    return table_of_samples(policy, groups, stop, first)
+
+
+def table_of_samples(policy: Policy, groups: list[list[Sample]], stop: Sequence[str], first: int = 0) -> pa.Table:
+    """Tabulate the completions of each prompt."""
     flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
     return pa.table(
         {

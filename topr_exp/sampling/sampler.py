@@ -87,8 +87,15 @@ class HFSampler(Sampler):
         self.device = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "cpu"
 
     def sample(
-        self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, seed: tuple[int, ...], stop: Sequence[str]
+        self,
+        policy: Policy,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        seed: tuple[int, ...],
+        stop: Sequence[str],
+        begun: Sequence[Sample] = (),
     ) -> list[list[Sample]]:
+        """As of all samplers; begun: of each prompt (n is 1) the completion so far, which goes on in its place."""
         generator = torch.Generator(device=policy.device).manual_seed(seed_of(*seed))
         stopped = policy.stopper(stop) if stop else None
         work = f"sampling {len(prompts) * n} completions at a time"
@@ -98,7 +105,7 @@ class HFSampler(Sampler):
             sdpa_kernel(UNPLANNED),
             memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"),
         ):
-            return sample_completions(policy.model, prompts, n, self.config, policy.eos_ids, generator, stopped)
+            return sample_completions(policy.model, prompts, n, self.config, policy.eos_ids, generator, stopped, begun)
 
     def made_by(self) -> dict[str, str]:
         versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
@@ -211,29 +218,31 @@ def sample_completions(
     eos_ids: Sequence[int],
     generator: torch.Generator,
     stopped: Callable[[list[int]], bool] | None = None,
+    begun: Sequence[Sample] = (),
 ) -> list[list[Sample]]:
     """n completions of each prompt, drawn token by token; a function of the arguments and the generator's state.
 
     Keys and values of what all prompts begin with and of the rest of each are computed once, then repeated n times.
     Rows that ended leave the batch as soon as they are an eighth of it. `stopped(tokens)` says whether a completion so
-    far ends in a stop string.
+    far ends in a stop string. begun: with n = 1, of each prompt an unfinished completion, which goes on in its place.
     """
-    batch = DecodingBatch(model, prompts, config.max_new_tokens)
+    read = [[*prompt, *one.tokens] for prompt, one in zip(prompts, begun, strict=True)] if begun else prompts
+    batch = DecodingBatch(model, read, config.max_new_tokens)
     logits = batch.prefill()
     repeat = torch.arange(len(prompts), device=batch.device).repeat_interleave(n)
     batch.select(repeat)
     logits = logits[repeat]
-    samples = [Sample() for _ in range(len(repeat))]
+    samples = list(begun) or [Sample() for _ in range(len(repeat))]
     rows = samples  # of the batch
     asked = [prompts[i] for i in repeat.tolist()]
     noise = config.mismatch.logits_noise
-    for step in range(config.max_new_tokens):
+    while True:
         if noise:
             prefixes = [(*prompt, *one.tokens) for prompt, one in zip(asked, rows, strict=True)]
             logits = logits + noise * normal_of(config.seed, prefixes, logits)
         tokens, logprobs = sample_tokens(logits, config, generator)
-        alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), eos_ids, stopped)
-        if not alive or step + 1 == config.max_new_tokens:
+        alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), config.max_new_tokens, eos_ids, stopped)
+        if not alive:
             break
         if len(rows) - len(alive) >= max(len(rows) // 8, 1):
             keep = torch.tensor(alive, device=batch.device)
@@ -247,13 +256,14 @@ def append_tokens(
     rows: Sequence[Sample],
     tokens: Sequence[int],
     logprobs: Sequence[float],
+    limit: int,
     eos_ids: Sequence[int],
     stopped: Callable[[list[int]], bool] | None,
 ) -> list[int]:
-    """Give each sample that has not ended its next token; the indices of those that go on."""
+    """Give each sample that has not ended its next token, up to the limit; the indices of those that go on."""
     alive = []
     for i, (one, token, logprob) in enumerate(zip(rows, tokens, logprobs, strict=True)):
-        if one.finish != "length":
+        if one.finish != "length" or len(one.tokens) == limit:
             continue
         one.tokens.append(token)
         one.logprobs.append(logprob)
@@ -261,7 +271,7 @@ def append_tokens(
             one.finish = "stop"
         elif stopped is not None and stopped(one.tokens):
             one.finish = "stop_string"
-        else:
+        elif len(one.tokens) < limit:
             alive.append(i)
     return alive
 

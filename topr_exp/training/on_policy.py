@@ -7,10 +7,11 @@ problem's completions come from an earlier round with probability q (AGRO, Figur
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -220,11 +221,7 @@ class Rounds:
         """
         size = self.sampler.config.prompts_per_shard
         shards = [indices[start : start + size] for start in range(0, len(indices), size)]
-        self.trainer.zero_grad()
-        with self.trainer.layout.gathered_weights():
-            name = f"iteration {self.iteration}, update {self.trainer.step}"
-            now = dataclasses.replace(self.trainer.policy, fingerprint=name, folder=None)
-            self.sampler.prepare(now, max(map(len, self.train.prompts)) + self.sampler.config.max_new_tokens)
+        with self.present_policy() as now:
             mine = range(distributed.rank(), len(shards), distributed.world_size())
             made = {shard: self.sample_shard(now, shards[shard], number, first + shard) for shard in mine}
         by_shard = {shard: table for part in distributed.all_gather(made) for shard, table in part.items()}
@@ -232,14 +229,28 @@ class Rounds:
         self.trainer.sampled += token_count(columns)
         return columns
 
+    @contextlib.contextmanager
+    def present_policy(self) -> Iterator[Policy]:
+        """Open the policy in training to the sampler: its weights whole, its gradients freed."""
+        self.trainer.zero_grad()
+        with self.trainer.layout.gathered_weights():
+            name = f"iteration {self.iteration}, update {self.trainer.step}"
+            now = dataclasses.replace(self.trainer.policy, fingerprint=name, folder=None)
+            self.sampler.prepare(now, max(map(len, self.train.prompts)) + self.sampler.config.max_new_tokens)
+            yield now
+
     def sample_shard(self, policy: Policy, indices: np.ndarray, number: int, shard: int) -> pa.Table:
-        """Completions of some problems with verdicts, log μ and, where it is needed, log π_ref."""
-        size = self.trainer.config.score_batch_size
+        """Completions of some problems, graded and scored."""
         prompts = [self.train.prompts[i] for i in indices]
         seed = (self.sampler.config.seed, self.iteration, number, *([shard] if shard else []))
         columns = completions_table(self.sampler, policy, prompts, self.n, seed, self.train.stop)
         self.sampler.rest()
-        problems = [self.train.problems[i] for i in indices]
+        return self.judged(columns, policy, indices)
+
+    def judged(self, columns: pa.Table, policy: Policy, indices: np.ndarray) -> pa.Table:
+        """Completions of some problems with verdicts, log μ and, where it is needed, log π_ref."""
+        size = self.trainer.config.score_batch_size
+        prompts, problems = [self.train.prompts[i] for i in indices], [self.train.problems[i] for i in indices]
         rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)
         verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)
         scored: dict[str, Any] = {"logp": log_probabilities(policy, rollouts, range(rollouts.rows), size)["logp"]}
