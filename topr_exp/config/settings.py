@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from topr_exp.algorithms.base import Advantage
-from topr_exp.algorithms.masks import Level
 from topr_exp.config import groups
 from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
 from topr_exp.config.groups import unit_of
@@ -263,9 +262,7 @@ def unread(config: Config) -> list[str]:
         **{f"task.{key}": verifies for key in ("solver", "solutions", "test_solutions", "template", "chat")},
         **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
     }
-    if hasattr(config.algo, "correction_level"):
-        reads["algo.correction_level"] = config.algo.correction is not None
     usual = UNCHANGED | {"data.threshold": Grading.threshold, "compose.max_draws": groups.MAX_DRAWS, "optim.epochs": 1}
-    usual |= {"compose.pairs_per_problem": groups.PAIRS, "algo.correction_level": Level.token}
+    usual |= {"compose.pairs_per_problem": groups.PAIRS}
     values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
     return [key for key, value in values.items() if value not in (None, usual.get(key, False))]
