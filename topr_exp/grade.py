@@ -5,8 +5,6 @@ further input, with `verdict`, `answer` and `path` (docs/grading.md), and `rewar
 A malformed line comes back as {"line", "error"}, the rest is graded, and the exit status is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -8,8 +8,6 @@ command is given again. Where a run has several processes, all of them do what s
 score different shards of the store's tables, train on different parts of each batch, and process 0 writes the folder.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
@@ -64,7 +62,8 @@ def run(config: Config) -> dict[str, Any]:
             return summary
         keep_threads(folder, config)
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
-        with open_sampler(config.sampler, scratch, trust, beside_training=config.schedule.in_rounds) as sampler:
+        options = {"beside_training": config.schedule.in_rounds, "keeps": "kept" in config.algo.needs}
+        with open_sampler(config.sampler, scratch, trust, **options) as sampler:
             return Experiment(config, folder, sampler, stop).run()
 
 

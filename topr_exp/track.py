@@ -3,8 +3,6 @@
 Sends the run's records as if it had been tracked during training; repeat it to send only what is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from functools import partial

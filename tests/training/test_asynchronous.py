@@ -18,7 +18,7 @@ from tests.training.broken_runs import break_off, records
 from topr_exp.composition.candidates import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
-from topr_exp.training.asynchronous import AsyncRounds, Group
+from topr_exp.training.asynchronous import AsyncRounds, Group, longest
 from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
 from topr_exp.types import ConfigError
 
@@ -152,39 +152,41 @@ def test_completions_that_end_within_an_update_are_drawn_by_one_policy(tmp_path:
     assert weights_of(whole.folder) == weights_of(changed.folder)
 
 
-def test_a_token_has_the_log_mu_of_the_weights_that_drew_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scored again by every version of the weights, each token is some version's; completions are of several."""
+def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights of each update score the completions again; a token is of those that were there when it began."""
     versions: list[Any] = []  # of the weights, by update
-    batches: list[tuple[pa.Table, list[pa.Table]]] = []  # what is trained on, with what each version makes of it
-    fill = AsyncRounds.fill_round
+    times: list[float] = []  # from which they were there
+    found: list[tuple[Group, list[pa.Table]]] = []  # what is trained on, with what each version makes of it
+    by_length = AsyncRounds.by_length
 
     def scores(self: AsyncRounds, columns: pa.Table) -> list[pa.Table]:
-        indices = columns["question"].to_numpy()[:: self.n]
         bare = columns.select(["sample", "tokens", "text", "finish", "sampler_logp"])
-        bare = bare.add_column(0, "problem", pa.array(np.arange(len(bare)) // self.n, pa.int32()))
-        model, found = self.trainer.policy.model, []
-        now = {name: weight.clone() for name, weight in model.state_dict().items()}
+        bare = bare.add_column(0, "problem", pa.array([0] * self.n, pa.int32()))
+        model, scored = self.trainer.policy.model, []
         for version in versions:
             model.load_state_dict(version)
-            found.append(self.judged(bare, self.trainer.policy, indices))
-        model.load_state_dict(now)
-        return found
+            scored.append(self.judged(bare, self.trainer.policy, columns["question"].to_numpy()[:1]))
+        return scored
 
-    def filled(self: AsyncRounds, groups: list[pa.Table], number: int) -> None:
+    def recorded(self: AsyncRounds, number: int) -> tuple[list[Group], list[Group]]:
         versions.append({name: weight.clone() for name, weight in self.trainer.policy.model.state_dict().items()})
-        fill(self, groups, number)
-        batches.append((self.columns, scores(self, self.columns)))
+        times.append(self.now)
+        batch, dropped = by_length(self, number)
+        found.extend((group, scores(self, group.columns)) for group in batch)
+        return batch, dropped
 
-    monkeypatch.setattr(AsyncRounds, "fill_round", filled)
+    monkeypatch.setattr(AsyncRounds, "by_length", recorded)
     config = config_of(*overrides(tmp_path, "schedule=async", *ROUNDS, *IN_FLIGHT, "schedule.rounds=6"))
     run(config)
     mixed = 0
-    for columns, by_version in batches:
-        for row, logp in enumerate(columns["logp"].to_pylist()):
-            assert logp == pytest.approx(columns["sampler_logp"][row].as_py(), abs=1e-4)
-            distance = np.abs(np.array([found["logp"][row].as_py() for found in by_version]) - logp)
-            assert distance.min(0).max() < 1e-5
-            mixed += distance.max(1).min() > 1e-3
+    for group, by_version in found:
+        began = group.due - longest(group.columns) / 4
+        for row, logp in enumerate(group.columns["logp"].to_pylist()):
+            assert logp == pytest.approx(group.columns["sampler_logp"][row].as_py(), abs=1e-4)
+            drew = np.searchsorted(times, [began + token / 4 + 1e-6 for token in range(len(logp))], side="right") - 1
+            known = np.array([scored["logp"][row].as_py() for scored in by_version])
+            assert logp == pytest.approx(known[drew, np.arange(len(logp))], abs=1e-5)
+            mixed += np.abs(known - logp).max(1).min() > 1e-3
     assert mixed > 20
     assert max(line["age_q95"] for line in records(config.folder)) > 1
 

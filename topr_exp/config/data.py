@@ -1,7 +1,5 @@
 """Settings of the problems and their prompts (the `data` group), and what a source of problems says of itself."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator

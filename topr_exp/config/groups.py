@@ -1,7 +1,5 @@
 """Settings of the small groups: task, schedule, evaluation, checkpoint, tracking, optim, compose, cluster."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Settings of the model and of sampling from it (groups `model` and `sampler`)."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

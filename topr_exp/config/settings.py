@@ -3,8 +3,6 @@
 The values stand in the YAMLs, the names, types and ranges in the dataclasses of this package.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -116,6 +114,7 @@ class Config(Section):
 WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # all of a group or of a round
 NUMBERS = ("graded", "given")
 Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
+KEEPS = {"sampler.name": "hf", "mu": "sampler", "data.completions": None, "schedule.in_flight": False}
 UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}
 ON_POLICY = UNCHANGED | {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0
@@ -224,9 +223,14 @@ def rounds(config: Config) -> Iterator[Rule]:
 
 
 def sampling(config: Config) -> Iterator[Rule]:
-    """Only transformers can be changed on purpose."""
+    """Only transformers can be changed on purpose, and say which tokens could be drawn."""
     if config.sampler.name != "hf":
         yield from fixed(config, UNCHANGED, f"for sampler={config.sampler.name}: sampler=hf alone can be changed")
+    if "kept" in config.algo.needs:
+        why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
+        yield from fixed(config, KEEPS, why)
+        cuts = config.sampler.top_k > 0 or config.sampler.top_p < 1
+        yield "sampler.top_k", cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
 
 
 def on_policy(config: Config) -> Iterator[Rule]:

@@ -5,8 +5,6 @@ draw is the same, and replaced by the exact value for K = 1.
 Every mean carries its standard error and interval over problems.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A log of completions before it is trained on: what is in it, what it lacks, and which losses can use it."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Exit status: 0; 1 for damage that `verify` found or an operation that failed; 2 for a wrong option.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import logging

@@ -4,8 +4,6 @@ Everything is read from the sweep's folder, and from Slurm if it has jobs there.
 another machine that sees the folder, and while runs are active.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """From a plan to results: write the runs down, run what is unfinished here or on Slurm, print the table."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
