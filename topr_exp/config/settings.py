@@ -174,6 +174,9 @@ def units(config: Config) -> Iterator[Rule]:
     asked = config.optim.whole_groups
     multiple = f"a multiple of data.n={n} {'where optim.whole_groups is true' if asked else why}"
     yield "optim.batch_size", not (whole or asked) or config.optim.batch_size % n == 0, multiple
+    if asked and not whole:
+        some = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WHOLE}
+        yield from fixed(config, some, "where optim.whole_groups is true")
     tokens = config.optim.reduction == "tokens"
     yield "optim.reduction", not tokens or unit != "pairs", f"sequences {why}"
     twice = tokens and getattr(algo, "length_normalize", False)
@@ -253,7 +256,8 @@ def unread(config: Config) -> list[str]:
         },
         "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": config.data.completions is not None,
-        "compose.max_draws": rounds and config.compose.pass_rate is not None,
+        "compose.max_draws": rounds and config.compose.pass_rate is not None and config.schedule.concurrency is None,
+        "compose.pairs_per_problem": unit_of(config.algo.needs) == "pairs",
         "evaluation.problems": config.evaluation.every is not None,
         **dict.fromkeys(UNCHANGED, samples),
         "optim.epochs": not rounds,
@@ -262,5 +266,6 @@ def unread(config: Config) -> list[str]:
         **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
     }
     usual = UNCHANGED | {"data.threshold": Grading.threshold, "compose.max_draws": groups.MAX_DRAWS, "optim.epochs": 1}
+    usual |= {"compose.pairs_per_problem": groups.PAIRS}
     values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
     return [key for key, value in values.items() if value not in (None, usual.get(key, False))]

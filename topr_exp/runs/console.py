@@ -218,7 +218,7 @@ def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     from topr_exp.verifier.figures import cell
 
     # One, or none where the grader does not say what incorrect completions answer.
-    majorities = [name for name in base if name.startswith("maj@") and not name.endswith(("_se", "k"))]
+    majorities = [name for name in base if name.startswith("maj@") and not name.endswith("k")]
     columns = ("pass@1", *majorities, *VERDICTS)
     graded = ["mean reward"] if "mean_reward" in base else []
     lines = [f"{'%':<9}{'pass@1':>20}" + "".join(f"{title:>13}" for title in (*columns[1:], *graded))]
