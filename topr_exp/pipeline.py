@@ -237,7 +237,7 @@ class Experiment:
         if not changed and (self.config.mu != "scored" or self.imported is not None):
             return None
         scored = self.policies.scored(self.policies.trained, parts[0], store, "scoring π_old")
-        asked = self.config.sampler.mismatch if changed else None
+        asked = self.config.sampler if changed else None
         return measure_mismatch(scored, Ragged(parts[0].rollouts.columns["sampler_logp"]), asked)
 
     def verdicts(self, part: Completions, store: Store) -> Verdicts:

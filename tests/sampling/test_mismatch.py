@@ -143,10 +143,11 @@ def test_what_comes_out_is_what_enumeration_says(name: str, place: int) -> None:
     lines = [line[: len(one.tokens)] for line, one in zip(scored, group, strict=True)]
     np.testing.assert_allclose(lines[0], p[RESPONSES.index(group[0].tokens)][: len(lines[0])], atol=1e-6)
 
-    found = measure_mismatch(lines, [np.array(one.logprobs, np.float32) for one in group], asked)
-    share, distance = np.exp(q.sum(1)), (q - p).sum(1)
-    by_answer = (share * distance).sum()
-    error = 5 * math.sqrt((share * distance**2).sum() / DRAWS) + 1e-7
+    found = measure_mismatch(lines, [np.array(one.logprobs, np.float32) for one in group], settings(mismatch=asked))
+    share, terms = np.exp(q.sum(1)), (np.expm1(p - q) - (p - q)).sum(1)
+    by_answer = (share * (q - p).sum(1)).sum()
+    assert (share * terms).sum() == pytest.approx(by_answer)
+    error = 5 * math.sqrt((share * terms**2).sum() / DRAWS) + 1e-9
     assert found["put_in"] == {"weights": asked.weights, "logits_noise": asked.logits_noise}
     assert found["kl_answer"] == pytest.approx(by_answer, abs=error)
     # A token's KL, over the prefixes as the sampler meets them.
@@ -347,6 +348,9 @@ def test_quantiles_by_token_and_of_the_product_by_completion() -> None:
         == "sampler and trainer agree: largest difference 2e-06 a token"
     )
     assert measure_mismatch([], []) == {"tokens": 0}
+    cut, whole = (measure_mismatch(mu, sampler, settings(top_k=top_k)) for top_k in (2, 0))
+    assert (cut["kl_token"], cut["kl_answer"]) == (2.5 / 5, 2.5 / 2)
+    assert whole["kl_answer"] == pytest.approx((math.expm1(-1) + math.expm1(-2) + math.expm1(0.5) + 2.5) / 2)
     assert describe_mismatch({"tokens": 0})
 
 

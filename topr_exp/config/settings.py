@@ -229,8 +229,7 @@ def sampling(config: Config) -> Iterator[Rule]:
     if "kept" in config.algo.needs:
         why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
         yield from fixed(config, KEEPS, why)
-        cuts = config.sampler.top_k > 0 or config.sampler.top_p < 1
-        yield "sampler.top_k", cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
+        yield "sampler.top_k", config.sampler.cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
 
 
 def on_policy(config: Config) -> Iterator[Rule]:

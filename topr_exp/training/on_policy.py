@@ -190,7 +190,7 @@ class Rounds:
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """Summarize the completions that a round sampled, kept or not."""
-        gap = measure_mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]), self.sampler.config.mismatch)
+        gap = measure_mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]), self.sampler.config)
         verdicts = Verdicts("", columns)
         correct = float(verdicts.positive.mean())
         found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns)}
