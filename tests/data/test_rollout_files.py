@@ -152,6 +152,7 @@ def test_rewards_that_are_added_up_and_prompts_of_several_steps(tmp_path: Path) 
         found = read(source, Columns(reward="right+form"))
         assert [row["reward"] for row in found] == [1.5, 1.0] * 2
         assert len({row["problem_id"] for row in found}) == 2
+        assert not any("reward" in row for row in read(source)), "which of two columns it is, nobody knows"
     for rows[1]["right"], message in (("a", "data.columns.reward=right+form: 'a' is no number"),
                                       (math.inf, "right+form must be a finite number; got inf")):  # fmt: skip
         with pytest.raises(TOPRError, match=rf"log\.jsonl:2: {re.escape(message)}$"):

@@ -184,7 +184,7 @@ def roles_of(names: tuple[str, ...], there: tuple[str, ...], columns: Columns | 
             raise ValueError(f"data.columns.{role}={name}: no such column; it has {', '.join(names)}")
     free = [name for name in there if name not in named.values()]
     found = {role: name for role, known in NAMES.items() for name in reversed(known) if name in free} | named
-    rest = [name for name in free if name not in {"step", "advantage", *found.values()}]
+    rest = [name for name in names if name not in {"step", "advantage", *found.values()}]
     if "reward" not in found and {"step", "advantage"} <= {*free} and len(rest) == 1:
         found["reward"] = rest[0]  # TRL names a reward after the function that gave it; of several it logs no sum
     found = {role: name for role, name in found.items() if name in there or "+" in name}
