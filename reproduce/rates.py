@@ -149,6 +149,8 @@ def choose(options: argparse.Namespace) -> int:
     overrides = [text for text in options.figures if "=" in text]
     if len(overrides) == len(options.figures):
         raise ConfigError("name the figures whose learning rates are to be chosen")
+    if other := [text for text in overrides if text.startswith("cluster=") and text != "cluster=local"]:
+        raise ConfigError(f"{other[0]}: only cluster=local chooses rates, since each choice waits for its runs")
     figures = chosen(FIGURES, options)
     own = [f"{RATE}={FIRST:g}", f"seed={SEEDS[0]}", "data.test_split=validation", "evaluation.every=null"]
     request = Request(figures, options.full, [*overrides, *own], options.jobs, True, options.out)

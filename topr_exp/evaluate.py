@@ -108,7 +108,8 @@ def given_settings(args: Namespace) -> dict[str, str]:
     given = {}
     for text in args.overrides:
         key, _, value = text.lstrip("+~").partition("=")
-        if key not in READ and key.split(".", 1)[0] not in READ and text != "cluster=local":
+        read = {key, key.split(".", 1)[0]} & {*READ} and not key.startswith("sampler.mismatch")
+        if not read and text != "cluster=local":
             raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
         given[key] = value
     if "model" not in given:
@@ -263,6 +264,7 @@ def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures for a terminal, in percent."""
+    from topr_exp.report.estimates import REWARD, measured
     from topr_exp.verifier.figures import cell
 
     lines = ["%       value [95 % interval over problems]"]
@@ -271,8 +273,7 @@ def table(figures: dict[str, Any]) -> str:
     ]
     lines.append(", ".join(f"{name} {100 * figures[name]:.1f} %" for name in VERDICTS))
     if "mean_reward" in figures:
-        error = figures["mean_reward_se"]
-        lines.append(f"mean reward {figures['mean_reward']:.3g}" + (f" ± {2 * error:.2g}" if error is not None else ""))
+        lines.append(f"mean reward {measured(figures, REWARD).written('.3g')}")
     return "\n".join(lines)
 
 

@@ -62,7 +62,8 @@ def run(config: Config) -> dict[str, Any]:
             return summary
         keep_threads(folder, config)
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
-        with open_sampler(config.sampler, scratch, trust, beside_training=config.schedule.in_rounds) as sampler:
+        options = {"beside_training": config.schedule.in_rounds, "keeps": "kept" in config.algo.needs}
+        with open_sampler(config.sampler, scratch, trust, **options) as sampler:
             return Experiment(config, folder, sampler, stop).run()
 
 
@@ -236,7 +237,7 @@ class Experiment:
         if not changed and (self.config.mu != "scored" or self.imported is not None):
             return None
         scored = self.policies.scored(self.policies.trained, parts[0], store, "scoring π_old")
-        asked = self.config.sampler.mismatch if changed else None
+        asked = self.config.sampler if changed else None
         return measure_mismatch(scored, Ragged(parts[0].rollouts.columns["sampler_logp"]), asked)
 
     def verdicts(self, part: Completions, store: Store) -> Verdicts:

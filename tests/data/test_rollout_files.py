@@ -100,6 +100,23 @@ def test_each_format_is_read_and_comes_back_from_the_store(tmp_path: Path, name:
         assert again.read().to_pylist() == table.read().to_pylist()
 
 
+def test_saved_data_sets_of_splits_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
+    store, names = Store(tmp_path / "store"), set()
+    for text in ("one", "other"):
+        split = datasets.Dataset.from_list([{"prompt": "?", "completion": text, "reward": 1.0}])
+        datasets.DatasetDict({"train": split}).save_to_disk(str(tmp_path / text))
+        table, _ = import_rows(store, RolloutReader(str(tmp_path / text)))
+        assert table.read()["text"].to_pylist() == [text]
+        names.add(table.name)
+    assert len(names) == 2
+
+
+def test_a_log_whose_rows_are_all_left_out_is_one_line(tmp_path: Path) -> None:
+    source = written(tmp_path, [{"prompt": "?", "completion": ["a", "b"], "reward": [1, None]}], "jsonl")
+    with pytest.raises(TOPRError, match="1: lacks reward, unlike the rows before"):
+        import_rows(Store(tmp_path / "store"), RolloutReader(str(source), None, skip_malformed=True))
+
+
 def test_a_prompt_with_lists_is_so_many_rows(tmp_path: Path) -> None:
     row = {"prompt": "?", "completion": ["a", "b"], "tokens": [[1], [2, 3]], "reward": [0, 1], "id": "x"}
     source = written(tmp_path, [row | {"finish": ["stop", None]}], "jsonl")

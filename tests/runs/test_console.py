@@ -231,7 +231,7 @@ def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
         assert line in text
     for row, end in (("base", "base"), ("trained", "final")):
         figures = [f"{100 * summary[end][name]:.1f}" for name in ("pass@1", "maj@4")]
-        assert re.search(rf"^{row} +{figures[0]} ± \S+ +{figures[1]} ", text, re.MULTILINE)
+        assert re.search(rf"^{row} +{figures[0]} \[\S+ \S+\] +{figures[1]} ", text, re.MULTILINE)
 
 
 def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(finished: Any) -> None:
@@ -254,7 +254,7 @@ def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(f
 def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path, of_data: int, datasets: list[str] | None) -> None:
     config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}")
     shares = dict.fromkeys(("pass@1", "correct", "incorrect", "invalid"), 0.5)
-    figures = {**shares, "pass@1_se": None, "problems": 1}
+    figures = {**shares, "pass@k": {"1": {"value": 0.5, "low": None, "high": None}}, "problems": 1}
     summary = {"base": figures, "final": figures, "problems": {"test": 1}, "n_train": 3, "positive_share": 0.5}
     environment = {"versions": {}, "git_commit": None, "command": ["x", "--config-dir", "a b", "seed=1"]}
     write_card(tmp_path, config, {**summary, "baseline": 0.0}, environment, TrainedOn(2, of_data, "x"), "the header")
@@ -262,7 +262,7 @@ def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path, of_data: int,
     found = ModelCard(text).data
     assert found.base_model == "meta-llama/Meta-Llama-3-8B-Instruct"
     assert found.datasets == datasets
-    assert "trained           50.0         50.0" in text
+    assert "trained                  50.0         50.0" in text
     assert "\nthe header\n" in text
     assert "python -m topr_exp --config-dir 'a b'" in text
 

@@ -86,7 +86,7 @@ def test_two_processes_make_the_run_that_one_makes(tmp_path: Path, arguments: li
     folder = folder_of(tmp_path / "two", *both)
     assert folder.name == alone.folder.name
     assert_same_run(folder, alone.folder)
-    assert done.stdout.count("pass@1 ± 2") == 1
+    assert done.stdout.count("[ ]: 95 % over") == 1
     assert ", 2 processes" in done.stdout
     assert json.loads((folder / "environment.json").read_text())["processes"] == 2
 

@@ -15,6 +15,7 @@ import torch
 
 from tests.conftest import config_of, overrides
 from tests.training.broken_runs import break_off, records
+from topr_exp.composition.candidates import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
 from topr_exp.training.asynchronous import AsyncRounds, Group, longest
@@ -64,7 +65,7 @@ def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(
 @pytest.mark.parametrize(
     "settings",
     [
-        ["schedule.lag=2"],
+        ["schedule.lag=2", "sampler.mismatch.weights=int8"],
         DROP,
         ["schedule.lag=[0.4,0.3,0.3]", "compose.pass_rate=[0,0.9]", "mu=sampler"],
         [*IN_FLIGHT, "sampler.prompts_per_shard=4"],
@@ -289,6 +290,18 @@ def test_a_group_waits_for_its_longest_completion() -> None:
     clock.next_group = lambda: tokens  # type: ignore[method-assign]
     clock.begin(0, 1)
     assert [group.due for group in clock.queue] == [12 / 8]
+
+
+def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps() -> None:
+    clock = Clock([], schedule_of("keep", None, 1, 4))
+    clock.train, clock.seed, clock.iteration, clock.drawn = SimpleNamespace(prompts=range(9)), 0, 1, []  # type: ignore[assignment]
+    clock.compose = SimpleNamespace(max_draws=10, pass_rate=[0.1, 0.9])  # type: ignore[assignment]
+    clock.sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))  # type: ignore[assignment]
+    order = random_generator(0, 1, "prompts 0").permutation(9)
+    clock.sample_prompts = lambda indices, *_: pa.table({"question": indices})  # type: ignore[method-assign]
+    clock.solved_often_enough = lambda some: [some] if some["question"][0].as_py() == order[3] else []  # type: ignore[method-assign]
+    assert AsyncRounds.next_group(clock)["question"].to_pylist() == [order[3]]
+    assert [some["question"].to_pylist() for some in clock.drawn] == [[at] for at in order[:4]]
 
 
 def test_what_is_dropped_is_counted_by_verdict_length_and_level() -> None:

@@ -183,7 +183,7 @@ class OptimConfig(Section):
             raise ValueError(f"betas must be two numbers in [0, 1) for adamw; got {self.betas}")
 
 
-MAX_DRAWS = 10
+MAX_DRAWS, PAIRS = 10, 16  # as in the YAMLs
 Unit = Literal["examples", "pairs", "groups"]  # what an algorithm trains on, and `n_examples` counts
 
 

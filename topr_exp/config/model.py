@@ -82,6 +82,11 @@ class SamplerConfig(Section):
         """True where completions are drawn from the policy itself."""
         return self.mismatch == Mismatch()
 
+    @property
+    def cuts(self) -> bool:
+        """True where some tokens can't be drawn."""
+        return self.top_k > 0 or self.top_p < 1
+
     def distribution(self, vocabulary: int) -> dict[str, Any]:
         """Key of the distribution of a completion in the store; top_k at most the vocabulary."""
         decides = identity(dataclasses.replace(self, top_k=min(self.top_k, vocabulary)), "sampler.")

@@ -74,12 +74,12 @@ class RolloutReader:
         has: set[str] | None = None
         for where, raw in raw_rows(self.source):
             try:
-                rows = [self.checked(one) for one in self.completions_in(where, raw)]
+                rows, asked = [self.checked(one) for one in self.completions_in(where, raw)], has
                 for row in rows:
                     present = row.keys() & {*ALL_OR_NONE}
-                    has = present if has is None else has
-                    if name := min(present ^ has, default=None):
-                        differs = "lacks" if name in has else "has"
+                    asked = present if asked is None else asked
+                    if name := min(present ^ asked, default=None):
+                        differs = "lacks" if name in asked else "has"
                         raise ValueError(f"{differs} {self.label(name)}, unlike the rows before; all rows or none")
                     name, prompt = row.get("problem_id"), digest_of_prompt(row)
                     if name is not None and prompt_of(row) and prompts.setdefault(name, prompt) != prompt:
@@ -90,6 +90,7 @@ class RolloutReader:
                     raise TOPRError(told) from None
                 self.skipped.append(told)
             else:
+                has = asked
                 yield from rows
         if has is None:
             raise TOPRError(self.skipped[0] if self.skipped else f"{self.source} holds no completions")
@@ -279,9 +280,9 @@ def turn_of(turn: Any) -> dict[str, str]:
 def source_files(source: str) -> list[Path]:
     """The files of a source on this machine, in their order; none for the hub's or a table of the store."""
     path = Path(source)
-    kinds = ("*",) if is_saved(path) else ("*.parquet", "*.jsonl", "*.json")
+    kinds = ("**/*",) if is_saved(path) else ("*.parquet", "*.jsonl", "*.json")
     found = [path] if path.is_file() else [each for kind in kinds for each in path.glob(kind) if each.is_file()]
-    return sorted(found, key=lambda each: (len(each.name), each.name))  # 2.jsonl before 10.jsonl
+    return sorted(found, key=lambda each: (len(each.name), each.name, each.parts))  # 2.jsonl before 10.jsonl
 
 
 def is_saved(path: Path) -> bool:

@@ -64,7 +64,8 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
     from topr_exp.data.problems import load_problems
     from topr_exp.data.prompts import build_prompter
 
-    composer = Composer(parse_arguments([*settings, f"data.completions={source}"]))
+    quoted = source.replace("'", r"\'")
+    composer = Composer(parse_arguments([*settings, f"data.completions='{quoted}'"]))
     config = load(next(composed for _, composed in composer.jobs(composer.base())))
     with tempfile.TemporaryDirectory() as folder:
         log = open_log(config.data, Store(folder))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pyarrow.compute import fill_null
 
 from topr_exp.config.data import DataConfig
+from topr_exp.config.schema import first_line
 from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, import_rows, kind_of_prompt, source_files
 from topr_exp.models.policy import Policy
@@ -72,6 +73,7 @@ def load_imported(
     is too long, an empty completion, and token ids that the model does not have.
     """
     source, columns = str(data.completions), log.columns
+    columns = columns.append_column("row", pa.array(range(len(columns)), pa.int32()))  # of the log
     limit = data.completion_limit
     answered, index, given = match_problems(columns, problems, source, data.reward != "given")
     prompts = {place: encode_prompt(kind, value, policy) for place, (kind, value) in given.items()}
@@ -123,7 +125,7 @@ def match_problems(
     found: list[Problem] = []
     given: dict[int, tuple[str, Any]] = {}
     index = np.zeros(len(columns), dtype=np.int32)
-    names = sorted({*columns.column_names} - {"text", "finish", "tokens", "sampler_logp"})
+    names = sorted({*columns.column_names} - {"text", "finish", "tokens", "sampler_logp", "row"})
     rows = (one for batch in columns.select(names).to_batches() for one in batch.to_pylist())
     for row, one in enumerate(rows):
         name: Any = one.get("problem_id")
@@ -158,8 +160,12 @@ def encode_prompt(kind: str, value: Any, policy: Policy) -> NDArray[np.int32]:
     if kind == "messages":
         if getattr(policy.tokenizer, "chat_template", None) is None:
             raise TOPRError("data.completions: the prompts are messages, and the model has no chat template")
-        messages = json.loads(value)
-        value = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        try:
+            messages = json.loads(value)
+            value = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a program of the model's
+            refused = f"data.completions: the model's chat template refuses the messages {value:.80}"
+            raise TOPRError(f"{refused} ({first_line(error)})") from None
     return policy.encode(value)
 
 
