@@ -4,8 +4,6 @@ A record is known by the settings that experiments vary (KEYS), so that results 
 sessions can stand together; each names the commit, the versions and the machine that it came from.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -4,8 +4,6 @@ Read as of 2026-11: a line is a trace, or an episode with several. A message has
 `mask` of those that were sampled, and their `logprobs`; rewards are numbers or scores with weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

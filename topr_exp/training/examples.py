@@ -1,7 +1,5 @@
 """The training set as tensors, one micro-batch at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

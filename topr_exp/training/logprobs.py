@@ -4,8 +4,6 @@ An update scores micro-batches with a gradient (`score_tokens`); log μ and log 
 (`score_rollouts`).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
