@@ -168,6 +168,7 @@ def test_the_figures_of_the_first_problems_are_those_of_no_others() -> None:
     figures = evaluation().figures(2)
     assert (figures["problems"], figures["pass@1"], figures["maj@4"]) == (2, 3 / 8, 0.5)
     assert figures["levels"].keys() == {"1", "2"}
+    assert evaluation("timeout").figures(2)["cut_off"] == 8
 
 
 def test_problems_of_one_source_are_one_case() -> None:
@@ -175,7 +176,9 @@ def test_problems_of_one_source_are_one_case() -> None:
     means = np.array([2, 1, 1, 0]) / 4
     of_sources = np.array([means[:2].sum(), means[2:].sum()])
     expected = np.sqrt(2 * ((of_sources - of_sources.mean()) ** 2).sum()) / len(means)
-    assert evaluation().figures()["pass@1_se"] == pytest.approx(expected)
+    figures = evaluation().figures()
+    assert figures["pass@1_se"] == pytest.approx(expected)
+    assert figures["subjects"]["sums"]["pass@1_se"] is None, "two problems of one source"
 
 
 def test_no_majority_where_incorrect_answers_cannot_be_told_apart() -> None:
