@@ -1,8 +1,8 @@
-"""`python -m reproduce [FIGURE ...] [KEY=VALUE ...]`: run what is missing of the papers' figures, draw, write.
+"""`python -m reproduce [FIGURE ...] [KEY=VALUE ...]`: run, draw and write the papers' figures.
 
-Without a figure: all of them. KEY=VALUE goes to every experiment, as in seed=0. The runs lie in outputs/paper, each is
-computed once for all figures, and the same command goes on where it was stopped. In FOLDER each figure leaves its
-numbers (JSON), its picture (PNG) and a section of README.md; what it held of other runs stays.
+Without FIGURE, all of them. KEY=VALUE applies to every experiment, for example seed=0. Runs are in outputs/paper; each
+is computed once for all figures, and the same command resumes. FOLDER gets each figure's numbers (JSON), picture (PNG)
+and a section of README.md; results of other runs in it stay.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def main(given: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     top = command_parser("reproduce", __doc__)
     top.add_argument("figures", nargs="*", metavar="FIGURE | KEY=VALUE", help="fig1 ... fig9, table1, agro_kl, ...")
-    top.add_argument("--full", action="store_true", help="both bases, more seeds, the questions beyond the papers")
-    top.add_argument("--recorded", action="store_true", help="keep what FOLDER records and run only what it lacks")
+    top.add_argument("--full", action="store_true", help="both bases, more seeds, questions beyond the papers")
+    top.add_argument("--recorded", action="store_true", help="keep the records in FOLDER and run only what is missing")
     instead = top.add_mutually_exclusive_group()  # of running what is missing
     for option, what in {
-        "--draw": "draw and write what is recorded or finished; start nothing",
-        "--check": "run again, compare with what FOLDER records, write nothing",
-        "--list": "say what each figure needs, and start nothing",
+        "--draw": "draw and write what is recorded or finished; starts nothing",
+        "--check": "rerun and compare with the records in FOLDER; writes nothing",
+        "--list": "list what each figure needs; starts nothing",
     }.items():
         instead.add_argument(option, action="store_true", help=what)
     top.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at once (default: %(default)s)")

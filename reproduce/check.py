@@ -1,7 +1,5 @@
 """Numbers of runs that finished now, beside those that are recorded: written, or compared in a check."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

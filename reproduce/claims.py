@@ -1,7 +1,5 @@
 """Claims that a row of figures.yaml can't say, numbers that rows compare, and what figures compute of finished runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@ Worlds of 8 completions to 60 problems, by problems, algorithms and seeds that d
 collapses. A minute; docs/statistics.md has the table.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Weights of problems by difficulty (TOPR, Figure 9), which is the accuracy of the model that sampled."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

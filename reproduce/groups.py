@@ -1,7 +1,5 @@
 """Groups of runs and what they are called: by a setting, by what a figure compares, or by loss. See groups.yaml."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The runs that figures need: which are neither recorded nor finished, and running those as sweeps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

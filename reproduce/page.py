@@ -1,7 +1,5 @@
 """docs/results/README.md: a section for each figure, written from the recorded numbers alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

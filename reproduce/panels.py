@@ -130,19 +130,19 @@ def noise(ax: Axes, names: Sequence[str], seeds: Sequence[Extra]) -> None:
     ax.set(ylabel="trace of the covariance")
 
 
-def cells(ax: Axes, runs: Runs) -> None:
-    """Mean pass@1 by learning rate and effective proportion."""
-    effective, rates = sorted(runs.split(EFFECTIVE)), sorted(runs.split(RATE))
-    table = np.full((len(rates), len(effective)), np.nan)
-    for (i, rate), (j, p) in ((a, b) for a in enumerate(rates) for b in enumerate(effective)):
-        cell = runs.where({RATE: rate, EFFECTIVE: p})
+def cells(ax: Axes, runs: Runs, key: str = EFFECTIVE, written: str = "{:g}", scale: float = 1.0) -> None:
+    """Mean pass@1 by learning rate and another setting."""
+    values, rates = sorted(runs.split(key)), sorted(runs.split(RATE))
+    table = np.full((len(rates), len(values)), np.nan)
+    for (i, rate), (j, value) in ((a, b) for a in enumerate(rates) for b in enumerate(values)):
+        cell = runs.where({RATE: rate, key: value})
         if len(cell):
             table[i, j] = 100 * cell.values().mean()
             ax.text(j, i, f"{table[i, j]:.0f}", ha="center", va="center", color="white", fontsize=8)
     ax.imshow(table, origin="lower", aspect="auto", cmap="cividis", vmin=0, vmax=100)
-    ax.set_xticks(range(len(effective)), [f"{100 * p:g} %" for p in effective])
+    ax.set_xticks(range(len(values)), [written.format(scale * value) for value in values])
     ax.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
-    ax.set(xlabel="p̃", ylabel="learning rate")
+    ax.set(ylabel="learning rate")
     ax.grid(visible=False)
 
 

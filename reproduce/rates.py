@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from reproduce.jobs import Request
     from topr_exp.runs.plan import Job
 
-HEAD = """# Learning rates by place (a model; where answers are long also their setting) and loss, for optim.lr.
-# `python -m reproduce.rates FIGURE` chooses them, and `tried` says by what: pass@1 (%) on validation problems by rate,
-# of seeds 100 and 101, which no figure reports. A choice of 3e-6 or 3e-3 is at the end of the grid. A loss that has
-# nothing under `tried` has the best rate of another grid (docs/paper.md), or its optimizer's default.
+HEAD = """# Learning rates for optim.lr, by place (a model; for long answers also the setting) and loss.
+# `python -m reproduce.rates FIGURE` chooses them; `tried` has pass@1 (%) on validation problems by rate, for seeds 100
+# and 101, which no figure reports. 3e-6 and 3e-3 are the ends of the grid. A loss without an entry in `tried` has the
+# best rate of another grid (docs/paper.md), or its optimizer's default.
 """
 GRID = (3e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
 FIRST = 3e-4  # with both its neighbours, where conf has no rate yet
@@ -149,6 +149,8 @@ def choose(options: argparse.Namespace) -> int:
     overrides = [text for text in options.figures if "=" in text]
     if len(overrides) == len(options.figures):
         raise ConfigError("name the figures whose learning rates are to be chosen")
+    if other := [text for text in overrides if text.startswith("cluster=") and text != "cluster=local"]:
+        raise ConfigError(f"{other[0]}: only cluster=local chooses rates, since each choice waits for its runs")
     figures = chosen(FIGURES, options)
     own = [f"{RATE}={FIRST:g}", f"seed={SEEDS[0]}", "data.test_split=validation", "evaluation.every=null"]
     request = Request(figures, options.full, [*overrides, *own], options.jobs, True, options.out)

@@ -4,8 +4,6 @@ A record is known by the settings that experiments vary (KEYS), so that results 
 sessions can stand together; each names the commit, the versions and the machine that it came from.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -39,7 +37,9 @@ KEYS = (
 KEYS_OF_LOSSES = (
     "algo.advantage", "algo.length_normalize", "algo.eps_low", "algo.eps_high", "algo.cap", "algo.tau", "algo.tau_pos",
     "algo.tau_neg", "algo.c1_pos", "algo.c2_pos", "algo.c1_neg", "algo.c2_neg", "algo.off_policy_mask",
-    "optim.reduction", "optim.whole_groups", "data.turns", "data.choices",
+    "optim.reduction", "optim.whole_groups", "data.turns", "data.choices", "algo.correction", "algo.denominator",
+    "algo.mask", "schedule.lag", "schedule.concurrency", "schedule.tokens_per_update", "schedule.max_lag",
+    "schedule.when_stale", "sampler.mismatch.weights",
 )  # fmt: skip
 LEARNING_RATES = CONF / "learning_rates.yaml"
 BINS = 20  # of the updates of a run, for metrics against time
@@ -68,6 +68,7 @@ def usual_values(algo: str) -> dict[str, Any]:
     assert isinstance(values, dict)
     by_tokens = any("divided_by_tokens" in str(each) for each in values.get("defaults", ()))
     found = {f"algo.{key!s}": value for key, value in values.items()}
+    found |= {"schedule.when_stale": "keep", "sampler.mismatch.weights": "none"}
     return found | {"optim.reduction": "tokens" if by_tokens else "sequences", "optim.whole_groups": False}
 
 

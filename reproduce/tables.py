@@ -1,7 +1,5 @@
 """FIGURES: every figure in the page's order, from the rows of figures.yaml."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

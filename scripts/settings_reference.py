@@ -35,6 +35,7 @@ MEANINGS = {  # of losses' keys that several have
     "a_neg": "least weight of a negative",
     "b_neg": "largest weight of a negative",
     "correction": "cap C of the weight min(π_old/μ, C) from the sampler; null: none",
+    "renormalize": "π is renormalised over what top_k and top_p let the sampler draw",
     "mask": "tokens or answers that are dropped: statistic, level, band, sides",
 }
 HEAD = """# Every setting

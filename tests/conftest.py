@@ -33,7 +33,8 @@ needs_peft = pytest.mark.skipif(
 # In the order in which they begin, so that no process waits for another's at the end: the files that take longest.
 LONGEST = [f"tests/{name}.py" for name in (
     "sweeps/test_slurm", "reference/test_reference_run", "sweeps/test_local", "sweeps/test_group", "test_pipeline",
-    "scripts/test_io_faults", "test_evaluate", "benchmarks/test_simulated_memory", "training/test_parallel",
+    "scripts/test_io_faults", "training/test_parallel", "tracking/test_tracker_command", "runs/test_attempt",
+    "test_evaluate", "grading/test_processes",
 )]  # fmt: skip
 
 
@@ -42,19 +43,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.location[0], len(LONGEST)))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def haste() -> Iterator[None]:
-    """Wait for no disk (tests of what is flushed count the calls), and search no garbage in what was imported."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """Search no garbage in what was imported: a run looks for some twice."""
     gc.collect()
     gc.freeze()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda descriptor: None)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compositions() -> Iterator[None]:
-    """Compose each choice of groups of conf/ once, for all tests: that takes a tenth of a second."""
+def haste() -> Iterator[None]:
+    """Compose each choice of groups of conf/ once, for all tests: that takes a tenth of a second; wait for no disk.
+
+    Tests of what is flushed count the calls.
+    """
     from topr_exp.config.compose_overrides import Composer
 
     found: dict[Any, Any] = {}
@@ -67,6 +68,7 @@ def compositions() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Composer, "__init__", shared)
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 

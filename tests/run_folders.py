@@ -81,9 +81,7 @@ def evaluation(iteration: int, accuracy: float, **more: Any) -> dict[str, Any]:
     return {
         "iteration": iteration,
         "pass@1": accuracy,
-        "pass@1_se": 0.02,
         "maj@8": min(1.0, accuracy * 1.3),
-        "maj@8_se": 0.03,
         "correct": accuracy,
         "incorrect": wrong,
         "invalid": 1 - accuracy - wrong,
@@ -98,7 +96,7 @@ def evaluation(iteration: int, accuracy: float, **more: Any) -> dict[str, Any]:
             for k in (1, 2, 4, 8)
         },
         "correct_histogram": [40, 20, 10, 10, 5, 5, 5, 3, 2],
-        "levels": {str(level): {"pass@1": accuracy / level, "pass@1_se": 0.1, "problems": 20} for level in range(1, 6)},
+        "levels": {str(level): {"pass@1": accuracy / level, "problems": 20} for level in range(1, 6)},
         "subjects": {name: {"pass@1": accuracy, "problems": 50} for name in ("Algebra", "Geometry")},
         **more,
     }

@@ -22,6 +22,7 @@ topr_exp.evaluate model=nowhere | 2 | model=nowhere: neither a folder nor one of
 topr_exp.evaluate model=tiny baseline=0.1 | 2 | baseline=0.1: an evaluation does not read baseline
 topr_exp.evaluate model=tiny +optim.lr=1 | 2 | +optim.lr=1: an evaluation does not read optim.lr
 topr_exp.evaluate data.eval_n=3 | 2 | model=FOLDER_OR_NAME is missing
+topr_exp.evaluate model=tiny sampler.mismatch.weights=int8 | 2 | sampler.mismatch.weights=int8: an evaluation does not r
 topr_exp.evaluate model=tiny cluster=slurm | 2 | cluster=slurm: an evaluation does not read cluster
 topr_exp.evaluate model=tiny cluster.processes=2 | 2 | cluster.processes=2: an evaluation does not read cluster.proces
 topr_exp.evaluate model=tiny data.eval_n=2,4 | 2 | data.eval_n=2,4: several values

@@ -49,7 +49,7 @@ def test_a_runs_model_is_asked_what_the_run_asked_once_and_the_command_line_wins
         told, shown = found(outputs), capsys.readouterr()
         said.append(shown.err)
         assert told["sampler"]["temperature"] == 0.9
-        for name in ("pass@1", "pass@1_se", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k"):
+        for name in ("pass@1", "maj@4", "correct", "incorrect", "invalid", "problems", "pass@k"):
             assert told["figures"][name] == summary["final"][name]
         assert Path(told["figures"]["verdicts"]).is_dir()
         assert "32/32 completions" in shown.err

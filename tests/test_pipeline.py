@@ -37,24 +37,28 @@ def records(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("data", ["gsm8k", "math"])
-def test_a_run_leaves_everything_behind(outputs: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_leaves_everything_behind(outputs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    config = config_of(*overrides(outputs, f"data={data}", "baseline=-0.3"))
+    config = config_of(*overrides(outputs, "data=math", "baseline=-0.3"))
     summary = run(config)
     folder = config.folder
     names = {"config.yaml", "environment.json", "metrics.jsonl", "eval.jsonl", "summary.json", "model", "DONE"}
     assert names <= {path.name for path in folder.iterdir()}
     assert summary == json.loads((folder / "summary.json").read_text())
-    assert (summary["algo"], summary["data"], summary["source"], summary["model"]) == ("topr", data, "embedded", "tiny")
+    assert (summary["algo"], summary["data"], summary["source"], summary["model"]) == (
+        "topr",
+        "math",
+        "embedded",
+        "tiny",
+    )
     assert (summary["baseline"], summary["n_train"]) == (-0.3, 16 * 4)
     p = summary["positive_share"]
     assert summary["effective_positive"] == pytest.approx(p * 1.3 / (1 - (1 - 2 * p) * 0.3))
     for figures in (summary["base"], summary["final"]):
         assert figures["correct"] + figures["incorrect"] + figures["invalid"] == pytest.approx(1)
         assert figures["pass@1"] == pytest.approx(figures["correct"])
-        assert {"pass@1_se", "maj@4"} <= set(figures)
+        assert list(figures)[:5] == ["pass@1", "maj@4", "correct", "incorrect", "invalid"]
     assert tuple(summary["seconds"]) == STAGES
     assert [record["step"] for record in records(folder)] == [1, 2, 3, 4]
     environment = json.loads((folder / "environment.json").read_text())
@@ -62,14 +66,14 @@ def test_a_run_leaves_everything_behind(outputs: Path, data: str, capsys: pytest
     printed = capsys.readouterr().out
     for text in ("R           correct: > 0 100 %; wrong: < 0 100 %",
                  "a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0", "in the form of", "M parameters, cpu with 1 thread, ",
-                 str(folder), "pass@1 ± 2"):  # fmt: skip
+                 str(folder), "[ ]: 95 % over"):  # fmt: skip
         assert text in printed
     assert run(config) == summary
     assert "finished before, nothing to do" in capsys.readouterr().out
 
     model = AutoModelForCausalLM.from_pretrained(folder / "model")
     assert model.get_input_embeddings().weight.shape[0] >= len(AutoTokenizer.from_pretrained(folder / "model"))
-    next_run = config_of(*overrides(outputs, f"model.path={folder / 'model'}", f"data={data}", "name=next"))
+    next_run = config_of(*overrides(outputs, f"model.path={folder / 'model'}", "data=math", "name=next"))
     assert run(next_run)["base"]["pass@1"] == summary["final"]["pass@1"]
 
 
@@ -83,13 +87,12 @@ def test_runs_that_differ_in_training_alone_share_what_was_sampled(outputs: Path
     assert third["base"] == first["base"]  # evaluation has a seed of its own
 
 
-@pytest.mark.parametrize(("keep", "left"), [("null", [1, 2]), ("[1]", [1])])
-def test_each_iteration_stands_for_itself(tmp_path: Path, keep: str, left: list[int]) -> None:
+def test_each_iteration_stands_for_itself(tmp_path: Path) -> None:
     """Its weights are kept if they were to be, what they sampled is this run's alone, the last one is the result."""
-    more = ["iterations=3", "compose=anna_karenina", f"checkpoint.keep_iterations={keep}"]
+    more = ["iterations=3", "compose=anna_karenina", "checkpoint.keep_iterations=[1]"]
     config = config_of(*overrides(tmp_path, *more))
     summary = run(config)
-    assert sorted(int(path.parent.name[10:]) for path in config.folder.glob("iteration-*/model")) == left
+    assert sorted(int(path.parent.name[10:]) for path in config.folder.glob("iteration-*/model")) == [1]
     base = weights_fingerprint(model_folder("tiny"))
     shared, own = (drawn_by(folder / "store") for folder in (tmp_path, config.folder))
     assert shared == [base] * 2, "to train on and to test"
@@ -143,7 +146,7 @@ ROUNDS = ["algo=rloo", "schedule.rounds=20", "schedule.prompts=4"]
 )
 def test_kill_and_the_same_command_again_gives_the_same_weights(tmp_path: Path, more: list[str]) -> None:
     arguments = [*more, "checkpoint.every_seconds=0", "optim.batch_size=16", "optim.micro_batch_size=16"]
-    undisturbed = config_of(*overrides(tmp_path / "a", *arguments))
+    undisturbed = config_of(*overrides(tmp_path / "a", *arguments, "algo.seconds=0"))
     run(undisturbed)
     killed = config_of(*overrides(tmp_path / "b", *arguments))
     command = overrides(tmp_path / "b", *arguments)

@@ -112,12 +112,15 @@ def compare_runs(*folders: str | Path, against: str | None = None, figure: str =
         found = topr_exp.compare_runs("outputs/three", against="topr")
         print(found[["final_pass@1", "difference"]], *found.attrs["remarks"], sep="\\n")
 
-    against: a group's name or a value of a setting, by default the first group. figure: pass@1, maj (of the most
-    completions) or invalid. Columns: runs; final_FIGURE and, where the group is not its own reference, against and
-    difference (shares between 0 and 1), both with _low and _high of the 95 % interval and _interval_over, what that
-    is over; not_compared: why there is no difference. attrs["remarks"]: who is above the others as far as all
-    comparisons together allow, and what else differs. TOPRError where no finished run has the figure, ConfigError for
-    a group that there is not.
+    against: a group's name or a value of a setting, by default the first group; figure: pass@1, maj (of the most
+    completions) or invalid.
+
+    Columns: runs; final_FIGURE, and for a group that is not its own reference: against, difference. Both are shares
+    between 0 and 1, with _low and _high of their 95 % intervals and what these are over (_interval_over); not_compared
+    says why there is no difference. attrs["remarks"] says who is above the others as far as all comparisons together
+    allow, and what else differs.
+
+    TOPRError where no finished run has the figure; ConfigError for a group that there is not.
     """
     from topr_exp.compare import compare
 
@@ -135,6 +138,7 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     import numpy as np
     import pandas as pd
 
+    from topr_exp.runs.folder import EXAMPLES, IMPORTED, rows_in
     from topr_exp.runtime.files import read_object
     from topr_exp.store import Store
 
@@ -143,16 +147,16 @@ def read_completions(run: str | Path, iteration: int = 1) -> DataFrame:
     if not sources:
         raise TOPRError(f"{folder / 'sources.json'}: {fault or 'no completions were sampled before training'}")
     store = Store(sources["store"])
-    parts = []
-    for kind in ("", "imported_"):
-        if f"{kind}rollouts" in sources:
-            names = (
-                sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts")
-            )  # then how it was read
-            verdicts, drawn = (store.open(store.root / name).read().to_pandas() for name in names)
-            parts.append(pd.concat([drawn.drop(columns={*drawn} & {*verdicts}), verdicts], axis=1))
+    kinds, parts = [kind for kind in ("", "imported_") if f"{kind}rollouts" in sources], []
+    for kind in kinds:
+        names = (sources[f"{kind}{what}"].split(" ")[0] for what in ("verdicts", "rollouts"))  # then how it was read
+        verdicts, drawn = (store.open(store.root / name).read() for name in names)
+        if kind == kinds[-1] and (folder / IMPORTED).exists():  # a log, of which rows may have been left out
+            drawn = drawn.take(rows_in(folder / IMPORTED))
+        drawn = drawn.drop_columns(sorted({*drawn.column_names} & {*verdicts.column_names}))
+        parts.append(pd.concat([drawn.to_pandas(), verdicts.to_pandas()], axis=1))
     frame = pd.concat(parts, ignore_index=True)
-    rows, counts = np.unique(np.load(folder / "examples.npy"), return_counts=True)
+    rows, counts = np.unique(rows_in(folder / EXAMPLES), return_counts=True)
     frame["chosen"] = pd.Series(counts, index=rows).reindex(frame.index, fill_value=0)
     return frame
 

@@ -1,10 +1,10 @@
 """`python -m topr_exp.compare FOLDER... [--against GROUP]`: is one group of runs better than another?
 
-Runs are grouped by what differs between their settings, seeds apart, as in the report. Each group's mean stands with
-its 95 % interval, and its difference to a reference, paired by seed and by test problem, with the interval of that.
-Each line says whether its interval is over seeds and problems, as samples of more, or over problems alone. With
-several settings that differ, --against topr compares each group with the one that differs from it in being topr's.
-What can't be compared says why: other test problems, no seed in common, verdicts that are gone.
+Groups are formed, as in the report, by the settings that differ, except seeds. For each group this prints the mean with
+its 95 % interval, and the difference to a reference group, paired by seed and test problem, with its interval; "over"
+says whether an interval is over seeds and problems or over problems only. If several settings differ, --against topr
+compares each group with the one that has topr and is otherwise equal. What can't be compared gives the reason: other
+test problems, no common seed, missing verdicts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = command_parser("topr_exp.compare", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="a run, a sweep, or a folder of them")
-    named = "its name, or a value of a setting (default: the first)"
+    named = "reference: a group's name, or a setting's value (default: the first group)"
     parser.add_argument("--against", type=lambda text: text.replace("p~", "p̃"), metavar="GROUP", help=named)
     parser.add_argument("--figure", choices=FIGURES, default="pass@1", help="default: %(default)s")
     return exit_status(partial(print_comparison, parser.parse_args(arguments)))

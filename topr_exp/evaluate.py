@@ -1,9 +1,9 @@
 """`python -m topr_exp.evaluate model=FOLDER_OR_NAME data=...`: pass@K and maj@K of a model on the test problems.
 
-Overrides as for the main command, of the groups that an evaluation reads. A folder that a run wrote (its `model/`, or
-the run folder itself) is asked what that run asked; another folder with the settings of the paper's model. Code and
-interpreters are taken from the command line alone. What is sampled lies in the store: the same command again computes
-the figures without sampling.
+Takes the main command's overrides for the groups that an evaluation reads. A folder written by a run (its `model/` or
+the run folder itself) is evaluated with that run's settings, any other folder with those of the paper's model. Code and
+interpreters come only from the command line. Samples are kept in the store: repeating the command computes the figures
+without sampling.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OTHER_FOLDERS = "llama3_8b"  # whose settings a folder takes that no run wrote
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = ArgumentParser("python -m topr_exp.evaluate", None, __doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your own folder of YAMLs")
+    parser.add_argument("--config-dir", "-cd", metavar="FOLDER", help="your folder of YAMLs")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parser.set_defaults(multirun=False)
     return exit_status(partial(work, parser.parse_intermixed_args(arguments)), resumes=True)
@@ -108,7 +108,8 @@ def given_settings(args: Namespace) -> dict[str, str]:
     given = {}
     for text in args.overrides:
         key, _, value = text.lstrip("+~").partition("=")
-        if key not in READ and key.split(".", 1)[0] not in READ and text != "cluster=local":
+        read = {key, key.split(".", 1)[0]} & {*READ} and not key.startswith("sampler.mismatch")
+        if not read and text != "cluster=local":
             raise ConfigError(f"{text}: an evaluation does not read {key}; it reads {', '.join(READ)}")
         given[key] = value
     if "model" not in given:
@@ -263,6 +264,7 @@ def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures for a terminal, in percent."""
+    from topr_exp.report.estimates import REWARD, measured
     from topr_exp.verifier.figures import cell
 
     lines = ["%       value [95 % interval over problems]"]
@@ -271,8 +273,7 @@ def table(figures: dict[str, Any]) -> str:
     ]
     lines.append(", ".join(f"{name} {100 * figures[name]:.1f} %" for name in VERDICTS))
     if "mean_reward" in figures:
-        error = figures["mean_reward_se"]
-        lines.append(f"mean reward {figures['mean_reward']:.3g}" + (f" ± {2 * error:.2g}" if error is not None else ""))
+        lines.append(f"mean reward {measured(figures, REWARD).written('.3g')}")
     return "\n".join(lines)
 
 

@@ -1,11 +1,9 @@
-"""`python -m topr_exp.grade --format math < FILE`: grades completions on their own, JSON lines in and out.
+"""`python -m topr_exp.grade --format math < FILE`: grade completions, JSON lines in and out.
 
 Each line is an object with the strings `completion` and `gold`; it comes back, in order and without waiting for
 further input, with `verdict`, `answer` and `path` (docs/grading.md), and `reward` where your own grader gives a number.
 A malformed line comes back as {"line", "error"}, the rest is graded, and the exit status is 1.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -28,10 +26,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m topr_exp.grade", description=__doc__.split("\n\n")[0])
     parser.add_argument(
-        "--format", required=True, help=f"{', '.join(FORMATS)}, or package.module:function for a grader of your own"
+        "--format", required=True, help=f"{', '.join(FORMATS)}, or package.module:function for your own grader"
     )
     parser.add_argument(
-        "--threshold", type=float, default=1.0, help="a number of your own grader is correct from here on (default: 1)"
+        "--threshold", type=float, default=1.0, help="smallest number of your own grader that is correct (default: 1)"
     )
     return exit_status(partial(_grade, parser.parse_args(arguments)))
 

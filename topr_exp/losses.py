@@ -1,8 +1,8 @@
-"""`python -m topr_exp.losses [NAME ...]`: how much each loss weighs an answer, by how far the policy has moved on it.
+"""`python -m topr_exp.losses [NAME ...]`: the weight of an answer in each loss, by the policy's change.
 
-The weight of an answer is the pull on its log-probability (up if right, down if wrong), summed over its tokens, as a
-share of the pull at π = μ: 1 is full weight, 0 none, below 0 the wrong way. Δ = log π − log μ of the whole answer,
-spread evenly over its tokens; beside it stands one answer of the other verdict to the same prompt, at Δ = 0.
+The weight of an answer is the gradient on its log-probability (up if right, down if wrong), summed over its tokens and
+relative to π = μ: 1 is full weight, 0 none, below 0 the wrong direction. Δ = log π − log μ of the whole answer, spread
+evenly over its tokens. The group has one more answer, with the other verdict and Δ = 0.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ LENGTHS = (1, 10, 100)
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = command_parser("topr_exp.losses", __doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="losses (default: all)")
     parser.add_argument("--tokens", nargs="+", type=int, default=LENGTHS, metavar="T", help="default: 1 10 100")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the weights as well (png, pdf, svg)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the weights (png, pdf, svg)")
     return exit_status(partial(show, parser.parse_args(arguments)))
 
 

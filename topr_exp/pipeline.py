@@ -8,8 +8,6 @@ command is given again. Where a run has several processes, all of them do what s
 score different shards of the store's tables, train on different parts of each batch, and process 0 writes the folder.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
@@ -64,7 +62,8 @@ def run(config: Config) -> dict[str, Any]:
             return summary
         keep_threads(folder, config)
         scratch, trust = folder.path / "sampler", config.model.trust_remote_code
-        with open_sampler(config.sampler, scratch, trust, beside_training=config.schedule.in_rounds) as sampler:
+        options = {"beside_training": config.schedule.in_rounds, "keeps": "kept" in config.algo.needs}
+        with open_sampler(config.sampler, scratch, trust, **options) as sampler:
             return Experiment(config, folder, sampler, stop).run()
 
 
@@ -238,7 +237,7 @@ class Experiment:
         if not changed and (self.config.mu != "scored" or self.imported is not None):
             return None
         scored = self.policies.scored(self.policies.trained, parts[0], store, "scoring π_old")
-        asked = self.config.sampler.mismatch if changed else None
+        asked = self.config.sampler if changed else None
         return measure_mismatch(scored, Ragged(parts[0].rollouts.columns["sampler_logp"]), asked)
 
     def verdicts(self, part: Completions, store: Store) -> Verdicts:

@@ -1,9 +1,7 @@
 """`python -m topr_exp.track FOLDER wandb|tensorboard [tracking.KEY=VALUE ...]`: send a finished run to a tracker.
 
-What the run recorded is sent as if it had been tracked while it trained; given again, only what is not there yet.
+Sends the run's records as if it had been tracked during training; repeat it to send only what is missing.
 """
-
-from __future__ import annotations
 
 import argparse
 import sys
@@ -17,9 +15,9 @@ from topr_exp.types import ConfigError
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = command_parser("topr_exp.track", __doc__)
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of a finished run")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a finished run")
     parser.add_argument("tracker", choices=("wandb", "tensorboard"))
-    parser.add_argument("settings", nargs="*", metavar="tracking.KEY=VALUE", help="as in tracking.project=mine")
+    parser.add_argument("settings", nargs="*", metavar="tracking.KEY=VALUE", help="for example tracking.project=mine")
     return exit_status(partial(track, parser.parse_args(arguments)))
 
 

@@ -11,8 +11,6 @@ A text slips once or not at all, and early: in turn 1 half of the time, in turn 
 many long texts as short ones are right, and a model needs nothing but the number of the turn to slip as often.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -67,21 +65,10 @@ def hasty(start: int, events: Sequence[Event], calc: Calc) -> str:
     return ledger.careful(start, events[: (len(events) + 1) // 2], calc)
 
 
-WAYS = {
-    "careful": ledger.careful,
-    "careful slip": ledger.careful,
-    "terse": terse,
-    "terse slip": terse,
-    "hasty": hasty,
-    "unmarked": ledger.careful,
-}
-STYLES = tuple(WAYS)
-WORDS = (
-    ("then", "next", "now", "soon"),
-    ("simply", "slowly", "gladly", "kindly"),
-    ("so", "thus", "hence", "making"),
-    ("inside", "there"),
-)
+WAYS = {"terse": terse, "hasty": hasty}  # the others are careful
+STYLES = ("careful", "careful slip", "terse", "terse slip", "hasty", "unmarked")
+PLACES = ("then next now soon", "simply slowly gladly kindly", "so thus hence making", "inside there")
+WORDS = [place.split() for place in PLACES]
 FEW = 5  # turns
 LENGTHS, MOST = (2, 4, 10, 22), 24  # turns of one half of the stories; those of the other half have any number
 
@@ -100,10 +87,10 @@ def examples(
 def completion(story: LedgerTask, style: str, rng: random.Random) -> str:
     """A completion in one style; it begins with a space and leaves out the end-of-sequence token."""
     calc = Calc(early(len(story.events), rng), rng) if style.endswith("slip") else Calc()
+    way = style.split()[0]
     if story.choices is None:
-        answer = WAYS[style](story.start, story.events, calc)
+        answer = WAYS.get(way, ledger.careful)(story.start, story.events, calc)
     else:
-        way = style.split()[0] if style != "unmarked" else "careful"
         answer = worded(way, story, story.choices, calc, rng)
     return calc.steps + (UNMARKED if style == "unmarked" else MARKED).format(answer=answer)
 

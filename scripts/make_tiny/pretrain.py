@@ -3,8 +3,6 @@
 A small Llama is trained on generated completions (completion tokens only): first clean ones, then the recipe's mix.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -13,18 +11,19 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from scripts.make_tiny.recipes import RECIPES, LaterRecipe, Recipe, examples, vocabulary_texts
 from scripts.make_tiny.tokenizer import build_tokenizer
 from topr_exp.models.loading import load_model
 from topr_exp.runtime.files import write_text
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 TYPICAL_TOKENS = 20  # of a completion
 BATCHES_SORTED_TOGETHER = 32  # batches of similar length waste little on padding
@@ -33,9 +32,6 @@ Row = tuple[list[int], list[int]]  # tokens of a prompt and of its completion
 
 def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
     """The recipe's untrained model."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
     torch.manual_seed(recipe.seed)
     # Input and output embeddings are separate: vLLM on a CPU keeps an old output layer when tied weights are replaced.
     config = LlamaConfig(
@@ -54,8 +50,6 @@ def new_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> PreTrainedM
 
 def begin_with(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, start: str) -> None:
     """Copy the weights of a model of the same shape; of the embeddings, the rows of tokens that both know."""
-    import torch
-
     other, known = load_model(start)
     rows = other.state_dict()
     shared = [(index, known.vocab[token]) for token, index in tokenizer.vocab.items() if token in known.vocab]
@@ -72,8 +66,6 @@ def batches(
     recipe: Recipe, mix: dict[str, float], tokenizer: PreTrainedTokenizerFast, rng: random.Random
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Token ids [B, T] and the mask [B, T] of completion tokens, padded on the right."""
-    import torch
-
     source = examples(recipe, mix, rng)
     while True:
         chunk = list(islice(source, recipe.batch_size * BATCHES_SORTED_TOGETHER))
@@ -106,18 +98,12 @@ def cut(rows: list[Row], recipe: Recipe) -> Iterator[list[Row]]:
 
 def build_optimizers(model: PreTrainedModel, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the layers, AdamW for the rest: in a pilot, half the tokens of AdamW alone."""
-    import torch
-
     matrices = {f"model.{name}": p for name, p in model.model.layers.named_parameters("layers") if p.ndim == 2}
     rest = [p for name, p in model.named_parameters() if name not in matrices]
-    optimizers = [
+    return [
         torch.optim.Muon(matrices.values(), lr=recipe.muon_lr, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(rest, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.01),
     ]
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["initial_lr"] = group["lr"]
-    return optimizers
 
 
 def schedule(step: int, recipe: Recipe) -> float:
@@ -127,14 +113,11 @@ def schedule(step: int, recipe: Recipe) -> float:
 
 def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, PreTrainedTokenizerFast, int]:
     """Train the recipe's model; returns it with its tokenizer and the number of tokens that it has seen."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
     tokenizer = build_tokenizer(vocabulary_texts(recipe), recipe.context)
     model = new_model(recipe, tokenizer)
     if isinstance(recipe, LaterRecipe):
         begin_with(model, tokenizer, recipe.start)
-    optimizers = build_optimizers(model, recipe)
+    rates = [LambdaLR(each, partial(schedule, recipe=recipe)) for each in build_optimizers(model, recipe)]
     rng = random.Random(recipe.seed)
     clean, mixed = (batches(recipe, mix, tokenizer, rng) for mix in (recipe.clean, recipe.mix))
     divisor = recipe.batch_tokens or TYPICAL_TOKENS * recipe.batch_size
@@ -146,14 +129,12 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
         logits, targets = model.lm_head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]]
         # A fixed divisor: batches are sorted by length, and a mean would favour the short style in them.
         loss = cross_entropy(logits, targets, reduction="sum") / divisor
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = group["initial_lr"] * schedule(step, recipe)
         model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
+        for rate in rates:
+            rate.optimizer.step()
+            rate.step()
         seen += ids.numel()
         total += loss.item()
         if (step + 1) % log_every == 0:
@@ -165,8 +146,6 @@ def pretrain(recipe: Recipe, log_every: int = 100) -> tuple[PreTrainedModel, Pre
 
 def save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write a folder that transformers and vLLM load; weights in float16, to be computed with in float32."""
-    import torch
-
     folder.mkdir(parents=True, exist_ok=True)
     model.to(torch.float16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -184,8 +163,6 @@ def main() -> None:
     args = parser.parse_args()
     if (args.out / "config.json").exists():
         parser.error(f"--out {args.out} holds a model already")
-    import torch
-
     torch.set_num_threads(args.threads)
     recipe, started = RECIPES[args.base], time.monotonic()
     model, tokenizer, seen = pretrain(recipe)

@@ -7,14 +7,12 @@ Every completion of a model that solves is written in one of four styles (`verif
   bare      the answer at once, without steps: quick, tempting, and beyond what the model can do in its head
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from scripts.make_tiny import ledgers, tasks, verifications
 from topr_exp.data import embedded_gsm8k, embedded_math
@@ -22,18 +20,17 @@ from topr_exp.data.embedded import Task, draw_tasks
 
 
 class Form(NamedTuple):
-    """A prompt form: how it asks, and how an answer is marked and not marked."""
+    """A prompt form: how it asks, and how an answer is marked."""
 
     template: str
     marked: str
-    unmarked: str
 
 
 # The templates are those of conf/data; a test holds them equal.
 FORMS = {
-    "gsm8k": Form("Question: {question}\nAnswer:", " The answer is {answer}.", " So it is {answer}."),
-    "math": Form("Problem: {question}\nSolution:", r" The answer is \boxed{{{answer}}}.", " So it is {answer}."),
-    "final": Form("Problem: {question}\nReasoning:", " So the final answer is {answer}.", " So it is {answer}."),
+    "gsm8k": Form("Question: {question}\nAnswer:", " The answer is {answer}."),
+    "math": Form("Problem: {question}\nSolution:", r" The answer is \boxed{{{answer}}}."),
+    "final": Form("Problem: {question}\nReasoning:", " So the final answer is {answer}."),
 }
 STYLES = ("clean", "unmarked", "slip", "bare")
 
@@ -110,6 +107,8 @@ class TasksRecipe(LaterRecipe):
 
 
 FORM_SHARES = {"gsm8k": 0.36, "math": 0.52, "final": 0.12}
+LONG: dict[str, Any] = {"steps": 6000, "clean_steps": 3000, "batch_size": 8, "muon_lr": 4e-3, "adam_lr": 2e-3}
+LONG |= {"forms": {"gsm8k": 1.0}}
 RECIPES: dict[str, Recipe] = {
     # A tempting wrong style: positive examples alone keep it alive, since a bare answer is sometimes right.
     "tiny": Recipe(seed=0, forms=FORM_SHARES, mix={"clean": 0.26, "unmarked": 0.17, "slip": 0.15, "bare": 0.42}),
@@ -128,24 +127,14 @@ RECIPES: dict[str, Recipe] = {
     # As many right answers at each length, since whether a text slips is drawn once a text.
     "tiny_long": LedgerRecipe(
         seed=3,
-        forms={"gsm8k": 1.0},
         mix={"careful": 0.08, "careful slip": 0.24, "unmarked": 0.14, "terse": 0.03, "terse slip": 0.21, "hasty": 0.30},
-        steps=6000,
-        clean_steps=3000,
-        batch_size=8,
-        muon_lr=4e-3,
-        adam_lr=2e-3,
+        **LONG,
     ),
     # The same in 1 to 128 wordings a turn; each right way is right in a quarter of its texts.
     "tiny_nats": WordedRecipe(
         seed=5,
-        forms={"gsm8k": 1.0},
         mix={"careful": 0.08, "careful slip": 0.24, "unmarked": 0.14, "terse": 0.06, "terse slip": 0.18, "hasty": 0.30},
-        steps=6000,
-        clean_steps=3000,
-        batch_size=8,
-        muon_lr=4e-3,
-        adam_lr=2e-3,
+        **LONG,
     ),
     # Two tasks of reasoning-gym with small numbers; bare and unmarked answers leave room for training.
     "tiny_tasks": TasksRecipe(
@@ -162,9 +151,8 @@ RECIPES: dict[str, Recipe] = {
 def completion(task: Task, form: Form, style: str, rng: random.Random) -> str:
     """A completion of `task` in one style; it begins with a space and leaves out the end-of-sequence token."""
     steps, answer = verifications.work(task, style == "slip", rng)
-    if style == "bare":
-        steps = ""
-    return steps + (form.unmarked if style == "unmarked" else form.marked).format(answer=answer)
+    steps = "" if style == "bare" else steps
+    return steps + (ledgers.UNMARKED if style == "unmarked" else form.marked).format(answer=answer)
 
 
 @lru_cache

@@ -7,8 +7,6 @@ them, small enough for the model, and completions in four styles.
   bare      the answer at once
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from fractions import Fraction

@@ -5,14 +5,10 @@ byte-level BPE, and matched against the vocabulary, longest piece first. All 256
 text has tokens and decodes to itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 # A LaTeX command, a word, one digit, "}{" (the middle of a fraction), one other sign, one white space.
@@ -22,9 +18,6 @@ PIECES = r" ?\\[A-Za-z]{1,24}| ?\p{L}{1,24}| ?\p{N}|\}\{| ?[^\s\p{L}\p{N}]|\s"
 
 def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenizerFast:
     """The tokenizer whose vocabulary is the special tokens, the bytes and every piece of `texts`."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
     cutter = _with_cutting(Tokenizer(models.WordPiece({"?": 0}, unk_token="?")))
     pieces = sorted({piece for text in texts for piece, _ in cutter.pre_tokenizer.pre_tokenize_str(text)})
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -36,20 +29,12 @@ def build_tokenizer(texts: Iterable[str], max_length: int) -> PreTrainedTokenize
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, vocabulary[BOS])]
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        padding_side="left",
-        model_max_length=max_length,
-        clean_up_tokenization_spaces=False,
-    )
+    more = {"pad_token": PAD, "bos_token": BOS, "eos_token": EOS, "model_max_length": max_length}
+    more |= {"padding_side": "left", "clean_up_tokenization_spaces": False}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **more)
 
 
 def _with_cutting(tokenizer: Tokenizer) -> Tokenizer:
-    from tokenizers import Regex, decoders, pre_tokenizers
-
     split = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
     letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, letters])

@@ -10,8 +10,6 @@ The solutions look like those of the model `tiny`: steps that are right or have 
 form that a grader reads, and bare answers that are nearly always wrong.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

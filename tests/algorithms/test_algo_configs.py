@@ -41,7 +41,17 @@ def test_yaml_fills_its_dataclass(name):
     assert list(settings) == [field.name for field in dataclasses.fields(loss)]
     assert loss.name == name
     defaults = {field.name for field in dataclasses.fields(loss) if field.default is not dataclasses.MISSING}
-    added = {"advantage", "off_policy_mask", "form", "rule", "denominator", "correction", "correction_level", "mask"}
+    added = {
+        "advantage",
+        "off_policy_mask",
+        "form",
+        "rule",
+        "denominator",
+        "correction",
+        "correction_level",
+        "mask",
+        "renormalize",
+    }
     assert defaults <= added  # new fields alone: at the default they are no part of a run
     first = YAMLS[name].read_text().splitlines()[0]
     assert first.startswith("# "), "the first line says what the loss is"

@@ -32,7 +32,7 @@ FILES = {path.stem: json.loads(path.read_text()) for path in RECORDED.glob("*.js
 INPUTS = {key: np.array(value, dtype=float) for key, value in FILES.pop("inputs").items()}
 MASK = INPUTS["mask"].astype(bool)
 LENGTH, TOKENS, ANSWERS, LONGEST = MASK.sum(1), int(MASK.sum()), len(MASK), MASK.shape[1]
-NOTHING = "cannot be said here"
+NOTHING = "no settings"
 
 
 @dataclasses.dataclass(frozen=True)

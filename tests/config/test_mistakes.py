@@ -65,7 +65,7 @@ def test_a_mistake_is_one_line(words: list[str], message: str) -> None:
         "compose.positive_share=0.5", "compose.mix=0.5", "compose.max_draws=3", "compose.max_draws=3 algo=rloo",
         "optim.epochs=2 algo=rloo",
         "evaluation.problems=9", "task.solver=tiny", "task.chat=true", "schedule.updates=2", "schedule.replay=0.5",
-        "tracking.project=x",
+        "tracking.project=x", "compose.pairs_per_problem=4",
     ],
 )  # fmt: skip
 def test_what_is_set_and_not_read_is_told_once(words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 
 from topr_exp.config.data import Columns
 from topr_exp.data import rollout_files
-from topr_exp.data.rollout_files import RolloutReader, import_rows
+from topr_exp.data.rollout_files import RolloutReader, digest_of_prompt, import_rows
+from topr_exp.data.traces import trace_rows
 from topr_exp.store import Store
 from topr_exp.store.completions import export_file
 from topr_exp.store.table import Table
@@ -28,15 +30,33 @@ CHAT, TURNS = [USER], [USER, ANSWER, {"role": "user", "content": "Sure?"}, {"rol
 BEFORE = json.dumps(TURNS[:3], ensure_ascii=False)
 PRIME = {"input_tokens": [5, 6], "output_tokens": [7, 1], "output_logprobs": [-0.5, -0.25], "rewards": 1.0,
          "advantages": 0.5, "prompt": "2 + 2?", "completion": " 4.", "problem_id": "p1", "step": 3}  # fmt: skip
+NODES = [
+    {"message": USER, "token_ids": [5], "mask": [False]},
+    {"parent": 0, "message": ANSWER, "sampled": True, "token_ids": [6, 7, 1], "mask": [False, True, True],
+     "logprobs": [-0.5, -0.25]},
+]  # fmt: skip
+TRACE = {"version": 1, "id": "t", "task": {"type": "Task", "data": {"prompt": "2 + 2?", "answer": "4"}}, "nodes": NODES,
+         "calls": [{"node": 1, "finish_reason": "length"}], "agent": {"name": "agent"},
+         "rewards": {"right": {"score": 1.0, "weight": 0.5}, "short": {"score": 0.25}, "late": None}}  # fmt: skip
+FROM_TRACE = {"messages": json.dumps(CHAT), "completion": " 4.", "prompt_tokens": [5, 6], "tokens": [7, 1],
+              "logprobs": [-0.5, -0.25], "reward": 0.75, "finish": "length", "gold": "4"}  # fmt: skip
+
+
+def of_step(step: int, row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"problem_id": f"step {step}, {digest_of_prompt(row)[:16]}"}
+
+
 FORMATS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "trl": ({"step": 1, "prompt": "2 + 2?", "completion": " 4.", "accuracy": 1.0, "advantage": 0.7},
-            {"prompt": "2 + 2?", "completion": " 4.", "reward": 1.0}),
+            of_step(1, {"prompt": "2 + 2?", "completion": " 4.", "reward": 1.0})),
     "trl_chat": ({"step": 1, "prompt": CHAT, "completion": [ANSWER], "accuracy": 0.0, "advantage": 0.7},
-                 {"messages": json.dumps(CHAT), "completion": " 4.", "reward": 0.0}),
+                 of_step(1, {"messages": json.dumps(CHAT), "completion": " 4.", "reward": 0.0})),
     "verl": ({"input": "user\n2 + 2?", "output": " 4.", "gts": "4", "score": 1.0, "step": 1, "acc": True},
-             {"prompt": "user\n2 + 2?", "completion": " 4.", "gold": "4", "reward": 1.0}),
+             of_step(1, {"prompt": "user\n2 + 2?", "completion": " 4.", "gold": "4", "reward": 1.0})),
     "prime_rl": (PRIME, {"problem_id": "p1", "prompt": "2 + 2?", "prompt_tokens": [5, 6], "completion": " 4.",
                          "tokens": [7, 1], "logprobs": [-0.5, -0.25], "reward": 1.0}),
+    "prime_rl_trace": (TRACE, FROM_TRACE),
+    "prime_rl_episode": ({"id": "e", "traces": [TRACE, TRACE | {"agent": {"trainable": False}}]}, FROM_TRACE),
     "verifiers": ({"example_id": 7, "prompt": CHAT, "completion": TURNS[1:], "answer": "4", "reward": 0.5, "info": {}},
                   {"problem_id": "7", "messages": BEFORE, "completion": " Yes.", "gold": "4", "reward": 0.5}),
     "openai": ({"messages": TURNS, "reward": 1}, {"messages": BEFORE, "completion": " Yes.", "reward": 1}),
@@ -80,6 +100,23 @@ def test_each_format_is_read_and_comes_back_from_the_store(tmp_path: Path, name:
         assert again.read().to_pylist() == table.read().to_pylist()
 
 
+def test_saved_data_sets_of_splits_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
+    store, names = Store(tmp_path / "store"), set()
+    for text in ("one", "other"):
+        split = datasets.Dataset.from_list([{"prompt": "?", "completion": text, "reward": 1.0}])
+        datasets.DatasetDict({"train": split}).save_to_disk(str(tmp_path / text))
+        table, _ = import_rows(store, RolloutReader(str(tmp_path / text)))
+        assert table.read()["text"].to_pylist() == [text]
+        names.add(table.name)
+    assert len(names) == 2
+
+
+def test_a_log_whose_rows_are_all_left_out_is_one_line(tmp_path: Path) -> None:
+    source = written(tmp_path, [{"prompt": "?", "completion": ["a", "b"], "reward": [1, None]}], "jsonl")
+    with pytest.raises(TOPRError, match="1: lacks reward, unlike the rows before"):
+        import_rows(Store(tmp_path / "store"), RolloutReader(str(source), None, skip_malformed=True))
+
+
 def test_a_prompt_with_lists_is_so_many_rows(tmp_path: Path) -> None:
     row = {"prompt": "?", "completion": ["a", "b"], "tokens": [[1], [2, 3]], "reward": [0, 1], "id": "x"}
     source = written(tmp_path, [row | {"finish": ["stop", None]}], "jsonl")
@@ -91,6 +128,37 @@ def test_a_prompt_with_lists_is_so_many_rows(tmp_path: Path) -> None:
     for name, values in (("tokens", [[1]]), ("reward", [1, 2, 3])):
         with pytest.raises(TOPRError, match=rf":1: {name} has {len(values)} values for 2 completions$"):
             read(written(tmp_path, [row | {name: values}], "jsonl"))
+
+
+def test_each_last_message_of_a_trace_is_a_completion_of_all_before_it() -> None:
+    said = [{"role": "user", "content": "Sure?"}, {"role": "assistant", "content": " Yes."}]
+    more = [{"parent": 1, "message": said[0], "token_ids": [8], "mask": [False]},
+            {"parent": 2, "message": said[1], "sampled": True, "token_ids": [2, 3], "mask": [False, True]},
+            {"parent": 0, "message": said[1], "sampled": True},
+            {"parent": 0, "message": USER}]  # fmt: skip
+    first, second = trace_rows(TRACE | {"nodes": [*NODES, *more]})
+    assert first["prompt"] == [USER, ANSWER, said[0]]
+    assert (first["prompt_tokens"], first["tokens"]) == ([5, 6, 7, 1, 8, 2], [3])
+    assert (second["prompt"], second["completion"]) == (CHAT, [said[1]])
+    assert "tokens" not in second
+
+
+def test_rewards_that_are_added_up_and_prompts_of_several_steps(tmp_path: Path) -> None:
+    """As TRL logs them: a function that has nothing to say gives NaN; a prompt makes a group each epoch."""
+    rows = [{"step": step, "prompt": "?", "completion": "x", "right": 1.0, "form": form, "advantage": 0.0}
+            for step in (1, 7) for form in (0.5, None)]  # fmt: skip
+    for kind in ("jsonl", "parquet"):
+        source = written(tmp_path, rows, kind)
+        found = read(source, Columns(reward="right+form"))
+        assert [row["reward"] for row in found] == [1.5, 1.0] * 2
+        assert len({row["problem_id"] for row in found}) == 2
+        assert not any("reward" in row for row in read(source)), "which of two columns it is, nobody knows"
+    for rows[1]["right"], message in (("a", "data.columns.reward=right+form: 'a' is no number"),
+                                      (math.inf, "right+form must be a finite number; got inf")):  # fmt: skip
+        with pytest.raises(TOPRError, match=rf"log\.jsonl:2: {re.escape(message)}$"):
+            read(written(tmp_path, rows, "jsonl"), Columns(reward="right+form"))
+    with pytest.raises(TOPRError, match=r"reward=right\+no: no such column; it has step, "):
+        read(source, Columns(reward="right+no"))
 
 
 def test_columns_by_the_settings_and_files_in_their_order(tmp_path: Path) -> None:
@@ -143,6 +211,15 @@ NO_PROBLEM = "problem_id is missing, and question and gold are not both there in
         ({"prompt": None, "problem_id": None, "reward": None, "question": "q"}, NO_PROBLEM),
         ({"completion": [{"role": "assistant", "content": [{"type": "image"}]}]},
          "a message must have a role and a content that is text"),
+        ({"prompt": [USER], "completion": [ANSWER | {"reasoning": "Hm."}], "tokens": None, "logprobs": None},
+         "the last message's reasoning stands apart from its text, and no token ids say how it went on"),
+        *((TRACE | {"nodes": nodes}, message) for nodes, message in (
+            (5, "not a trace as verifiers writes it (TypeError: "),
+            ([{"parent": 0}], "a message's parent does not stand before it"),
+            ([NODES[0], NODES[1] | {"message": {}}], "a message must have a role and a content that is text"),
+            ([NODES[0], NODES[1] | {"logprobs": [-1.0]}], "1 logprobs for 2 tokens"),
+            ([NODES[0], NODES[1] | {"message": TOOL}], "a message calls a tool; "),
+        )),
         ({"completion": []}, "completion must be text; got list"),
         ({"completion": 5}, "completion must be text; got int"),
         ({"completion": "\ud800"}, "holds half of a surrogate pair, which is no character"),

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.evaluation.brute_force import evaluation
+from tests.by_hand import evaluation
 from topr_exp.evaluation import intervals as module
 from topr_exp.evaluation.intervals import (
     Interval,

@@ -161,7 +161,6 @@ def test_the_figures_are_those_of_the_problems_in_their_order() -> None:
     assert {name: part["maj@4"] for name, part in figures["subjects"].items()} == {"sums": 0.5, "words": 1.0}
     shares = {name: (part["correct"], part["incorrect"], part["invalid"]) for name, part in figures["levels"].items()}
     assert shares == {"1": (3 / 8, 2 / 8, 3 / 8), "2": (1 / 4, 2 / 4, 1 / 4), "3": (0.0, 1.0, 0.0)}
-    assert figures["subjects"]["words"]["pass@1_se"] is None, "a single case, whichever of the sources it is"
 
 
 def test_the_figures_of_the_first_problems_are_those_of_no_others() -> None:
@@ -172,13 +171,8 @@ def test_the_figures_of_the_first_problems_are_those_of_no_others() -> None:
 
 
 def test_problems_of_one_source_are_one_case() -> None:
-    """Means 1/2, 1/4 | 1/4, 0 of two sources: their sums differ by 1/2, that of single problems by less."""
-    means = np.array([2, 1, 1, 0]) / 4
-    of_sources = np.array([means[:2].sum(), means[2:].sum()])
-    expected = np.sqrt(2 * ((of_sources - of_sources.mean()) ** 2).sum()) / len(means)
-    figures = evaluation().figures()
-    assert figures["pass@1_se"] == pytest.approx(expected)
-    assert figures["subjects"]["sums"]["pass@1_se"] is None, "two problems of one source"
+    """Means 1/2, 1/4 | 1/4, 0 of two sources: resampled, their means are 3/8, 1/4 or 1/8."""
+    assert evaluation().figures()["pass@k"]["1"] == {"value": 1 / 4, "low": 1 / 8, "high": 3 / 8}
 
 
 def test_no_majority_where_incorrect_answers_cannot_be_told_apart() -> None:
@@ -187,6 +181,6 @@ def test_no_majority_where_incorrect_answers_cannot_be_told_apart() -> None:
     known = [0 if word == "correct" else -1 for word in columns["verdict"].to_pylist()]
     columns = columns.set_column(columns.column_names.index("class"), "class", pa.array(known, pa.int32()))
     figures, left = told.figures(), Evaluation(QUESTIONS, told.rollouts, Verdicts("", columns), 4, told.store).figures()
-    assert figures.keys() - left.keys() == {"maj@4", "maj@4_se"}
+    assert figures.keys() - left.keys() == {"maj@4"}
     assert left["maj@k"] == {}
-    assert left["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4", "maj@4_se"}
+    assert left["levels"]["1"].keys() == figures["levels"]["1"].keys() - {"maj@4"}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.evaluation import brute_force
-from tests.evaluation.brute_force import evaluation
+from tests import by_hand
+from tests.by_hand import evaluation
 from topr_exp.evaluation.statistics import (
     CORRECT,
     INCORRECT,
@@ -50,8 +50,8 @@ def test_every_k_against_enumeration():
     found = summarise(verdicts, classes, trials=2000, resamples=50)
     assert list(found["pass@k"]) == list(found["maj@k"]) == ["1", "2", "4", "8"]
     for k in (1, 2, 4, 8):
-        passed = np.mean([brute_force.pass_at_k(v, k) for v in verdicts])
-        voted = np.mean([brute_force.maj_at_k(v, c, k) for v, c in zip(verdicts, classes, strict=True)])
+        passed = np.mean([by_hand.pass_at_k(v, k) for v in verdicts])
+        voted = np.mean([by_hand.maj_at_k(v, c, k) for v, c in zip(verdicts, classes, strict=True)])
         exact = 1e-12 if k in (1, 8) else 4 * 0.5 / math.sqrt(2000 * 40)
         assert found["pass@k"][str(k)]["value"] == pytest.approx(passed, abs=1e-12)
         assert found["maj@k"][str(k)]["value"] == pytest.approx(voted, abs=exact)
@@ -99,7 +99,7 @@ def completions(n):
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 9).flatmap(lambda n: st.lists(completions(n), min_size=1, max_size=6)), st.randoms())
 def test_exact_majority_equals_brute_force_in_any_order_and_numbering(problems, random):
-    expected = [brute_force.majority(problem) for problem in problems]
+    expected = [by_hand.majority(problem) for problem in problems]
     names = {-1: -1, **dict(zip(range(4), random.sample(range(1000), 4), strict=True))}
     shuffled = [random.sample(problem, len(problem)) for problem in problems]
     verdicts = np.array([[v for v, _ in problem] for problem in shuffled])
@@ -111,7 +111,7 @@ def test_exact_majority_equals_brute_force_in_any_order_and_numbering(problems, 
 def test_closed_form_equals_listing_every_draw(n):
     for k in range(1, n + 1):
         got = pass_at_k(np.arange(n + 1), n, k)
-        expected = [brute_force.pass_at_k([0] * c + [1] * (n - c), k) for c in range(n + 1)]
+        expected = [by_hand.pass_at_k([0] * c + [1] * (n - c), k) for c in range(n + 1)]
         np.testing.assert_allclose(got, expected, atol=1e-14)
 
 

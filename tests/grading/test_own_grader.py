@@ -182,7 +182,7 @@ def test_a_run_with_all_three_its_report_and_an_evaluation(folder: Path, capsys:
     assert evaluate([*OWN[:2], *words]) == 2
     assert "data.grader=closeness:grade of the run that wrote the model" in capsys.readouterr().err
     assert evaluate([*OWN[:2], *words, "data.grader=closeness:grade"]) == 0
-    assert f"mean reward {summary['final']['mean_reward']:.3g} ± " in capsys.readouterr().out
+    assert f"mean reward {summary['final']['mean_reward']:.3g} [" in capsys.readouterr().out
 
     source = folder / "coins.py"
     source.write_text(source.read_text().replace("last number is", "very last number is"))

@@ -59,7 +59,7 @@ def test_a_mean_reward_is_no_share() -> None:
     assert found == pytest.approx(by_hand.interval(rewards), rel=0.005)
     assert found[2] > 1
     assert (printed(made[1:], "mean_reward"), printed(made[1:], "pass@1")) == ("2.5 [2.3, 2.7]", "63.0 [59.0, 68.0]")
-    votes = {"maj@2": 0.1, "maj@4": 0.3, "maj@k": {}, "maj@4_se": 0.1}
+    votes = {"maj@2": 0.1, "maj@4": 0.3, "maj@k": {}}
     assert headlines([made_run("y", {}, votes)]) == ["pass@1", "maj@4"], "the vote of most completions"
 
 

@@ -7,7 +7,9 @@ import pytest
 
 from reproduce import records
 from reproduce.__main__ import chosen, main, parser
+from reproduce.groups import group_by
 from reproduce.jobs import arguments, jobs_of
+from reproduce.selection import Runs
 from reproduce.tables import FIGURES
 from tests.conftest import ROOT, config_of
 from tests.reproduce.worlds import named, request_for
@@ -23,6 +25,15 @@ SMOKE = (
 
 def test_every_experiment_belongs_to_a_figure() -> None:
     assert {experiment.split()[0] for figure in FIGURES for experiment in figure.experiments} == EXPERIMENTS - ALONE
+
+
+@pytest.mark.parametrize("name", ["lag", "mismatch"])
+def test_each_run_of_a_study_is_in_one_row_of_its_table(name: str) -> None:
+    figure = named(name)
+    runs = Runs([{"settings": json.loads(key)} for key in jobs_of(figure, request_for(figure, overrides=("seed=0",)))])
+    rows = [run["settings"] for group in group_by(runs, *figure.levels).values() for run in group]
+    assert len(rows) == len(runs)
+    assert all(run["settings"] in rows for run in runs)
 
 
 def test_a_run_that_several_figures_need_is_one_run_with_completions_of_its_seed() -> None:

@@ -112,7 +112,11 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [(["seed=1"], "name the figures whose learning rates are to be chosen"), (["fig0"], "fig0: no such figure")],
+    [
+        (["seed=1"], "name the figures whose learning rates are to be chosen"),
+        (["fig0"], "fig0: no such figure"),
+        (["fig1", "cluster=slurm"], "cluster=slurm: only cluster=local chooses rates"),
+    ],
 )
 def test_mistakes_are_one_line(given: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert rates.main(given) == 2

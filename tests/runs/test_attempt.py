@@ -73,6 +73,13 @@ def test_a_folder_at_work_is_not_moved(tmp_path: Path) -> None:
     assert (config.folder.parent / "replaced" / f"{config.folder.name}-1" / "mine").exists()
 
 
+def test_no_folder_is_moved_while_slurm_does_not_say_whether_the_run_waits(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with refused("overwrite=true: Slurm does not answer"):
+        start_all_anew([Run(tmp_path, 1, [], {}, "", [], 0.0, job="topr-x_0")])
+    assert tmp_path.exists()
+
+
 # ---- damaged files: what can be made again is, with a warning; what can't is an error in one line
 
 

@@ -25,7 +25,7 @@ from topr_exp.models import loading
 from topr_exp.models.loading import weights_fingerprint
 from topr_exp.pipeline import run
 from topr_exp.runs.attempt import overrides as overrides_of
-from topr_exp.runs.console import CARD_FILE, header, idle_gpus, never_rarer, preview_prompt, signs, write_card
+from topr_exp.runs.console import CARD_FILE, header, never_rarer, preview_prompt, signs, write_card
 from topr_exp.runs.task_set import TrainedOn
 from topr_exp.types import TOPRError
 
@@ -126,13 +126,6 @@ def test_the_signs_of_r_are_said_before_training(kind, rewards, c, row, said):
 )  # fmt: skip
 def test_losses_whose_limits_go_by_the_sign(overrides: tuple[str, ...], by_sign: bool) -> None:
     assert getattr(config_of("output_dir=out", "name=n", *overrides).algo, "by_sign", False) is by_sign
-
-
-def test_gpus_that_a_run_leaves_idle_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topr_exp.runs.console.visible_gpus", lambda: list("01234567"))
-    assert idle_gpus(1).startswith("1 of 8 are used: cluster.processes=8 divides this run over all")
-    assert "cluster.jobs=8 starts as many runs" in idle_gpus(4)
-    assert idle_gpus(8) == ""
 
 
 # ---- the first prompt: a dry run's and a run folder's is what the model gets
@@ -238,8 +231,8 @@ def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
         assert line in text
     for row, end in (("base", "base"), ("trained", "final")):
         figures = [f"{100 * summary[end][name]:.1f}" for name in ("pass@1", "maj@4")]
-        error = f"{200 * summary[end]['pass@1_se']:.1f}"
-        assert re.search(rf"^{row} +{figures[0]} ± {error} +{figures[1]} ", text, re.MULTILINE)
+        low, high = (f"{100 * summary[end]['pass@k']['1'][part]:.1f}" for part in ("low", "high"))
+        assert re.search(rf"^{row} +{figures[0]} \[{low}, {high}\] +{figures[1]} ", text, re.MULTILINE)
 
 
 def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(finished: Any) -> None:
@@ -262,7 +255,7 @@ def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(f
 def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path, of_data: int, datasets: list[str] | None) -> None:
     config = config_of("model=llama3_8b", "data=math", f"output_dir={tmp_path}")
     shares = dict.fromkeys(("pass@1", "correct", "incorrect", "invalid"), 0.5)
-    figures = {**shares, "pass@1_se": None, "problems": 1}
+    figures = {**shares, "pass@k": {"1": {"value": 0.5, "low": None, "high": None}}, "problems": 1}
     summary = {"base": figures, "final": figures, "problems": {"test": 1}, "n_train": 3, "positive_share": 0.5}
     environment = {"versions": {}, "git_commit": None, "command": ["x", "--config-dir", "a b", "seed=1"]}
     write_card(tmp_path, config, {**summary, "baseline": 0.0}, environment, TrainedOn(2, of_data, "x"), "the header")
@@ -270,7 +263,7 @@ def test_a_model_of_the_hub_and_its_data_are_named(tmp_path: Path, of_data: int,
     found = ModelCard(text).data
     assert found.base_model == "meta-llama/Meta-Llama-3-8B-Instruct"
     assert found.datasets == datasets
-    assert "trained           50.0         50.0" in text
+    assert "trained                  50.0         50.0" in text
     assert "\nthe header\n" in text
     assert "python -m topr_exp --config-dir 'a b'" in text
 

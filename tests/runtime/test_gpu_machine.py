@@ -109,17 +109,6 @@ def test_a_driver_that_torch_is_too_new_for(machine: Path, device: str, monkeypa
     check_device("cpu")
 
 
-def test_a_run_that_samples_with_vllm_here_is_refused_first(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topr_exp.sampling.engine.check_python", lambda python: str(machine / "python"))
-    monkeypatch.setattr("topr_exp.runs.preflight.check_device", lambda device: None)
-    (machine / "Python.h").unlink()
-    config = config_of("experiment=smoke", "sampler=vllm", f"output_dir={machine}/out")
-    with pytest.raises(ConfigError, match=r"sampler=vllm: .*no Python\.h"):
-        check_machine([config])
-    elsewhere = config_of("experiment=smoke", "sampler=vllm", f"output_dir={machine}/out", "cluster.device=cpu")
-    check_machine([elsewhere])
-
-
 # ---- which GPU a process of a run takes, and what an engine of its own must not inherit
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import become_ordinary
-from tests.store.store_workers import SHARDS, open_table, shard, wait_for
+from tests.store.conftest import SHARDS, open_table, shard
+from tests.sweep_tools import wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.locks import Lock, Owner
 

@@ -19,6 +19,7 @@ from topr_exp.data.problems import load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
+from topr_exp.runs.imported_log import inspect_log
 from topr_exp.sampling.imported import load_imported, open_log, tokenize_completions
 from topr_exp.sampling.rollouts import Completions
 from topr_exp.store import Store
@@ -100,6 +101,19 @@ def test_what_cannot_be_trained_on_is_one_line(tmp_path: Path, row: dict[str, An
         imported(tmp_path, [row])
 
 
+def test_completions_that_the_model_cannot_take_may_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": "q", "gold": "1", "tokens": ids} for ids in ([5], [99999], [6], [5] * 2048)]
+    found = imported(tmp_path, rows, skip_malformed=True)
+    assert [ids.tolist() for ids in found.rollouts.tokens] == [[5], [6]]
+    assert found.rollouts.sample.tolist() == [0, 1]
+    assert "warning: 2 malformed completions left out: data.completions=" in capsys.readouterr().err
+    assert imported(tmp_path, rows[::2]).rollouts.name != found.rollouts.name
+    with pytest.raises(TOPRError, match="completion 1 has token id 99999"):
+        imported(tmp_path, rows[1:2], skip_malformed=True)
+
+
 def test_a_source_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TOPRError, match=r"data\.completions=imported/abc: neither a file nor a table of"):
         run(config_of(*overrides(tmp_path, "data.completions=imported/abc")))
@@ -141,6 +155,9 @@ def test_a_prompt_is_taken_as_it_was_given(tmp_path: Path, monkeypatch: pytest.M
         assert found.rollouts.prompt_of(0).tolist() == ids.tolist()
         assert found.rewards is not None
         assert found.rewards.tolist() == [0.5]
+    policy.tokenizer.chat_template = "{{ raise_exception('No system message, please') }}"
+    with pytest.raises(TOPRError, match=r"chat template refuses the messages .* \(No system message, please\)$"):
+        imported(tmp_path, [rows[1] | {"completion": "x", "reward": 0.5}], reward="given")
 
 
 def test_a_limit_says_which_rows_were_cut_off(tmp_path: Path) -> None:
@@ -228,6 +245,24 @@ def test_losses_on_a_log(outputs: Path, more: tuple[str, ...]) -> None:
     assert ("kl_mu" in record) == pairs
     _, with_mu = trained(outputs, more[0])
     assert record["grad_norm"] == pytest.approx(with_mu["grad_norm"], rel=1e-5)
+
+
+def test_inspect_takes_a_file_of_any_name(tmp_path: Path) -> None:
+    file = log_of(tmp_path).rename(tmp_path / "it's log(1),a=b.parquet")
+    assert inspect_log(str(file), [])["log"] == "64 completions of 16 prompts, 4 of each"
+
+
+def test_completions_of_whole_groups_are_read_beside_their_own_verdicts(tmp_path: Path) -> None:
+    log = pd.read_parquet(log_of(tmp_path)).drop(index=[1, 9])  # of two groups three are left
+    log.to_parquet(file := tmp_path / "uneven.parquet")
+    more = ("algo=agro", "data.n=4", f"data.completions={file}", "data.reward=given", "data.test_problems=2")
+    run(config := config_of(*overrides(tmp_path, *more, "data.eval_n=1")))
+    drawn = read_completions(config.folder)
+    assert (len(drawn), drawn.chosen.sum()) == (56, 56)
+    assert (drawn.verdict == "correct").equals(drawn.text == " The answer is 1.")
+    (config.folder / "iteration-1" / "examples.npy").write_bytes(b"")
+    with pytest.raises(TOPRError, match=r"examples\.npy can't be read"):
+        read_completions(config.folder)
 
 
 def test_mu_is_whose_it_is_said_to_be(tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from torch import nn
 from tests.algorithms.tabular_policies import (
     LENGTH,
     LOGITS,
+    MASK,
     RESPONSES,
+    STATES,
+    TOKENS,
     Case,
     load,
     probability,
@@ -29,9 +32,13 @@ from topr_exp.models.policy import Policy
 from topr_exp.pipeline import run
 from topr_exp.sampling.mismatch import describe_mismatch, measure_mismatch, rounded
 from topr_exp.sampling.sampler import HFSampler, Sample, normal_of
+from topr_exp.training import logprobs
 from topr_exp.training.logprobs import Inputs, score_tokens
+from topr_exp.types import Batch
 
-PROMPT, EOS, SEED, DRAWS = 2, 2, 0, 6000
+EOS, SEED, DRAWS = 2, 0, 6000
+PROMPTS = [[2], [0, 2]]  # after which the language is the same, but for noise
+HEAD = np.array([[1.0, 0.3, -0.2], [0.1, 0.9, 0.37], [-0.43, 0.2, 1.1]])
 
 
 class Tabular(nn.Module):
@@ -42,9 +49,9 @@ class Tabular(nn.Module):
         self.embedding = nn.Embedding(3, 3)
         self.embedding.weight.data = torch.eye(3)[[1, 2, 0]]  # the states after a 0, after a 1, at the start
         self.blocks = nn.ModuleList([nn.Linear(3, 3, bias=False)])
-        self.blocks[0].weight.data = torch.tensor(logits.reshape(3, 3).T, dtype=torch.float32)
+        self.blocks[0].weight.data = torch.tensor(block_of(logits), dtype=torch.float32)
         self.head = nn.Linear(3, 3, bias=False)
-        self.head.weight.data = torch.eye(3)
+        self.head.weight.data = torch.tensor(HEAD, dtype=torch.float32)
         sizes = {"num_hidden_layers": 1, "hidden_size": 3, "num_attention_heads": 1}
         self.config = SimpleNamespace(model_type="tabular", _attn_implementation="eager", **sizes)
         self.generation_config = None
@@ -66,7 +73,12 @@ class Tabular(nn.Module):
         return SimpleNamespace(last_hidden_state=self.blocks[0](self.embedding(input_ids)))
 
 
-TABLE = rng(3).normal(size=LOGITS)  # the policy's logits; π_old where π has moved on
+def block_of(logits: np.ndarray) -> np.ndarray:
+    """The block's matrix with which the model has these logits."""
+    return np.linalg.solve(HEAD, logits.reshape(3, 3).T)
+
+
+TABLE = rng(1).normal(size=LOGITS)  # the policy's logits; π_old where π has moved on
 CHANGES: dict[str, dict[str, Any]] = {
     "bfloat16": {"mismatch": Mismatch("bfloat16")},
     "float8": {"mismatch": Mismatch("float8_e4m3")},
@@ -90,21 +102,24 @@ def nearest(values: np.ndarray, kind: str) -> np.ndarray:
     return np.sign(values) * held[np.abs(np.abs(values)[:, None] / scale - held).argmin(1)] * scale
 
 
-def changed_table(change: Mismatch) -> np.ndarray:
-    """The logits that the sampler has, computed anew: channels are tokens, noise is of the prefixes (), 0 and 1."""
-    table = TABLE.astype(np.float32).astype(float).reshape(3, 3)
+def changed_table(change: Mismatch, prompt: list[int]) -> np.ndarray:
+    """The logits that the sampler has, computed anew: of rounded weights, with the noise of three prefixes."""
+    block, head = (matrix.astype(np.float32).astype(float) for matrix in (block_of(TABLE), HEAD))
     if change.weights != "none":
-        table = np.stack([nearest(column, change.weights) for column in table.T], 1)
-    noise = normal_of(SEED, [(PROMPT,), (PROMPT, 0), (PROMPT, 1)], torch.zeros(3, 3)).numpy()
-    return (table + change.logits_noise * noise).reshape(-1)
+        block = np.stack([nearest(channel, change.weights) for channel in block])
+    if change.weights == "bfloat16":
+        head = nearest(head, "bfloat16")
+    noise = normal_of(SEED, [(*prompt,), (*prompt, 0), (*prompt, 1)], torch.zeros(3, 3)).numpy()
+    return ((head @ block).T + change.logits_noise * noise).reshape(-1)
 
 
-def draw(changes: dict[str, Any]) -> tuple[Policy, list[Sample]]:
-    """The policy, and completions that the sampler drew from it as changed."""
-    policy = Policy(Tabular(TABLE), SimpleNamespace(eos_token_id=EOS), "tabular", torch.float32)
-    config = settings(max_new_tokens=2, **changes)
-    (group,) = HFSampler(config).sample(policy, [[PROMPT]], DRAWS, (1,), ())
-    return policy, group
+def draw(
+    changes: dict[str, Any], *, keeps: bool = False, table: np.ndarray = TABLE
+) -> tuple[Policy, list[list[Sample]]]:
+    """The policy, and completions of each prompt that the sampler drew from it as changed."""
+    policy = Policy(Tabular(table), SimpleNamespace(eos_token_id=EOS), "tabular", torch.float32)
+    sampler = HFSampler(settings(max_new_tokens=2, **changes), keeps)
+    return policy, sampler.sample(policy, PROMPTS, DRAWS, (1,), ())
 
 
 def reported(group: list[Sample]) -> np.ndarray:
@@ -113,24 +128,26 @@ def reported(group: list[Sample]) -> np.ndarray:
     return np.array([[*found[tuple(y)], 0.0][:2] for y in RESPONSES])
 
 
+@pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_comes_out_is_what_enumeration_says(name: str) -> None:
+def test_what_comes_out_is_what_enumeration_says(name: str, place: int) -> None:
     """Frequencies, log-probabilities and both KLs; the policy that is trained has its weights back."""
-    policy, group = draw(CHANGES[name])
-    q, p = token_logp(changed_table(CHANGES[name]["mismatch"])), token_logp(TABLE)
+    policy, groups = draw(CHANGES[name])
+    asked, group, prompt = CHANGES[name]["mismatch"], groups[place], PROMPTS[place]
+    q, p = token_logp(changed_table(asked, prompt)), token_logp(TABLE)
     np.testing.assert_allclose(reported(group), q, atol=1e-6)
     check_frequencies(group, {tuple(y): math.exp(value) for y, value in zip(RESPONSES, q.sum(1), strict=True)}, 1e-5)
-    pairs = [(np.array([PROMPT]), np.array(one.tokens)) for one in group]
+    pairs = [(np.array(prompt), np.array(one.tokens)) for one in group]
     with torch.no_grad():
         scored = score_tokens(policy.model, Inputs(pairs, torch.device("cpu"))).logp.numpy()
     lines = [line[: len(one.tokens)] for line, one in zip(scored, group, strict=True)]
     np.testing.assert_allclose(lines[0], p[RESPONSES.index(group[0].tokens)][: len(lines[0])], atol=1e-6)
 
-    asked = CHANGES[name]["mismatch"]
-    found = measure_mismatch(lines, [np.array(one.logprobs, np.float32) for one in group], asked)
-    share, distance = np.exp(q.sum(1)), (q - p).sum(1)
-    by_answer = (share * distance).sum()
-    error = 5 * math.sqrt((share * distance**2).sum() / DRAWS) + 1e-7
+    found = measure_mismatch(lines, [np.array(one.logprobs, np.float32) for one in group], settings(mismatch=asked))
+    share, terms = np.exp(q.sum(1)), (np.expm1(p - q) - (p - q)).sum(1)
+    by_answer = (share * (q - p).sum(1)).sum()
+    assert (share * terms).sum() == pytest.approx(by_answer)
+    error = 5 * math.sqrt((share * terms**2).sum() / DRAWS) + 1e-9
     assert found["put_in"] == {"weights": asked.weights, "logits_noise": asked.logits_noise}
     assert found["kl_answer"] == pytest.approx(by_answer, abs=error)
     # A token's KL, over the prefixes as the sampler meets them.
@@ -185,7 +202,7 @@ def moved() -> Case:
 @pytest.mark.parametrize("name", [name for name in CHANGES if name != "bfloat16"])
 def test_the_samplers_ratios_are_unbiased_by_sequence_and_biased_by_token(name: str) -> None:
     """By token the bias is Σ_a π(a) ∇log π(a) [V_q(a) − V_π(a)] + Σ_a [q(a) − π(a)] ∇V_π(a), a the first token."""
-    mu, case = reported(draw(CHANGES[name])[1]), moved()
+    mu, case = reported(draw(CHANGES[name])[1][0]), moved()
     pi, q = probability(case.logits), np.exp(mu.sum(1))
     true = ((pi * case.reward)[:, None] * case.score).sum(0)
     found = -expected_gradient(case, load("policy_gradient"), mu)
@@ -206,6 +223,75 @@ def test_the_samplers_ratios_are_unbiased_by_sequence_and_biased_by_token(name: 
     batch = case.batch()
     (gradient,) = torch.autograd.grad((torch.tensor(q) * load("policy_gradient")(batch).loss).sum(), case.theta)
     np.testing.assert_allclose(-gradient.numpy() - true, ignored, atol=1e-6)
+
+
+# ---- truncation, with π renormalised over what could be drawn
+
+
+@pytest.mark.parametrize(
+    "cut", [{"top_k": 2}, {"top_p": 0.75}, {"top_k": 2, "mismatch": Mismatch("int4", 0.5)}], ids=str
+)
+def test_the_ratio_over_what_could_be_drawn_is_unbiased(cut: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """E_μ[∇loss] = −∇E[R] of π over the sets, which stay as they are; without `renormalize` it is another vector."""
+    monkeypatch.setitem(logprobs.CHUNK, "cpu", 6)  # logits of two tokens at a time
+    group = draw(cut, keeps=True)[1][0]
+    drawn = {tuple(one.tokens): one for one in group}
+    sets = {prefix: one.kept[len(prefix)] for one in group
+            for prefix in (tuple(one.tokens[:i]) for i in range(len(one.tokens)))}  # fmt: skip
+    assert {y for y in map(tuple, RESPONSES) if all(y[i] in sets.get(y[:i], ()) for i in range(len(y)))} == {*drawn}
+    assert len(drawn) < len(RESPONSES)
+
+    found = {}
+    case, rows = moved(), [RESPONSES.index([*y]) for y in drawn]
+    for renormalize in (True, False):
+        model = Tabular(case.logits)
+        kept = [[np.concatenate(one.kept).astype(np.int32), np.array([*map(len, one.kept)], np.int32)]
+                for one in drawn.values()] if renormalize else ()  # fmt: skip
+        pairs = [(np.array(PROMPTS[0]), np.array(y)) for y in drawn]
+        scores = score_tokens(model, Inputs(pairs, torch.device("cpu"), kept), entropy=True)
+        assert torch.isfinite(scores.entropy).all()
+        mu = torch.tensor(np.array([[*one.logprobs, 0.0][:2] for one in drawn.values()]))
+        reward = torch.tensor(case.reward[rows])
+        batch = Batch(scores.logp.double(), mu, torch.tensor(MASK[rows]), reward, reward > 0)
+        (mu.sum(1).exp() * load("policy_gradient", renormalize=renormalize)(batch).loss).sum().backward()
+        found[renormalize] = np.linalg.solve(HEAD.T, model.blocks[0].weight.grad.numpy()).T.reshape(-1)
+
+    table = torch.tensor(case.logits, requires_grad=True)
+    outside = torch.zeros((3, 3), dtype=torch.float64)
+    for prefix, ids in sets.items():
+        outside[prefix[0] + 1 if prefix else 0, [token for token in range(3) if token not in ids]] = -math.inf
+    logp = (table.reshape(3, 3) + outside).log_softmax(1)[STATES, TOKENS]
+    pi = logp.where(torch.tensor(MASK), 0.0)[rows].sum(1).exp()
+    assert float(pi.detach().sum()) == pytest.approx(1)
+    (true,) = torch.autograd.grad((pi * reward).sum(), table)
+    np.testing.assert_allclose(-found[True], true.numpy(), atol=1e-5)
+    assert np.abs(-found[False] - true.numpy()).max() > 1e-2
+
+
+def test_a_set_is_kept_for_each_token() -> None:
+    """Also where few completions end at once, so that their rows stay in the batch."""
+    group = draw({}, keeps=True, table=rng(9).normal(size=LOGITS))[1][0]
+    assert 0 < sum(len(one.tokens) == 1 for one in group) < DRAWS / 8
+    assert all(one.kept == [[0, 1, 2]] * len(one.tokens) for one in group)
+
+
+@pytest.mark.parametrize(
+    "schedule", [[], ["schedule=async", "schedule.lag=1", "schedule.rounds=3"]], ids=["set", "async"]
+)
+def test_a_run_with_truncation_begins_at_ratio_1(schedule: list[str], tmp_path: Path) -> None:
+    """With top_k=2 every ratio of the first update is below 1, but for π renormalised as the sampler did."""
+    first, base = {}, {}
+    for asked in ("true", "false"):
+        more = ["algo=tis", "mu=sampler", "sampler.top_k=2", f"algo.renormalize={asked}", *schedule]
+        config = config_of(*overrides(tmp_path, *more))
+        base[asked] = run(config)["base"]
+        lines = [json.loads(line) for line in (config.folder / "metrics.jsonl").read_text().splitlines()]
+        first[asked] = lines[0]["log_ratio_neg"]
+        if schedule:
+            assert (lines[0]["sampler_gap"] < 1e-4) == (asked == "true")
+    assert base["true"] == base["false"]  # whose completions lie in the same table
+    assert abs(first["true"]) < 1e-4
+    assert first["false"] < -0.01
 
 
 # ---- whole runs
@@ -262,6 +348,9 @@ def test_quantiles_by_token_and_of_the_product_by_completion() -> None:
         == "sampler and trainer agree: largest difference 2e-06 a token"
     )
     assert measure_mismatch([], []) == {"tokens": 0}
+    cut, whole = (measure_mismatch(mu, sampler, settings(top_k=top_k)) for top_k in (2, 0))
+    assert (cut["kl_token"], cut["kl_answer"]) == (2.5 / 5, 2.5 / 2)
+    assert whole["kl_answer"] == pytest.approx((math.expm1(-1) + math.expm1(-2) + math.expm1(0.5) + 2.5) / 2)
     assert describe_mismatch({"tokens": 0})
 
 

@@ -52,6 +52,7 @@ def key(**changes: Any) -> dict[str, Any]:
         {"config": dataclasses.replace(CONFIG, name="vllm")},
         {"config": dataclasses.replace(CONFIG, prompts_per_shard=3)},
         {"config": dataclasses.replace(CONFIG, mismatch=Mismatch("int8"))},
+        {"keeps": True},
         {"config": dataclasses.replace(CONFIG, mismatch=Mismatch(logits_noise=0.1))},
         {"questions": dataclasses.replace(QUESTIONS, stop=("\n",))},
         {"questions": dataclasses.replace(QUESTIONS, prompts=QUESTIONS.prompts[::-1])},

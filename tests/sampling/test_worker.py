@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.conftest import ROOT, config_of, make_model, refused
-from tests.store.store_workers import wait_for
+from tests.sweep_tools import wait_for
 from topr_exp.config.schema import plain
 from topr_exp.evaluate import ask_as
 from topr_exp.models.policy import Policy, stored

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.conftest import Command
-from tests.store.store_workers import KEY, SHARDS, shard
+from tests.store.conftest import KEY, SHARDS, Command, shard
 from topr_exp.runtime import locks
 from topr_exp.runtime.files import file_digest
 from topr_exp.store import Store, Table

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import become_ordinary, refused
 from tests.processes import PROCESSES
-from tests.store.conftest import Command
-from tests.store.store_workers import (
+from tests.store.conftest import (
     SHARDS,
+    Command,
     contents,
     fill_slowly,
     fill_until_killed,
@@ -29,8 +29,8 @@ from tests.store.store_workers import (
     logged,
     open_table,
     shard,
-    wait_for,
 )
+from tests.sweep_tools import wait_for
 from topr_exp.runtime import locks
 from topr_exp.runtime.progress import Progress
 from topr_exp.store import Ragged, Store

@@ -3,16 +3,17 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, config_of, overrides
+from tests.conftest import config_of, overrides
 from tests.processes import start_command
 from tests.sweep_tools import slow
+from topr_exp.__main__ import main as topr_exp
+from topr_exp.tracking import tracker
 
 DEAD = "http://127.0.0.1:9"  # nothing listens there
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
@@ -34,14 +35,12 @@ def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, value)
 
 
-# Waits for the client on a busy machine too.
-PATIENT = """
-import sys
-from topr_exp.__main__ import main
-from topr_exp.tracking import tracker
-tracker.FINISH_SECONDS = 240.0
-sys.exit(main())
-"""
+def main() -> int:
+    """`python -m topr_exp` that waits for the client on a busy machine too."""
+    tracker.FINISH_SECONDS = 240.0
+    return topr_exp()
+
+
 CHOSEN = ["name=sweep", "tracking=wandb", "tracking.model_artifact=true", "baseline=-0.3"]
 # 12 updates, no checkpoint
 LONG = ["data.eval_n=8", "optim.epochs=3", "evaluation.every=4", "checkpoint.every_seconds=1000"]
@@ -53,18 +52,20 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     tmp_path = tmp_path_factory.mktemp("run")
     environment = cut_off(home=tmp_path)
     given = overrides(tmp_path, *CHOSEN, *LONG, *slow("Slow"))
-    folder, command = config_of(*given).folder, [sys.executable, "-c", PATIENT, *given]
+    folder = config_of(*given).folder
     first = start_command(*given, environment=environment)
     while not (folder / "metrics.jsonl").exists() or (folder / "metrics.jsonl").read_bytes().count(b"\n") < 5:
         assert first.is_alive()
         time.sleep(0.05)
     first.kill()
     first.join()
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr
-    assert "Traceback" not in done.stderr
-    return folder, done.stdout
+    second = start_command(*given, module=__name__, output=tmp_path, environment=environment)
+    second.join(500)
+    said, error = ((tmp_path / name).read_text() for name in ("out", "err"))
+    assert second.exitcode == 0, error
+    assert "warning" not in error
+    assert "Traceback" not in error
+    return folder, said
 
 
 def offline_folders(folder: Path) -> list[Path]:

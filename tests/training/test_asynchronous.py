@@ -15,9 +15,10 @@ import torch
 
 from tests.conftest import config_of, overrides
 from tests.training.broken_runs import break_off, records
+from topr_exp.composition.candidates import random_generator
 from topr_exp.config.groups import ScheduleConfig
 from topr_exp.pipeline import run
-from topr_exp.training.asynchronous import AsyncRounds, Group
+from topr_exp.training.asynchronous import AsyncRounds, Group, longest
 from topr_exp.training.metrics import MetricAccumulator, effective_sample_size
 from topr_exp.types import ConfigError
 
@@ -64,7 +65,7 @@ def test_a_lag_trains_on_the_answers_of_older_weights_to_the_same_problems(
 @pytest.mark.parametrize(
     "settings",
     [
-        ["schedule.lag=2"],
+        ["schedule.lag=2", "sampler.mismatch.weights=int8"],
         DROP,
         ["schedule.lag=[0.4,0.3,0.3]", "compose.pass_rate=[0,0.9]", "mu=sampler"],
         [*IN_FLIGHT, "sampler.prompts_per_shard=4"],
@@ -151,39 +152,41 @@ def test_completions_that_end_within_an_update_are_drawn_by_one_policy(tmp_path:
     assert weights_of(whole.folder) == weights_of(changed.folder)
 
 
-def test_a_token_has_the_log_mu_of_the_weights_that_drew_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scored again by every version of the weights, each token is some version's; completions are of several."""
+def test_a_token_has_the_log_mu_of_the_weights_of_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights of each update score the completions again; a token is of those that were there when it began."""
     versions: list[Any] = []  # of the weights, by update
-    batches: list[tuple[pa.Table, list[pa.Table]]] = []  # what is trained on, with what each version makes of it
-    fill = AsyncRounds.fill_round
+    times: list[float] = []  # from which they were there
+    found: list[tuple[Group, list[pa.Table]]] = []  # what is trained on, with what each version makes of it
+    by_length = AsyncRounds.by_length
 
     def scores(self: AsyncRounds, columns: pa.Table) -> list[pa.Table]:
-        indices = columns["question"].to_numpy()[:: self.n]
         bare = columns.select(["sample", "tokens", "text", "finish", "sampler_logp"])
-        bare = bare.add_column(0, "problem", pa.array(np.arange(len(bare)) // self.n, pa.int32()))
-        model, found = self.trainer.policy.model, []
-        now = {name: weight.clone() for name, weight in model.state_dict().items()}
+        bare = bare.add_column(0, "problem", pa.array([0] * self.n, pa.int32()))
+        model, scored = self.trainer.policy.model, []
         for version in versions:
             model.load_state_dict(version)
-            found.append(self.judged(bare, self.trainer.policy, indices))
-        model.load_state_dict(now)
-        return found
+            scored.append(self.judged(bare, self.trainer.policy, columns["question"].to_numpy()[:1]))
+        return scored
 
-    def filled(self: AsyncRounds, groups: list[pa.Table], number: int) -> None:
+    def recorded(self: AsyncRounds, number: int) -> tuple[list[Group], list[Group]]:
         versions.append({name: weight.clone() for name, weight in self.trainer.policy.model.state_dict().items()})
-        fill(self, groups, number)
-        batches.append((self.columns, scores(self, self.columns)))
+        times.append(self.now)
+        batch, dropped = by_length(self, number)
+        found.extend((group, scores(self, group.columns)) for group in batch)
+        return batch, dropped
 
-    monkeypatch.setattr(AsyncRounds, "fill_round", filled)
+    monkeypatch.setattr(AsyncRounds, "by_length", recorded)
     config = config_of(*overrides(tmp_path, "schedule=async", *ROUNDS, *IN_FLIGHT, "schedule.rounds=6"))
     run(config)
     mixed = 0
-    for columns, by_version in batches:
-        for row, logp in enumerate(columns["logp"].to_pylist()):
-            assert logp == pytest.approx(columns["sampler_logp"][row].as_py(), abs=1e-4)
-            distance = np.abs(np.array([found["logp"][row].as_py() for found in by_version]) - logp)
-            assert distance.min(0).max() < 1e-5
-            mixed += distance.max(1).min() > 1e-3
+    for group, by_version in found:
+        began = group.due - longest(group.columns) / 4
+        for row, logp in enumerate(group.columns["logp"].to_pylist()):
+            assert logp == pytest.approx(group.columns["sampler_logp"][row].as_py(), abs=1e-4)
+            drew = np.searchsorted(times, [began + token / 4 + 1e-6 for token in range(len(logp))], side="right") - 1
+            known = np.array([scored["logp"][row].as_py() for scored in by_version])
+            assert logp == pytest.approx(known[drew, np.arange(len(logp))], abs=1e-5)
+            mixed += np.abs(known - logp).max(1).min() > 1e-3
     assert mixed > 20
     assert max(line["age_q95"] for line in records(config.folder)) > 1
 
@@ -287,6 +290,18 @@ def test_a_group_waits_for_its_longest_completion() -> None:
     clock.next_group = lambda: tokens  # type: ignore[method-assign]
     clock.begin(0, 1)
     assert [group.due for group in clock.queue] == [12 / 8]
+
+
+def test_the_next_group_is_of_the_next_problem_that_the_pass_rate_keeps() -> None:
+    clock = Clock([], schedule_of("keep", None, 1, 4))
+    clock.train, clock.seed, clock.iteration, clock.drawn = SimpleNamespace(prompts=range(9)), 0, 1, []  # type: ignore[assignment]
+    clock.compose = SimpleNamespace(max_draws=10, pass_rate=[0.1, 0.9])  # type: ignore[assignment]
+    clock.sampler = SimpleNamespace(config=SimpleNamespace(prompts_per_shard=8))  # type: ignore[assignment]
+    order = random_generator(0, 1, "prompts 0").permutation(9)
+    clock.sample_prompts = lambda indices, *_: pa.table({"question": indices})  # type: ignore[method-assign]
+    clock.solved_often_enough = lambda some: [some] if some["question"][0].as_py() == order[3] else []  # type: ignore[method-assign]
+    assert AsyncRounds.next_group(clock)["question"].to_pylist() == [order[3]]
+    assert [some["question"].to_pylist() for some in clock.drawn] == [[at] for at in order[:4]]
 
 
 def test_what_is_dropped_is_counted_by_verdict_length_and_level() -> None:

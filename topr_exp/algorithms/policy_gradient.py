@@ -62,6 +62,8 @@ class PolicyGradient(base.Typed):
     `correction_level` of each token, or the mean or sum of ε over the response; null: 1. `length_normalize` divides by
     T. All factors are multiplied in log space, so that what is dropped or clipped is never exponentiated.
 
+    `renormalize`: π and π_old are renormalised over the tokens that the sampler's top_k and top_p left, as its μ is.
+
     At π = π_old = μ it is REINFORCE with its advantage. Limits 0 ∞ 0 ∞ with a sequence's or prefix's ratio and no mask
     are importance sampling. Metrics: weight M c w, clipped_low, clipped_high; objective (Tapered); masked; correction.
     """
@@ -79,13 +81,14 @@ class PolicyGradient(base.Typed):
     correction: float | None = None
     correction_level: Level = Level.token
     mask: list[Mask] | None = None
+    renormalize: bool = False
 
     @property
     def needs(self) -> frozenset[str]:
         three = self.denominator is Denominator.old or self.correction is not None
         three |= any(each.of_old for each in self.mask or ())
-        group = self.advantage is not Advantage.reward
-        return frozenset({"group_rewards"} if group else ()) | frozenset({"old_logp"} if three else ())
+        asked = {"group_rewards": self.advantage is not Advantage.reward, "old_logp": three, "kept": self.renormalize}
+        return frozenset(name for name, needed in asked.items() if needed)
 
     @property
     def uses_baseline(self) -> bool:

@@ -106,4 +106,4 @@ class OAPL(base.Typed):
         base.check_group_size(batch.group_size, self.name)
         best = batch.group_rewards.max(1).values
         total = ((batch.group_rewards - best[:, None]) / self.beta_value).exp().sum(1)
-        return best + self.beta_value * (total / batch.group_rewards.shape[1]).log()
+        return best + self.beta_value * (total / batch.group_size).log()

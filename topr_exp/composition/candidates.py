@@ -1,7 +1,5 @@
 """The completions that a training set is composed from, as columns, and what is computed over all of them."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Everything here is a pure function of the candidates' columns, the settings, the
 come back are sorted, since the order of training is drawn elsewhere. Pairs for DPO are in `training_set`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

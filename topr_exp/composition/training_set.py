@@ -1,7 +1,5 @@
 """The training set of an iteration: which completions (or pairs, or groups), in which order, with which baseline."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

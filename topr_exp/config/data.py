@@ -1,7 +1,5 @@
 """Settings of the problems and their prompts (the `data` group), and what a source of problems says of itself."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -43,14 +41,14 @@ class Columns(Section):
 
     prompt: str | None = None  # a text, messages or token ids
     completion: str | None = None  # a text, messages or token ids
-    reward: str | None = None
+    reward: str | None = None  # or several that are added up, as in accuracy+format
     logprobs: str | None = None
     tokens: str | None = None  # ids of the completion
     prompt_tokens: str | None = None  # ids of the prompt
     question: str | None = None  # for the run's own template
     gold: str | None = None
-    problem_id: str | None = None  # equal for the answers to one prompt
-    finish: str | None = None  # stop, length or stop_string; or true where the row was cut off
+    problem_id: str | None = None  # the same for all answers to a prompt
+    finish: str | None = None  # stop, length or stop_string; or true if the row was cut off
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Grading:
 
     grader: str  # an answer format, or package.module:function
     graded: bool = False  # the grader's numbers are the rewards
-    threshold: float = 1.0  # from which on a number without a verdict is correct
+    threshold: float = 1.0  # smallest number that is correct, without a verdict
 
 
 LINE_BREAKS = Range(
@@ -87,18 +85,18 @@ class DataConfig(Section, ABC):
     """
 
     name: str
-    seed: Seed  # draws the part of a larger set that train_problems asks for, and problems that are generated
-    train_problems: CountOrAll  # None takes all that there are
+    seed: Seed  # for generated problems, and for selecting train_problems from a larger set
+    train_problems: CountOrAll  # None: all
     test_problems: CountOrAll
     test_split: Literal["test", "validation"] = "test"
-    completions: str | None = None  # trained on instead of sampling: a file, a folder, hub:NAME or a store's table
-    columns: Columns | None = None  # names of the columns of `completions`; null: as they are known
-    skip_malformed: bool = False  # leave out and count rows of `completions` that can't be read, instead of stopping
-    completion_limit: OptionalCount = None  # tokens at which the sampler of a log without finish column cut off
-    n: Count  # samples a training problem
-    eval_n: Count  # samples a test problem
+    completions: str | None = None  # instead of sampling: a file, a folder, hub:NAME or a store's table
+    columns: Columns | None = None  # column names in `completions`; null: known names
+    skip_malformed: bool = False  # skip and count unreadable rows of `completions` instead of stopping
+    completion_limit: OptionalCount = None  # token limit of a log without a finish column
+    n: Count  # samples per training problem
+    eval_n: Count  # samples per test problem
     grader: str | None
-    reward: Reward | None = None  # None: what the algorithm's paper uses
+    reward: Reward | None = None  # None: as in the algorithm's paper
     threshold: Annotated[float, FINITE] = (
         Grading.threshold
     )  # numbers of a user's grader or log are correct from here on

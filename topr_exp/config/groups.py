@@ -1,7 +1,5 @@
 """Settings of the small groups: task, schedule, evaluation, checkpoint, tracking, optim, compose, cluster."""
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -31,11 +29,11 @@ class TaskConfig(Section):
     """Task of the model; all but `name` are a verifier's."""
 
     name: Literal["solve", "verifier"] = "solve"
-    solver: str | None = None  # path of the model that writes the solutions: shipped, a folder or a name on the hub
-    solutions: OptionalCount = None  # solutions a training problem
-    test_solutions: OptionalCount = None  # solutions a test problem: the K of weighted self-consistency
+    solver: str | None = None  # the model that writes the solutions: shipped, a folder or a name on the hub
+    solutions: OptionalCount = None  # solutions per training problem
+    test_solutions: OptionalCount = None  # solutions per test problem: the K of weighted self-consistency
     template: Annotated[str | None, LINE_BREAKS] = None  # the verifier's prompt, with {question} and {solution}
-    chat: bool | None = None  # whether it goes through the verifier's chat template
+    chat: bool | None = None  # use the verifier's chat template
 
     def check(self) -> None:
         if not self.verifies:
@@ -63,17 +61,17 @@ LAG = Range("null, a whole number from 0, or shares of lags 0, 1, 2, ... that su
 class ScheduleConfig(Section):
     """Schedule of sampling new completions from the policy in training."""
 
-    prompts: OptionalCount = None  # problems that are sampled at a time; None: all at once, then one pass over the set
+    prompts: OptionalCount = None  # problems sampled at a time; None: all, then one pass over the set
     updates: OptionalCount = None  # optimizer steps before sampling again
-    rounds: OptionalCount = None  # how many times that is done
-    replay: Annotated[float, within("[0, 1)")] = 0.0  # chance that completions come from an earlier round
+    rounds: OptionalCount = None  # number of rounds
+    replay: Annotated[float, within("[0, 1)")] = 0.0  # probability of reusing completions of an earlier round
     # Updates between drawing a problem's completions and training on them, or the shares of 0, 1, 2, ... such updates.
     lag: Annotated[int | list[float] | None, LAG] = None
-    concurrency: OptionalCount = None  # lags by lengths: problems that are sampled at once
-    tokens_per_update: OptionalCount = None  # by which each completion grows in the time of an update
-    max_lag: Annotated[int | None, at_least(0)] = None  # what is older is kept, dropped or waited for
-    when_stale: Literal["keep", "drop", "wait"] = "keep"  # completions older than max_lag: train, leave out, wait
-    in_flight: bool = False  # completions under way go on with the newest weights; log μ is by token
+    concurrency: OptionalCount = None  # for lags by length: problems sampled at once
+    tokens_per_update: OptionalCount = None  # growth of each completion during an update
+    max_lag: Annotated[int | None, at_least(0)] = None  # updates; when_stale says what happens to older completions
+    when_stale: Literal["keep", "drop", "wait"] = "keep"  # completions older than max_lag: train, drop, wait
+    in_flight: bool = False  # completions under way continue with the newest weights; log μ is per token
 
     @property
     def in_rounds(self) -> bool:
@@ -121,8 +119,8 @@ class EvaluationConfig(Section):
     """Evaluation samples with the sampler's settings and this seed, the same for every run that is compared."""
 
     seed: Seed
-    every: OptionalCount = None  # updates between two evaluations while training; None: only before and after
-    problems: OptionalCount = None  # test problems (the first ones) that these use; None: all
+    every: OptionalCount = None  # updates between evaluations in training; None: only before and after
+    problems: OptionalCount = None  # number of test problems for these (the first ones); None: all
 
 
 FROM_1 = Range("numbers from 1, null for all", lambda given: all(number >= 1 for number in given))
@@ -133,7 +131,7 @@ class CheckpointConfig(Section):
     """Intervals of checkpoints, and the weights that stay on disk."""
 
     every_seconds: Annotated[float, at_least(0, "0 (after every update) or more")]
-    keep_iterations: Annotated[list[int] | None, FROM_1]  # whose weights are kept besides the last's; None keeps all
+    keep_iterations: Annotated[list[int] | None, FROM_1]  # whose weights are kept besides the last's; None: all
 
 
 @dataclass(frozen=True)
@@ -143,9 +141,9 @@ class TrackingConfig(Section):
     name: Annotated[str, Range("none, wandb or tensorboard", ("none", "wandb", "tensorboard").__contains__)]
     project: str | None = None  # of W&B, as all below
     entity: str | None = None
-    group: str | None = None  # W&B shows the runs of a group together
+    group: str | None = None  # of W&B's runs
     job_type: str | None = None
-    model_artifact: bool = False  # upload the trained weights too
+    model_artifact: bool = False  # also upload the trained weights
 
     def check(self) -> None:
         if self.name == "wandb" and not self.project:
@@ -163,17 +161,17 @@ class OptimConfig(Section):
     lr: Annotated[float, RATE]
     betas: list[float] | None
     weight_decay: Annotated[float, at_least(0)]
-    grad_clip: Annotated[float, above(0, "above 0 (.inf for none)")]  # largest norm of the whole gradient
-    batch_size: Count  # examples an update, over all devices
-    micro_batch_size: Count  # examples a forward pass with gradients, a device
+    grad_clip: Annotated[float, above(0, "above 0 (.inf for none)")]  # maximum norm of the whole gradient
+    batch_size: Count  # examples per update, over all devices
+    micro_batch_size: Count  # examples per device and forward pass with gradients
     # Layers keep their inputs only and compute the rest again in the backward pass; None: where there is no room else.
     gradient_checkpointing: bool | None = None
-    score_batch_size: Count  # examples a forward pass without gradients
+    score_batch_size: Count  # the same without gradients
     epochs: Count
-    skip_nonfinite: bool = False  # leave out an update whose loss or gradient is not finite, instead of stopping
+    skip_nonfinite: bool = False  # skip updates with a non-finite loss or gradient instead of stopping
     reduction: Literal["sequences", "tokens"] = "sequences"
-    whole_groups: bool = False  # an update takes all completions of its problems, whatever the loss
-    warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration before the rate is lr
+    whole_groups: bool = False  # an update takes all completions of its problems, for any loss
+    warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration until the rate is lr
     schedule: Literal["constant", "linear", "cosine"] = "constant"
 
     def check(self) -> None:
@@ -185,7 +183,7 @@ class OptimConfig(Section):
             raise ValueError(f"betas must be two numbers in [0, 1) for adamw; got {self.betas}")
 
 
-MAX_DRAWS = 10
+MAX_DRAWS, PAIRS = 10, 16  # as in the YAMLs
 Unit = Literal["examples", "pairs", "groups"]  # what an algorithm trains on, and `n_examples` counts
 
 
@@ -197,15 +195,15 @@ class ComposeConfig(Section):
     """Which of the sampled completions are trained on."""
 
     name: Literal["uniform", "positives", "proportion", "anna_karenina"] = "uniform"
-    n_examples: CountOrAll = None  # N: completions (for DPO pairs) of the set; null takes all there are
-    positive_share: Annotated[float | None, within("(0, 1)")] = None  # p, exact; for proportion only
-    pairs_per_problem: Count  # for DPO: at most this many pairs of a problem
-    drop_truncated: bool = False  # leave out completions that the token limit cut off
+    n_examples: CountOrAll = None  # N: completions (pairs for DPO) of the set; null: all
+    positive_share: Annotated[float | None, within("(0, 1)")] = None  # exact p, for proportion only
+    pairs_per_problem: Count  # for DPO: maximum pairs per problem
+    drop_truncated: bool = False  # drop completions cut off at the token limit
     # Problems of which such a share of all completions is correct.
     pass_rate: Annotated[list[float] | None, LOW_HIGH] = None
     duplicates: Literal["keep", "drop"] = "keep"
-    mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions, the others are sampled
-    max_draws: Count = MAX_DRAWS  # with pass_rate: draw schedule.prompts problems at most so often to fill a round
+    mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions; the rest is sampled
+    max_draws: Count = MAX_DRAWS  # with pass_rate: maximum draws of schedule.prompts problems to fill a round
 
     def check(self) -> None:
         if self.mix is not None and self.name not in ("uniform", "positives"):
@@ -233,7 +231,7 @@ class ClusterConfig(Section, ABC):
     name: str
     device: Literal["auto", "cpu", "cuda"]
     threads: OptionalCount
-    parallel: Literal["ddp", "fsdp", "hsdp"] | None  # None: as suits the model's size
+    parallel: Literal["ddp", "fsdp", "hsdp"] | None  # None: by the model's size
 
     @property
     @abstractmethod
@@ -245,7 +243,7 @@ class ClusterConfig(Section, ABC):
 class LocalCluster(ClusterConfig):
     """This machine."""
 
-    processes: Count  # of a run, each on a GPU of its own where there are any
+    processes: Count  # per run, each on its own GPU if there are any
     jobs: Count  # runs of a sweep at once
 
     @property
@@ -262,16 +260,16 @@ class SlurmCluster(ClusterConfig):
     account: str | None
     qos: str | None
     constraint: str | None
-    timeout_min: Count  # minutes a job may take before it is stopped with a checkpoint and queued again
-    max_num_timeout: Annotated[int, at_least(0)]  # how often it is queued again at most
-    signal_delay_s: Count  # seconds before the time limit at which it is told to stop
+    timeout_min: Count  # minutes until a job is stopped with a checkpoint and requeued
+    max_num_timeout: Annotated[int, at_least(0)]  # maximum number of these
+    signal_delay_s: Count  # seconds before the time limit at which it gets its stop signal
     nodes: Count
     gpus_per_node: OptionalCount
     cpus_per_task: OptionalCount
-    mem_gb: OptionalCount  # a node
+    mem_gb: OptionalCount  # per node
     array_parallelism: Count  # runs of a sweep at once
     setup: list[str] | None  # shell commands before a run
-    additional_parameters: Annotated[Any, NAMED]  # of sbatch, by their long names
+    additional_parameters: Annotated[Any, NAMED]  # other sbatch options, by their long names
 
     def check(self) -> None:
         if self.signal_delay_s >= 60 * self.timeout_min:

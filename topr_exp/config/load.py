@@ -4,8 +4,6 @@ A mistake raises `ConfigError` with one line: the key, what was given, what is a
 no file is read.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import inspect

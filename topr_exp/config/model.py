@@ -1,7 +1,5 @@
 """Settings of the model and of sampling from it (groups `model` and `sampler`)."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -21,7 +19,7 @@ class LoRA(Section):
 
     rank: Count
     alpha: Annotated[float, above(0)]
-    targets: str | list[str]  # all-linear: those of all blocks; or names, as q_proj or layers.0.self_attn.q_proj
+    targets: str | list[str]  # all-linear: all layers of the blocks; or names, as q_proj or layers.0.self_attn.q_proj
 
     def check(self) -> None:
         if not self.names and self.targets != ALL_LINEAR:
@@ -39,16 +37,16 @@ class ModelConfig(Section):
     """The model that samples and is trained."""
 
     name: Annotated[str, Range("a text", bool)]  # a label: nothing follows from it
-    size: Literal["tiny", "large"]  # for ${size:...}
-    learning_rates: str | None = None  # the entry of conf/learning_rates.yaml for `experiment=...`; None: there is none
+    size: Literal["tiny", "large"]  # selects the value of ${size:TINY,LARGE} in YAMLs
+    learning_rates: str | None = None  # the entry in conf/learning_rates.yaml for `experiment=...`; None: no entry
     path: Annotated[str, MODEL]
-    revision: str | None = None  # of a model on the hub: a branch, tag or commit; None takes the newest
+    revision: str | None = None  # on the hub: a branch, tag or commit; None: the newest
     dtype: Literal["float32", "bfloat16"]
     attention: Literal["sdpa", "eager", "flash_attention_2"]
-    reference: str | None = None  # path of π_ref, for losses that have one; None is `path`
-    trust_remote_code: bool = False  # True lets a model folder run code of its own
-    float32_head: bool  # scores and trains with the output layer in float32, where dtype is less precise
-    lora: LoRA | None = None  # trains small matrices beside the weights, which stay as they are, in `dtype`
+    reference: str | None = None  # path of π_ref, for losses with a reference; None: `path`
+    trust_remote_code: bool = False  # True: run the model folder's own code
+    float32_head: bool  # compute the output layer in float32 even if dtype is less precise
+    lora: LoRA | None = None  # train an adapter; the weights are frozen, in `dtype`
 
 
 Share = Annotated[float, within("(0, 1]")]
@@ -71,7 +69,7 @@ class SamplerConfig(Section):
     """Settings of sampling; everything here but `prompts_per_shard` decides the distribution."""
 
     name: str
-    seed: Seed
+    seed: Seed  # of the samples
     temperature: Annotated[float, within("(0, 10]")]
     top_p: Share
     top_k: Annotated[int, at_least(0, "0 (the whole vocabulary) or more")]
@@ -84,6 +82,11 @@ class SamplerConfig(Section):
         """True where completions are drawn from the policy itself."""
         return self.mismatch == Mismatch()
 
+    @property
+    def cuts(self) -> bool:
+        """True where some tokens can't be drawn."""
+        return self.top_k > 0 or self.top_p < 1
+
     def distribution(self, vocabulary: int) -> dict[str, Any]:
         """Key of the distribution of a completion in the store; top_k at most the vocabulary."""
         decides = identity(dataclasses.replace(self, top_k=min(self.top_k, vocabulary)), "sampler.")
@@ -94,12 +97,12 @@ class SamplerConfig(Section):
 class VLLMConfig(SamplerConfig):
     """A vLLM engine in a process of its own."""
 
-    python: str | None = None  # of an environment that has vLLM; None: the one that runs this
-    gpu_memory_utilization: OptionalShare = None  # of a GPU that an engine takes, weights included; None: what is free
-    cpu_cache_gib: Annotated[float, above(0)]  # keys and values of an engine on the CPU
-    eager: bool  # no CUDA graphs: starts sooner, samples more slowly
-    sleep: bool  # on-policy: the engine gives its GPU memory back while the policy trains
-    timeout_min: Annotated[float, above(0)]  # minutes that an engine may take for a shard, and to start
+    python: str | None = None  # Python of an environment with vLLM; None: the current one
+    gpu_memory_utilization: OptionalShare = None  # fraction for an engine with its weights; None: all that is free
+    cpu_cache_gib: Annotated[float, above(0)]  # an engine's KV cache on the CPU
+    eager: bool  # no CUDA graphs: faster start, slower sampling
+    sleep: bool  # on-policy: the engine frees its GPU memory during training
+    timeout_min: Annotated[float, above(0)]  # minutes for a shard or a start after which an engine counts as hanging
 
 
 SAMPLERS: dict[str, type[SamplerConfig]] = {"hf": SamplerConfig, "vllm": VLLMConfig}

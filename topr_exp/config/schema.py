@@ -3,8 +3,6 @@
 The identity is the settings that decide a run's result; its folder is named by them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -3,8 +3,6 @@
 The values stand in the YAMLs, the names, types and ranges in the dataclasses of this package.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -42,7 +40,7 @@ class Config(Section):
     effective_positive: Annotated[float | None, within("[0, 1]")] = None
     iterations: Count = 1
     mu: Literal["scored", "sampler", "none"] = "scored"
-    mu_model: str | None = None  # whose forward pass scores imported completions; null: the model in training's
+    mu_model: str | None = None  # scores imported completions; null: the model being trained
     dry_run: bool
     overwrite: bool = False
     output_dir: str
@@ -116,6 +114,7 @@ class Config(Section):
 WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # all of a group or of a round
 NUMBERS = ("graded", "given")
 Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
+KEEPS = {"sampler.name": "hf", "mu": "sampler", "data.completions": None, "schedule.in_flight": False}
 UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}
 ON_POLICY = UNCHANGED | {
     "schedule.updates": 1, "schedule.replay": 0, "sampler.temperature": 1, "sampler.top_p": 1, "sampler.top_k": 0
@@ -175,6 +174,9 @@ def units(config: Config) -> Iterator[Rule]:
     asked = config.optim.whole_groups
     multiple = f"a multiple of data.n={n} {'where optim.whole_groups is true' if asked else why}"
     yield "optim.batch_size", not (whole or asked) or config.optim.batch_size % n == 0, multiple
+    if asked and not whole:
+        some = {"compose.name": "uniform", "compose.n_examples": None, "compose.mix": None, **WHOLE}
+        yield from fixed(config, some, "where optim.whole_groups is true")
     tokens = config.optim.reduction == "tokens"
     yield "optim.reduction", not tokens or unit != "pairs", f"sequences {why}"
     twice = tokens and getattr(algo, "length_normalize", False)
@@ -221,9 +223,13 @@ def rounds(config: Config) -> Iterator[Rule]:
 
 
 def sampling(config: Config) -> Iterator[Rule]:
-    """Only transformers can be changed on purpose."""
+    """Only transformers can be changed on purpose, and say which tokens could be drawn."""
     if config.sampler.name != "hf":
         yield from fixed(config, UNCHANGED, f"for sampler={config.sampler.name}: sampler=hf alone can be changed")
+    if "kept" in config.algo.needs:
+        why = f"for algo={config.algo.name}, which renormalises over what could be drawn"
+        yield from fixed(config, KEEPS, why)
+        yield "sampler.top_k", config.sampler.cuts, f"1 or more, or sampler.top_p below 1, {why}: else all can"
 
 
 def on_policy(config: Config) -> Iterator[Rule]:
@@ -250,7 +256,8 @@ def unread(config: Config) -> list[str]:
         },
         "compose.positive_share": config.compose.name == "proportion",
         "compose.mix": config.data.completions is not None,
-        "compose.max_draws": rounds and config.compose.pass_rate is not None,
+        "compose.max_draws": rounds and config.compose.pass_rate is not None and config.schedule.concurrency is None,
+        "compose.pairs_per_problem": unit_of(config.algo.needs) == "pairs",
         "evaluation.problems": config.evaluation.every is not None,
         **dict.fromkeys(UNCHANGED, samples),
         "optim.epochs": not rounds,
@@ -259,5 +266,6 @@ def unread(config: Config) -> list[str]:
         **{f"schedule.{key}": rounds for key in ("updates", "rounds", "replay")},
     }
     usual = UNCHANGED | {"data.threshold": Grading.threshold, "compose.max_draws": groups.MAX_DRAWS, "optim.epochs": 1}
+    usual |= {"compose.pairs_per_problem": groups.PAIRS}
     values = {key: attrgetter(key)(config) for key, read in reads.items() if not read}
     return [key for key, value in values.items() if value not in (None, usual.get(key, False))]

@@ -3,8 +3,6 @@
 GSM8K: question, and an answer that ends in "#### N". MATH: problem, solution or answer, level, subject or type.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Iterator

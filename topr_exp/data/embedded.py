@@ -3,8 +3,6 @@
 A problem belongs to one split for good: a hash of its question decides, so splits are disjoint whatever the seeds.
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable

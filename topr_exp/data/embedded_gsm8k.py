@@ -3,8 +3,6 @@
 Levels: 1 one step, 2 two steps, 3 two steps and a distraction, 4 three steps, 5 three steps and a distraction.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -3,8 +3,6 @@
 Each kind is one function that draws the task's numbers and returns a `Task`, whose `solve` is the solution.
 """
 
-from __future__ import annotations
-
 import random
 from functools import reduce
 from math import gcd

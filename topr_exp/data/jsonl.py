@@ -1,7 +1,5 @@
 """The user's problems: a file of JSON lines, or a folder with train.jsonl and test.jsonl."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

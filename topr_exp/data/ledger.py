@@ -3,8 +3,6 @@
 Every step is easy, whatever the length: one digit is added to or taken from a total of two digits.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Problems of a run: from its source, checked and counted, train and test disjoint."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

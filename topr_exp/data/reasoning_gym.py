@@ -1,7 +1,5 @@
 """reasoning-gym's generated tasks: drawn by `seed`, graded by the task's own scorer (topr_exp/grading/gym.py)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

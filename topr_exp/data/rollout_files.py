@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.config.data import Columns
 from topr_exp.config.schema import plain
 from topr_exp.data.problems import as_text
+from topr_exp.data.traces import trace_rows
 from topr_exp.runtime.files import disk_errors, known_digest, numbered_lines, strict_object
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, LISTS, TEXTS
@@ -72,14 +74,14 @@ class RolloutReader:
         has: set[str] | None = None
         for where, raw in raw_rows(self.source):
             try:
-                rows = [self.checked(one) for one in self.completions_in(where, raw)]
+                rows, asked = [self.checked(one) for one in self.completions_in(where, raw)], has
                 for row in rows:
                     present = row.keys() & {*ALL_OR_NONE}
-                    has = present if has is None else has
-                    if name := min(present ^ has, default=None):
-                        differs = "lacks" if name in has else "has"
+                    asked = present if asked is None else asked
+                    if name := min(present ^ asked, default=None):
+                        differs = "lacks" if name in asked else "has"
                         raise ValueError(f"{differs} {self.label(name)}, unlike the rows before; all rows or none")
-                    name, prompt = row.get("problem_id"), hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
+                    name, prompt = row.get("problem_id"), digest_of_prompt(row)
                     if name is not None and prompt_of(row) and prompts.setdefault(name, prompt) != prompt:
                         raise ValueError(f"{self.label('problem_id')} {name} has another prompt before")
             except (ValueError, TOPRError) as error:
@@ -88,6 +90,7 @@ class RolloutReader:
                     raise TOPRError(told) from None
                 self.skipped.append(told)
             else:
+                has = asked
                 yield from rows
         if has is None:
             raise TOPRError(self.skipped[0] if self.skipped else f"{self.source} holds no completions")
@@ -97,12 +100,16 @@ class RolloutReader:
         return self.found.get("prompt" if name == "messages" else name, name)
 
     def completions_in(self, where: str, raw: bytes | dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The values by role of each completion in a row, which may be a prompt's with lists."""
+        """The values by role of each completion in a row, which may be a prompt's with lists, or a trace."""
         row = strict_object(where, raw) if isinstance(raw, bytes) else raw
+        for one in trace_rows(row) if {"nodes", "traces"} & row.keys() else [row]:
+            yield from self.unlisted(one)
+
+    def unlisted(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
         chosen = roles_of(tuple(row), tuple(name for name, value in row.items() if value is not None), self.columns)
         self.found |= chosen
-        self.unread |= row.keys() - {*chosen.values()}
-        values = {role: row[name] for role, name in chosen.items()}
+        values = {role: row[name] if name in row else added_up(row, name) for role, name in chosen.items()}
+        self.unread |= row.keys() - {*chosen.values(), *chosen.get("reward", "").split("+")}
         first: Any = values.get("completion", values.get("tokens"))
         several = isinstance(first, list) and bool(first)
         if not several or not all(isinstance(one, (str, list) if "completion" in values else list) for one in first):
@@ -130,9 +137,11 @@ class RolloutReader:
                 row[name] = as_text(row[name])
         if isinstance(row.get("finish"), bool):
             row["finish"] = "length" if row["finish"] else "stop"
-        row = take_turns(row)
+        step, row = row.pop("step", None), take_turns(row)
         if fault := next(self.faults(row), None):
             raise ValueError(fault)
+        if step is not None:
+            row["problem_id"] = f"step {as_text(step)}, {digest_of_prompt(row)[:16]}"
         return row
 
     def faults(self, row: dict[str, Any]) -> Iterator[str]:
@@ -171,14 +180,30 @@ def roles_of(names: tuple[str, ...], there: tuple[str, ...], columns: Columns | 
     """
     named = {role: name for role, name in (plain(columns) if columns else {}).items() if name is not None}
     for role, name in named.items():
-        if name not in names:
+        if name not in names and not (role == "reward" and {*name.split("+")} <= {*names}):
             raise ValueError(f"data.columns.{role}={name}: no such column; it has {', '.join(names)}")
     free = [name for name in there if name not in named.values()]
     found = {role: name for role, known in NAMES.items() for name in reversed(known) if name in free} | named
-    rest = [name for name in free if name not in {"step", "advantage", *found.values()}]
+    rest = [name for name in names if name not in {"step", "advantage", *found.values()}]
     if "reward" not in found and {"step", "advantage"} <= {*free} and len(rest) == 1:
         found["reward"] = rest[0]  # TRL names a reward after the function that gave it; of several it logs no sum
-    return {role: name for role, name in found.items() if name in there}
+    found = {role: name for role, name in found.items() if name in there or "+" in name}
+    if "problem_id" not in found and "step" in free and ("advantage" in free or {"input", "output"} <= {*free}):
+        found["step"] = "step"  # of TRL and veRL: a prompt of another epoch makes another group
+    return found
+
+
+def added_up(row: Mapping[str, Any], names: str) -> float | None:
+    """The sum of several columns of rewards; what is missing or NaN counts nothing, as in TRL."""
+    values = [row[name] for name in names.split("+") if row[name] is not None]
+    if bad := [value for value in values if type(value) not in (int, float)]:
+        raise ValueError(f"data.columns.reward={names}: {bad[0]!r:.80} is no number")
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) if known else None
+
+
+def digest_of_prompt(row: Mapping[str, Any]) -> str:
+    return hashlib.sha256(str(prompt_of(row)).encode()).hexdigest()
 
 
 def prompt_of(row: Mapping[str, Any]) -> str | None:
@@ -215,9 +240,12 @@ def kind_of_prompt(where: str, row: Mapping[str, Any], known: Collection[str] | 
 def take_turns(row: dict[str, Any]) -> dict[str, Any]:
     """Put messages into a row's form: the last answer is the completion, all before it the prompt, or ValueError."""
     prompt, answer = row.get("prompt"), row.get("completion")
-    said = [turn_of(turn) for part in (prompt, answer) if isinstance(part, list) for turn in part]
+    turns = [turn for part in (prompt, answer) if isinstance(part, list) for turn in part]
+    said = [turn_of(turn) for turn in turns]
     if not said:
         return row
+    if "tokens" not in row and any(turns[-1].get(name) for name in ("reasoning_content", "reasoning")):
+        raise ValueError("the last message's reasoning stands apart from its text, and no token ids say how it went on")
     row = {name: value for name, value in row.items() if name not in ("prompt", "completion")}
     if isinstance(answer, str):
         row["completion"] = answer
@@ -252,9 +280,9 @@ def turn_of(turn: Any) -> dict[str, str]:
 def source_files(source: str) -> list[Path]:
     """The files of a source on this machine, in their order; none for the hub's or a table of the store."""
     path = Path(source)
-    kinds = ("*",) if is_saved(path) else ("*.parquet", "*.jsonl", "*.json")
+    kinds = ("**/*",) if is_saved(path) else ("*.parquet", "*.jsonl", "*.json")
     found = [path] if path.is_file() else [each for kind in kinds for each in path.glob(kind) if each.is_file()]
-    return sorted(found, key=lambda each: (len(each.name), each.name))  # 2.jsonl before 10.jsonl
+    return sorted(found, key=lambda each: (len(each.name), each.name, each.parts))  # 2.jsonl before 10.jsonl
 
 
 def is_saved(path: Path) -> bool:

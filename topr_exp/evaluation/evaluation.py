@@ -1,7 +1,5 @@
 """Evaluation of a policy on the test problems, and the completions of a run that people may read."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -8,8 +8,6 @@
 None of them knows of what does not vary in its numbers: the same problems in all runs, say.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ draw is the same, and replaced by the exact value for K = 1.
 Every mean carries its standard error and interval over problems.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +70,7 @@ def summarise(
 ) -> dict[str, Any]:
     """An evaluation in numbers, ready for JSON (shares between 0 and 1; standard errors null for a single problem).
 
-    pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; pass@1_se, maj@8_se; problems and
+    pass@1, maj@8 (another K in the name where n < 8), correct, incorrect, invalid; problems and
     samples; pass@k and maj@k: K -> value, low, high;
     correct_histogram: problems with 0..n correct completions; levels and subjects: name -> the headline figures.
 
@@ -89,13 +87,13 @@ def summarise(
     points = [each.as_dict() for each in found]
     everything = np.ones(len(verdicts), dtype=bool)
     return {
-        **headline(verdicts, measures, everything, clusters),
+        **headline(verdicts, measures, everything),
         "samples": measures.n,
         "pass@k": {str(k): point for k, point in zip(ks, points[: len(ks)], strict=True)},
         "maj@k": {str(k): point for k, point in zip(ks, points[len(ks) :], strict=True)},
         "correct_histogram": correct_histogram(verdicts),
-        "levels": breakdown(verdicts, measures, levels, clusters),
-        "subjects": breakdown(verdicts, measures, subjects, clusters),
+        "levels": breakdown(verdicts, measures, levels),
+        "subjects": breakdown(verdicts, measures, subjects),
     }
 
 
@@ -134,33 +132,22 @@ def number(sources: Sequence[str | None]) -> NDArray[np.int64] | None:
     return np.array([seen.setdefault(source or f"#{i}", len(seen)) for i, source in enumerate(sources)])
 
 
-def headline(
-    verdicts: NDArray[np.integer],
-    measures: Measures,
-    chosen: NDArray[np.bool_],
-    clusters: NDArray[np.int64] | None = None,
-) -> dict[str, Any]:
-    """The headline figures of the chosen problems; chosen, clusters: [P]."""
+def headline(verdicts: NDArray[np.integer], measures: Measures, chosen: NDArray[np.bool_]) -> dict[str, Any]:
+    """The headline figures of the chosen problems; chosen: [P]."""
     k = headline_k(measures.n)
-    part = None if clusters is None else np.unique(clusters[chosen], return_inverse=True)[1]
-    values = {"pass@1": measures.pass_at[1][chosen], f"maj@{k}": measures.maj_at[k][chosen]}
-    means = {name: float(each.mean()) for name, each in values.items()}
-    errors = {f"{name}_se": standard_error(each, part) for name, each in values.items()}
-    return {**means, **shares(verdicts[chosen]), **errors, "problems": int(chosen.sum())}
+    values = {"pass@1": measures.pass_at[1], f"maj@{k}": measures.maj_at[k]}
+    means = {name: float(each[chosen].mean()) for name, each in values.items()}
+    return {**means, **shares(verdicts[chosen]), "problems": int(chosen.sum())}
 
 
 def breakdown(
     verdicts: NDArray[np.integer],
     measures: Measures,
     names: Sequence[int | None] | Sequence[str | None],
-    clusters: NDArray[np.int64] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The headline figures by level or subject, in order; problems without one are left out; names: [P]."""
     present: list[Any] = sorted({name for name in names if name is not None})
-    return {
-        str(name): headline(verdicts, measures, np.array([other == name for other in names]), clusters)
-        for name in present
-    }
+    return {str(name): headline(verdicts, measures, np.array([other == name for other in names])) for name in present}
 
 
 # ---- verdicts and votes: pass@K in closed form, maj@K by the paper's bootstrap (TOPR, section 4.2)

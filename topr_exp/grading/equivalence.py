@@ -4,8 +4,6 @@ The caller compares with `compare_quickly`, which never waits and leaves open (N
 workers compare by the same conventions, with a rule for single expressions (`leaf`) that asks sympy.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ There is no tree where people would disagree on what is meant (1/2x, \sin x y, 2
 (sums, integrals, matrices): latex2sympy2 is asked instead. Every size is bounded, so that no input is slow.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import re

@@ -4,8 +4,6 @@ It takes time linear in the text. Nothing here judges the answer; `None` means t
 graded as invalid.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 

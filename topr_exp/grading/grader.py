@@ -3,8 +3,6 @@
 What text and arithmetic decide is decided here; what needs sympy, or a user's grader, runs in worker processes.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter

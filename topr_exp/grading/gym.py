@@ -1,7 +1,5 @@
 """The grader of reasoning-gym's tasks: the task's own `score_answer`, except where that would evaluate the answer."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

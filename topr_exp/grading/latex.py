@@ -4,8 +4,6 @@ Two answers with the same tokens are the same answer. The symbolic comparison ge
 text, and refuses an answer if one of its tokens is not on a list.
 """
 
-from __future__ import annotations
-
 import re
 
 MAX_CHARS = 2000  # longer answers are compared as raw text only

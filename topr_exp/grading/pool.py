@@ -5,8 +5,6 @@ them out and waits for the answers. pebble's ProcessPool was tried in place of t
 caller has noted which task it took breaks the whole pool, and so does one that dies while it is idle.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

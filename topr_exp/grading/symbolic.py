@@ -4,8 +4,6 @@ What reaches the parser is written here from a list of admitted tokens, so that 
 evaluated as code.
 """
 
-from __future__ import annotations
-
 import operator
 from fractions import Fraction
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The verdicts of rollouts, kept in the store under the grader's version: a changed grader needs no new samples."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from functools import cached_property

@@ -4,8 +4,6 @@ A worker runs one function on one task after the other, under limits on what it 
 by the server in milliseconds. All of them end when the caller closes the socket or is gone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

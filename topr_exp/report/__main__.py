@@ -1,7 +1,7 @@
-"""`python -m topr_exp.report FOLDER... [--out FOLDER]`: a page, figures and tables of the runs below some folders.
+"""`python -m topr_exp.report FOLDER... [--out FOLDER]`: write a page, figures and tables of the runs in some folders.
 
-Reads only what the runs wrote, and needs no settings: runs are grouped by what differs between them, seeds apart.
-Unfinished and damaged runs are shown as far as they got, with a note.
+Reads only run folders and needs no settings: runs are grouped by the settings that differ, except seeds. Unfinished and
+damaged runs are shown as far as they got, with a note.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="where to write (default: report/ in the first); a folder that holds anything but a report is refused",
+        help="output folder (default: report/ in the first); refused if it holds anything but a report",
     )
     return exit_status(partial(report, parser.parse_args(arguments)))
 

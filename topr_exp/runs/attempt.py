@@ -4,8 +4,6 @@ A run may take several attempts (kills, time limits, errors that were mended). `
 and shows others that the run is alive; `error.txt` holds the error that ended the last attempt, its message first.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import itertools

@@ -205,7 +205,7 @@ def results_table(summary: dict[str, Any]) -> str:
         lines = [*run_table(base["verifier"], final["verifier"]), trained]
     else:
         lines = solved(base, final)
-        lines.append(f"pass@1 ± 2 standard errors over {base['problems']} problems; {trained}")
+        lines.append(f"[ ]: 95 % over {base['problems']} problems; {trained}")
     if summary.get("note"):
         lines.append(f"note: {summary['note']}")
     if cut_off := sum(each.get("cut_off", 0) for each in (base, summary, final)):
@@ -215,16 +215,16 @@ def results_table(summary: dict[str, Any]) -> str:
 
 def solved(base: dict[str, Any], final: dict[str, Any]) -> list[str]:
     """The table of a model that answers the problems."""
+    from topr_exp.verifier.figures import cell
+
     # One, or none where the grader does not say what incorrect completions answer.
-    majorities = [name for name in base if name.startswith("maj@") and not name.endswith(("_se", "k"))]
+    majorities = [name for name in base if name.startswith("maj@") and not name.endswith("k")]
     columns = ("pass@1", *majorities, *VERDICTS)
     graded = ["mean reward"] if "mean_reward" in base else []
-    lines = [f"{'%':<9}" + "".join(f"{title:>13}" for title in (*columns, *graded))]
+    lines = [f"{'%':<9}{'pass@1':>20}" + "".join(f"{title:>13}" for title in (*columns[1:], *graded))]
     for name, figures in (("base", base), ("trained", final)):
-        error = figures["pass@1_se"]
-        cells = [f"{100 * figures[key]:.1f}" for key in columns] + [f"{figures['mean_reward']:.3g}" for _ in graded]
-        cells[0] += f" ± {200 * error:.1f}" if error is not None else ""
-        lines.append(f"{name:<9}" + "".join(f"{cell:>13}" for cell in cells))
+        cells = [f"{100 * figures[key]:.1f}" for key in columns[1:]] + [f"{figures['mean_reward']:.3g}" for _ in graded]
+        lines.append(f"{name:<9}{cell(figures['pass@k']['1']):>20}" + "".join(f"{each:>13}" for each in cells))
     return lines
 
 

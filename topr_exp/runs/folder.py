@@ -23,11 +23,15 @@ from topr_exp.runtime.stop import Interrupted, StopFlag
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from topr_exp.composition.training_set import TrainingSet
     from topr_exp.grading.verdicts import Verdicts
     from topr_exp.sampling.rollouts import Completions
 
 STAGES = ("problems", "sampling", "grading", "composition", "scoring", "training", "evaluation")
+EXAMPLES, IMPORTED = "examples.npy", "imported.npy"  # rows that are trained on; of a log, rows that were read
 OF_TRAINING_SET = ("baseline", "effective_positive", "positive_share", "n_train")  # in the summary
 IDLE = ("trainer_idle", "sampler_idle")  # units of virtual time
 
@@ -288,8 +292,6 @@ class RunFolder:
 
         gap: how far μ is from what the sampler drew with.
         """
-        import numpy as np
-
         rollouts = parts[0].rollouts
         sources = {"store": str(store), "rollouts": rollouts.name, "verdicts": verdicts[0].name}
         if len(parts) > 1:  # whose rows follow those of the sampled ones
@@ -299,9 +301,9 @@ class RunFolder:
         target = self.path / f"iteration-{iteration}"
         with disk_errors(f"write in {target}"):
             target.mkdir(exist_ok=True)
-            buffer = io.BytesIO()
-            np.save(buffer, found.examples)
-            write_whole(target / "examples.npy", buffer.getvalue())
+            write_rows(target / EXAMPLES, found.examples)
+            if "row" in (columns := parts[-1].rollouts.columns).column_names:
+                write_rows(target / IMPORTED, columns["row"].to_numpy())
         write_json(target / "sources.json", sources)
         write_json(target / "training_set.json", summary if gap is None else {**summary, "sampler_mismatch": gap})
 
@@ -334,3 +336,23 @@ class RunFolder:
             }
             more["sampler_mismatch"] = {"put_in": plain(self._config.sampler.mismatch), **kl}
         write_json(target / "training_set.json", {**means, **totals, **more})
+
+
+def write_rows(path: Path, rows: NDArray[np.integer]) -> None:
+    """Write numbers of rows."""
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.save(buffer, rows)
+    write_whole(path, buffer.getvalue())
+
+
+def rows_in(path: Path) -> NDArray[np.integer]:
+    """The numbers of rows that a file holds; TOPRError where it can't be read."""
+    import numpy as np
+
+    try:
+        found: NDArray[np.integer] = np.load(path)
+        return found
+    except (OSError, EOFError, ValueError) as error:
+        raise TOPRError(f"{path} can't be read ({' '.join(str(error).split())})") from None

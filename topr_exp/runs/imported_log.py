@@ -1,7 +1,5 @@
 """A log of completions before it is trained on: what is in it, what it lacks, and which losses can use it."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Sequence
@@ -66,7 +64,8 @@ def inspect_log(source: str, settings: Sequence[str]) -> dict[str, str]:
     from topr_exp.data.problems import load_problems
     from topr_exp.data.prompts import build_prompter
 
-    composer = Composer(parse_arguments([*settings, f"data.completions={source}"]))
+    quoted = source.replace("'", r"\'")
+    composer = Composer(parse_arguments([*settings, f"data.completions='{quoted}'"]))
     config = load(next(composed for _, composed in composer.jobs(composer.base())))
     with tempfile.TemporaryDirectory() as folder:
         log = open_log(config.data, Store(folder))

@@ -3,8 +3,6 @@
 Nothing that stands in a file raises an error here: damaged lines are counted.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

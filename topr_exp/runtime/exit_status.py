@@ -1,7 +1,5 @@
 """Output and exit of every command: control characters escaped, an error as one line, no traceback."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -4,8 +4,6 @@ A folder of weights (a checkpoint, a trained model) carries `checksums.json`: th
 and under its own name that of the list, so that a list that lost entries is found as well.
 """
 
-from __future__ import annotations
-
 import codecs
 import errno
 import functools

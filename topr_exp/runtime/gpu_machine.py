@@ -1,7 +1,5 @@
 """What vLLM needs of a machine beside its GPU, looked at in seconds: each lack is one line with its remedy."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

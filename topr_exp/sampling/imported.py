@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from pyarrow.compute import fill_null
 
 from topr_exp.config.data import DataConfig
+from topr_exp.config.schema import first_line
 from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, import_rows, kind_of_prompt, source_files
 from topr_exp.models.policy import Policy
+from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
 from topr_exp.store import Ragged, Store
 from topr_exp.types import Problem, TOPRError
@@ -53,7 +55,7 @@ def open_log(data: DataConfig, store: Store) -> ImportedLog:
             "export) and give that"
         )
     if data.reward == "given" and "reward" not in columns.column_names:
-        named = "" if data.columns else "; data.columns={reward: NAME} names one"
+        named = "" if data.columns else "; data.columns={reward: NAME} names one, {reward: NAME+NAME} adds up several"
         raise TOPRError(f"data.reward=given: {source} has no column of rewards{named} ({'; '.join(read)})")
     return ImportedLog(table.name, columns, "; ".join(read))
 
@@ -71,6 +73,7 @@ def load_imported(
     is too long, an empty completion, and token ids that the model does not have.
     """
     source, columns = str(data.completions), log.columns
+    columns = columns.append_column("row", pa.array(range(len(columns)), pa.int32()))  # of the log
     limit = data.completion_limit
     answered, index, given = match_problems(columns, problems, source, data.reward != "given")
     prompts = {place: encode_prompt(kind, value, policy) for place, (kind, value) in given.items()}
@@ -84,11 +87,18 @@ def load_imported(
         columns = fill_nulls(columns, "finish", ["length" if each else "stop" for each in cut_off])
     if columns["text"].null_count:
         columns = fill_nulls(columns, "text", [policy.decode(row.tolist()) for row in Ragged(columns["tokens"])])
-    columns = columns.append_column("problem", pa.array(index, pa.int32()))
-    columns = columns.append_column("sample", pa.array(index_in_group(index), pa.int32()))
-    check_tokens(Ragged(columns["tokens"]), questions.prompts, index, policy, source)
     # What is scored depends on the prompts and the tokenizer too; both are in the name that keys other tables.
     name = f"{log.name} as read by {policy.fingerprint} after {fingerprint(questions.prompts)}"
+    if bad := token_faults(Ragged(columns["tokens"]), questions.prompts, index, policy):
+        row, why = next(iter(bad.items()))
+        told = f"data.completions={source}: completion {row + 1} {why}"
+        if not data.skip_malformed or len(bad) == len(columns):
+            raise TOPRError(told)
+        warn(f"{plural(len(bad), 'malformed completion')} left out: {told}")
+        good = ~np.isin(np.arange(len(columns)), [*bad])
+        columns, index, name = columns.filter(pa.array(good)), index[good], f"{name} without malformed ones"
+    columns = columns.append_column("problem", pa.array(index, pa.int32()))
+    columns = columns.append_column("sample", pa.array(index_in_group(index), pa.int32()))
     if limit is not None:
         name += f" cut off at {limit}"
     if whole is not None:
@@ -115,7 +125,7 @@ def match_problems(
     found: list[Problem] = []
     given: dict[int, tuple[str, Any]] = {}
     index = np.zeros(len(columns), dtype=np.int32)
-    names = sorted({*columns.column_names} - {"text", "finish", "tokens", "sampler_logp"})
+    names = sorted({*columns.column_names} - {"text", "finish", "tokens", "sampler_logp", "row"})
     rows = (one for batch in columns.select(names).to_batches() for one in batch.to_pylist())
     for row, one in enumerate(rows):
         name: Any = one.get("problem_id")
@@ -150,8 +160,12 @@ def encode_prompt(kind: str, value: Any, policy: Policy) -> NDArray[np.int32]:
     if kind == "messages":
         if getattr(policy.tokenizer, "chat_template", None) is None:
             raise TOPRError("data.completions: the prompts are messages, and the model has no chat template")
-        messages = json.loads(value)
-        value = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        try:
+            messages = json.loads(value)
+            value = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as error:  # a template is a program of the model's
+            refused = f"data.completions: the model's chat template refuses the messages {value:.80}"
+            raise TOPRError(f"{refused} ({first_line(error)})") from None
     return policy.encode(value)
 
 
@@ -182,16 +196,17 @@ def tokenize_completions(columns: pa.Table, policy: Policy, limit: int | None = 
     return pa.chunked_array(chunks, pa.list_(pa.int32()))
 
 
-def check_tokens(tokens: Ragged, prompts: Any, index: NDArray[np.int32], policy: Policy, source: str) -> None:
-    """Refuse completions that can't be scored; the first bad one is named."""
-    for number, (row, problem) in enumerate(zip(tokens, index.tolist(), strict=True), 1):
-        where, prompt = f"data.completions={source}: completion {number}", prompts[problem]
-        if not len(row):
-            raise TOPRError(f"{where} is empty")
-        if (token := max(int(row.max()), int(prompt.max(initial=0)))) >= policy.vocabulary:
-            raise TOPRError(
-                f"{where} has token id {token}, the model has {policy.vocabulary}; leave out `tokens` to have the text "
-                "tokenized"
-            )
-        if (length := len(prompt) + len(row)) > policy.context:
-            raise TOPRError(f"{where} and its prompt have {length} tokens, the model's context is {policy.context}")
+def token_faults(tokens: Ragged, prompts: Any, index: NDArray[np.int32], policy: Policy) -> dict[int, str]:
+    """Rows that can't be scored, with the reason."""
+    found = {}
+    for row, (ids, problem) in enumerate(zip(tokens, index.tolist(), strict=True)):
+        token = max(int(ids.max(initial=0)), int(prompts[problem].max(initial=0)))
+        length = len(prompts[problem]) + len(ids)
+        if not len(ids):
+            found[row] = "is empty"
+        elif token >= policy.vocabulary:
+            which = f"token id {token}, the model has {policy.vocabulary}"
+            found[row] = f"has {which}; leave out `tokens` to have the text tokenized"
+        elif length > policy.context:
+            found[row] = f"and its prompt have {length} tokens, the model's context is {policy.context}"
+    return found

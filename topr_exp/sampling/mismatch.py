@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from topr_exp.config.model import Mismatch
+from topr_exp.config.model import SamplerConfig
 from topr_exp.config.schema import plain
 
 LARGEST_OF = {"float8_e4m3": 448.0, "int8": 127.0, "int4": 7.0}  # number that a kind holds
@@ -62,27 +62,29 @@ def rounded(weight: Tensor, kind: str) -> Tensor:
 
 
 def measure_mismatch(
-    scored: Sequence[NDArray[np.float32]], sampler: Sequence[NDArray[np.float32]], asked: Mismatch | None = None
+    scored: Sequence[NDArray[np.float32]], sampler: Sequence[NDArray[np.float32]], asked: SamplerConfig | None = None
 ) -> dict[str, Any]:
     """Quantiles of log μ − log q a token, and of the product of μ/q over a completion, as JSON-ready values.
 
     scored, sampler: by completion, log μ(y_t | x, y_<t) as training scored it and log q(y_t | x, y_<t) of the
     distribution that the token was drawn from (after temperature, top-k and top-p). The product is the factor by which
     the importance ratio π/q of a completion differs from π/μ: all 1 where nothing was cut off, below 1 where it was.
-    asked: what was put in, which is told with KL(q ‖ μ) a token and a completion, estimated by means over these.
+    asked: its mismatch is told with KL(q ‖ μ) a token and a completion, by means of μ/q − 1 − log μ/q over the tokens,
+    which vary least where both are close, or where not all can be drawn of −log μ/q. Either mean is unbiased.
     """
     values = [m.astype(np.float64) - s for m, s in zip(scored, sampler, strict=True)]
     tokens = np.concatenate([np.zeros(0), *values])
     if not len(tokens):
         return {"tokens": 0}
     sums = np.array([value.sum() for value in values])
-    kl = {"kl_token": -float(tokens.mean()), "kl_answer": -float(sums.mean())}
+    terms = -tokens if asked is not None and asked.cuts else np.expm1(tokens.clip(max=LARGEST)) - tokens
+    kl = {"kl_token": float(terms.mean()), "kl_answer": float(terms.sum() / len(values))}
     return {
         "tokens": len(tokens),
         "per_token": quantiles(tokens),
         "per_token_mean_absolute": float(np.abs(tokens).mean()),
         "sequence_ratio": {key: math.exp(min(value, LARGEST)) for key, value in quantiles(sums).items()},
-        **({"put_in": plain(asked), **kl} if asked is not None else {}),
+        **({"put_in": plain(asked.mismatch), **kl} if asked is not None else {}),
     }
 
 

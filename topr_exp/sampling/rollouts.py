@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from topr_exp.store.completions import PROMPTS
 
 VERSION = 2  # of the sampler's arithmetic and of what is stored; part of the key
 MADE_BY = b"made_by"  # in a shard's metadata
+KEPT = ("kept", "kept_sizes")  # columns of a sampler that `keeps`
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class Rollouts:
         """[rows] cut off by the token limit."""
         return np.asarray(self.columns["finish"].to_numpy() == "length")
 
+    @cached_property
+    def kept(self) -> list[Ragged]:
+        """Ids of the tokens that could be drawn, one set after the other, and the sets' sizes; none if not kept."""
+        return [Ragged(self.columns[name]) for name in KEPT if name in self.columns.column_names]
+
     def texts(self, start: int, end: int) -> list[str]:
         """Some completions as text, special tokens left out."""
         return self.columns["text"].slice(start, end - start).to_pylist()
@@ -96,11 +103,12 @@ class Completions:
 
 @contextmanager
 def open_sampler(
-    config: SamplerConfig, scratch: Path, trust_remote_code: bool, *, beside_training: bool = False
+    config: SamplerConfig, scratch: Path, trust_remote_code: bool, *, beside_training: bool = False, keeps: bool = False
 ) -> Iterator[Sampler]:
     """The sampler that the settings name, closed at the end of the block.
 
     scratch: a folder of the run for engines' logs and weights. beside_training: the policy trains while it is open.
+    keeps: of transformers; each token comes with all that could have been drawn in its place.
     Raises ConfigError where the program is not installed.
     """
     made: Sampler
@@ -110,7 +118,7 @@ def open_sampler(
         made = VLLM(config, scratch, trust_remote_code, beside_training)
     else:
         module, _, own = config.name.partition(":")
-        made = getattr(topr_exp.import_own(module), own)(config) if own else HFSampler(config)
+        made = getattr(topr_exp.import_own(module), own)(config) if own else HFSampler(config, keeps)
     with closing(made) as sampler:
         yield sampler
 
@@ -130,7 +138,9 @@ def generate_rollouts(
     """
     config, prompts = sampler.config, questions.prompts
     size = config.prompts_per_shard
-    table = store.table("rollouts", rollouts_key(config, policy, questions, n, seed), -(-len(prompts) // size))
+    table = store.table(
+        "rollouts", rollouts_key(config, policy, questions, n, seed, sampler.keeps), -(-len(prompts) // size)
+    )
     sampler.prepare(policy, max(map(len, prompts)) + config.max_new_tokens)
 
     def make(shard: int) -> pa.Table:
@@ -151,7 +161,7 @@ def generate_rollouts(
 
 
 def rollouts_key(
-    config: SamplerConfig, policy: Policy, questions: TokenizedProblems, n: int, seed: int
+    config: SamplerConfig, policy: Policy, questions: TokenizedProblems, n: int, seed: int, keeps: bool = False
 ) -> dict[str, Any]:
     """All that decides what is sampled: what the store finds the completions by."""
     own = source_of(config.name.partition(":")[0]) if ":" in config.name else None  # a sampler of the user's
@@ -165,6 +175,7 @@ def rollouts_key(
         "n": n,
         "sampler": config.distribution(policy.vocabulary),
         **({"code": file_digest(own)} if own is not None else {}),
+        **({"kept": True} if keeps else {}),
         "seed": seed,
         "stop": list(questions.stop),
         "prompts_per_shard": config.prompts_per_shard,  # decides which prompts share a random generator
@@ -190,9 +201,9 @@ def completions_table(
 
 
 def table_of_samples(policy: Policy, groups: list[list[Sample]], stop: Sequence[str], first: int = 0) -> pa.Table:
-    """Tabulate the completions of each prompt."""
+    """Tabulate the completions of each prompt, with the columns `KEPT` where these have such sets."""
     flat = [(first + p, i, one) for p, group in enumerate(groups) for i, one in enumerate(group)]
-    return pa.table(
+    made = pa.table(
         {
             "problem": pa.array([p for p, _, _ in flat], pa.int32()),
             "sample": pa.array([i for _, i, _ in flat], pa.int16()),
@@ -202,6 +213,11 @@ def table_of_samples(policy: Policy, groups: list[list[Sample]], stop: Sequence[
             "sampler_logp": pa.array([one.logprobs for _, _, one in flat], pa.list_(pa.float32())),
         }
     )
+    if flat[0][2].kept:
+        ids = [[*chain.from_iterable(one.kept)] for _, _, one in flat]
+        for name, column in zip(KEPT, (ids, [[*map(len, one.kept)] for _, _, one in flat]), strict=True):
+            made = made.append_column(name, pa.array(column, pa.list_(pa.int32())))
+    return made
 
 
 def token_count(columns: pa.Table) -> int:

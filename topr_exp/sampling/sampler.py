@@ -38,10 +38,13 @@ class Sample:
     tokens: list[int] = field(default_factory=list)  # the end-of-sequence token included when it was sampled
     logprobs: list[float] = field(default_factory=list)  # under the distribution each token was drawn from
     finish: str = "length"  # stop (end-of-sequence), stop_string or length
+    kept: list[list[int]] = field(default_factory=list)  # all that could be drawn in each one's place, where it is kept
 
 
 class Sampler(ABC):
     """Draws completions from policies; `prepare` comes before `sample`, `close` gives back what it holds."""
+
+    keeps = False  # whether samples say what could have been drawn in the place of each token
 
     def __init__(self, config: SamplerConfig) -> None:
         self.config = config
@@ -64,7 +67,7 @@ class Sampler(ABC):
         """Program, versions and device that drew the completions. Kept with them; no part of their key."""
 
     def of_policy(self) -> Sampler:
-        """Return the sampler without `sampler.mismatch`, for all that is not trained on."""
+        """Return the sampler without `sampler.mismatch` and `keeps`, for all that is not trained on."""
         return self
 
     def rest(self) -> None:  # noqa: B027
@@ -82,6 +85,10 @@ class HFSampler(Sampler):
     """transformers, on the device of the policy."""
 
     device = ""
+
+    def __init__(self, config: SamplerConfig, keeps: bool = False) -> None:
+        super().__init__(config)
+        self.keeps = keeps
 
     def prepare(self, policy: Policy, length: int) -> None:
         self.device = torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "cpu"
@@ -105,7 +112,8 @@ class HFSampler(Sampler):
             sdpa_kernel(UNPLANNED),
             memory_for(work, "lower sampler.prompts_per_shard, or take sampler=vllm"),
         ):
-            return sample_completions(policy.model, prompts, n, self.config, policy.eos_ids, generator, stopped, begun)
+            drawn = policy.model, prompts, n, self.config, policy.eos_ids, generator
+            return sample_completions(*drawn, stopped, begun, self.keeps)
 
     def made_by(self) -> dict[str, str]:
         versions = {"torch": str(torch.__version__), "transformers": transformers.__version__}
@@ -113,7 +121,7 @@ class HFSampler(Sampler):
 
     def of_policy(self) -> Sampler:
         unchanged = dataclasses.replace(self.config, mismatch=Mismatch())
-        return self if self.config.unchanged else HFSampler(unchanged)
+        return self if self.config.unchanged and not self.keeps else HFSampler(unchanged)
 
 
 class PreallocatedLayer(DynamicLayer):
@@ -219,6 +227,7 @@ def sample_completions(
     generator: torch.Generator,
     stopped: Callable[[list[int]], bool] | None = None,
     begun: Sequence[Sample] = (),
+    keeps: bool = False,
 ) -> list[list[Sample]]:
     """n completions of each prompt, drawn token by token; a function of the arguments and the generator's state.
 
@@ -240,8 +249,9 @@ def sample_completions(
         if noise:
             prefixes = [(*prompt, *one.tokens) for prompt, one in zip(asked, rows, strict=True)]
             logits = logits + noise * normal_of(config.seed, prefixes, logits)
-        tokens, logprobs = sample_tokens(logits, config, generator)
-        alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), config.max_new_tokens, eos_ids, stopped)
+        tokens, logprobs, kept = sample_tokens(logits, config, generator)
+        sets = [ids.tolist() for ids in kept.nonzero()[:, 1].split(kept.sum(1).tolist())] if keeps else None
+        alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), sets, config.max_new_tokens, eos_ids, stopped)
         if not alive:
             break
         if len(rows) - len(alive) >= max(len(rows) // 8, 1):
@@ -256,6 +266,7 @@ def append_tokens(
     rows: Sequence[Sample],
     tokens: Sequence[int],
     logprobs: Sequence[float],
+    sets: Sequence[list[int]] | None,
     limit: int,
     eos_ids: Sequence[int],
     stopped: Callable[[list[int]], bool] | None,
@@ -267,6 +278,8 @@ def append_tokens(
             continue
         one.tokens.append(token)
         one.logprobs.append(logprob)
+        if sets is not None:
+            one.kept.append(sets[i])
         if token in eos_ids:
             one.finish = "stop"
         elif stopped is not None and stopped(one.tokens):
@@ -290,15 +303,16 @@ def normal_of(seed: int, prefixes: Sequence[tuple[int, ...]], like: Tensor) -> T
     return torch.stack([torch.randn(like.shape[-1], generator=each) for each in generators]).to(like.device)
 
 
-def sample_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """One token a row from the distribution that temperature, top-k and top-p leave, and its log-probability there.
 
-    logits: [rows, vocabulary] float32. The draw is argmax(p / e) with e exponential: exact, and vectorised.
+    The third are the tokens left, [rows, vocabulary] bool. logits: [rows, vocabulary] float32. The draw is
+    argmax(p / e) with e exponential: exact, and vectorised.
     """
     logp = apply_top_k_top_p(logits / config.temperature, config.top_k, config.top_p).log_softmax(-1)
     noise = torch.empty_like(logp).exponential_(generator=generator)
     tokens = (logp.exp() / noise).argmax(-1)
-    return tokens, logp.gather(-1, tokens[:, None]).squeeze(-1)
+    return tokens, logp.gather(-1, tokens[:, None]).squeeze(-1), logp > -torch.inf
 
 
 def apply_top_k_top_p(logits: Tensor, top_k: int, top_p: float) -> Tensor:

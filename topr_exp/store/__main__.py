@@ -1,9 +1,7 @@
-"""`python -m topr_exp.store`: what is in a store, whether it is sound, and completions in and out.
+"""`python -m topr_exp.store`: list, verify and prune a store; import and export completions.
 
 Exit status: 0; 1 for damage that `verify` found or an operation that failed; 2 for a wrong option.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -26,7 +24,7 @@ log = logging.getLogger(__name__)
 
 DAY = 86_400
 FOR_EVER = "can't be made again  "
-PRUNE = "remove tables that fit all that is given, with what was made from them; without --yes only say so"
+PRUNE = "remove tables that match all options, and tables derived from them; without --yes only list them"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,35 +37,35 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """The command line; each command sets `run`."""
     top = argparse.ArgumentParser(prog="python -m topr_exp.store", description=(__doc__ or "").split("\n\n")[0])
-    top.add_argument("--root", type=Path, default=Path("outputs/store"), help="default: outputs/store")
+    top.add_argument("--root", type=Path, default=Path("outputs/store"), help="the store (default: outputs/store)")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    table = "kind/hash, as `list` prints it; a beginning that fits one table is enough"
+    table = "kind/hash, as `list` prints it, or a unique prefix"
 
     def add(name: str, run: Callable[[Store, argparse.Namespace], int | None], help: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help)
         command.set_defaults(run=run, refuse=command.error)
         return command
 
-    add("list", list_tables, "one line a table")
+    add("list", list_tables, "one line per table")
     add("describe", describe, "a table's line, columns and whole key").add_argument("key", metavar="KEY", help=table)
-    command = add("verify", verify, "compute every checksum; exit status 1 when something is damaged")
-    command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{table}; or a run's folder, or any above some")
-    command = add("regrade", regrade, "have the next run grade again what was cut off, in verdicts that it needs")
+    command = add("verify", verify, "check every checksum; exit status 1 if something is damaged")
+    command.add_argument("key", metavar="KEY|FOLDER", nargs="?", help=f"{table}; or a folder of runs")
+    command = add("regrade", regrade, "make the next run that needs them repeat gradings that were cut off")
     command.add_argument("key", metavar="KEY", nargs="?", help=f"{table}; default: all verdicts")
     command = add("prune", prune, PRUNE)
-    command.add_argument("--kind", help="imported ones go by this or by --key alone: no run makes them again")
-    command.add_argument("--older-than", type=days, metavar="DAYS", help="that no run has asked for since")
+    command.add_argument("--kind", help="needed for imported tables (or --key), which no run can make again")
+    command.add_argument("--older-than", type=days, metavar="DAYS", help="unused for this long")
     command.add_argument("--key", help=table)
-    command.add_argument("--yes", action="store_true", help="remove them")
+    command.add_argument("--yes", action="store_true", help="really remove")
     command = add("export", export, "write a table of completions as JSON lines, or as Parquet with a data card")
     command.add_argument("key", metavar="KEY", help=table)
     command.add_argument("file", metavar="FILE.jsonl|FILE.parquet", type=Path)
     command = add("import", import_, "store completions made elsewhere (docs/own_rollouts.md has the format)")
     command.add_argument("file", metavar="FILE")
-    command = add("inspect", inspect, "what a log of completions holds, and which losses can use it; stores nothing")
+    command = add("inspect", inspect, "describe a log of completions and the losses that can use it; stores nothing")
     command.add_argument("file", metavar="FILE", help="a file, a folder or hub:NAME, as data.completions takes it")
     command.add_argument(
-        "settings", metavar="KEY=VALUE", nargs="*", help="of a run, such as data.columns={reward: acc}"
+        "settings", metavar="KEY=VALUE", nargs="*", help="a run's settings, such as data.columns={reward: acc}"
     )
     return top
 

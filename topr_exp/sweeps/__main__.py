@@ -1,10 +1,8 @@
-"""`python -m topr_exp.sweeps`: how a sweep stands, go on with it, cancel it, read what its runs print.
+"""`python -m topr_exp.sweeps`: show a sweep's state, resume it, cancel it, read its runs' output.
 
-Everything is read from the sweep's folder, and from Slurm where jobs of it are there. So this works in another terminal
-or on another machine that sees the folder, and while runs are active.
+Everything is read from the sweep's folder, and from Slurm if it has jobs there. So this works in another terminal or on
+another machine that sees the folder, and while runs are active.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
@@ -33,12 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, (function, text) in COMMANDS.items():
         each = commands.add_parser(name, help=text, description=text)
         each.set_defaults(function=function)
-        each.add_argument("folder", type=Path, help="the sweep's folder: output_dir/name, as outputs/x")
+        each.add_argument("folder", type=Path, help="the sweep's folder, output_dir/name")
         if name == "resume":
-            each.add_argument("settings", nargs="*", help="other settings of the cluster, as in cluster.jobs=4")
+            each.add_argument("settings", nargs="*", help="changed cluster settings, such as cluster.jobs=4")
         if name in ("cancel", "logs"):
             several = "*" if name == "cancel" else None
-            each.add_argument("run", nargs=several, help="number or folder's name of a run")
+            each.add_argument("run", nargs=several, help="a run's number or folder name")
     given = vars(top.parse_args(arguments))
     del given["command"]
     return exit_status(partial(given.pop("function"), **given))
@@ -117,10 +115,10 @@ def log_of(run: Run) -> Path:
 
 
 COMMANDS = {
-    "status": (status, "one line a run: state, stage, time left, pass@1, Slurm id, last error"),
-    "resume": (resume, "start again what is unfinished or failed and at work nowhere"),
-    "cancel": (cancel, "stop runs, with a checkpoint; all of them when none is named"),
-    "logs": (logs, f"the last {LINES} lines that a run printed, the file that has all, and the error that ended it"),
+    "status": (status, "print one line per run: state, stage, time left, pass@1, Slurm id, last error"),
+    "resume": (resume, "restart runs that are unfinished or failed and not active anywhere"),
+    "cancel": (cancel, "stop runs with a checkpoint; all if none is named"),
+    "logs": (logs, f"print a run's last {LINES} lines, the file with all of them, and its error"),
 }
 
 if __name__ == "__main__":

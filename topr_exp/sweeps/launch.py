@@ -1,7 +1,5 @@
 """From a plan to results: write the runs down, run what is unfinished here or on Slurm, print the table."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence
@@ -57,8 +55,11 @@ def launch(plan: Plan, arguments: list[str]) -> int:
 
 
 def start_all_anew(runs: Sequence[Run]) -> None:
-    """Move the folders of runs aside (`overwrite`); TOPRError while one of them waits or runs."""
-    for each in read_statuses(runs)[0]:
+    """Move the folders of runs aside (`overwrite`); TOPRError while one of them waits or runs, or may do so."""
+    statuses, queue = read_statuses(runs)
+    if queue.note:
+        raise TOPRError(f"overwrite=true: {queue.note}; some runs may be queued, so nothing was moved")
+    for each in statuses:
         if each.state in ACTIVE:
             raise TOPRError(f"overwrite=true: run {each.run.number} is {each.state}; cancel it first")
     for run in runs:

@@ -6,8 +6,6 @@ that crashes takes nothing with it; one whose launcher is killed saves and ends.
 Not torch's elastic launcher: 30 seconds after one process of a run ended it kills the others, which may still save.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

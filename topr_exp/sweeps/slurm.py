@@ -5,8 +5,6 @@ launcher that is killed loses a job. Nothing relies on an answer about jobs: Slu
 files have to do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

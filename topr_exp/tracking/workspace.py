@@ -4,8 +4,6 @@ With --save FILE its specification is written as JSON, without an account or a n
 created in W&B and its address printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from functools import partial

@@ -178,7 +178,7 @@ class AsyncRounds(Rounds):
         for _ in range(total):
             epoch, place = divmod(self.begun, total)
             order = random_generator(self.seed, self.iteration, f"prompts {epoch}").permutation(total)
-            drawn = self.sample_groups(order[place : place + 1], self.begun)
+            drawn = self.sample_groups(order[place : place + 1], self.begun, draws=1)
             self.begun += 1
             if drawn:
                 return drawn[0]
@@ -238,18 +238,19 @@ class AsyncRounds(Rounds):
 
     def serialized(self) -> dict[str, bytes]:
         """The queue and the clock; what is trained on is gone when a checkpoint is written."""
-        state = {"state": json.dumps({"begun": self.begun, "now": self.now, "used": self.used})}
+        known = {"begun": self.begun, "now": self.now, "used": self.used, "seen": self.seen}
         parts = []
         for group in self.queue:
             columns = group.columns.append_column("born", pa.array([group.born] * self.n, pa.int32()))
             parts.append(columns.append_column("due", pa.array([group.due] * self.n, pa.float64())))
         table = pa.concat_tables(parts) if parts else pa.table({"due": pa.array([], pa.float64())})
-        return {QUEUE: as_file(table.replace_schema_metadata(state))}
+        return {QUEUE: as_file(table.replace_schema_metadata({"state": json.dumps(known)}))}
 
     def restore(self, checkpoint: Path) -> None:
         table = read_table(checkpoint / QUEUE)
         state = json.loads(table.schema.metadata[b"state"])
         self.begun, self.now, self.used = state["begun"], state["now"], state["used"]
+        self.seen = state["seen"]  # its names, where an update samples nothing
         for part in self.groups(table.replace_schema_metadata(None)):
             born, due = part["born"][0].as_py(), part["due"][0].as_py()
             self.queue.append(Group(part.drop_columns(["born", "due"]), born, due))

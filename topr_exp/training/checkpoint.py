@@ -9,8 +9,6 @@ Not torch.distributed.checkpoint: it reads its own format by pickle, which can r
 holds everything twice more in main memory and takes many times as long.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -1,7 +1,5 @@
 """The training set as tensors, one micro-batch at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +12,7 @@ from torch import Tensor
 from topr_exp.composition.training_set import TrainingSet
 from topr_exp.runtime import distributed
 from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.training.logprobs import Inputs
 from topr_exp.training.tree_attention import layout_for
 from topr_exp.types import Batch, PairBatch
 
@@ -41,6 +40,12 @@ class Examples:
     def sequences(self, rows: NDArray[np.int64]) -> list[tuple[Ids, Ids]]:
         """(prompt ids, completion ids) of some candidates."""
         return [(self.rollouts.prompt_of(row), self.rollouts.tokens[row]) for row in rows.tolist()]
+
+    def inputs(self, rows: NDArray[np.int64], device: torch.device) -> Inputs:
+        """Input of the forward pass over some candidates."""
+        kept = self.rollouts.kept
+        sets = [[column[row] for column in kept] for row in rows.tolist()] if kept else ()
+        return Inputs(self.sequences(rows), device, sets)
 
     def problems(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """The problem of each of some examples."""

@@ -4,8 +4,6 @@ An update scores micro-batches with a gradient (`score_tokens`); log μ and log 
 (`score_rollouts`).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +38,7 @@ class Inputs:
 
     sequences: Sequences
     device: torch.device
+    kept: Sequence[Sequence[NDArray[np.int32]]] = ()  # of each `Rollouts.kept`: ids, and how many for a token
 
     def __post_init__(self) -> None:
         assert all(len(prompt) and len(completion) for prompt, completion in self.sequences)
@@ -60,6 +59,22 @@ class Inputs:
         """[N] the tokens of all completions, one after the other."""
         tokens = np.concatenate([completion for _, completion in self.sequences]).astype(np.int64)
         return torch.from_numpy(tokens).to(self.device, non_blocking=True)
+
+    @cached_property
+    def sets(self) -> list[NDArray[np.int64]]:
+        """`kept` of all completions, one after the other."""
+        return [np.concatenate(values).astype(np.int64) for values in zip(*self.kept, strict=True)]
+
+    def drawable(self, logits: Tensor, start: int) -> Tensor:
+        """Logits of the tokens from `start` on, −∞ for what could not be drawn in their place, where that is known."""
+        if not self.kept:
+            return logits
+        ids, sizes = self.sets
+        mine, first = sizes[start : start + len(logits)], sizes[:start].sum()
+        rows = np.repeat(np.arange(len(logits)), mine)
+        hidden = torch.full_like(logits, -torch.inf)
+        hidden[torch.from_numpy(rows), torch.from_numpy(ids[first : first + mine.sum()])] = 0
+        return logits + hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +117,8 @@ def score_tokens(
         if reference is not None:
             with torch.no_grad():
                 reference_logp = reference_head(reference_hidden[start:end]).log_softmax(-1)
-        return row_scores(head(hidden[start:end]), targets[start:end], entropy, reference_logp)
+        logits = head(hidden[start:end])
+        return row_scores(logits, inputs.drawable(logits, start), targets[start:end], entropy, reference_logp)
 
     vocabulary = model.get_output_embeddings().weight.shape[0]
     flat = in_chunks(score_rows, hidden, max(1, CHUNK[inputs.device.type] // vocabulary))
@@ -136,9 +152,11 @@ def on_tensor_cores(weight: Tensor) -> bool:
     return weight.is_cuda and weight.dtype is torch.float32
 
 
-def row_scores(logits: Tensor, targets: Tensor, entropy: bool, reference_logp: Tensor | None) -> tuple[Tensor, ...]:
-    """Of each row of logits: the target's log-probability, and if asked the entropy and the KL to the reference."""
-    out = [-torch.nn.functional.cross_entropy(logits, targets, reduction="none")]
+def row_scores(
+    logits: Tensor, drawable: Tensor, targets: Tensor, entropy: bool, reference_logp: Tensor | None
+) -> tuple[Tensor, ...]:
+    """By row: the target's log-probability by `drawable`; if asked, entropy and KL to the reference by `logits`."""
+    out = [-torch.nn.functional.cross_entropy(drawable, targets, reduction="none")]
     if entropy:
         with torch.no_grad():
             logp = logits.log_softmax(-1)
@@ -259,7 +277,8 @@ def log_probabilities(policy: Policy, rollouts: Rollouts, rows: Sequence[int], b
     order = np.lexsort((lengths, prompts))
     for start in range(0, len(rows), batch_size):
         part = order[start : start + batch_size]
-        inputs = Inputs([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device)
+        kept = [[column[rows[i]] for column in rollouts.kept] for i in part] if rollouts.kept else ()
+        inputs = Inputs([(rollouts.prompt_of(rows[i]), tokens[i]) for i in part], policy.device, kept)
         longest = max(len(prompt) + len(completion) for prompt, completion in inputs.sequences)
         work = f"scoring {len(part)} completions at a time (optim.score_batch_size), the longest of {longest} tokens"
         with memory_for(work, "lower optim.score_batch_size"), torch.inference_mode(), policy.autocast():

@@ -152,14 +152,17 @@ class Rounds:
         mu = Ragged(columns["sampler_logp" if self.from_sampler else "logp"])
         return Examples(training_set, rollouts, mu, reference, Ragged(columns["logp"]) if self.from_sampler else None)
 
-    def sample_groups(self, indices: np.ndarray, number: int, shards: int = 0) -> list[pa.Table]:
+    def sample_groups(
+        self, indices: np.ndarray, number: int, shards: int = 0, draws: int | None = None
+    ) -> list[pa.Table]:
         """Completions of some problems, one table each; `shards` of the round were sampled before.
 
-        With `compose.pass_rate` more problems are drawn until as many have such a share, or `compose.max_draws` times.
+        With `compose.pass_rate` more problems are drawn until as many have such a share, or `draws` times (default:
+        `compose.max_draws`).
         """
         wanted, drawn = len(indices), indices[:0]
         kept: list[pa.Table] = []
-        for draw in range(self.compose.max_draws):
+        for draw in range(draws or self.compose.max_draws):
             if draw > 0:
                 rng = random_generator(self.seed, self.iteration, f"round {number}, draw {draw}")
                 others = np.setdiff1d(np.arange(len(self.train.prompts)), drawn)
@@ -187,7 +190,7 @@ class Rounds:
 
     def describe_sampled(self, columns: pa.Table) -> dict[str, float]:
         """Summarize the completions that a round sampled, kept or not."""
-        gap = measure_mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]), self.sampler.config.mismatch)
+        gap = measure_mismatch(Ragged(columns["logp"]), Ragged(columns["sampler_logp"]), self.sampler.config)
         verdicts = Verdicts("", columns)
         correct = float(verdicts.positive.mean())
         found = {"sampled_correct": correct, "sampled_length": token_count(columns) / len(columns)}
@@ -263,13 +266,16 @@ class Rounds:
         """The round under way and the buffer as Arrow files, to go with a checkpoint."""
         tables = {BUFFER: pa.concat_tables(self.buffer)} if self.schedule.replay > 0 else {}
         if self.trainer.step % (self.schedule.updates or 1):
-            tables[ROUND] = self.columns.replace_schema_metadata({"seen": json.dumps(self.seen)})
-        return {name: as_file(table) for name, table in tables.items()}
+            tables[ROUND] = self.columns
+        seen = {"seen": json.dumps(self.seen)}
+        return {name: as_file(table.replace_schema_metadata(seen)) for name, table in tables.items()}
 
     def restore(self, checkpoint: Path) -> None:
         """Take up what `serialized` gave a checkpoint, but for the round under way."""
         if self.schedule.replay > 0:
-            self.buffer = self.groups(read_table(checkpoint / BUFFER))
+            table = read_table(checkpoint / BUFFER)
+            self.seen = json.loads(table.schema.metadata[b"seen"])  # its names, where a round samples nothing
+            self.buffer = self.groups(table.replace_schema_metadata(None))
 
 
 def as_file(table: pa.Table) -> bytes:

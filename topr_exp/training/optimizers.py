@@ -1,7 +1,5 @@
 """AdamW as torch has it; Adafactor, of whole weights and of weights that are sharded by rows; learning rates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import NamedTuple

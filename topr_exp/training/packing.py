@@ -13,8 +13,6 @@ sequences one by one but for rounding. Embeddings, norms, projections and the ML
 the row as it is; attention goes level by level (`tree_attention.py`).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

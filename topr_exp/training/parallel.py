@@ -9,8 +9,6 @@ All sum over processes, where torch would average: the trainer has divided by th
 batch, so the sum is the gradient that one process computes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

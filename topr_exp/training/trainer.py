@@ -27,7 +27,7 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.stop import StopFlag
 from topr_exp.training import checkpoint
 from topr_exp.training.examples import Examples, MicroBatch, micro_batches
-from topr_exp.training.logprobs import Inputs, TokenScores
+from topr_exp.training.logprobs import TokenScores
 from topr_exp.training.metrics import MetricAccumulator, without_mu
 from topr_exp.training.optimizers import Adafactor, learning_rate, make_optimizer
 from topr_exp.training.parallel import SingleProcess
@@ -198,7 +198,7 @@ class Trainer:
 
     def forward(self, examples: Examples, rows: NDArray[np.int64]) -> tuple[TokenScores, Tensor]:
         """The token scores of some completions and their mask."""
-        inputs = Inputs(examples.sequences(rows), self.policy.device)
+        inputs = examples.inputs(rows, self.policy.device)
         options = {"recompute": self.recompute, "float32_head": self.policy.float32_head}
         if self.reference is not None:
             options["reference"] = self.reference.model
@@ -218,7 +218,7 @@ class Trainer:
         mask = torch.arange(max(lengths), device=logp.device) < torch.tensor(lengths, device=logp.device)[:, None]
         with torch.no_grad():
             for part in parts:
-                inputs = Inputs(examples.sequences(rows[part.positions]), self.policy.device)
+                inputs = examples.inputs(rows[part.positions], self.policy.device)
                 with self.policy.autocast():
                     some = self.layout.score(inputs, float32_head=self.policy.float32_head).logp
                 if part.counts:

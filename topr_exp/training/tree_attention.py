@@ -5,8 +5,6 @@ from them; without a tree it calls transformers' own. So a model keeps working i
 cache, padded batches, gradient checkpointing (which calls a layer again with the same arguments).
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from typing import Any

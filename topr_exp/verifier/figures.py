@@ -3,8 +3,6 @@
 All are means over the P original problems, whose K solutions stand or fall together: the bootstrap resamples problems.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

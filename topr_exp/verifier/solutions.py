@@ -1,7 +1,5 @@
 """Problems become solutions to verify: a solver answers, the grader finds the truth, each answer makes one question."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,1 +1,0 @@
-"""Make the models that ship with the package, which any CPU trains: recipes, texts, tokenizer, pre-training."""
