@@ -22,8 +22,8 @@ def rows(batch: Batch, index: list[int] | torch.Tensor) -> Batch:
 
 
 def padded(batch: Batch, width: int, filler: float) -> Batch:
-    """More padding on the right, with arbitrary numbers where a careless loss would read them."""
-    fields = {}
+    """More padding on the right, with arbitrary numbers where a careless loss would read them; a larger other group."""
+    fields = {"group_rewards": torch.nn.functional.pad(batch.group_rewards, (0, 2), value=-torch.inf)}
     for f in TOKENS:
         values = getattr(batch, f)
         fill = torch.zeros_like(values[:, :1]) if f == "mask" else torch.full_like(values[:, :1], filler)

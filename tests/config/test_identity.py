@@ -23,6 +23,7 @@ NAMES = {
     (): "topr_gsm8k_tiny_lr1e-4_s0_f023ec4a4b",
     ("optim.lr=1e-3", LORA, "seed=3"): "topr_gsm8k_tiny_lr1e-3_lora16_s3_c38fbe57bd",
     (VLLM, "baseline=-0.3", "algo.advantage=reward"): "topr_gsm8k_llama3-8b_lr5e-7_c-0.3_s0_0191c5de0e",
+    ("algo=agro", "model.reference=tiny_noise"): "agro_gsm8k_tiny_lr1e-4_reference-tiny-noise_s0_53e4d5aa9e",
     ("model=tiny_verifier",): "topr_gsm8k_tiny-verifier_lr1e-4_verifier_solver-tiny_solutions8_no-chat_s0_f403cc1513",
     ("algo=rloo", "mu=scored", "compose.pass_rate=[0.1,0.9]"):
         "rloo_gsm8k_tiny_lr1e-4_pass_rate0.1-0.9_prompts2_updates1_rounds200_s0_50bc118111",

@@ -133,6 +133,12 @@ def test_a_models_size_goes_by_its_yaml_not_by_its_label(model: str, label: str,
     assert config.sampler.prompts_per_shard == problems
 
 
+def test_a_reference_of_its_own_has_no_revision_of_the_model_s() -> None:
+    words = ["model=llama3_8b", "model.path=some/model", "model.revision=abc"]
+    own, other = (config_of(*words, *more).reference for more in ([], ["model.reference=some/other"]))
+    assert (own.path, own.revision, other.path, other.revision) == ("some/model", "abc", "some/other", None)
+
+
 def test_a_choice_of_the_user_s_own_needs_a_size_and_no_adapter(tmp_path: Path) -> None:
     text = (ROOT / "conf" / "model" / "tiny.yaml").read_text(encoding="utf-8")
     (tmp_path / "model").mkdir()

@@ -73,7 +73,9 @@ def test_what_is_set_and_not_read_is_told_once(words: str, capsys: pytest.Captur
     assert capsys.readouterr().err == f"warning: set and not read: {words.split('=')[0]}\n"
 
 
-def test_what_some_run_of_a_sweep_reads_is_no_warning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_some_run_of_a_sweep_reads_is_no_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.jsonl").write_text('{"prompt": "?", "completion": "x", "reward": 1}')
+    plan(parse_arguments([f"data.completions={tmp_path}", "data.reward=given", "data.threshold=0.5"]))
     plan(parse_arguments(["-m", "algo=topr,kl_pg", "model.reference=tiny_noise"]))
     plan(parse_arguments(["data.threshold=1", "model.reference=null", "algo.advantage=reward", "compose.max_draws=10"]))
     assert capsys.readouterr().err == ""

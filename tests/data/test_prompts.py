@@ -6,13 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import config_of
 from topr_exp.config.data import ENDINGS
 from topr_exp.data.benchmarks import Benchmarks, math_gold
-from topr_exp.data.prompts import build_prompter, own_shots
-from topr_exp.types import ConfigError, TOPRError
+from topr_exp.data.prompts import Prompter, build_prompter, own_shots, tokenize_prompts
+from topr_exp.types import ConfigError, Problem, TOPRError
 
 
 def settings(name: str, **changes: Any) -> Benchmarks:
@@ -85,6 +86,13 @@ def test_chat_prompts_are_turns() -> None:
     assert prompter.stop == ()
     with pytest.raises(TOPRError, match="no chat template"):
         prompter.render("Q", SimpleNamespace(chat_template=None))
+
+
+def test_a_prompt_is_left_out_where_a_whole_completion_would_not_fit() -> None:
+    policy = SimpleNamespace(context=10, tokenizer=None, encode=lambda text: np.zeros(len(text), np.int32))
+    problems = [Problem(text, text, "0") for text in ("12345", "123456", "1234567")]
+    found = tokenize_prompts(problems, Prompter("{question}", (), False, ()), policy, 4)
+    assert (found.problems, [*map(len, found.prompts)], found.too_long) == (problems[:2], [5, 6], 1)
 
 
 def test_settings_that_do_not_go_together() -> None:

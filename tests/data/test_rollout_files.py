@@ -359,6 +359,17 @@ def test_columns_and_types_and_the_same_content_once(tmp_path: Path) -> None:
     assert table.name == other.name != different.name
 
 
+def test_parquet_has_each_completion_s_own_verdict(tmp_path: Path) -> None:
+    store, said = Store(tmp_path / "store"), [["correct", "incorrect"], ["invalid", "correct"]]
+    table = store.table("rollouts", {}, 2)
+    table.fill(lambda shard: pa.table({"problem_id": ["p", "q"], "text": [f"{shard}a", f"{shard}b"]}))
+    store.table("verdicts", {"rollouts": table.name}, 2).fill(lambda shard: pa.table({"verdict": said[shard]}))
+    export_file(table, tmp_path / "out.parquet")
+    found = pq.read_table(tmp_path / "out.parquet").to_pydict()
+    assert (found["completion"], found["verdict"]) == (["0a", "0b", "1a", "1b"], [*said[0], *said[1]])
+    assert found["reward"] == [1, -1, -1, 1]
+
+
 def test_what_cannot_be_exported(tmp_path: Path) -> None:
     store, out = Store(tmp_path / "store"), tmp_path / "out.jsonl"
     verdicts, nameless = store.table("verdicts", {}, 1), store.table("rollouts", {}, 1)

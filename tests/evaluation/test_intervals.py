@@ -193,6 +193,13 @@ def test_two_groups_are_compared_as_by_their_interval():
     assert len(seen) == 3
 
 
+def test_a_pair_that_spreads_more_than_the_other_groups_is_judged_by_its_own_error() -> None:
+    values = np.random.default_rng(8).normal(size=(7, 5, 40)) * np.array([1, 1, *[0.01] * 5])[:, None, None]
+    alone = crossed_interval(values[1] - values[0])
+    values[1] += 2.2 * alone.error - alone.value
+    assert not below_another(values, lambda _, freedom: np.full(freedom.shape, 4.2))[0, 1]  # 4.2 / √2 is above 2.2
+
+
 @pytest.mark.parametrize(("seeds", "scales"), [(3, (1, 1)), (5, (1, 1)), (3, (1, 3))])
 def test_of_equal_groups_one_is_called_below_another_in_7_percent_at_most(seeds, scales):
     """Seven groups whose seeds differ the most, and where one spreads three times as far as another."""

@@ -167,6 +167,7 @@ def test_the_figures_of_the_first_problems_are_those_of_no_others() -> None:
     figures = evaluation().figures(2)
     assert (figures["problems"], figures["pass@1"], figures["maj@4"]) == (2, 3 / 8, 0.5)
     assert figures["levels"].keys() == {"1", "2"}
+    assert evaluation("timeout").figures(2)["cut_off"] == 8
 
 
 def test_problems_of_one_source_are_one_case() -> None:

@@ -64,4 +64,9 @@ def dying_without_file(completion: str, gold: str) -> tuple[str, str]:
     return "correct", f"{began} {time.monotonic()}"
 
 
+def hashing(completion: str, gold: str) -> tuple[str, str]:
+    """Says what the hash of a text is in its process."""
+    return "correct", str(hash(completion))
+
+
 NOT_CALLABLE = 3

@@ -39,6 +39,15 @@ def test_a_function_may_tell_the_answer() -> None:
         assert grader.classes(["5", "5.0", "x", None]) == [0, 0, 1, -1]
 
 
+def test_workers_hash_alike_since_sympy_orders_terms_by_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = set()
+    for seed in ("1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        with Grader("own_graders:hashing", workers=1, deadline=60) as grader:
+            answers |= {one.answer for one in grader.grade([("x", "")])}
+    assert len(answers) == 1
+
+
 def test_a_worker_that_ends_or_takes_too_long_is_replaced() -> None:
     with Grader("own_graders:obedient", workers=2, deadline=5.0) as grader:
         cut = [("die", "died"), ("hoard", "died"), ("hang", "timeout"), ("1", "user"), ("die", "died"), ("0", "user")]

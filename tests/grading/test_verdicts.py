@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import config_of, make_rollouts, overrides
 from topr_exp.config.data import Grading
 from topr_exp.grading import verdicts
-from topr_exp.grading.verdicts import Verdicts, grade_rollouts, warn_of_failures
+from topr_exp.grading.verdicts import Verdicts, given_verdicts, grade_rollouts, warn_of_failures
 from topr_exp.pipeline import run
 from topr_exp.sampling.rollouts import Rollouts
 from topr_exp.store import Store
@@ -96,6 +96,12 @@ def test_what_decides_the_verdicts_is_in_their_key(tmp_path: Path, monkeypatch: 
     assert len({each.name for each in found}) == len(changes) + 1
     assert named(found[2])[-2] == "incorrect"
     assert set(named(found[3])) == {"invalid"}
+
+
+def test_the_rewards_of_a_log_are_judged_from_the_threshold_that_is_asked_for(tmp_path: Path) -> None:
+    said, rewards = rollouts(["x", "y", "z"], [0, 0, 0], [0, 3]), np.array([0.0, 0.5, 1.0])
+    found = [named(given_verdicts(said, rewards, threshold, Store(tmp_path))) for threshold in (0.5, 1.0)]
+    assert found == [["incorrect", "correct", "correct"], ["incorrect", "incorrect", "correct"]]
 
 
 def decided(verdict: str, *paths: str, classes: tuple[int, ...] = ()) -> Verdicts:

@@ -88,7 +88,9 @@ def test_the_fingerprint_follows_weights_and_tokenizer(copy: Path) -> None:
     (copy / "model.safetensors").write_bytes(weights)
     second = weights_fingerprint(copy)
     (copy / "tokenizer.json").write_text((copy / "tokenizer.json").read_text() + " ")
-    assert len({first, second, weights_fingerprint(copy)}) == 3
+    third = weights_fingerprint(copy)
+    (copy / "chat_template.jinja").write_text("{{ messages }}")
+    assert len({first, second, third, weights_fingerprint(copy)}) == 4
 
 
 def test_a_saved_model_is_one_whether_online_or_not_and_is_checked_wherever_it_is_copied(copy, tmp_path, monkeypatch):

@@ -175,6 +175,7 @@ def losses(*values: object) -> pd.DataFrame:
 def test_what_is_missing_or_not_finite_is_no_number() -> None:
     found = thin(losses(1.0, math.nan, None, "x", 3.0, math.inf, True, {"a": 1})["loss"], points=2)
     np.testing.assert_allclose(found, [1.0, 3.0])
+    assert found.index.tolist() == [4, 8], "where each bin ends"
     assert to_frame([]).empty
 
 

@@ -92,6 +92,8 @@ def test_a_group_with_collapsed_seeds_is_above_none(first, second, word):
 def test_all_intervals_have_to_lie_within(found: tuple[Interval, ...], holds: bool | None) -> None:
     assert between("", [(str(i), each) for i, each in enumerate(found)], 0.03).holds is holds
     assert between("", [("a", None)], 0.03).evidence == "no runs"
+    one, both = (between("", [("", each) for each in some], 0.03).p for some in ((FAR,), (FAR, NEAR)))
+    assert both == 2 * one
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_folder_at_work_is_not_moved(tmp_path: Path) -> None:
     config.folder.mkdir(parents=True)
     child = "import sys; from pathlib import Path; from topr_exp.runs.attempt import lock_run_folder\n"
     child += "with lock_run_folder(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()\n"
-    run = Run(config.folder, 3, [], {}, "", [], 0.0)
+    run = Run(config.folder, 3, [], {"overwrite": True}, "", [], 0.0)
     with subprocess.Popen(
         [sys.executable, "-c", child, str(config.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
     ) as holder:
@@ -68,6 +68,7 @@ def test_a_folder_at_work_is_not_moved(tmp_path: Path) -> None:
         holder.communicate()
     (config.folder / "mine").touch()
     start_all_anew([run])
+    assert run.settings == {"overwrite": False}, "or a job that is queued again would move its own folder"
     attempt.move_aside(config.folder)  # there is none
     assert (config.folder.parent / "replaced" / f"{config.folder.name}-1" / "mine").exists()
 

@@ -231,7 +231,8 @@ def test_a_run_leaves_a_card_that_the_hub_reads(finished: Any) -> None:
         assert line in text
     for row, end in (("base", "base"), ("trained", "final")):
         figures = [f"{100 * summary[end][name]:.1f}" for name in ("pass@1", "maj@4")]
-        assert re.search(rf"^{row} +{figures[0]} \[\S+ \S+\] +{figures[1]} ", text, re.MULTILINE)
+        low, high = (f"{100 * summary[end]['pass@k']['1'][part]:.1f}" for part in ("low", "high"))
+        assert re.search(rf"^{row} +{figures[0]} \[{low}, {high}\] +{figures[1]} ", text, re.MULTILINE)
 
 
 def test_the_model_is_the_same_without_its_card_which_a_stopped_run_still_gets(finished: Any) -> None:

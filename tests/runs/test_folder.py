@@ -189,13 +189,14 @@ def test_rounds_are_summed_up_iteration_by_iteration(tmp_path: Path) -> None:
         folder.metrics.rewind(1, 0)
         for iteration, shares in ((1, (0.25, 0.75)), (2, (0.0, 0.0))):
             for step, share in enumerate(shares, 1):
-                folder.log({"iteration": iteration, "step": step, "positive_share": share})
+                told = {"round": 0, "positive_share": share, "cut_off": 3}  # two updates on one round
+                folder.log({"iteration": iteration, "step": step, **told})
             folder.save_rounds(iteration, 8, -0.3)
     found = [json.loads((folder.path / f"iteration-{i}" / "training_set.json").read_text()) for i in (1, 2)]
     assert [(each["positive_share"], each["n_train"], each["baseline"]) for each in found] == [
         (0.5, 8, -0.3), (0.0, 8, -0.3)
     ]  # fmt: skip
-    assert [bool(each["note"]) for each in found] == [False, True]
+    assert [(bool(each["note"]), each["cut_off"]) for each in found] == [(False, 3), (True, 3)]
 
 
 @pytest.mark.parametrize("kind", CALLS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from topr_exp.runtime.files import new_folder, write_text
+from topr_exp.runtime.files import guarded, new_folder, write_text
 from topr_exp.runtime.stop import SIGNALS, Interrupted, StopFlag
 from topr_exp.types import TOPRError
 
@@ -38,6 +38,14 @@ def test_a_signal_is_answered_at_once_or_once_the_work_is_saved(number: signal.S
     assert signal.getsignal(number) is before
 
 
+def test_what_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert work([signal.SIGHUP], save=True) == ["worked", "saved"]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_only_a_second_ctrl_c_does_not_wait() -> None:
     term, ctrl_c = signal.SIGTERM, signal.SIGINT
     assert work([term, term], save=True) == ["worked", "worked", "saved", "stopped by SIGTERM"]
@@ -55,6 +63,15 @@ def test_a_disk_that_refuses_a_flush_is_not_passed_over(tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(TOPRError, match="the disk is full"), new_folder(tmp_path / "model") as target:
         (target / "weights").write_bytes(b"weights")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_is_not_put_into_place_once_that_is_forbidden(tmp_path: Path) -> None:
+    def forbid() -> None:
+        raise TOPRError("taken over")
+
+    with guarded(tmp_path, forbid), pytest.raises(TOPRError, match="taken over"), new_folder(tmp_path / "model"):
+        pass
     assert not any(tmp_path.iterdir())
 
 

@@ -168,7 +168,8 @@ def test_a_limit_says_which_rows_were_cut_off(tmp_path: Path) -> None:
     ends = [[row[-1] in policy.eos_ids for row in one.tokens] for one in (plain, limited)]
     assert ends == [[True, True], [False, True]]
     assert limited.truncated.tolist() == [True, False]
-    assert plain.name != limited.name
+    other = imported(tmp_path, rows, f"data.completion_limit={size + 1}").rollouts
+    assert len({plain.name, limited.name, other.name}) == 3
 
 
 def test_complete_groups_go_to_losses_of_groups(tmp_path: Path) -> None:

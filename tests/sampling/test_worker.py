@@ -144,9 +144,10 @@ def test_an_engine_ends_when_it_is_closed_one_at_work_at_once(engine: Engine) ->
     idle = Engine(sys.executable, engine.log.with_name("idle.log"), threads=1, gpu=None, minutes=5)
     idle.close()
     assert idle.process.returncode == 0
-    engine.minutes = 0.01
+    engine.minutes, began = 0.01, time.monotonic()
     with pytest.raises(TOPRError, match=r"no answer to generate within 0.01 minutes \(sampler.timeout_min\); look"):
         generate(engine, (8, 5))
+    assert time.monotonic() - began >= 0.6
     began = time.monotonic()  # as by a stop signal that comes while a shard is sampled
     engine.close()
     assert time.monotonic() - began < END_SECONDS  # it is killed, not waited for

@@ -225,7 +225,11 @@ def test_what_is_done_at_work_or_queued_is_not_started_again(tmp_path, monkeypat
     assert started == ([] if note else runs[3:])
 
 
-def test_resuming_changes_where_and_nothing_else() -> None:
+def test_resuming_changes_where_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ncluster:\n  jobs: 7\n")
+    launched = ["--config-dir", str(tmp_path), "-m", "experiment=mine", "seed=0,1"]
+    assert plain(recompose(launched, ["cluster.threads=1"]))["jobs"] == 7
     cluster = plain(recompose(["-m", "cluster=slurm", "cluster.partition=a", "seed=0,1"], ["cluster.qos=high"]))
     assert (cluster["partition"], cluster["qos"]) == ("a", "high")
     assert plain(recompose(["cluster=slurm", "cluster.partition=a"], ["cluster=local"]))["name"] == "local"
