@@ -24,10 +24,11 @@ import yaml
 
 from reproduce import records
 from reproduce.groups import RATE
+from topr_exp.runs.attempt import last_error
 from topr_exp.runs.records import Record
 from topr_exp.runtime.exit_status import command_parser, exit_status, say
 from topr_exp.runtime.files import write_text
-from topr_exp.types import ConfigError
+from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:
     from reproduce.figure import Figure
@@ -173,10 +174,13 @@ def choose(options: argparse.Namespace) -> int:
         jobs = {cell.key(rate, seed): cell.job(rate, seed) for cell, rate, seed in todo[: CHUNK * options.jobs]}
         code = launch(Plan([*jobs.values()], True), list(cells[0].overrides))
         for key, job in jobs.items():
-            if (job.config.folder / "DONE").exists():
-                known[key] = records.extract(job.config.folder, ())
-            elif code <= 2:
+            folder = job.config.folder
+            if (folder / "DONE").exists():
+                known[key] = records.extract(folder, ())
+            elif "not finite" in (why := last_error(folder)):
                 failed[key] = {"final": {"pass@1": FAILED}}
+            elif code <= 2:
+                raise TOPRError(f"{folder}: {why or 'it did not end'}; a rate is judged by loss and weights alone")
 
 
 def nearest(rate: Any) -> float:

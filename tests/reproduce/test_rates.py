@@ -77,8 +77,9 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
             assert (config.data.test_split, config.evaluation.every, config.sampler.seed) == (
                 "validation", None, config.seed,
             )  # fmt: skip
+            config.folder.mkdir(parents=True, exist_ok=True)
+            (config.folder / "error.txt").write_text(why)
             if started[-1] != (1e-3, 101):
-                config.folder.mkdir(parents=True)
                 (config.folder / "DONE").touch()
                 records_of[config.folder] = config
         return 1
@@ -89,7 +90,7 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
         return {"run": folder.name, "settings": yaml.safe_load(yaml.safe_dump(settings)), "environment": {},
                 "final": {"pass@1": 0.5 + 30 * config.optim.lr}}  # fmt: skip
 
-    records_of: dict[Path, Any] = {}
+    records_of, why = dict[Path, Any](), "the loss or its gradient is not finite at step 7"
     monkeypatch.setattr("topr_exp.sweeps.launch.launch", launch)
     monkeypatch.setattr(records, "extract", extract)
     command = ["learning_rates", "algo=topr", f"output_dir={tmp_path}", "--out", str(tmp_path), "--jobs", "1"]
@@ -108,6 +109,9 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
     again = len(started)
     assert rates.main(command) == 1
     assert started[again:] == [(1e-3, 101)], "what is recorded is not run again"
+    why = "no space left"
+    assert rates.main(command) == 1
+    assert "no space left; a rate is judged by loss" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
