@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -24,20 +25,18 @@ from topr_exp.runtime.files import read_lines
 from topr_exp.training import checkpoint
 from topr_exp.types import TOPRError
 
-FOUND: Any = SimpleNamespace(summary=lambda: {"n_train": 3}, examples=np.arange(3))
-PART: Any = SimpleNamespace(rollouts=SimpleNamespace(name="rollouts/a", made_by={}))
-VERDICTS: Any = SimpleNamespace(name="verdicts/a", cut_off=0)
 UPDATE = {"iteration": 1, "step": 1, "positive_share": 0.5}
 KNOWN = {"baseline": 0.0, "effective_positive": 0.5, "positive_share": 0.5, "n_train": 3}
 SET = SimpleNamespace(examples=np.arange(3), summary=lambda: KNOWN)
-PART, VERDICTS = SimpleNamespace(rollouts=SimpleNamespace(name="r", made_by="s")), SimpleNamespace(name="v", cut_off=0)
+ROLLOUTS = SimpleNamespace(name="r", made_by="s", columns=pa.table({"row": [0, 2]}))  # of a log
+PART, VERDICTS = SimpleNamespace(rollouts=ROLLOUTS), SimpleNamespace(name="v", cut_off=0)
 # How each method is called: a new one that is not here fails the test that nothing but the main process writes.
 CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
     RunFolder: {
         "read": ("config.json",), "finished": (), "lost": (), "refuse_if_taken_over": (),
         "stage": ("training",), "nested_stage": ("evaluation",), "add_across_ranks": ("tokens_sampled", 7),
         "model_of": (1,), "remove_leftovers": (1,), "save_state": (), "log": (UPDATE,), "before_checkpoint": (1, 2),
-        "save_training_set": (1, FOUND, [PART], [VERDICTS], Path("s"), None), "save_rounds": (1, 3, 0.0),
+        "save_training_set": (1, SET, [PART], [VERDICTS], Path("s"), None), "save_rounds": (1, 3, 0.0),
         "unfinished_iterations": (), "summarize": ({}, {}, {}), "finish": ({"final": {}},),
     },
     Metrics: {
