@@ -39,6 +39,12 @@ def test_a_function_may_tell_the_answer() -> None:
         assert grader.classes(["5", "5.0", "x", None]) == [0, 0, 1, -1]
 
 
+def test_a_mistake_names_the_completion_among_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topr_exp.grading.grader.CHUNK", 2)
+    with Grader("own_graders:obedient", workers=1, deadline=60) as grader, refused(r"no idea \(completion 5\)"):
+        list(grader.grade([("1", "")] * 4 + [("raise", "")]))
+
+
 def test_workers_hash_alike_since_sympy_orders_terms_by_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = set()
     for seed in ("1", "2"):

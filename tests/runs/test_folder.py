@@ -199,6 +199,13 @@ def test_rounds_are_summed_up_iteration_by_iteration(tmp_path: Path) -> None:
     assert [(bool(each["note"]), each["cut_off"]) for each in found] == [(False, 3), (True, 3)]
 
 
+def test_a_run_does_not_go_on_without_a_file_that_it_was_begun_with(tmp_path: Path) -> None:
+    with RunFolder(config_of(f"output_dir={tmp_path}")) as folder:
+        compare_inputs(folder, {"files": {"data.path (a)": "1", "data.path (b)": "2"}}, note=True)
+        with pytest.raises(TOPRError, match=r"^data\.path \(b\) has changed since"):
+            compare_inputs(folder, {"files": {"data.path (a)": "1"}})
+
+
 @pytest.mark.parametrize("kind", CALLS)
 def test_the_list_of_calls_is_complete(kind: type) -> None:
     methods = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}

@@ -78,8 +78,9 @@ class Client:
 
 
 def test_an_online_run_is_sent_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W&B has 8 updates of the 12 in the files; the attempt goes on from a checkpoint at 10."""
+    """W&B has 8 updates of the 12 in the files, not what was measured then; the attempt goes on from update 10."""
     config, path = make_run(tmp_path, "tracking=wandb", "tracking.entity=us", steps=12, done=False)
+    write_lines(path / "eval.jsonl", [{**evaluation(1, 0.4, subset=True), "step": 8, "samples_seen": 256}])
     client = Client(step=3 * 8 + 1)
     monkeypatch.setitem(sys.modules, "wandb", client)
     with attempt(config) as folder:
@@ -89,7 +90,7 @@ def test_an_online_run_is_sent_what_it_lacks(tmp_path: Path, monkeypatch: pytest
         folder.evaluations.add(evaluation(1, 0.5))
         train(folder, 1, 2, iteration=2)
     steps = [3 * step for step in range(9, 15)]
-    assert [row["_step"] for row in client.rows] == [*steps, 3 * 14 + 1, 3 * 14 + 2, 3 * 15, 3 * 16]
+    assert [row["_step"] for row in client.rows] == [3 * 8 + 1, *steps, 3 * 14 + 1, 3 * 14 + 2, 3 * 15, 3 * 16]
     assert [row["samples"] for row in client.rows[-2:]] == [32 * 15, 32 * 16]
     given = client.calls[0][1]
     assert (given["id"], given["resume"], given["mode"]) == (run_id(path), "allow", None)
