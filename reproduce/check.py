@@ -35,7 +35,7 @@ def write_figure(need: Need, request: Request) -> int:
     if figure.extra is not None and (now or not extra):
         extra = {**extra, **figure.extra(now)}
     if request.full and not request.overrides:
-        extra = {**extra, "missing": len(need.jobs) - len(found)}
+        extra = {**extra, "missing": len(need.jobs) - len(found), "left_out": len(need.left_out)}
     if found:
         records.write(file, found, extra)
         with drawing():

@@ -36,10 +36,10 @@ def arguments(experiment: str, figure: Figure, request: Request) -> list[str]:
     return list({text.split("=", 1)[0]: text for text in texts}.values())
 
 
-def jobs_of(figure: Figure, request: Request) -> dict[str, Job]:
+def jobs_of(figure: Figure, request: Request, left_out: list[str] | None = None) -> dict[str, Job]:
     """The runs of a figure by identity. ConfigError for what can't be composed.
 
-    Experiments with a learning rate that is still to be chosen are left out with a warning.
+    Experiments with a learning rate that is still to be chosen are left out with a warning, and added to `left_out`.
     """
     asked = next((text[5:].split(",") for text in request.overrides if text.startswith("algo=")), None)
     found: dict[str, Job] = {}
@@ -49,6 +49,8 @@ def jobs_of(figure: Figure, request: Request) -> dict[str, Job]:
         except ConfigError as error:
             if "no learning rate was chosen" not in str(error):
                 raise
+            if left_out is not None:
+                left_out.append(experiment)
             warn(f"{experiment} is left out; {error}, or choose it: python -m reproduce.rates {figure.name}")
             continue
         for job in jobs:
@@ -63,6 +65,7 @@ class Need:
 
     figure: Figure
     jobs: dict[str, Job]  # by identity
+    left_out: Sequence[str] = ()  # experiments whose learning rate is still to be chosen
 
 
 def needs(request: Request) -> tuple[list[Need], list[Plan]]:
@@ -70,8 +73,9 @@ def needs(request: Request) -> tuple[list[Need], list[Plan]]:
     found = []
     todo: dict[Path, dict[Path, Job]] = {}
     for figure in request.figures:
-        jobs = jobs_of(figure, request)
-        found.append(Need(figure, jobs))
+        left_out: list[str] = []
+        jobs = jobs_of(figure, request, left_out)
+        found.append(Need(figure, jobs, left_out))
         known = records.known(records.read(request.out / f"{figure.name}.json")) if request.recorded else {}
         for key, job in jobs.items():
             if key not in known and not (job.config.folder / "DONE").exists():

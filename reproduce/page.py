@@ -63,9 +63,10 @@ def section(figure: Figure, found: Runs, judged: Mapping[str, list[Claim]], extr
     lines += [f"![{figure.title}]({figure.name}.png)", ""]
     if figure.note:
         lines += [figure.note, ""]
-    if missing := extra.get("missing"):
-        told = f"**{missing} of {plural(len(found) + missing, 'run')} are missing**"
-        lines += [f"{told}; what is said rests on the others.", ""]
+    missing, waiting = extra.get("missing", 0), extra.get("left_out", 0)
+    if missing or waiting:
+        without = f", and all of {plural(waiting, 'sweep')} whose rates are not chosen yet" if waiting else ""
+        lines += [f"**{missing} of {plural(len(found) + missing, 'run')} are missing**{without}.", ""]
     for model, claims in judged.items():
         lines += [f"**{model}: {verdict(claims)}**", ""]
         lines += [f"- {claim.text}: *{claim.word}* ({claim.evidence})" for claim in claims]

@@ -206,7 +206,9 @@ def test_a_figure_that_lacks_runs_says_how_many(found: Found, tmp_path: Path) ->
     jobs: Any = dict.fromkeys([*found[1], "a", "b"], undone)
     figure, request = named("fig1"), Request([], True, [], 1, False, tmp_path)
     for part, said in ((jobs, "**2 of 8 runs are missing**"), (dict.fromkeys(found[1], undone), "6 runs, seeds 0 1 2")):
-        assert write_figure(Need(figure, part), request) == 6
+        assert write_figure(Need(figure, part, ["fig1 algo=rec"]), request) == 6
         page = write_page([figure], tmp_path).read_text()
         assert said in page
-        assert ("missing" in page) == (len(part) == 8)
+        assert "are missing**, and all of 1 sweep whose rates are not chosen yet." in page
+    write_figure(Need(figure, dict.fromkeys(found[1], undone)), request)
+    assert "missing" not in write_page([figure], tmp_path).read_text()
