@@ -63,11 +63,12 @@ def test_a_run_leaves_everything_behind(outputs: Path, capsys: pytest.CaptureFix
     assert [record["step"] for record in records(folder)] == [1, 2, 3, 4]
     environment = json.loads((folder / "environment.json").read_text())
     assert {"git_commit", "versions", "cores", "seed", "python"} <= set(environment)
-    printed = capsys.readouterr().out
+    printed = "".join(capsys.readouterr())
     for text in ("R           correct: > 0 100 %; wrong: < 0 100 %",
                  "a_pos=1.0, b_pos=1.0, a_neg=0.0, b_neg=1.0", "in the form of", "M parameters, cpu with 1 thread, ",
                  str(folder), "[ ]: 95 % over"):  # fmt: skip
         assert text in printed
+    assert "π_old" not in printed, "μ is compared with the sampler's as it was scored"
     assert run(config) == summary
     assert "finished before, nothing to do" in capsys.readouterr().out
 

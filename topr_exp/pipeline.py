@@ -9,7 +9,6 @@ score different shards of the store's tables, train on different parts of each b
 """
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -37,6 +36,7 @@ from topr_exp.sampling.sampler import Sampler
 from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.asynchronous import AsyncRounds
+from topr_exp.training.examples import Examples
 from topr_exp.training.on_policy import Rounds, train_offline
 from topr_exp.training.parallel import parallelize
 from topr_exp.training.trainer import Trainer
@@ -208,7 +208,7 @@ class Experiment:
                 warn(training_set.description.note)
         with self.folder.stage("scoring"):
             examples, reference = self.policies.score(training_set, pool.rollouts, parts, store)
-            gap = self.measure_mismatch(parts, store)
+            gap = self.measure_mismatch(parts[0], examples, store)
             if gap is not None:
                 say(describe_mismatch(gap))
             self.folder.save_training_set(iteration, training_set, parts, verdicts, store.root, gap)
@@ -231,14 +231,16 @@ class Experiment:
         sampled = Completions(rollouts, self.train)
         return [sampled] if self.imported is None else [sampled, self.imported]
 
-    def measure_mismatch(self, parts: Sequence[Completions], store: Store) -> dict[str, Any] | None:
+    def measure_mismatch(self, part: Completions, examples: Examples, store: Store) -> dict[str, Any] | None:
         """Compare what the sampler drew with and training's log-probabilities, where it is known or was asked for."""
-        changed = not self.config.sampler.unchanged and parts[0] is not self.imported
-        if not changed and (self.config.mu != "scored" or self.imported is not None):
+        changed = not self.config.sampler.unchanged and part is not self.imported
+        scored = examples.mu_logp if self.config.mu == "scored" and self.imported is None else None
+        if scored is None and changed:
+            scored = self.policies.scored(self.policies.trained, part, store, "scoring π_old")
+        if scored is None:
             return None
-        scored = self.policies.scored(self.policies.trained, parts[0], store, "scoring π_old")
         asked = self.config.sampler if changed else None
-        return measure_mismatch(scored, Ragged(parts[0].rollouts.columns["sampler_logp"]), asked)
+        return measure_mismatch(scored, Ragged(part.rollouts.columns["sampler_logp"]), asked)
 
     def verdicts(self, part: Completions, store: Store) -> Verdicts:
         """Verdicts by the grader, or by the rewards that came with the completions."""

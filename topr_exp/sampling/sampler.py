@@ -249,8 +249,8 @@ def sample_completions(
         if noise:
             prefixes = [(*prompt, *one.tokens) for prompt, one in zip(asked, rows, strict=True)]
             logits = logits + noise * normal_of(config.seed, prefixes, logits)
-        tokens, logprobs, kept = sample_tokens(logits, config, generator)
-        sets = [ids.tolist() for ids in kept.nonzero()[:, 1].split(kept.sum(1).tolist())] if keeps else None
+        tokens, logprobs, left = sample_tokens(logits, config, generator)
+        sets = sets_left(left) if keeps else None
         alive = append_tokens(rows, tokens.tolist(), logprobs.tolist(), sets, config.max_new_tokens, eos_ids, stopped)
         if not alive:
             break
@@ -260,6 +260,12 @@ def sample_completions(
             tokens, rows, asked = tokens[keep], [rows[i] for i in alive], [asked[i] for i in alive]
         logits = batch.decode(tokens)
     return [samples[i : i + n] for i in range(0, len(samples), n)]
+
+
+def sets_left(logp: Tensor) -> list[list[int]]:
+    """The tokens of each row that could be drawn."""
+    there = logp > -torch.inf
+    return [ids.tolist() for ids in there.nonzero()[:, 1].split(there.sum(1).tolist())]
 
 
 def append_tokens(
@@ -306,13 +312,13 @@ def normal_of(seed: int, prefixes: Sequence[tuple[int, ...]], like: Tensor) -> T
 def sample_tokens(logits: Tensor, config: SamplerConfig, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
     """One token a row from the distribution that temperature, top-k and top-p leave, and its log-probability there.
 
-    The third are the tokens left, [rows, vocabulary] bool. logits: [rows, vocabulary] float32. The draw is
+    The third is that of every token, −inf where it is not left. logits: [rows, vocabulary] float32. The draw is
     argmax(p / e) with e exponential: exact, and vectorised.
     """
     logp = apply_top_k_top_p(logits / config.temperature, config.top_k, config.top_p).log_softmax(-1)
     noise = torch.empty_like(logp).exponential_(generator=generator)
     tokens = (logp.exp() / noise).argmax(-1)
-    return tokens, logp.gather(-1, tokens[:, None]).squeeze(-1), logp > -torch.inf
+    return tokens, logp.gather(-1, tokens[:, None]).squeeze(-1), logp
 
 
 def apply_top_k_top_p(logits: Tensor, top_k: int, top_p: float) -> Tensor:
