@@ -140,7 +140,8 @@ def rounds(place: Place) -> dict[str, Any]:
         return figures_of(place, experiment(place, "rounds", settings))
     if place.gpus:
         settings.append("sampler.sleep=true")
-    figures["s training"] = round(experiment(place, "rounds", settings)["seconds"]["training"], 1)
+    seconds = experiment(place, "rounds", settings)["seconds"]
+    figures |= {f"s {name}": round(seconds[name], 1) for name in ("sampling", "training")}
     lines = (newest_run(place, "rounds") / "metrics.jsonl").read_text().splitlines()
     figures["largest sampler_gap"] = max(json.loads(line)["sampler_gap"] for line in lines)
     return {"sampler": place.sampler} | figures

@@ -257,9 +257,10 @@ class Experiment:
             reference = self.policies.reference()
             trainer = self.trainer(reference, iteration)
             compose = partial(self.training_set_of, iteration=iteration)
-            settings = config.schedule, config.compose, config.data.n, config.seed, iteration, config.mu == "sampler"
+            settings = config.schedule, config.compose, config.data.n, config.seed, iteration, self.folder.nested_stage
             kind = AsyncRounds if config.schedule.asynchronous else Rounds
-            rounds = kind(trainer, self.train, self.sampler, grader, reference, compose, *settings)
+            parts = trainer, self.train, self.sampler, grader, reference, compose
+            rounds = kind(*parts, *settings, from_sampler=config.mu == "sampler")
             rounds.run(self.journal(iteration, trainer), config.checkpoint.every_seconds)
             self.folder.add_across_ranks("tokens_sampled", rounds.sampled)
         self.folder.save_rounds(iteration, trainer.samples, config.baseline or 0.0)

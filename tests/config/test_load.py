@@ -37,7 +37,8 @@ def test_every_yaml_composes(group: str, choice: str, capsys: pytest.CaptureFixt
     # Some algorithms are right on-policy only; their YAMLs say so by choosing the schedule.
     more = {"verifier": ["task.solver=tiny"], "jsonl": OWN}.get(choice, [])
     more += ["seed=0"] if group == "experiment" else []  # one of the seeds that it sweeps over
-    more += ["optim.lr=1e-4"] if choice in ("masks", "nats", "staleness_by_rate") else []  # whose rates a command chooses
+    chosen_by_command = choice in ("masks", "nats", "staleness_by_rate")  # their rates
+    more += ["optim.lr=1e-4"] if chosen_by_command else []
     for job in plan(parse_arguments([f"{group}={choice}", "dry_run=true", *more])).jobs:
         assert job.config.folder.parent.name == job.config.name
     assert "set and not read" not in capsys.readouterr().err

@@ -36,7 +36,8 @@ def test_a_lag_of_0_is_on_policy_bit_for_bit(tmp_path: Path) -> None:
     fresh = config_of(*overrides(tmp_path, "schedule=on_policy", *ROUNDS))
     none = config_of(*overrides(tmp_path, "schedule=async", "schedule.lag=0", *ROUNDS))
     for config in (fresh, none):
-        run(config)
+        seconds = run(config)["seconds"]
+        assert all(seconds[stage] > 0 for stage in ("sampling", "grading", "scoring")), "timed apart from training"
     logged = records(none.folder)
     assert {line["age_q95"] for line in logged} == {0}
     assert [line.pop("ess_age0") for line in logged] == [line["ess"] for line in logged]

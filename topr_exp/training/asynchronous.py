@@ -214,7 +214,8 @@ class AsyncRounds(Rounds):
         prompts, begun = [self.train.prompts[indices[row]].tolist() for row in going], [samples[row] for row in going]
         groups = [samples[start : start + self.n] for start in range(0, len(samples), self.n)]
         with self.present_policy() as policy:
-            self.sampler.sample(policy, prompts, 1, (self.sampler.config.seed, *seed), self.train.stop, begun)
+            with self.timed("sampling"):
+                self.sampler.sample(policy, prompts, 1, (self.sampler.config.seed, *seed), self.train.stop, begun)
             columns = table_of_samples(policy, groups, self.train.stop)
             columns = self.judged(columns, policy, indices[:: self.n])
         parts = zip(Ragged(old["logp"]), Ragged(columns["logp"]), kept, strict=True)

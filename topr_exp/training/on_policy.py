@@ -12,6 +12,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import compress
 from pathlib import Path
@@ -56,6 +57,7 @@ class Rounds:
     n: int  # completions a problem
     seed: int
     iteration: int
+    timed: Callable[[str], AbstractContextManager[None]]  # under the name of a stage
     from_sampler: bool  # log μ is what the sampler drew with, and π_old is by the forward pass; else both are
     # Of the newest completions: the share of correct ones, the mean length, mean |log μ − log q| a token, q the
     # sampler's, and the mean reward.
@@ -243,8 +245,9 @@ class Rounds:
         """Completions of some problems, graded and scored."""
         prompts = [self.train.prompts[i] for i in indices]
         seed = (self.sampler.config.seed, self.iteration, number, *([shard] if shard else []))
-        columns = completions_table(self.sampler, policy, prompts, self.n, seed, self.train.stop)
-        self.sampler.rest()
+        with self.timed("sampling"):
+            columns = completions_table(self.sampler, policy, prompts, self.n, seed, self.train.stop)
+            self.sampler.rest()
         return self.judged(columns, policy, indices)
 
     def judged(self, columns: pa.Table, policy: Policy, indices: np.ndarray) -> pa.Table:
@@ -252,10 +255,15 @@ class Rounds:
         size = self.trainer.config.score_batch_size
         prompts, problems = [self.train.prompts[i] for i in indices], [self.train.problems[i] for i in indices]
         rollouts = Rollouts("", columns, prompts, [0, len(columns)], 0)
-        verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)
-        scored: dict[str, Any] = {"logp": log_probabilities(policy, rollouts, range(rollouts.rows), size)["logp"]}
-        if self.reference is not None:
-            scored["ref_logp"] = log_probabilities(self.reference, rollouts, range(rollouts.rows), size)["logp"]
+        with self.timed("grading"):
+            verdicts = grade(self.grader, rollouts.texts(0, rollouts.rows), rollouts.problem, problems)
+        policies = {"logp": policy, "ref_logp": self.reference}
+        with self.timed("scoring"):
+            scored: dict[str, Any] = {
+                name: log_probabilities(one, rollouts, range(rollouts.rows), size)["logp"]
+                for name, one in policies.items()
+                if one is not None
+            }
         questions = pa.array(np.repeat(indices, self.n), pa.int32())
         columns = columns.drop_columns(["problem"]).append_column("question", questions)
         for name, column in [*((name, verdicts[name]) for name in verdicts.column_names), *scored.items()]:
