@@ -38,7 +38,7 @@ KEYS_OF_LOSSES = (
     "algo.advantage", "algo.length_normalize", "algo.eps_low", "algo.eps_high", "algo.cap", "algo.tau", "algo.tau_pos",
     "algo.tau_neg", "algo.c1_pos", "algo.c2_pos", "algo.c1_neg", "algo.c2_neg", "algo.off_policy_mask",
     "optim.reduction", "optim.whole_groups", "data.turns", "data.choices", "algo.correction", "algo.denominator",
-    "algo.mask", "schedule.lag", "schedule.concurrency", "schedule.tokens_per_update", "schedule.max_lag",
+    "algo.mask", "algo.rule", "algo.renormalize", "schedule.lag", "schedule.concurrency", "schedule.tokens_per_update", "schedule.max_lag",
     "schedule.when_stale", "sampler.mismatch.weights",
 )  # fmt: skip
 LEARNING_RATES = CONF / "learning_rates.yaml"

@@ -37,7 +37,7 @@ def test_every_yaml_composes(group: str, choice: str, capsys: pytest.CaptureFixt
     # Some algorithms are right on-policy only; their YAMLs say so by choosing the schedule.
     more = {"verifier": ["task.solver=tiny"], "jsonl": OWN}.get(choice, [])
     more += ["seed=0"] if group == "experiment" else []  # one of the seeds that it sweeps over
-    more += ["optim.lr=1e-4"] if choice in ("nats", "staleness_by_rate") else []  # whose rates a command chooses
+    more += ["optim.lr=1e-4"] if choice in ("masks", "nats", "staleness_by_rate") else []  # whose rates a command chooses
     for job in plan(parse_arguments([f"{group}={choice}", "dry_run=true", *more])).jobs:
         assert job.config.folder.parent.name == job.config.name
     assert "set and not read" not in capsys.readouterr().err

@@ -22,6 +22,7 @@ from tests.conftest import ROOT
 from tests.reproduce.worlds import group, request_for
 
 RESULTS = ROOT / "docs" / "results"
+UNDER_WAY = {"staleness_by_rate", "nats", "lag", "mismatch", "masks"}  # whose records are committed as they come
 EVERY_FIGURE = pytest.mark.parametrize("figure", FIGURES, ids=lambda each: each.name)
 
 
@@ -72,7 +73,10 @@ def test_recorded_runs_are_those_of_the_experiments(figure: Figure) -> None:
     if not known:
         return
     jobs = jobs_of(figure, request_for(figure, overrides=("seed=0",)))
-    assert jobs.keys() <= known.keys()
+    if figure.name in UNDER_WAY:
+        assert jobs.keys() & known.keys()  # under today's identities; what is missing is run by --recorded
+    else:
+        assert jobs.keys() <= known.keys()
     assert len({job.config.folder for job in jobs.values()}) == len(jobs)
 
 
