@@ -101,7 +101,7 @@ def run(request: Request, todo: list[Plan], record: Callable[[], Any]) -> int:
         size = 4 * request.jobs if request.recorded else len(planned.jobs)
         for start in range(0, len(planned.jobs), size):
             part = Plan(planned.jobs[start : start + size], True)
-            worst = max(worst, launch(part, arguments(first.experiments[0], first, request)))
+            worst = max(worst, launch(part, arguments(first.experiments[0], first, request), reports=False))
             if worst > 2:
                 return worst
             if request.recorded:

@@ -172,7 +172,7 @@ def choose(options: argparse.Namespace) -> int:
                 say(f"{cell.place:30} {cell.loss:20} {f'lacks {shown}' if runs else f'{choice(tried[cell]):g}'}")
             return code
         jobs = {cell.key(rate, seed): cell.job(rate, seed) for cell, rate, seed in todo[: CHUNK * options.jobs]}
-        code = launch(Plan([*jobs.values()], True), list(cells[0].overrides))
+        code = launch(Plan([*jobs.values()], True), list(cells[0].overrides), reports=False)
         for key, job in jobs.items():
             folder = job.config.folder
             if (folder / "DONE").exists():

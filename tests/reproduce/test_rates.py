@@ -69,7 +69,8 @@ def test_the_command_goes_on_from_its_records_and_writes_conf(tmp_path, monkeypa
     monkeypatch.setattr(records, "LEARNING_RATES", conf)
     started: list[tuple[float, int]] = []
 
-    def launch(plan: Any, arguments: list[str]) -> int:
+    def launch(plan: Any, arguments: list[str], *, reports: bool) -> int:
+        assert not reports, "of hundreds of runs, after each few"
         assert len(plan.jobs) <= rates.CHUNK
         for job in plan.jobs:
             config = job.config

@@ -9,7 +9,7 @@ import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -270,18 +270,16 @@ def draw_files(found: Sequence[Plot]) -> tuple[dict[str, bytes], dict[str, tuple
             svg = saved(figure, "svg", {"Date": None, "Creator": None}).decode()
             drawings[plot.name] = plot, svg[svg.index("<svg") :]
             if len(plot.lines) > 1:
-                figure.set_size_inches(7.2, 3.3)
-                figure.set_layout_engine("constrained")
-                figure.legend(loc="outside right upper")
-            files[f"{plot.name}.pdf"] = saved(figure, "pdf", {"CreationDate": None})
-            files[f"{plot.name}.png"] = saved(figure, "png", {})
+                figure.axes[0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))  # the picture grows with its names
+            files[f"{plot.name}.pdf"] = saved(figure, "pdf", {"CreationDate": None}, "tight")
+            files[f"{plot.name}.png"] = saved(figure, "png", {}, "tight")
     return files, drawings
 
 
-def saved(figure: Figure, kind: str, metadata: dict[str, Any]) -> bytes:
-    """Save a figure in memory; it keeps the layout that this computes."""
+def saved(figure: Figure, kind: str, metadata: dict[str, Any], size: Literal["tight"] | None = None) -> bytes:
+    """Save a figure in memory; it keeps the layout that this computes. tight: the picture holds all, and no more."""
     stream = io.BytesIO()
-    figure.savefig(stream, format=kind, metadata=metadata)
+    figure.savefig(stream, format=kind, metadata=metadata, bbox_inches=size)
     figure.set_layout_engine("none")
     return stream.getvalue()
 

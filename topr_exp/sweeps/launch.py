@@ -37,8 +37,8 @@ def refuse_changed_inputs(job: Job) -> None:
         compare_inputs(RunFolder(job.config), inputs_of(job.config))
 
 
-def launch(plan: Plan, arguments: list[str]) -> int:
-    """Start a sweep, or what is unfinished of it; returns the exit code."""
+def launch(plan: Plan, arguments: list[str], *, reports: bool = True) -> int:
+    """Start a sweep, or what is unfinished of it; returns the exit code. reports: write a report of finished runs."""
     for job in plan.jobs:
         refuse_changed_inputs(job)
     config = plan.jobs[0].config
@@ -51,7 +51,7 @@ def launch(plan: Plan, arguments: list[str]) -> int:
             start_all_anew(runs)
         for run in runs:
             run.save()
-        return run_unfinished(runs, config.cluster)
+        return run_unfinished(runs, config.cluster, reports=reports)
 
 
 def start_all_anew(runs: Sequence[Run]) -> None:
@@ -67,7 +67,7 @@ def start_all_anew(runs: Sequence[Run]) -> None:
         run.job, run.settings["overwrite"] = None, False  # a job that is queued again goes on
 
 
-def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
+def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig, *, reports: bool = True) -> int:
     """Run what is unfinished and active nowhere and print all results, or submit it; returns the exit code."""
     folder = runs[0].folder.parent
     before, queue = read_statuses(runs)
@@ -87,7 +87,7 @@ def run_unfinished(runs: Sequence[Run], cluster: ClusterConfig) -> int:
     except Interrupted as stopped:
         code = 128 + stopped.signal
         warn(str(stopped))
-    return show_results(runs, code, new=bool(todo))
+    return show_results(runs, code, new=bool(todo) and reports)
 
 
 def report(run: Run, error: BaseException | None) -> None:
