@@ -10,11 +10,13 @@ from functools import lru_cache
 from typing import Any
 
 import sympy
+import sympy.core.evalf
 import sympy.parsing.sympy_parser
 import sympy.utilities.lambdify
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy import Integer, Rational
 from sympy.core.relational import Relational
+from sympy.polys.rings import PolyRing
 
 from topr_exp.grading.equivalence import QuickRule, Verdict3, same
 from topr_exp.grading.expression import Tree, expression_tree
@@ -146,6 +148,7 @@ def latex_to_sympy(tokens: Tokens) -> Any:
         return None
 
 
+MOST_GENERATORS = 24  # of polynomials that workers compute with: symbols, roots, functions
 WARM_UP = (
     (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}"),
     (r"x^2+2x+1", r"(x+1)^2"),
@@ -157,6 +160,8 @@ WARM_UP = (
     (r"|x|+1", r"1+|x|"),
     (r"\int_0^1 x e^x dx", r"\sin 1"),
     (r"\sum_{k=1}^\infty \frac{1}{k^2}", r"\frac{\pi^2}{6}"),
+    (r"\sum_{k=0}^\infty \frac{1}{k!}", r"e^2"),
+    (r"\int_0^\infty e^{-x^2} dx", r"\frac{\sqrt{\pi}}{2}"),
     (r"\lim_{x\to 0}\frac{\sin x}{x}", r"\cos 0"),
 )
 
@@ -172,6 +177,10 @@ def prepare() -> None:
         raise RuntimeError("a grading worker evaluates no text")
 
     sympy.utilities.lambdify.lambdify = refuse
+    # Terms of infinite sums without text, and without numpy and scipy, which lambdify imports.
+    sympy.core.evalf.lambdify = lambda symbol, term: lambda value: term.subs(symbol, value)
+    for generators in range(1, MOST_GENERATORS + 1):  # whose arithmetic sympy writes as text and compiles, once each
+        PolyRing(sympy.symbols(f"x:{generators}"), sympy.ZZ)
     for gold, answer in WARM_UP:
         equal(gold, answer)
     sympy.parsing.sympy_parser.parse_expr = refuse  # sympify of a string ends here; sympy's imports need it above
