@@ -95,7 +95,7 @@ def best_proportions(runs: Runs, extra: Extra) -> list[Claim]:
         parts = [[one for one in group if (one["settings"][EFFECTIVE] in (0.1, 0.2)) == ours] for ours in (True, False)]
         if not all(parts):
             continue
-        ours, others, peak = (pick(Runs(part), f"best {EFFECTIVE}") for part in (*parts, group.records))
+        ours, others, peak = (pick(Runs(part), f"best {EFFECTIVE}") for part in (*parts, group))
         text = f"{label}: the better of 10 and 20 % ends above the best other effective proportion"
         claim = versus(text, others, ours)
         found.append(replace(claim, evidence=f"{share(ours)} against {share(others)}: {claim.evidence}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,6 +107,16 @@ def counted(found: Interval) -> str:
     return f"{round(found.value * found.seeds)} of {found.seeds} seeds, {found.percent()} %"
 
 
+def p_value(found: Interval, limit: float = 0.0) -> float:
+    """Two-sided p of Student's t test that the mean is `limit`: below 0.05 where the interval leaves it out."""
+    from scipy.special import stdtr
+
+    assert not math.isnan(found.error), "of t intervals"
+    if found.error == 0:
+        return float(found.value == limit)
+    return float(2 * stdtr(found.freedom, -abs(found.value - limit) / found.error))
+
+
 def above(text: str, found: Interval | None, limit: float = 0.0) -> Claim:
     """Shown where the whole interval lies above the limit, not shown where it lies below, else undecided.
 
@@ -119,7 +130,7 @@ def above(text: str, found: Interval | None, limit: float = 0.0) -> Claim:
     if limit == found.value == found.error == 0:
         return Claim(text, None, evidence, equal=True)
     holds = True if found.low > limit else False if found.high < limit else None
-    return Claim(text, holds, evidence, found.p_value(limit))
+    return Claim(text, holds, evidence, p_value(found, limit))
 
 
 def below(text: str, found: Interval | None, limit: float = 0.0) -> Claim:
@@ -139,8 +150,8 @@ def between(text: str, found: Iterable[tuple[str, Interval | None]], most: float
     evidence = "; ".join(f"{label}: {one.percent(sign=True)}" for label, one in known)
     if min(one.seeds for _, one in known) < FEWEST_SEEDS:
         return Claim(text, None, f"{evidence}; fewer than {FEWEST_SEEDS} seeds", 1.0)
-    ends = [max(one.p_value(-most), one.p_value(most)) for _, one in known]  # two one-sided tests each
-    beyond = [min(one.p_value(-most), one.p_value(most)) for _, one in known if abs(one.value) > most]
+    ends = [max(p_value(one, -most), p_value(one, most)) for _, one in known]  # two one-sided tests each
+    beyond = [min(p_value(one, -most), p_value(one, most)) for _, one in known if abs(one.value) > most]
     outside = any(one.low > most or one.high < -most for _, one in known)
     holds = False if outside else True if all(-most < one.low and one.high < most for _, one in known) else None
     return Claim(text, holds, evidence, min(1.0, len(known) * min(beyond)) if outside else max(ends) if holds else 1.0)

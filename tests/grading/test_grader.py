@@ -24,7 +24,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The tasks that are handed to workers from now on."""
     seen: list[tuple[str, ...]] = []
     submit = WorkerPool.submit
-    noting = lambda pool, tasks: submit(pool, (seen.append(task) or task for task in tasks))  # type: ignore
+    noting = lambda pool, tasks: submit(pool, [seen.append(task) or task for task in tasks])  # type: ignore
     monkeypatch.setattr(WorkerPool, "submit", noting)
     return seen
 

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 from reproduce.claims import early, last_over_first
@@ -16,6 +17,7 @@ from reproduce.figure import (
     holm,
     of_model,
     others,
+    p_value,
     row,
     verdict,
     within,
@@ -23,7 +25,7 @@ from reproduce.figure import (
 from reproduce.groups import algorithms, grouping
 from reproduce.selection import Runs, pick
 from tests.reproduce.worlds import World, group
-from topr_exp.evaluation.intervals import Interval
+from topr_exp.evaluation.intervals import Interval, crossed_interval, t_interval
 
 
 def made(value: float, low: float, high: float, seeds: int = 3) -> Interval:
@@ -43,6 +45,16 @@ NEAR, WIDE, FAR = made(0.0, -0.02, 0.02), made(0.02, -0.03, 0.07), made(0.1, 0.0
 )  # fmt: skip
 def test_an_interval_decides_where_all_of_it_lies_on_one_side(found, limit, is_above, is_below):
     assert (above("", found, limit).holds, below("", found, limit).holds) == (is_above, is_below)
+
+
+def test_p_is_below_5_percent_where_the_interval_leaves_the_limit_out():
+    for found in (t_interval([0.1, 0.2, 0.6]), crossed_interval(np.random.default_rng(5).normal(size=(4, 9)))):
+        for end in (found.low, found.high):
+            assert p_value(found, end) == pytest.approx(0.05)
+        assert p_value(found, found.value) == pytest.approx(1)
+        assert p_value(found, found.low - 0.1) < 0.05 < p_value(found, found.low + 0.01)
+    same = crossed_interval(np.zeros((3, 9)))
+    assert (p_value(same), p_value(same, 0.1)) == (1, 0)
 
 
 @pytest.mark.parametrize("seeds", [1, 2])

@@ -206,7 +206,7 @@ def test_rows_equal_the_lists(chunks: list[list[list[int]]], cut: int, large: bo
     assert ragged.lengths().tolist() == [len(row) for row in expected]
     assert all(row.dtype == np.int32 for row in ragged)
     for row in (len(expected), -1 - len(expected)):
-        with pytest.raises(IndexError, match=f" of {len(expected)}"):
+        with pytest.raises(IndexError):
             ragged[row]
 
 

@@ -52,15 +52,6 @@ class Interval:
             return "nothing"
         return ", ".join([f"{self.seeds} seeds"] * (self.seeds > 1) + ["problems"] * self.problems)
 
-    def p_value(self, limit: float = 0.0) -> float:
-        """Two-sided p of Student's t test that the mean is `limit`: below 0.05 where the interval leaves it out."""
-        from scipy.special import stdtr
-
-        assert not math.isnan(self.error), "of t intervals"
-        if self.error == 0:
-            return float(self.value == limit)
-        return float(2 * stdtr(self.freedom, -abs(self.value - limit) / self.error))
-
     def percent(self, *, sign: bool = False) -> str:
         """As it is printed: 12.3 [10.1, 14.2]."""
         return self.written(f"{'+' if sign else ''}.1f", 100)

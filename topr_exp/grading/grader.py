@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from topr_exp.grading.pool import WorkerPool
 from topr_exp.runtime.files import file_digest, source_of
 from topr_exp.types import VERDICTS, ConfigError, TOPRError, Verdict
 
-GRADER_VERSION = "4"  # part of store keys: raise it with every change that can change a verdict
+GRADER_VERSION = "5"  # part of store keys: raise it with every change that can change a verdict
 
 SYMBOLIC = "topr_exp.grading.symbolic:equal"
 DEADLINE, OWN_DEADLINE = 1.0, 10.0  # seconds
@@ -146,26 +146,14 @@ class Grader(AbstractContextManager["Grader"]):
                 yield Outcome("correct" if equal else "incorrect", answer, path)
 
     def _compare(self, pairs: Iterable[Pair]) -> dict[Pair, tuple[bool, str]]:
-        """Decide each pair: equal or not, and by what; workers begin while the rest is still compared quickly."""
-        decided: dict[Pair, tuple[bool, str]] = {}
-        undecided: list[Pair] = []
-
-        def ask() -> Iterator[Pair]:
-            for pair in dict.fromkeys(pairs):
-                equal, path = compare_quickly(*pair)
-                if equal is None:
-                    undecided.append(pair)
-                    yield pair
-                else:
-                    decided[pair] = equal, path
-
-        asked = ask()
-        if (first := next(asked, None)) is not None:
-            found = self.start().submit(chain([first], asked))
-            for pair, (status, value) in zip(undecided, found, strict=True):
-                # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
-                path = {"ok": "symbolic", "error": "raised"}.get(status, status)
-                decided[pair] = (status == "ok" and value is True, path)
+        """Decide each pair: equal or not, and by what."""
+        quick = {pair: compare_quickly(*pair) for pair in dict.fromkeys(pairs)}
+        undecided = [pair for pair, (equal, _) in quick.items() if equal is None]
+        decided = {pair: (bool(equal), path) for pair, (equal, path) in quick.items()}
+        for pair, (status, value) in zip(undecided, self.start().submit(undecided) if undecided else (), strict=True):
+            # No text of a model may end a run, not even where sympy has a bug: "raised" is counted and shown.
+            path = {"ok": "symbolic", "error": "raised"}.get(status, status)
+            decided[pair] = (status == "ok" and value is True, path)
         return decided
 
     def _grade_own(self, chunk: Sequence[Pair], before: int) -> Iterator[Outcome]:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
@@ -50,8 +50,8 @@ class WorkerPool:
             self._end()
             raise
 
-    def submit(self, tasks: Iterable[Arguments]) -> list[Answer]:
-        """The answers to all tasks, in their order; tasks are asked for one by one, while workers are busy.
+    def submit(self, tasks: Sequence[Arguments]) -> list[Answer]:
+        """The answers to all tasks, in their order.
 
         What was cut off is tried once more at the end, alone and in a fresh worker: something else may have stopped or
         killed the first, or it had grown by earlier tasks.
@@ -61,11 +61,10 @@ class WorkerPool:
             if self.closed:
                 raise TOPRError("the grading pool is closed")
             try:
-                asked: list[Arguments] = []
-                answers = self._run(tasks, asked)
+                answers = self._run(tasks)
                 for index in [index for index, answer in answers.items() if answer[0] in CUT_OFF]:
                     self._replace(-1)  # the one that `_run` takes first
-                    answers[index] = self._run([asked[index]], [])[0]
+                    answers[index] = self._run([tasks[index]])[0]
             except BaseException:
                 self._end()
                 raise
@@ -90,22 +89,21 @@ class WorkerPool:
             self._server.kill()
             self._server.wait()
 
-    def _run(self, tasks: Iterable[Arguments], asked: list[Arguments]) -> dict[int, Answer]:
-        """The answers by the tasks' numbers; `asked` gets the tasks. A worker has one at a time."""
-        tasks, answers, idle = iter(tasks), dict[int, Answer](), [*range(len(self._workers))]
+    def _run(self, tasks: Sequence[Arguments]) -> dict[int, Answer]:
+        """The answers by the tasks' numbers. A worker has one at a time."""
+        left, answers, idle = [*range(len(tasks))][::-1], dict[int, Answer](), [*range(len(self._workers))]
         busy: dict[int, tuple[int, float]] = {}  # a worker's place -> its task's number, and when it is due
         while True:
-            while idle and (task := next(tasks, None)) is not None:
+            while idle and left:
                 if self._workers[place := idle.pop()].channel.poll(0):  # unasked: it ended while it was idle
                     self._replace(place)
                 with contextlib.suppress(OSError):  # where it ended just now, its channel says so
-                    self._workers[place].channel.send_bytes(json.dumps(task).encode())
-                busy[place] = len(asked), time.monotonic() + self._deadline
-                asked.append(task)
+                    self._workers[place].channel.send_bytes(json.dumps(tasks[left[-1]]).encode())
+                busy[place] = left.pop(), time.monotonic() + self._deadline
             if not busy:
                 return answers
-            left = min(due for _, due in busy.values()) - time.monotonic()
-            ready = wait([self._workers[place].channel for place in busy], max(0.0, left))
+            wait_for = min(due for _, due in busy.values()) - time.monotonic()
+            ready = wait([self._workers[place].channel for place in busy], max(0.0, wait_for))
             for place, (number, due) in [*busy.items()]:
                 channel = self._workers[place].channel
                 if channel in ready:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +22,11 @@ DIGITS = 6  # of what is written; a second machine has to agree in all of them
 Matrix = NDArray[np.float64]  # [seeds, problems]
 
 
-class Runs(Sequence[Record]):
+class Runs(list[Record]):
     """Records, by seed."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self.records = sorted(records, key=lambda record: int(record["settings"]["seed"]))
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.records[index]
+        super().__init__(sorted(records, key=lambda record: int(record["settings"]["seed"])))
 
     @property
     def seeds(self) -> list[int]:

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,26 +102,16 @@ class Ragged(Sequence["NDArray[Any]"]):
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         assert column.null_count == 0, "a ragged column holds no nulls"
-        # `values` ignores a slice of the list array and `offsets` counts from the same origin: they fit as they are.
-        self._chunks = [(chunk.offsets.to_numpy(), chunk.values.to_numpy()) for chunk in column.chunks if len(chunk)]
-        # Index of each chunk's first row, then the number of rows.
-        self._starts = list(accumulate((len(offsets) - 1 for offsets, _ in self._chunks), initial=0))
+        self._column = column
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return len(self._column)
 
     def __getitem__(self, row: Any) -> Any:
-        if row < 0:
-            row += len(self)
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} of {len(self)}")
-        chunk = bisect_right(self._starts, row) - 1
-        offsets, values = self._chunks[chunk]
-        local = row - self._starts[chunk]
-        return values[offsets[local] : offsets[local + 1]]
+        return self._column[row].values.to_numpy()
 
     def lengths(self) -> NDArray[np.int64]:
         """Number of values of every row, [rows]; touches the offsets only."""
-        import numpy as np
+        from pyarrow.compute import list_value_length
 
-        return np.concatenate([np.zeros(0, np.int64), *(np.diff(offsets) for offsets, _ in self._chunks)])
+        return list_value_length(self._column).cast("int64").to_numpy()
