@@ -10,7 +10,7 @@ import torch
 from tests.algorithms.tabular_policies import LOGITS, load, mask_of, probability, random_case, rng, settings_of
 from tests.algorithms.test_loss_propositions import whole_language
 from tests.conftest import refused
-from topr_exp.algorithms.policy_gradient import Ratio, Tapered
+from topr_exp.algorithms.policy_gradient import Tapered
 from topr_exp.config.load import build_section
 from topr_exp.types import Batch
 
@@ -170,6 +170,6 @@ def test_a_loss_built_in_python_is_checked_as_settings_are(given: dict[str, Any]
     right: dict[str, Any] = {"name": "mine", "a_pos": 1, "b_pos": 1, "a_neg": 0, "b_neg": 1, "ratio": "token",
                              "length_normalize": True}  # fmt: skip
     built = Tapered(**right)
-    assert (built.ratio, built.b_neg, type(built.b_neg)) == (Ratio.token, 1.0, float)
+    assert (built.ratio, built.b_neg, type(built.b_neg)) == ("token", 1.0, float)
     with refused(line, ValueError):
         Tapered(**right | given)

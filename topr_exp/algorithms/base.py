@@ -12,7 +12,7 @@ import math
 import typing
 from enum import Enum
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from topr_exp.types import Batch, LossOutput, TOPRError
 
@@ -95,6 +95,10 @@ def typed(name: str, value: Any, hint: Any) -> Any:
     words = []
     for kind in typing.get_args(hint) if isinstance(hint, UnionType) else (hint,):
         of = typing.get_origin(kind) or kind
+        if of is Literal:
+            if value in (words := [*typing.get_args(kind)]):
+                return value
+            continue
         if issubclass(of, Enum) and value in (words := [*of.__members__]):
             return of[value]
         if of is list and isinstance(value, list):

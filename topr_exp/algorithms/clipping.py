@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage, OfGroup
@@ -62,11 +61,7 @@ class Clipped(base.Typed):
         return total, metrics
 
 
-class Ratio(Enum):
-    """The ratio that is clipped: of the sequence (the paper) or of each token."""
-
-    sequence = "sequence"
-    token = "token"
+Ratio = Literal["sequence", "token"]  # the ratio that is clipped: of the sequence (the paper) or of each token
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,7 @@ class PPO(Clipped):
 
     def __call__(self, batch: Batch) -> LossOutput:
         base.check_batch(batch)
-        delta = base.token_log_ratio(batch) if self.ratio is Ratio.token else base.log_ratio(batch)
+        delta = base.token_log_ratio(batch) if self.ratio == "token" else base.log_ratio(batch)
         total, metrics = self.clip(delta, batch.reward - batch.baseline, batch)
         loss = base.reduce_tokens(-total, batch, self.length_normalize)
         return LossOutput(loss, {"objective": total.detach(), **metrics})

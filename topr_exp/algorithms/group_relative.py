@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage, OfGroup
@@ -138,11 +137,7 @@ class VESPO(OfGroup):
         return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), metrics)
 
 
-class Form(Enum):
-    """Algorithm of a paper or of its authors' released code, where they differ."""
-
-    paper = "paper"
-    released = "released"
+Form = Literal["paper", "released"]  # a paper's algorithm, or that of its authors' released code, where they differ
 
 
 @dataclass(frozen=True)
@@ -165,7 +160,7 @@ class M2PO(OfGroup):
     name: str
     tau: float
     length_normalize: bool
-    form: Form = Form.paper
+    form: Form = "paper"
 
     def check(self) -> None:
         base.check_range("tau", self.tau, "above 0", self.tau > 0)
@@ -174,7 +169,7 @@ class M2PO(OfGroup):
         base.check_batch(batch)
         delta = base.token_log_ratio(batch).detach()
         find, chosen = self._largest_kept, batch.mask
-        if self.form is Form.released:
+        if self.form == "released":
             harmful = delta * base.advantage_of(batch, Advantage.group_std, self.name)[:, None] > 0
             find, chosen = self._largest_cap, batch.mask & harmful
         return {"limit": find(delta.square()[chosen].sort().values).expand(len(batch.reward))}
@@ -200,7 +195,7 @@ class M2PO(OfGroup):
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group_std, self.name)
         delta, limit = base.token_log_ratio(batch), base.signal(batch, "limit")
-        if self.form is Form.released:
+        if self.form == "released":
             cap = limit[:1].sqrt()
             eps_low, eps_high = max(0.3, float(-(-cap).expm1())), max(0.5, float(cap.expm1()))
             total, clipped = base.clipped_objective(delta, advantage[:, None], eps_low, eps_high)

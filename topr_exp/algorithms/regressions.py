@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.types import LossOutput
@@ -55,11 +54,7 @@ class DPO(base.Typed):
         return LossOutput(-logsigmoid(margin), metrics)
 
 
-class Anchor(Enum):
-    """Denominator of the log-ratio: μ, which sampled the responses (OAPL), or the reference model (A*-PO)."""
-
-    mu = "mu"
-    ref = "ref"
+Anchor = Literal["mu", "ref"]  # the ratio's denominator: μ, which sampled (OAPL), or the reference model (A*-PO)
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,7 @@ class OAPL(base.Typed):
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"group_rewards"} if self.anchor is Anchor.mu else {"group_rewards", "ref_logp"})
+        return frozenset({"group_rewards"} if self.anchor == "mu" else {"group_rewards", "ref_logp"})
 
     def check(self) -> None:
         base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
@@ -94,7 +89,7 @@ class OAPL(base.Typed):
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = batch.reward - self._value(batch)
-        delta = base.log_ratio(batch) if self.anchor is Anchor.mu else base.token_ref_log_ratio(batch).sum(1)
+        delta = base.log_ratio(batch) if self.anchor == "mu" else base.token_ref_log_ratio(batch).sum(1)
         residual = self.beta * delta - advantage
         return LossOutput(residual.square(), {"advantage": advantage, "residual": residual.detach()})
 
