@@ -8,7 +8,6 @@ breaks the group baselines.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -47,15 +46,12 @@ class AGRO(base.Typed):
     """
 
     name: str
-    beta: float
+    beta: base.Positive
     estimator: Estimator
     length_normalize: bool
 
     uses_baseline: ClassVar[bool] = False
     rewards: ClassVar[str] = "zero_one"
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -145,14 +141,11 @@ class RLOO(base.Typed):
     """
 
     name: str
-    beta: float
+    beta: base.NotNegative
     length_normalize: bool
 
     uses_baseline: ClassVar[bool] = False
     rewards: ClassVar[str] = "zero_one"
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "at least 0 and finite", 0 <= self.beta < math.inf)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -192,15 +185,12 @@ class KLPG(base.Typed):
     """
 
     name: str
-    beta: float
+    beta: base.Positive
     length_normalize: bool
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards", "vocab_kl"})
     uses_baseline: ClassVar[bool] = False
     rewards: ClassVar[str] = "zero_one"
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.leave_one_out, self.name)

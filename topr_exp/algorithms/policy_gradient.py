@@ -48,16 +48,16 @@ class PolicyGradient(base.Typed):
     """
 
     name: str
-    a_pos: float
+    a_pos: base.NotNegative
     b_pos: float
-    a_neg: float
+    a_neg: base.NotNegative
     b_neg: float
     ratio: Ratio
     length_normalize: bool
     advantage: Advantage = Advantage.reward
     rule: Rule = "clip"
     denominator: Denominator = "sampler"
-    correction: float | None = None
+    correction: base.PositiveOrNull = None
     correction_level: Level = "token"
     mask: list[Mask] | None = None
     renormalize: bool = False
@@ -88,15 +88,13 @@ class PolicyGradient(base.Typed):
     def check(self) -> None:
         for sign in ("pos", "neg"):
             a, b = getattr(self, f"a_{sign}"), getattr(self, f"b_{sign}")
-            base.check_range(f"a_{sign}", a, "at least 0 and finite", 0 <= a < math.inf)
             base.check_range(f"b_{sign}", b, f"at least a_{sign} = {a}", b >= a)
             if self.rule == "ppo":
                 base.check_range(f"a_{sign}", a, "at most 1 for rule=ppo", a <= 1)
                 base.check_range(f"b_{sign}", b, "1 or more for rule=ppo", b >= 1)
-        given, level = self.correction, self.correction_level
-        base.check_range("correction", given or 0.0, "null or above 0", given is None or given > 0)
+        level = self.correction_level
         base.check_range("correction_level", level, "token, mean or sum", level != "largest")
-        idle = given is None and level != "token"
+        idle = self.correction is None and level != "token"
         base.check_range("correction_level", level, "token where correction is null: nothing reads it", not idle)
         base.check_range("mask", "[]", "null or a list of one mask or more", self.mask != [])
 

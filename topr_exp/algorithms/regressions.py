@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -29,13 +28,10 @@ class DPO(base.Typed):
     """
 
     name: str
-    beta: float
+    beta: base.Positive
 
     needs: ClassVar[frozenset[str]] = frozenset({"pairs"})
     uses_baseline: ClassVar[bool] = False
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     def __call__(self, batch: PairBatch) -> LossOutput:
         from torch.nn.functional import logsigmoid
@@ -72,8 +68,8 @@ class OAPL(base.Typed):
     """
 
     name: str
-    beta: float
-    beta_value: float
+    beta: base.Positive
+    beta_value: base.Positive
     anchor: Anchor
 
     uses_baseline: ClassVar[bool] = False
@@ -82,10 +78,6 @@ class OAPL(base.Typed):
     @property
     def needs(self) -> frozenset[str]:
         return frozenset({"group_rewards"} if self.anchor == "mu" else {"group_rewards", "ref_logp"})
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
-        base.check_range("beta_value", self.beta_value, "above 0 and finite", 0 < self.beta_value < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = batch.reward - self._value(batch)
