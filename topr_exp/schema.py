@@ -69,7 +69,7 @@ class Section:
 
     A range stands in the annotation of its key, as in `n: Annotated[int, at_least(1)]`; null passes where the type
     allows it. Define a `Range` with a test of your own at module level. Rules about several keys follow in `check`.
-    Both may raise ValueError. A field has a default where that changes no result; what runs use stands in the YAMLs.
+    Both raise ValueError. A field has a default where that changes no result; what runs use stands in the YAMLs.
     """
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ SquareBaseline = Literal["none", "others_variance", "leave_one_out"]
 
 
 @dataclass(frozen=True)
-class AGRO(base.Typed):
+class AGRO(base.ZeroOne):
     """Off-policy AGRO: gradient ascent on −½ Var(S)/β, estimated from n responses of any origin.
 
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S detached, at the current π
@@ -49,9 +49,6 @@ class AGRO(base.Typed):
     beta: base.Positive
     estimator: Estimator
     length_normalize: bool
-
-    uses_baseline: ClassVar[bool] = False
-    rewards: ClassVar[str] = "zero_one"
 
     @property
     def needs(self) -> frozenset[str]:
@@ -127,7 +124,7 @@ class AGROOnPolicy(AGRO):
 
 
 @dataclass(frozen=True)
-class RLOO(base.Typed):
+class RLOO(base.ZeroOne):
     """REINFORCE with a leave-one-out baseline and the KL penalty inside the reward.
 
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S_i = r_i − β log μ(y_i)/π_ref(y_i)
@@ -143,9 +140,6 @@ class RLOO(base.Typed):
     name: str
     beta: base.NotNegative
     length_normalize: bool
-
-    uses_baseline: ClassVar[bool] = False
-    rewards: ClassVar[str] = "zero_one"
 
     @property
     def needs(self) -> frozenset[str]:
@@ -173,7 +167,7 @@ class RLOO(base.Typed):
 
 
 @dataclass(frozen=True)
-class KLPG(base.Typed):
+class KLPG(base.ZeroOne):
     """The KL-regularised policy gradient, as AGRO's offline baseline.
 
     g = (1/n) Σ_i [(r_i − r̄_−i) ∇logπ(y_i) − β ∇ Σ_t KL(π(·|x, y_<t) ‖ π_ref(·|x, y_<t))]
@@ -189,8 +183,6 @@ class KLPG(base.Typed):
     length_normalize: bool
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards", "vocab_kl"})
-    uses_baseline: ClassVar[bool] = False
-    rewards: ClassVar[str] = "zero_one"
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.leave_one_out, self.name)

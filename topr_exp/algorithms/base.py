@@ -93,6 +93,13 @@ class Typed(Section):
         super().__post_init__()
 
 
+class ZeroOne(Typed):
+    """Rewards and baseline of a loss whose paper gives 0 for a wrong answer and compares the answers to a prompt."""
+
+    uses_baseline: ClassVar[bool] = False
+    rewards: ClassVar[str] = "zero_one"
+
+
 class OfGroup(Typed):
     """Needs and baseline of a loss that weighs a response against the others to its prompt."""
 

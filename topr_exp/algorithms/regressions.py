@@ -54,7 +54,7 @@ Anchor = Literal["mu", "ref"]  # the ratio's denominator: μ, which sampled (OAP
 
 
 @dataclass(frozen=True)
-class OAPL(base.Typed):
+class OAPL(base.ZeroOne):
     """Least squares between β times the log-ratio and the advantage over the optimal value of the prompt.
 
     loss = (β log π(y)/π_ref(y) − (r − V*))²,   V* = β_value log mean_i exp(r_i / β_value)
@@ -71,9 +71,6 @@ class OAPL(base.Typed):
     beta: base.Positive
     beta_value: base.Positive
     anchor: Anchor
-
-    uses_baseline: ClassVar[bool] = False
-    rewards: ClassVar[str] = "zero_one"
 
     @property
     def needs(self) -> frozenset[str]:
