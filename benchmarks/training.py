@@ -31,7 +31,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback
 
 from topr_exp.algorithms.base import Advantage
-from topr_exp.algorithms.policy_gradient import Ratio, Tapered
+from topr_exp.algorithms.policy_gradient import Tapered
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
 from topr_exp.config.groups import ComposeConfig, OptimConfig
@@ -44,7 +44,7 @@ from topr_exp.training.logprobs import log_probabilities
 from topr_exp.training.parallel import SingleProcess
 from topr_exp.training.trainer import Trainer
 
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True, Advantage.reward)
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, Advantage.reward)
 
 
 @dataclass(frozen=True)

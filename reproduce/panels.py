@@ -71,14 +71,15 @@ def negative_weights(ax: Axes, runs: Runs) -> None:
     import torch
 
     delta = torch.linspace(-20, 4, 121)
-    for i, ratio in enumerate((Ratio.geometric, Ratio.sequence, Ratio.token)):
+    ratios: tuple[Ratio, ...] = ("geometric", "sequence", "token")
+    for i, ratio in enumerate(ratios):
         for j, tokens in enumerate((10, 100, 1000)):
             zero = torch.zeros(len(delta), tokens)
             moved, whole = zero.index_fill(1, torch.tensor([0]), 1.0) * delta[:, None], torch.ones_like(zero).bool()
             wrong = Batch(moved, zero, whole, -torch.ones(len(delta)), torch.zeros(len(delta)).bool())
             weight = Tapered("topr", *LIMITS["topr"], ratio, length_normalize=True)(wrong).metrics["weight"]
-            if ratio is not Ratio.sequence or j == 0:  # which is the same at every length
-                label = ratio.name if ratio is Ratio.sequence else f"{ratio.name}, T = {tokens}"
+            if ratio != "sequence" or j == 0:  # which is the same at every length
+                label = ratio if ratio == "sequence" else f"{ratio}, T = {tokens}"
                 ax.plot(delta, weight, color=series_style(i)["color"], ls=("-", "--", ":")[j], label=label)
     ax.set(ylabel="weight", ylim=(0, 1.05))
 

@@ -17,12 +17,12 @@ from omegaconf import OmegaConf
 
 from reproduce.selection import Runs
 from topr_exp.config.load import CONF
-from topr_exp.config.schema import flatten, plain
 from topr_exp.config.settings import Config
 from topr_exp.report.results import SHARES, results, rounded
 from topr_exp.report.runs import Run, read_run
 from topr_exp.runs.records import Record
 from topr_exp.runtime.files import MISSING, read_object, write_text
+from topr_exp.schema import flatten, plain
 from topr_exp.types import TOPRError
 
 # Settings that some experiment varies or that its size depends on; those that are null are left out of a record.

@@ -17,7 +17,7 @@ from reproduce import draw
 from reproduce.figure import Claim, Extra
 from reproduce.groups import algorithms, by_model, group_by, name_of
 from reproduce.selection import Runs
-from topr_exp.algorithms.agro import AGRO, KLPG, Estimator
+from topr_exp.algorithms.agro import AGRO, KLPG
 from topr_exp.algorithms.base import clipped_objective
 from topr_exp.algorithms.policy_gradient import taper
 from topr_exp.report.results import rounded
@@ -134,7 +134,7 @@ def agro_convergence(updates: int = UPDATES, seeds: int = SEEDS) -> dict[str, li
     E_π[r] − β KL(π ‖ π_ref). AGRO (arXiv 2503.19612), Figure 1 and Theorem 2.
     """
     losses: list[AGRO | KLPG] = [
-        AGRO(name="agro", beta=BETA, estimator=Estimator.vanilla, length_normalize=False),
+        AGRO(name="agro", beta=BETA, estimator="vanilla", length_normalize=False),
         KLPG(name="kl_pg", beta=BETA, length_normalize=False),
     ]
     return {loss.name: [train_bandit(loss, seed, updates) for seed in range(seeds)] for loss in losses}

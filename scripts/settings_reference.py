@@ -18,9 +18,9 @@ from typing import Any
 
 from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.load import CHOICES, CONF, SECTIONS, choices, hints_of
-from topr_exp.config.schema import describe, options_of, plain, ranges, show
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
+from topr_exp.schema import describe, options_of, plain, ranges, show
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"

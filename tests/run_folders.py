@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.conftest import config_of
 from topr_exp.config.compose_overrides import parse_arguments
-from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
+from topr_exp.schema import plain
 from topr_exp.sweeps.sweep import runs_of
 
 

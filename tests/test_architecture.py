@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 
 # In the order in which data flows; a package may import those before it and itself.
 ORDER = [
-    "types", "algorithms", "config", "runtime", "store",
+    "types", "schema", "algorithms", "config", "runtime", "store",
     "data", "models", "sampling", "grading", "composition", "training", "evaluation", "verifier",
     "runs", "tracking", "pipeline", "report", "sweeps",
 ]  # fmt: skip
@@ -94,11 +94,12 @@ def test_stages_see_their_own_section_of_the_settings() -> None:
         assert not {f"topr_exp.config.groups.{name}" for name in place} & IMPORTS[path], path
 
 
-def test_losses_import_torch_and_types_only_and_nothing_but_the_settings_names_one() -> None:
+def test_losses_import_torch_types_and_schema_only_and_nothing_but_the_settings_names_one() -> None:
     losses = {path.stem for path in (ROOT / "conf" / "algo").glob("*.yaml")}
     for path, package in LIBRARY.items():
         if package == "algorithms":
-            assert all(name.startswith(("topr_exp.types.", "topr_exp.algorithms.")) for name in IMPORTS[path]), path
+            below = ("topr_exp.types.", "topr_exp.schema.", "topr_exp.algorithms.")
+            assert all(name.startswith(below) for name in IMPORTS[path]), path
         elif package in ("training", "composition", "sampling", "evaluation"):
             nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             assert not losses & {str(node.value) for node in nodes if isinstance(node, ast.Constant)}, path

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 from tests.conftest import config_of, overrides
 from topr_exp import pipeline
 from topr_exp.config.load import CONF
-from topr_exp.config.schema import plain, show
 from topr_exp.evaluate import main
 from topr_exp.models import policy as policies
 from topr_exp.models.loading import SHIPPED, load_model, weights_fingerprint
@@ -23,6 +22,7 @@ from topr_exp.models.policy import load_policy
 from topr_exp.pipeline import run
 from topr_exp.runs.console import preview_prompt
 from topr_exp.sampling import rollouts
+from topr_exp.schema import plain, show
 from topr_exp.types import TOPRError
 
 SMALL = ["data.test_problems=6", "data.eval_n=4", "cluster.threads=1"]

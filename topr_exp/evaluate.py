@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import GRADERS, SOURCES
-from topr_exp.config.schema import NOT_IDENTITY
 from topr_exp.runtime.exit_status import exit_status
 from topr_exp.runtime.files import read_object
+from topr_exp.schema import NOT_IDENTITY
 from topr_exp.types import VERDICTS, ConfigError
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def folder_of_run(weights: Path) -> Path | None:
 
 def settings_beside(weights: Path) -> dict[str, Any]:
     """The settings of the run that wrote a folder of weights, and a line that says whose; {} for another folder."""
-    from topr_exp.config.schema import show
     from topr_exp.runtime.exit_status import say
+    from topr_exp.schema import show
 
     folder = folder_of_run(weights)
     if folder is None:
@@ -255,7 +255,7 @@ def evaluate_model(config: Config) -> None:
 
 def folder_of(config: Config, asked: dict[str, Any], weights: str) -> Path:
     """Name the folder of the results: the same for the same question to the same weights."""
-    from topr_exp.config.schema import hashed, safe
+    from topr_exp.schema import hashed, safe
 
     decides = {**asked, "weights": weights, "model": {**asked["model"], "path": None}}
     name = "_".join(["eval", safe(config.model.name)[:24], safe(config.data.name)[:24]])

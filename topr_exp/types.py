@@ -20,7 +20,7 @@ class TOPRError(Exception):
     """A user's mistake or an outside failure: shown as one line, without a traceback."""
 
 
-class ConfigError(TOPRError):
+class ConfigError(TOPRError, ValueError):
     """A setting that is wrong: the line names the key, what was given and what is allowed."""
 
 

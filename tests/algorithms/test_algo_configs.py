@@ -65,7 +65,7 @@ def test_settings_of_the_papers(name):
     assert {field: getattr(value, "name", value) for field, value in found.items()} == PAPERS.get(name, {})
     assert getattr(loss, "length_normalize", False) == (name in BY_LENGTH)
     assert loss.uses_baseline == (name in {*TABLE_1, "ppo"} - {"sft"})
-    assert name not in TABLE_1 or loss.ratio.name == "sequence"
+    assert name not in TABLE_1 or loss.ratio == "sequence"
     rounds = ["schedule.updates=1"] if name in ("rloo", "agro_on_policy") else []
     reduction = config_of(f"algo={name}", "experiment=smoke", *rounds).optim.reduction
     assert reduction == ("tokens" if name in BY_TOKENS else "sequences")

@@ -1,5 +1,7 @@
 """AGRO's unbiasedness by exact enumeration of all groups of n responses, and the bias of what the config refuses."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -130,15 +132,15 @@ def relative_error(seed: int, estimator: Estimator, on_policy: bool) -> float:
     return np.linalg.norm(estimate(logits, ref, sampled_from, estimator) - truth) / np.linalg.norm(truth)
 
 
-@pytest.mark.parametrize("estimator", Estimator)
+@pytest.mark.parametrize("estimator", get_args(Estimator))
 def test_token_estimators(estimator):
     """On-policy all three equal E[Δ ∇logπ]; off-policy only vanilla does, the others are biased by tens of percent."""
     assert max(relative_error(seed, estimator, on_policy=True) for seed in range(10)) < 1e-10
     off_policy = [relative_error(seed, estimator, on_policy=False) for seed in range(10)]
-    if estimator is Estimator.vanilla:
+    if estimator == "vanilla":
         assert max(off_policy) < 1e-10
     else:
-        assert np.median(off_policy) > {Estimator.future_only: 0.1, Estimator.exact_one_step: 0.4}[estimator]
+        assert np.median(off_policy) > {"future_only": 0.1, "exact_one_step": 0.4}[estimator]
         assert min(off_policy) > 0.01
 
 
@@ -147,7 +149,7 @@ def test_token_estimators_reduce_variance():
     logits, ref = policies(2)
     p = probability(logits)
     variance = {}
-    for estimator in Estimator:
+    for estimator in get_args(Estimator):
         rows = []
         for y in range(7):
             one = np.ones(1)
@@ -157,15 +159,15 @@ def test_token_estimators_reduce_variance():
         rows = np.array(rows)
         mean = (p[:, None] * rows).sum(0)
         variance[estimator] = (p[:, None] * (rows - mean) ** 2).sum()
-    assert variance[Estimator.exact_one_step] < variance[Estimator.future_only] < variance[Estimator.vanilla]
+    assert variance["exact_one_step"] < variance["future_only"] < variance["vanilla"]
 
 
 def test_estimators_that_need_on_policy_samples_say_so():
     for name in ("agro", "agro_on_policy"):
-        for estimator in Estimator:
-            needs = load(name, estimator=estimator.name).needs
-            assert ("on_policy" in needs) == (name == "agro_on_policy" or estimator is not Estimator.vanilla)
-            assert ("vocab_kl" in needs) == (estimator is Estimator.exact_one_step)
+        for estimator in get_args(Estimator):
+            needs = load(name, estimator=estimator).needs
+            assert ("on_policy" in needs) == (name == "agro_on_policy" or estimator != "vanilla")
+            assert ("vocab_kl" in needs) == (estimator == "exact_one_step")
 
 
 def test_kl_pg_is_not_the_gradient_of_the_sequence_kl():

@@ -10,9 +10,11 @@ import torch
 from tests.algorithms.tabular_policies import LOGITS, load, mask_of, probability, random_case, rng, settings_of
 from tests.algorithms.test_loss_propositions import whole_language
 from tests.conftest import refused
-from topr_exp.algorithms.policy_gradient import Ratio, Tapered
+from topr_exp.algorithms.base import Advantage
+from topr_exp.algorithms.masks import Mask
+from topr_exp.algorithms.policy_gradient import Tapered
 from topr_exp.config.load import build_section
-from topr_exp.types import Batch
+from topr_exp.types import Batch, ConfigError
 
 INF = math.inf
 PPO = {"rule": "ppo", "a_pos": 0.0, "b_pos": 1.2, "a_neg": 0.8, "b_neg": INF}
@@ -162,14 +164,19 @@ def test_the_class_has_the_defaults_of_a_run_from_before() -> None:
         ({"ratio": "bogus"}, "ratio=bogus: expected one of sequence, token, geometric, prefix"),
         ({"mask": [3]}, r"mask\[0\]=3: expected"),
         ({"a_pos": "1"}, "a_pos=1: expected"),
+        ({"a_pos": math.nan}, "a_pos=nan: expected a number"),
+        ({"advantage": "bogus"}, "advantage=bogus: expected one of reward, group"),
+        ({"a_neg": -1}, "a_neg must be at least 0 and finite; got -1.0"),
         ({"length_normalize": 1}, "length_normalize=1: expected"),
         ({"b_neg": -1}, "b_neg must be at least a_neg"),
     ],
 )
 def test_a_loss_built_in_python_is_checked_as_settings_are(given: dict[str, Any], line: str) -> None:
-    right: dict[str, Any] = {"name": "mine", "a_pos": 1, "b_pos": 1, "a_neg": 0, "b_neg": 1, "ratio": "token",
-                             "length_normalize": True}  # fmt: skip
+    right: dict[str, Any] = {"name": "mine", "a_pos": 1, "b_pos": np.float64(1), "a_neg": 0, "b_neg": 1,
+                             "ratio": "token", "length_normalize": True}  # fmt: skip
     built = Tapered(**right)
-    assert (built.ratio, built.b_neg, type(built.b_neg)) == (Ratio.token, 1.0, float)
-    with refused(line, ValueError):
+    assert (built.ratio, built.b_neg, type(built.b_neg), type(built.b_pos)) == ("token", 1.0, float, float)
+    masks = [Mask("difference", low=-math.inf, high=0.1)]
+    assert Tapered(**right, mask=masks, advantage=Advantage.group).mask == masks
+    with refused(line, ConfigError):
         Tapered(**right | given)

@@ -14,9 +14,9 @@ import pytest
 from tests.conftest import config_of
 from topr_exp.config.groups import OptimConfig
 from topr_exp.config.load import build_section
-from topr_exp.config.schema import NOT_IDENTITY, Section, hashed
 from topr_exp.config.settings import Config
 from topr_exp.runs.folder import RunFolder
+from topr_exp.schema import NOT_IDENTITY, Section, hashed
 
 VLLM, LORA = "model=llama3_8b", "model.lora={rank: 16, alpha: 32, targets: all-linear}"
 NAMES = {

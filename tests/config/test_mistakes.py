@@ -17,9 +17,9 @@ from topr_exp.__main__ import main
 from topr_exp.config.compose_overrides import Composer, parse_arguments
 from topr_exp.config.data import LINE_BREAKS
 from topr_exp.config.load import CONF, build_section
-from topr_exp.config.schema import Section, above, at_least, ranges, within
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
+from topr_exp.schema import Section, above, at_least, ranges, within
 from topr_exp.types import ConfigError
 
 SHORT = {
@@ -99,7 +99,7 @@ def test_every_range_is_declared_and_applied() -> None:
     for prefix, section in sections.items():
         for name, range_ in ranges(type(section)) if isinstance(section, Section) else ():
             declared.setdefault(range_.allowed, []).append(f"{prefix}{name}")
-            wrong: Any = WRONG.get(name, "" if isinstance(getattr(section, name), str) else -11)
+            wrong: Any = WRONG.get(name, "" if isinstance(getattr(section, name), str) else -11.0)
             if range_ is LINE_BREAKS:
                 wrong = [N] if name == "stop" else f"{{question}}{N}"
             with pytest.raises(ValueError) as error:

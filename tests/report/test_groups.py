@@ -13,10 +13,10 @@ from typing import Any
 from tests.conftest import config_of
 from tests.run_folders import make_run
 from topr_exp import read_runs
-from topr_exp.config.schema import flatten, plain
 from topr_exp.report.groups import as_csv, group_runs, groups_frame, runs_frame
 from topr_exp.report.page import facts
 from topr_exp.report.runs import Run, find_runs
+from topr_exp.schema import flatten, plain
 
 
 def run_with(name: str, **settings: Any) -> Run:

@@ -16,7 +16,7 @@ from tests.conftest import ROOT, config_of
 from tests.reproduce.worlds import named, request_for
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
-from topr_exp.config.schema import plain
+from topr_exp.schema import plain
 
 ALGORITHMS = {path.stem for path in (ROOT / "conf" / "algo").glob("*")}
 

@@ -20,7 +20,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.conftest import ROOT, config_of, make_model, refused
 from tests.sweep_tools import wait_for
-from topr_exp.config.schema import plain
 from topr_exp.evaluate import ask_as
 from topr_exp.models.policy import Policy, stored
 from topr_exp.runtime.gpu_machine import TESTED
@@ -29,6 +28,7 @@ from topr_exp.sampling.engine import END_SECONDS, Engine, check_python
 from topr_exp.sampling.rollouts import open_sampler
 from topr_exp.sampling.sampler import Sample
 from topr_exp.sampling.vllm import VLLM, completions_of, free_share
+from topr_exp.schema import plain
 from topr_exp.types import ConfigError, TOPRError
 
 # A vLLM that notes what it is asked for; the tokens of a completion are the second of its prompt.

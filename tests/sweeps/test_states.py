@@ -13,11 +13,11 @@ import torch
 
 from tests.conftest import become_ordinary, config_of
 from tests.run_folders import make_sweep_of_two
-from topr_exp.config.schema import plain
 from topr_exp.runs import attempt
 from topr_exp.runs.plan import Job, recompose
 from topr_exp.runtime import locks
 from topr_exp.runtime.stop import Interrupted, StopFlag
+from topr_exp.schema import plain
 from topr_exp.sweeps import launch, processes, slurm, sweep
 from topr_exp.sweeps.__main__ import main
 from topr_exp.sweeps.processes import Child, Killed, supervise

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from tests.conftest import make_model, make_rollouts
-from topr_exp.algorithms.agro import AGRO, Estimator
+from topr_exp.algorithms.agro import AGRO
 from topr_exp.algorithms.base import Advantage, log_prob, signal
-from topr_exp.algorithms.policy_gradient import Ratio, Tapered
+from topr_exp.algorithms.policy_gradient import Tapered
 from topr_exp.algorithms.regressions import DPO
 from topr_exp.composition.candidates import Candidates
 from topr_exp.composition.training_set import build_training_set
@@ -29,10 +29,10 @@ from topr_exp.training.trainer import Trainer
 from topr_exp.types import Batch, LossOutput, TOPRError
 
 N = 4  # completions a problem
-TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, True, Advantage.reward)
-PER_TOKEN = Tapered("per_token", 1.0, 1.0, 0.0, 1.0, Ratio.sequence, False, Advantage.group)  # reduction=tokens
+TOPR = Tapered("topr", 1.0, 1.0, 0.0, 1.0, "sequence", True, Advantage.reward)
+PER_TOKEN = Tapered("per_token", 1.0, 1.0, 0.0, 1.0, "sequence", False, Advantage.group)  # reduction=tokens
 PART, LIST = "part-00001-of-00001.safetensors", "checksums.json"
-AGRO_LOSS = AGRO("agro", 0.5, Estimator.vanilla, False)
+AGRO_LOSS = AGRO("agro", 0.5, "vanilla", False)
 DPO_LOSS = DPO("dpo", 0.1)
 
 

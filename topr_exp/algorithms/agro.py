@@ -8,11 +8,9 @@ breaks the group baselines.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage
@@ -24,33 +22,19 @@ if TYPE_CHECKING:
     from topr_exp.types import Batch
 
 
-class Estimator(Enum):
-    """Estimator of ∇½Δ² from a response (AGRO, Section 6); δ_t is the token's term of Δ.
+# Estimator of ∇½Δ² from a response (AGRO, Section 6); δ_t is the token's term of Δ. vanilla: Σ_t Σ_t' δ_t' ∇logπ_t;
+# future_only: only t' ≥ t; exact_one_step: for t' > t the token KL of step t' in place of δ_t', for t' = t the gradient
+# of the token KL. All three agree in expectation on-policy; off-policy the last two are biased.
+Estimator = Literal["vanilla", "future_only", "exact_one_step"]
 
-    vanilla: Σ_t Σ_t' δ_t' ∇logπ_t. future_only: only t' ≥ t. exact_one_step: for t' > t the token KL of step t' in
-    place of δ_t', for t' = t the gradient of the token KL. All three agree in expectation on-policy; off-policy the
-    last two are biased.
-    """
-
-    vanilla = "vanilla"
-    future_only = "future_only"
-    exact_one_step = "exact_one_step"
-
-
-class SquareBaseline(Enum):
-    """Baseline subtracted from (S_i − S̄_−i)² in on-policy AGRO.
-
-    others_variance: n/(n−1) times the unbiased variance of the other responses, n ≥ 3; leaves the gradient unbiased.
-    leave_one_out: the mean of the others' squares; biased, it shrinks the term by 1 − 1/(n−1)² (to 0 for n = 2).
-    """
-
-    none = "none"
-    others_variance = "others_variance"
-    leave_one_out = "leave_one_out"
+# Baseline subtracted from (S_i − S̄_−i)² in on-policy AGRO. others_variance: n/(n−1) times the unbiased variance of the
+# other responses, n ≥ 3, which leaves the gradient unbiased; leave_one_out: the mean of the others' squares, biased: it
+# shrinks the term by 1 − 1/(n−1)² (to 0 for n = 2).
+SquareBaseline = Literal["none", "others_variance", "leave_one_out"]
 
 
 @dataclass(frozen=True)
-class AGRO(base.Typed):
+class AGRO(base.ZeroOne):
     """Off-policy AGRO: gradient ascent on −½ Var(S)/β, estimated from n responses of any origin.
 
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S detached, at the current π
@@ -62,22 +46,16 @@ class AGRO(base.Typed):
     """
 
     name: str
-    beta: float
+    beta: base.Positive
     estimator: Estimator
     length_normalize: bool
-
-    uses_baseline: ClassVar[bool] = False
-    rewards: ClassVar[str] = "zero_one"
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     @property
     def needs(self) -> frozenset[str]:
         needs = {"groups", "group_rewards", "ref_logp"}
-        if self.estimator is not Estimator.vanilla:
+        if self.estimator != "vanilla":
             needs.add("on_policy")
-        if self.estimator is Estimator.exact_one_step:
+        if self.estimator == "exact_one_step":
             needs.add("vocab_kl")
         return frozenset(needs)
 
@@ -91,7 +69,7 @@ class AGRO(base.Typed):
         base.check_batch(batch, "ref_logp")
         advantage = base.signal(batch, "advantage")
         log_ratio = base.token_ref_log_ratio(batch).sum(1).detach()
-        if self.estimator is Estimator.vanilla:
+        if self.estimator == "vanilla":
             direction = advantage * base.log_prob(batch)
         else:
             without_own = advantage + self.beta * log_ratio
@@ -121,9 +99,9 @@ class AGROOnPolicy(AGRO):
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         advantage = super().signals(batch)["advantage"]
         square = advantage.square()
-        if self.square_baseline is SquareBaseline.leave_one_out:
+        if self.square_baseline == "leave_one_out":
             square = base.leave_one_out(batch, square)
-        elif self.square_baseline is SquareBaseline.others_variance:
+        elif self.square_baseline == "others_variance":
             square = square - self._others_variance(batch, advantage)
         return {"advantage": advantage, "square": square}
 
@@ -146,7 +124,7 @@ class AGROOnPolicy(AGRO):
 
 
 @dataclass(frozen=True)
-class RLOO(base.Typed):
+class RLOO(base.ZeroOne):
     """REINFORCE with a leave-one-out baseline and the KL penalty inside the reward.
 
     g = (1/n) Σ_i (S_i − S̄_−i) ∇logπ(y_i),   S_i = r_i − β log μ(y_i)/π_ref(y_i)
@@ -160,14 +138,8 @@ class RLOO(base.Typed):
     """
 
     name: str
-    beta: float
+    beta: base.NotNegative
     length_normalize: bool
-
-    uses_baseline: ClassVar[bool] = False
-    rewards: ClassVar[str] = "zero_one"
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "at least 0 and finite", 0 <= self.beta < math.inf)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -195,7 +167,7 @@ class RLOO(base.Typed):
 
 
 @dataclass(frozen=True)
-class KLPG(base.Typed):
+class KLPG(base.ZeroOne):
     """The KL-regularised policy gradient, as AGRO's offline baseline.
 
     g = (1/n) Σ_i [(r_i − r̄_−i) ∇logπ(y_i) − β ∇ Σ_t KL(π(·|x, y_<t) ‖ π_ref(·|x, y_<t))]
@@ -207,15 +179,10 @@ class KLPG(base.Typed):
     """
 
     name: str
-    beta: float
+    beta: base.Positive
     length_normalize: bool
 
     needs: ClassVar[frozenset[str]] = frozenset({"group_rewards", "vocab_kl"})
-    uses_baseline: ClassVar[bool] = False
-    rewards: ClassVar[str] = "zero_one"
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.leave_one_out, self.name)
@@ -227,9 +194,9 @@ class KLPG(base.Typed):
 def half_square(batch: Batch, estimator: Estimator) -> Tensor:
     """A function [B] whose gradient is the estimate of ∇½Δ² (AGRO, Section 6); its value means nothing."""
     delta = base.token_ref_log_ratio(batch).detach()
-    if estimator is Estimator.vanilla:
+    if estimator == "vanilla":
         return delta.sum(1) * base.log_prob(batch)
-    if estimator is Estimator.future_only:
+    if estimator == "future_only":
         return (_from_here(delta) * base.masked(batch.logp, batch)).sum(1)
     kl = _vocab_kl(batch)
     later = _from_here(kl.detach()) - kl.detach()

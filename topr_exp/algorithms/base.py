@@ -1,25 +1,30 @@
 """Shared parts of every loss: the protocol that the trainer knows, shape checks, log-ratios, group statistics.
 
-A loss is a frozen dataclass. Its first field is `name`, the others are its hyper-parameters (types by annotation,
-ranges in `check`); their values stand in `conf/algo/<name>.yaml` and nowhere else. Calling it maps a batch to
-per-example losses without side effects; the trainer alone reduces, by the global count of examples, so that padding,
-accumulation and world size can't change a result.
+A loss is a frozen dataclass. Its first field is `name`, the others are its hyper-parameters (types and ranges by
+annotation, the rest in `check`); their values stand in `conf/algo/<name>.yaml` and nowhere else. Calling it maps a
+batch to per-example losses without side effects; the trainer alone reduces, by the global count of examples, so that
+padding, accumulation and world size can't change a result.
 """
 
 from __future__ import annotations
 
 import math
-import typing
 from enum import Enum
-from types import UnionType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
-from topr_exp.types import Batch, LossOutput, TOPRError
+from topr_exp.schema import FINITE, Range, Section, above, convert, hints_of
+from topr_exp.types import Batch, ConfigError, LossOutput, TOPRError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Example = TypeVar("Example", contravariant=True)
+
+Finite = Annotated[float, FINITE]
+Positive = Annotated[float, Range("above 0 and finite", lambda value: 0 < value < math.inf)]
+NotNegative = Annotated[float, Range("at least 0 and finite", lambda value: 0 <= value < math.inf)]
+PositiveOrInf = Annotated[float, above(0)]
+PositiveOrNull = Annotated[float | None, above(0, "null or above 0")]
 
 BY_TOKEN = ("mu_logp", "old_logp", "mask", "ref_logp", "vocab_kl")  # fields of a batch that are [B, T]
 BY_RESPONSE = ("reward", "positive", "group", "group_mean", "group_std", "group_size", "sample")  # that are [B]
@@ -77,31 +82,22 @@ class Loss(Protocol[Example]):
     def __call__(self, batch: Example) -> LossOutput: ...
 
 
-class Typed:
+class Typed(Section):
     """Base of the losses here: fields are converted and checked as settings are, also where Python built the object."""
 
     def __post_init__(self) -> None:
-        for name, hint in typing.get_type_hints(type(self)).items():
-            if typing.get_origin(hint) is not ClassVar:
-                object.__setattr__(self, name, typed(name, getattr(self, name), hint))
-        self.check()
-
-    def check(self) -> None:
-        """Raise ValueError for values out of range."""
+        schema: Any = type(self)
+        for name, hint in hints_of(schema).items():
+            value = getattr(self, name)
+            object.__setattr__(self, name, convert(name, value.name if isinstance(value, Enum) else value, hint))
+        super().__post_init__()
 
 
-def typed(name: str, value: Any, hint: Any) -> Any:
-    """The value as its annotation asks: a choice by its word, a whole number as a number; ValueError for others."""
-    words = []
-    for kind in typing.get_args(hint) if isinstance(hint, UnionType) else (hint,):
-        of = typing.get_origin(kind) or kind
-        if issubclass(of, Enum) and value in (words := [*of.__members__]):
-            return of[value]
-        if of is list and isinstance(value, list):
-            return [typed(f"{name}[{i}]", item, typing.get_args(kind)[0]) for i, item in enumerate(value)]
-        if isinstance(value, (int, float) if of is float else of) and (of is bool or not isinstance(value, bool)):
-            return float(value) if of is float else value
-    raise ValueError(f"{name}={value}: expected {'one of ' * bool(words)}{', '.join(words) or hint}")
+class ZeroOne(Typed):
+    """Rewards and baseline of a loss whose paper gives 0 for a wrong answer and compares the answers to a prompt."""
+
+    uses_baseline: ClassVar[bool] = False
+    rewards: ClassVar[str] = "zero_one"
 
 
 class OfGroup(Typed):
@@ -234,9 +230,9 @@ def positive_side(value: Tensor, batch: Batch) -> Tensor:
 
 
 def check_range(name: str, value: float | str | None, allowed: str, ok: bool) -> None:
-    """Raise ValueError with one line that names the key, what is allowed and what was given."""
+    """Raise ConfigError with one line that names the key, what is allowed and what was given."""
     if not ok:
-        raise ValueError(f"{name} must be {allowed}; got {value}")
+        raise ConfigError(f"{name} must be {allowed}; got {value}")
 
 
 def clipped_objective(delta: Tensor, advantage: Tensor, eps_low: float, eps_high: float) -> tuple[Tensor, Tensor]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage, OfGroup
+from topr_exp.schema import Range
 from topr_exp.types import LossOutput
 
 if TYPE_CHECKING:
@@ -27,17 +27,8 @@ class Clipped(base.Typed):
     """Limits of a ratio below and above 1."""
 
     name: str
-    eps_low: float
-    eps_high: float
-
-    most_low: ClassVar[float] = 1.0
-
-    def check(self) -> None:
-        most = f" and at most {self.most_low:g}" if self.most_low < math.inf else ""
-        base.check_range("eps_low", self.eps_low, f"above 0{most}", 0 < self.eps_low <= self.most_low)
-        base.check_range("eps_high", self.eps_high, "above 0", self.eps_high > 0)
-        ok = self.threshold is None or self.threshold > 0
-        base.check_range("off_policy_mask", self.threshold, "null or above 0", ok)
+    eps_low: Annotated[float, Range("above 0 and at most 1", lambda eps: 0 < eps <= 1)]
+    eps_high: base.PositiveOrInf
 
     @property
     def threshold(self) -> float | None:
@@ -62,11 +53,7 @@ class Clipped(base.Typed):
         return total, metrics
 
 
-class Ratio(Enum):
-    """The ratio that is clipped: of the sequence (the paper) or of each token."""
-
-    sequence = "sequence"
-    token = "token"
+Ratio = Literal["sequence", "token"]  # the ratio that is clipped: of the sequence (the paper) or of each token
 
 
 @dataclass(frozen=True)
@@ -89,7 +76,7 @@ class PPO(Clipped):
 
     def __call__(self, batch: Batch) -> LossOutput:
         base.check_batch(batch)
-        delta = base.token_log_ratio(batch) if self.ratio is Ratio.token else base.log_ratio(batch)
+        delta = base.token_log_ratio(batch) if self.ratio == "token" else base.log_ratio(batch)
         total, metrics = self.clip(delta, batch.reward - batch.baseline, batch)
         loss = base.reduce_tokens(-total, batch, self.length_normalize)
         return LossOutput(loss, {"objective": total.detach(), **metrics})
@@ -111,7 +98,7 @@ class GRPO(OfGroup, Clipped):
 
     normalize_std: bool
     length_normalize: bool
-    off_policy_mask: float | None = None
+    off_policy_mask: base.PositiveOrNull = None
 
     def __call__(self, batch: Batch) -> LossOutput:
         kind = Advantage.group_std if self.normalize_std else Advantage.group
@@ -132,7 +119,7 @@ class GSPO(OfGroup, Clipped):
     Metrics: advantage, clipped; with a mask also masked. Gradient: −s A ∇logπ / T, zero where clipped.
     """
 
-    off_policy_mask: float | None = None
+    off_policy_mask: base.PositiveOrNull = None
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group_std, self.name)
@@ -151,7 +138,7 @@ class GMPO(OfGroup, Clipped):
     Metrics: advantage, clipped. Gradient: −(A/T) exp(mean δ') Σ_t ∇logπ_t over the tokens that are not clipped.
     """
 
-    most_low: ClassVar[float] = math.inf
+    eps_low: base.PositiveOrInf
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group_std, self.name)
@@ -177,10 +164,10 @@ class REC(Clipped):
     Signals (`drop`): advantage. Metrics: advantage, clipped; for `drop` also kept.
     """
 
+    eps_low: base.PositiveOrInf
     drop: bool
     length_normalize: bool
 
-    most_low: ClassVar[float] = math.inf
     uses_baseline: ClassVar[bool] = False
 
     @property

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage, OfGroup
@@ -36,11 +35,8 @@ class OPMD(OfGroup):
     """
 
     name: str
-    tau: float
+    tau: base.NotNegative
     length_normalize: bool
-
-    def check(self) -> None:
-        base.check_range("tau", self.tau, "at least 0 and finite", 0 <= self.tau < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group, self.name)
@@ -59,13 +55,10 @@ class AsymRE(OfGroup):
     """
 
     name: str
-    delta_v: float
+    delta_v: base.Finite
     length_normalize: bool
 
     needs_mu: ClassVar[bool] = False
-
-    def check(self) -> None:
-        base.check_range("delta_v", self.delta_v, "finite", math.isfinite(self.delta_v))
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group, self.name) - self.delta_v
@@ -84,11 +77,8 @@ class CISPO(OfGroup):
     """
 
     name: str
-    cap: float
+    cap: base.PositiveOrInf
     length_normalize: bool
-
-    def check(self) -> None:
-        base.check_range("cap", self.cap, "above 0", self.cap > 0)
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group_std, self.name)
@@ -112,20 +102,16 @@ class VESPO(OfGroup):
     """
 
     name: str
-    c1_pos: float
-    c2_pos: float
-    c1_neg: float
-    c2_neg: float
+    c1_pos: base.NotNegative
+    c2_pos: base.Positive
+    c1_neg: base.NotNegative
+    c2_neg: base.Positive
     length_normalize: bool
     advantage: Advantage = Advantage.group
 
     def check(self) -> None:
         kind, of_group = self.advantage, "group, group_std or leave_one_out"
         base.check_range("advantage", kind.name, of_group, kind is not Advantage.reward)
-        for sign in ("pos", "neg"):
-            c1, c2 = getattr(self, f"c1_{sign}"), getattr(self, f"c2_{sign}")
-            base.check_range(f"c1_{sign}", c1, "at least 0 and finite", 0 <= c1 < math.inf)
-            base.check_range(f"c2_{sign}", c2, "above 0 and finite", 0 < c2 < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, self.advantage, self.name)
@@ -138,11 +124,7 @@ class VESPO(OfGroup):
         return LossOutput(base.reduce_tokens(loss, batch, self.length_normalize), metrics)
 
 
-class Form(Enum):
-    """Algorithm of a paper or of its authors' released code, where they differ."""
-
-    paper = "paper"
-    released = "released"
+Form = Literal["paper", "released"]  # a paper's algorithm, or that of its authors' released code, where they differ
 
 
 @dataclass(frozen=True)
@@ -163,18 +145,15 @@ class M2PO(OfGroup):
     """
 
     name: str
-    tau: float
+    tau: base.PositiveOrInf
     length_normalize: bool
-    form: Form = Form.paper
-
-    def check(self) -> None:
-        base.check_range("tau", self.tau, "above 0", self.tau > 0)
+    form: Form = "paper"
 
     def signals(self, batch: Batch) -> dict[str, Tensor]:
         base.check_batch(batch)
         delta = base.token_log_ratio(batch).detach()
         find, chosen = self._largest_kept, batch.mask
-        if self.form is Form.released:
+        if self.form == "released":
             harmful = delta * base.advantage_of(batch, Advantage.group_std, self.name)[:, None] > 0
             find, chosen = self._largest_cap, batch.mask & harmful
         return {"limit": find(delta.square()[chosen].sort().values).expand(len(batch.reward))}
@@ -200,7 +179,7 @@ class M2PO(OfGroup):
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group_std, self.name)
         delta, limit = base.token_log_ratio(batch), base.signal(batch, "limit")
-        if self.form is Form.released:
+        if self.form == "released":
             cap = limit[:1].sqrt()
             eps_low, eps_high = max(0.3, float(-(-cap).expm1())), max(0.5, float(cap.expm1()))
             total, clipped = base.clipped_objective(delta, advantage[:, None], eps_low, eps_high)
@@ -226,14 +205,9 @@ class SAPO(OfGroup):
     """
 
     name: str
-    tau_pos: float
-    tau_neg: float
+    tau_pos: base.Positive
+    tau_neg: base.Positive
     length_normalize: bool
-
-    def check(self) -> None:
-        for sign in ("pos", "neg"):
-            tau = getattr(self, f"tau_{sign}")
-            base.check_range(f"tau_{sign}", tau, "above 0 and finite", 0 < tau < math.inf)
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = base.advantage_of(batch, Advantage.group_std, self.name)

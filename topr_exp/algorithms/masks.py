@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from topr_exp.algorithms import base
 
@@ -16,38 +15,16 @@ if TYPE_CHECKING:
 
 LEAST_OTHER = 1e-12  # −log of the largest probability that a binary divergence takes for below 1
 
+# Statistic of a token that a mask looks at: of π against the denominator d, or (old_) of π_old against μ. ratio: π/d;
+# difference: π − d, binary total variation; divergence: KL(Bernoulli(d) ‖ Bernoulli(π)), the binary KL.
+Statistic = Literal["ratio", "difference", "divergence", "old_ratio", "old_difference", "old_divergence"]
 
-class Statistic(Enum):
-    """Statistic of a token that a mask looks at: of π against the denominator d, or (old_) of π_old against μ.
+# Span of a statistic: each token, or of a response the mean, the sum or the largest; of ratios in log space.
+Level = Literal["token", "mean", "sum", "largest"]
 
-    ratio: π/d. difference: π − d, binary total variation. divergence: KL(Bernoulli(d) ‖ Bernoulli(π)), the binary KL.
-    """
-
-    ratio = "ratio"
-    difference = "difference"
-    divergence = "divergence"
-    old_ratio = "old_ratio"
-    old_difference = "old_difference"
-    old_divergence = "old_divergence"
-
-
-class Level(Enum):
-    """Span of a statistic: each token, or of a response the mean, the sum or the largest; of ratios in log space."""
-
-    token = "token"
-    mean = "mean"
-    sum = "sum"
-    largest = "largest"
-
-
-class Sides(Enum):
-    """Responses that a mask drops: all beyond the band, or (signed) those that A drives further out.
-
-    signed: where A > 0 and the statistic is above, or A < 0 and it is below; for sizes by the sign of the token's δ_t.
-    """
-
-    both = "both"
-    signed = "signed"
+# Responses that a mask drops: all beyond the band, or (signed) those that A drives further out: where A > 0 and the
+# statistic is above, or A < 0 and it is below; for sizes by the sign of the token's δ_t.
+Sides = Literal["both", "signed"]
 
 
 @dataclass(frozen=True)
@@ -58,17 +35,17 @@ class Mask(base.Typed):
     """
 
     statistic: Statistic
-    level: Level = Level.token
+    level: Level = "token"
     low: float | None = None
     high: float | None = None
-    sides: Sides = Sides.both
+    sides: Sides = "both"
 
     def check(self) -> None:
         base.check_range("high", "null", "set, or low: a mask needs a band", (self.low, self.high) != (None, None))
         if self.of_ratio:
             base.check_range("low", self.low or 0.0, "null or 0 or more: a ratio", (self.low or 0.0) >= 0)
         else:
-            base.check_range("level", self.level.name, "token, mean or largest: no ratio", self.level is not Level.sum)
+            base.check_range("level", self.level, "token, mean or largest: no ratio", self.level != "sum")
         if self.is_size:
             base.check_range("low", self.low, "null for a size, which has no lower bound", self.low is None)
         low, high = (-math.inf if self.low is None else self.low), (math.inf if self.high is None else self.high)
@@ -76,16 +53,16 @@ class Mask(base.Typed):
 
     @property
     def of_ratio(self) -> bool:
-        return self.statistic in (Statistic.ratio, Statistic.old_ratio)
+        return self.statistic in ("ratio", "old_ratio")
 
     @property
     def of_old(self) -> bool:
-        return self.statistic.name.startswith("old_")
+        return self.statistic.startswith("old_")
 
     @property
     def is_size(self) -> bool:
-        differs = self.statistic in (Statistic.difference, Statistic.old_difference)
-        return not self.of_ratio and not (differs and self.level is Level.token)
+        differs = self.statistic in ("difference", "old_difference")
+        return not self.of_ratio and not (differs and self.level == "token")
 
     def dropped(self, now: Tensor, before: Tensor, advantage: Tensor, batch: Batch) -> Tensor:
         """[B, 1] or [B, T] bool, True where there is to be no gradient; now, before: the two policies' log p [B, T]."""
@@ -99,22 +76,22 @@ class Mask(base.Typed):
             difference = base.masked(now.exp() - before.exp(), batch)
             above, below = difference > high, difference < low
         else:
-            binary = _binary_divergence if self.statistic.name.endswith("divergence") else _binary_difference
+            binary = _binary_divergence if self.statistic.endswith("divergence") else _binary_difference
             size, _ = over_response(base.masked(binary(now, before), batch), self.level, batch)
-            if self.sides is Sides.both:
+            if self.sides == "both":
                 return size > high
             above, below = (size > high) & (change > 0), (size > high) & (change < 0)
-        return above | below if self.sides is Sides.both else ((sign > 0) & above) | ((sign < 0) & below)
+        return above | below if self.sides == "both" else ((sign > 0) & above) | ((sign < 0) & below)
 
 
 def over_response(values: Tensor, level: Level, batch: Batch) -> tuple[Tensor, Tensor]:
     """Largest and least of `values` [B, T] at a level, which differ for `largest` alone; [B, T] or [B, 1]."""
-    if level is Level.largest:
+    if level == "largest":
         largest, least = values.where(batch.mask, -math.inf), values.where(batch.mask, math.inf)
         return largest.amax(1, keepdim=True), least.amin(1, keepdim=True)
-    if level is not Level.token:
+    if level != "token":
         values = values.sum(1, keepdim=True)
-        values = values / base.lengths(batch)[:, None] if level is Level.mean else values
+        values = values / base.lengths(batch)[:, None] if level == "mean" else values
     return values, values
 
 

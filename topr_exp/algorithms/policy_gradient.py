@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.algorithms.base import Advantage
@@ -23,31 +22,11 @@ if TYPE_CHECKING:
 
 CLIP_TOLERANCE = 1e-3  # rounding moves Δ off 0 by less; without it half of all would count as clipped at step 0
 
-
-class Ratio(Enum):
-    """The ratio that weighs: of the sequence (the paper), of each token, of the tokens so far, or their geometric mean.
-
-    sequence: e^Δ; token: e^δ_t; prefix: exp Σ_{u ≤ t} δ_u; geometric: exp(Δ/T).
-    """
-
-    sequence = "sequence"
-    token = "token"
-    geometric = "geometric"
-    prefix = "prefix"
-
-
-class Rule(Enum):
-    """Effect of the limits on a ratio beyond them: clip to them, or PPO's, no gradient at all."""
-
-    clip = "clip"
-    ppo = "ppo"
-
-
-class Denominator(Enum):
-    """Policy under π in the ratio: the sampler's μ, or π_old."""
-
-    sampler = "sampler"
-    old = "old"
+# The ratio that weighs: of the sequence (the paper), e^Δ; of each token, e^δ_t; of the tokens so far (prefix),
+# exp Σ_{u ≤ t} δ_u; or their geometric mean, exp(Δ/T).
+Ratio = Literal["sequence", "token", "geometric", "prefix"]
+Rule = Literal["clip", "ppo"]  # what becomes of a ratio beyond the limits: clipped to them, or PPO's: no gradient
+Denominator = Literal["sampler", "old"]  # the policy under π in the ratio: the sampler's μ, or π_old
 
 
 @dataclass(frozen=True)
@@ -69,23 +48,23 @@ class PolicyGradient(base.Typed):
     """
 
     name: str
-    a_pos: float
+    a_pos: base.NotNegative
     b_pos: float
-    a_neg: float
+    a_neg: base.NotNegative
     b_neg: float
     ratio: Ratio
     length_normalize: bool
     advantage: Advantage = Advantage.reward
-    rule: Rule = Rule.clip
-    denominator: Denominator = Denominator.sampler
-    correction: float | None = None
-    correction_level: Level = Level.token
+    rule: Rule = "clip"
+    denominator: Denominator = "sampler"
+    correction: base.PositiveOrNull = None
+    correction_level: Level = "token"
     mask: list[Mask] | None = None
     renormalize: bool = False
 
     @property
     def needs(self) -> frozenset[str]:
-        three = self.denominator is Denominator.old or self.correction is not None
+        three = self.denominator == "old" or self.correction is not None
         three |= any(each.of_old for each in self.mask or ())
         asked = {"group_rewards": self.advantage is not Advantage.reward, "old_logp": three, "kept": self.renormalize}
         return frozenset(name for name, needed in asked.items() if needed)
@@ -98,7 +77,7 @@ class PolicyGradient(base.Typed):
     @property
     def needs_mu(self) -> bool:
         """False where both weights are constants, as in sft and naive, and nothing is masked or corrected."""
-        constant = (self.a_pos, self.a_neg) == (self.b_pos, self.b_neg) and self.rule is Rule.clip
+        constant = (self.a_pos, self.a_neg) == (self.b_pos, self.b_neg) and self.rule == "clip"
         return not constant or self.mask is not None or self.correction is not None
 
     @property
@@ -109,16 +88,14 @@ class PolicyGradient(base.Typed):
     def check(self) -> None:
         for sign in ("pos", "neg"):
             a, b = getattr(self, f"a_{sign}"), getattr(self, f"b_{sign}")
-            base.check_range(f"a_{sign}", a, "at least 0 and finite", 0 <= a < math.inf)
             base.check_range(f"b_{sign}", b, f"at least a_{sign} = {a}", b >= a)
-            if self.rule is Rule.ppo:
+            if self.rule == "ppo":
                 base.check_range(f"a_{sign}", a, "at most 1 for rule=ppo", a <= 1)
                 base.check_range(f"b_{sign}", b, "1 or more for rule=ppo", b >= 1)
-        given, level = self.correction, self.correction_level
-        base.check_range("correction", given or 0.0, "null or above 0", given is None or given > 0)
-        base.check_range("correction_level", level.name, "token, mean or sum", level is not Level.largest)
-        idle = given is None and level is not Level.token
-        base.check_range("correction_level", level.name, "token where correction is null: nothing reads it", not idle)
+        level = self.correction_level
+        base.check_range("correction_level", level, "token, mean or sum", level != "largest")
+        idle = self.correction is None and level != "token"
+        base.check_range("correction_level", level, "token where correction is null: nothing reads it", not idle)
         base.check_range("mask", "[]", "null or a list of one mask or more", self.mask != [])
 
     def __call__(self, batch: Batch) -> LossOutput:
@@ -139,7 +116,7 @@ class PolicyGradient(base.Typed):
         by_token = weight.ndim == 2
         pull = value = _times(weight, advantage[:, None] if by_token else advantage)
         logp = batch.logp if by_token else base.log_prob(batch)
-        if self.rule is Rule.ppo:
+        if self.rule == "ppo":
             outside = (delta < low) | (delta > high)
             pull = pull.masked_fill(_column(outside) if by_token else outside, 0.0)
             total = value + pull * (logp - logp.detach())
@@ -152,22 +129,22 @@ class PolicyGradient(base.Typed):
             "clipped_high": _mean((delta > high + CLIP_TOLERANCE).to(weight.dtype), batch),
             **metrics,
         }
-        if self.ratio is Ratio.sequence and self.rule is Rule.clip and not by_token:
+        if self.ratio == "sequence" and self.rule == "clip" and not by_token:
             metrics["objective"] = _times(taper(delta, low, high), advantage)
         return LossOutput(base.reduce_tokens(-total, batch, self.length_normalize), metrics)
 
     def _denominator(self, batch: Batch) -> Tensor:
-        old = self.denominator is Denominator.old
+        old = self.denominator == "old"
         return batch.old_logp if old and batch.old_logp is not None else batch.mu_logp
 
     def _log_ratio(self, batch: Batch) -> Tensor:
         """The log of the ratio that weighs: [B], or [B, T] for the ratios of tokens and prefixes."""
         tokens = base.masked(batch.logp - self._denominator(batch), batch).detach()
-        if self.ratio is Ratio.token:
+        if self.ratio == "token":
             return tokens
-        if self.ratio is Ratio.prefix:
+        if self.ratio == "prefix":
             return base.masked(tokens.cumsum(1), batch)
-        return tokens.sum(1) / base.lengths(batch) if self.ratio is Ratio.geometric else tokens.sum(1)
+        return tokens.sum(1) / base.lengths(batch) if self.ratio == "geometric" else tokens.sum(1)
 
     def _log_limits(self, positive: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         """log a and log b of each sample, in a shape that broadcasts against `delta`."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from topr_exp.algorithms import base
 from topr_exp.types import LossOutput
@@ -30,13 +28,10 @@ class DPO(base.Typed):
     """
 
     name: str
-    beta: float
+    beta: base.Positive
 
     needs: ClassVar[frozenset[str]] = frozenset({"pairs"})
     uses_baseline: ClassVar[bool] = False
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
 
     def __call__(self, batch: PairBatch) -> LossOutput:
         from torch.nn.functional import logsigmoid
@@ -55,15 +50,11 @@ class DPO(base.Typed):
         return LossOutput(-logsigmoid(margin), metrics)
 
 
-class Anchor(Enum):
-    """Denominator of the log-ratio: μ, which sampled the responses (OAPL), or the reference model (A*-PO)."""
-
-    mu = "mu"
-    ref = "ref"
+Anchor = Literal["mu", "ref"]  # the ratio's denominator: μ, which sampled (OAPL), or the reference model (A*-PO)
 
 
 @dataclass(frozen=True)
-class OAPL(base.Typed):
+class OAPL(base.ZeroOne):
     """Least squares between β times the log-ratio and the advantage over the optimal value of the prompt.
 
     loss = (β log π(y)/π_ref(y) − (r − V*))²,   V* = β_value log mean_i exp(r_i / β_value)
@@ -77,24 +68,17 @@ class OAPL(base.Typed):
     """
 
     name: str
-    beta: float
-    beta_value: float
+    beta: base.Positive
+    beta_value: base.Positive
     anchor: Anchor
-
-    uses_baseline: ClassVar[bool] = False
-    rewards: ClassVar[str] = "zero_one"
 
     @property
     def needs(self) -> frozenset[str]:
-        return frozenset({"group_rewards"} if self.anchor is Anchor.mu else {"group_rewards", "ref_logp"})
-
-    def check(self) -> None:
-        base.check_range("beta", self.beta, "above 0 and finite", 0 < self.beta < math.inf)
-        base.check_range("beta_value", self.beta_value, "above 0 and finite", 0 < self.beta_value < math.inf)
+        return frozenset({"group_rewards"} if self.anchor == "mu" else {"group_rewards", "ref_logp"})
 
     def __call__(self, batch: Batch) -> LossOutput:
         advantage = batch.reward - self._value(batch)
-        delta = base.log_ratio(batch) if self.anchor is Anchor.mu else base.token_ref_log_ratio(batch).sum(1)
+        delta = base.log_ratio(batch) if self.anchor == "mu" else base.token_ref_log_ratio(batch).sum(1)
         residual = self.beta * delta - advantage
         return LossOutput(residual.square(), {"advantage": advantage, "residual": residual.detach()})
 

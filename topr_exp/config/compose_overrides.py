@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from topr_exp import __version__
 from topr_exp.config.load import CONF, is_text, unknown_key
-from topr_exp.config.schema import first_line, show
+from topr_exp.schema import first_line, show
 from topr_exp.types import ConfigError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from topr_exp.config.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least
+from topr_exp.schema import FINITE, Count, CountOrAll, OptionalCount, Range, Section, Seed, at_least
 from topr_exp.types import Problem
 
 # Classes by the choice of `data=` that names them.

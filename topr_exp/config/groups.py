@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
-from topr_exp.config.schema import (
+from topr_exp.schema import (
     Count,
     CountOrAll,
     OptionalCount,

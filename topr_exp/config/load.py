@@ -20,8 +20,8 @@ from topr_exp.algorithms.base import NEEDS, Loss
 from topr_exp.config.data import SOURCES, DataConfig
 from topr_exp.config.groups import CLUSTERS
 from topr_exp.config.model import SAMPLERS, SamplerConfig
-from topr_exp.config.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.config.settings import Config
+from topr_exp.schema import build, convert, first_line, hints_of, options_of, show
 from topr_exp.types import ConfigError
 
 PACKAGE = Path(__file__).resolve().parents[1]

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from topr_exp.config.schema import Count, Range, Section, Seed, above, at_least, identity, within
+from topr_exp.schema import Count, Range, Section, Seed, above, at_least, identity, within
 
 ALL_LINEAR = "all-linear"
 MODEL = Range("a shipped model, a folder or a name on the hub", bool)

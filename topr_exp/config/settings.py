@@ -15,7 +15,7 @@ from topr_exp.config import groups
 from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig, SamplerConfig
-from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, identity, plain, run_name, show, within
+from topr_exp.schema import FINITE, Count, Range, Section, Seed, identity, plain, run_name, show, within
 
 
 def is_name(given: str) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from topr_exp.config.data import DataConfig, NoAnswer
-from topr_exp.config.schema import within
 from topr_exp.data.problems import as_text, level_of, refuse_no_number, text_of
 from topr_exp.runtime.files import read_json_lines
+from topr_exp.schema import within
 from topr_exp.types import Problem, TOPRError
 
 

@@ -11,8 +11,8 @@ from itertools import accumulate, cycle, islice
 from typing import Annotated
 
 from topr_exp.config.data import DataConfig
-from topr_exp.config.schema import Range, within
 from topr_exp.data.embedded import Calc, Task, draw_problems
+from topr_exp.schema import Range, within
 from topr_exp.types import Problem
 
 CHOICES = Range("null or a power of two from 1 to 128", [2**i for i in range(8)].__contains__)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from topr_exp.config.data import DataConfig
-from topr_exp.config.schema import Count
+from topr_exp.schema import Count
 from topr_exp.types import Problem, TOPRError
 
 # scripts/try_gym_tasks.py checks the list.

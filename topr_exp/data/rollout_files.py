@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.data import Columns
-from topr_exp.config.schema import plain
 from topr_exp.data.problems import as_text
 from topr_exp.data.traces import trace_rows
 from topr_exp.runtime.files import disk_errors, known_digest, numbered_lines, strict_object
+from topr_exp.schema import plain
 from topr_exp.store import Store, Table
 from topr_exp.store.completions import COLUMNS, LISTS, TEXTS
 from topr_exp.types import TOPRError

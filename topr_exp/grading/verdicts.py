@@ -10,12 +10,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from topr_exp.config.data import Grading
-from topr_exp.config.schema import identity
 from topr_exp.grading.grader import Grader, version
 from topr_exp.grading.pool import CUT_OFF
 from topr_exp.runtime import distributed
 from topr_exp.runtime.progress import Progress
 from topr_exp.sampling.rollouts import Rollouts
+from topr_exp.schema import identity
 from topr_exp.store import Store
 from topr_exp.types import VERDICTS, Problem
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from topr_exp.config.schema import NOT_IDENTITY, flatten
 from topr_exp.evaluation.intervals import Interval
 from topr_exp.report.estimates import Groups, estimate, headlines, printed
 from topr_exp.report.results import gold_answers
 from topr_exp.report.runs import Run
 from topr_exp.runtime.exit_status import printable
 from topr_exp.runtime.files import number
+from topr_exp.schema import NOT_IDENTITY, flatten
 from topr_exp.types import VERDICTS, TOPRError
 
 IGNORED = (*NOT_IDENTITY, "evaluation.every")  # no part of a result

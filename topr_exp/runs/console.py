@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.schema import identity, plain
 from topr_exp.config.settings import Config
 from topr_exp.data.prompts import Prompter, TokenizedProblems, build_prompter
 from topr_exp.models.loading import with_bos
@@ -18,6 +17,7 @@ from topr_exp.runs.preflight import model_folders, problems
 from topr_exp.runtime.distributed import main_process_only, visible_gpus
 from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import write_text
+from topr_exp.schema import identity, plain
 from topr_exp.types import VERDICTS, TOPRError
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from topr_exp.config.schema import plain
 from topr_exp.config.settings import Config
 from topr_exp.runs import attempt
 from topr_exp.runs.records import Evaluations, Metrics
@@ -20,6 +19,7 @@ from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.runtime.files import disk_errors, guarded, read_object, write_json, write_text, write_whole
 from topr_exp.runtime.stop import Interrupted, StopFlag
+from topr_exp.schema import plain
 from topr_exp.types import TOPRError
 
 if TYPE_CHECKING:

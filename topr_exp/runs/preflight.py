@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from topr_exp.config.data import DataConfig
 from topr_exp.config.groups import SlurmCluster, unit_of
 from topr_exp.config.model import VLLMConfig
-from topr_exp.config.schema import plain
 from topr_exp.data.problems import ProblemSets, load_problems
 from topr_exp.data.prompts import build_prompter
 from topr_exp.data.rollout_files import HUB, RolloutReader, kind_of_prompt, source_files
@@ -29,6 +28,7 @@ from topr_exp.runtime.distributed import check_device, main_process_only
 from topr_exp.runtime.exit_status import warn
 from topr_exp.runtime.files import disk_errors, known_digest, read_object, source_of, write_json
 from topr_exp.runtime.gpu_machine import check_gpu_machine, driver_version
+from topr_exp.schema import plain
 from topr_exp.types import ConfigError, TOPRError
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from pyarrow.compute import fill_null
 
 from topr_exp.config.data import DataConfig
-from topr_exp.config.schema import first_line
 from topr_exp.data.prompts import Prompter, tokenize_prompts
 from topr_exp.data.rollout_files import HUB, ROWS_PER_SHARD, RolloutReader, import_rows, kind_of_prompt, source_files
 from topr_exp.models.policy import Policy
 from topr_exp.runtime.exit_status import plural, warn
 from topr_exp.sampling.rollouts import Completions, Rollouts, fingerprint
+from topr_exp.schema import first_line
 from topr_exp.store import Ragged, Store
 from topr_exp.types import Problem, TOPRError
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from topr_exp.config.model import SamplerConfig
-from topr_exp.config.schema import plain
+from topr_exp.schema import plain
 
 LARGEST_OF = {"float8_e4m3": 448.0, "int8": 127.0, "int4": 7.0}  # number that a kind holds
 AGREEMENT = 1e-3  # nats a token up to which two log-probabilities differ by rounding in float32

@@ -51,8 +51,8 @@ def status(folder: Path) -> int:
 
 
 def resume(folder: Path, settings: Sequence[str]) -> int:
-    from topr_exp.config.schema import plain
     from topr_exp.runs.plan import recompose
+    from topr_exp.schema import plain
     from topr_exp.sweeps.launch import run_unfinished
 
     runs = open_sweep(folder)

@@ -106,7 +106,7 @@ def open_sweep(sweep: Path, *, every: bool = False) -> list[Run]:
 
 def runs_of(jobs: Iterable[Job], arguments: list[str], known: Iterable[Run]) -> list[Run]:
     """The runs of a launch, with its settings; those that are known keep their number and their job in Slurm."""
-    from topr_exp.config.schema import plain
+    from topr_exp.schema import plain
 
     before = {run.folder.name: run for run in known}
     runs, count = [], max((run.number for run in before.values()), default=0)

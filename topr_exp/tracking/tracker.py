@@ -20,7 +20,6 @@ from types import TracebackType
 from typing import Any, Literal
 
 from topr_exp.config.groups import TrackingConfig
-from topr_exp.config.schema import flatten
 from topr_exp.runs.attempt import overrides
 from topr_exp.runs.folder import RunFolder
 from topr_exp.runs.records import Record, is_update, on_one_axis
@@ -28,6 +27,7 @@ from topr_exp.runtime import distributed
 from topr_exp.runtime.exit_status import say, warn
 from topr_exp.runtime.files import read_lines, read_object
 from topr_exp.runtime.stop import Interrupted
+from topr_exp.schema import flatten
 from topr_exp.types import TOPRError
 
 FINISH_SECONDS = 30.0  # longest wait for the tracker at the end of a run

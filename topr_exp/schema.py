@@ -77,7 +77,7 @@ class Section:
         for name, range_ in ranges(schema):
             value = getattr(self, name)
             if value is not None and not range_.holds(value):
-                raise ValueError(f"{name} must be {range_.allowed}; got {'nothing' if value == '' else value}")
+                raise ConfigError(f"{name} must be {range_.allowed}; got {'nothing' if value == '' else value}")
         self.check()
 
     def check(self) -> None:
@@ -138,8 +138,10 @@ def convert(key: str, value: Any, hint: Any) -> Any:
             if isinstance(value, str) and value in words:
                 return getattr(kind, value) if isinstance(kind, type) else value
         elif kind is float:  # what YAML calls infinity is text on Hydra's command line
-            if value == ".inf" or (type(value) in (int, float) and not math.isnan(value)):
-                return math.inf if value == ".inf" else float(value)
+            if value == ".inf":
+                return math.inf
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
+                return float(value)
         elif dataclasses.is_dataclass(kind) and isinstance(value, dict):  # a group within a group
             return build(kind, value, f"{key}.")
         elif kind is list and isinstance(value, list):
