@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.settings import Config
@@ -112,11 +111,8 @@ class RunFolder:
                 f", begun {now.get('began')}), since this one was silent; nothing more is written by this one"
             )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         progress.listener = None
-        self.metrics.close()
         with self._lock:
             if error is not None and not self._finished_before:
                 self.refuse_if_taken_over()
