@@ -26,7 +26,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, small_model: Any
     expected = one_by_one(small_model, CASES["both"])
     for chunk in (1 << 24, 33):
         monkeypatch.setitem(logprobs.CHUNK, "cpu", chunk)
-        assert_same(outcome(small_model, CASES["both"], entropy=True), expected, 3e-6)
+        assert_same(outcome(small_model, CASES["both"], entropy=True), expected, 1e-5)  # float32, on any processor
 
 
 def test_in_bfloat16_chunks_give_the_output_layer_the_gradient_of_one(monkeypatch, small_model):
