@@ -7,19 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
-from topr_exp.config.schema import (
-    Count,
-    CountOrAll,
-    OptionalCount,
-    Range,
-    Section,
-    Seed,
-    above,
-    at_least,
-    plain,
-    show,
-    within,
-)
+from topr_exp.config.schema import Count, CountOrAll, OptionalCount, Range, Section, Seed, above, at_least, show, within
 
 PLACES = ("{question}", "{solution}")
 
@@ -102,7 +90,7 @@ class ScheduleConfig(Section):
             ]
         for key, holds, allowed in rules:
             if not holds:
-                raise ValueError(f"{key} must be {allowed}; got {show(plain(getattr(self, key)))}")
+                raise ValueError(f"{key} must be {allowed}; got {show(getattr(self, key))}")
 
     @property
     def asynchronous(self) -> bool:

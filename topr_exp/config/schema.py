@@ -207,7 +207,7 @@ def class_path(value: Any) -> str | None:
 
 def show(value: Any) -> str:
     """A value as it is written on the command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(plain(value))
 
 
 def first_line(error: BaseException) -> str:

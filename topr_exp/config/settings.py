@@ -15,7 +15,7 @@ from topr_exp.config import groups
 from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig, SamplerConfig
-from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, identity, plain, run_name, show, within
+from topr_exp.config.schema import FINITE, Count, Range, Section, Seed, identity, run_name, show, within
 
 
 def is_name(given: str) -> bool:
@@ -61,7 +61,7 @@ class Config(Section):
         for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
             for key, holds, allowed in rules(self):
                 if not holds:
-                    raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(self)))}")
+                    raise ValueError(f"{key} must be {allowed}; got {show(attrgetter(key)(self))}")
         groups.check_parts(self.cluster.processes_are, self.cluster.world_size, self.optim.batch_size)
 
     @property
@@ -124,7 +124,7 @@ ON_POLICY = UNCHANGED | {
 def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]:
     """Settings that have these values, and why."""
     for key, value in values.items():
-        yield key, attrgetter(key)(config) == value, f"{show(plain(value))} {why}"
+        yield key, attrgetter(key)(config) == value, f"{show(value)} {why}"
 
 
 def rewards(config: Config) -> Iterator[Rule]:
