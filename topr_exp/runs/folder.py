@@ -116,7 +116,6 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         progress.listener = None
-        self.metrics.close()
         with self._lock:
             if error is not None and not self._finished_before:
                 self.refuse_if_taken_over()

@@ -3,18 +3,16 @@
 Nothing that stands in a file raises an error here: damaged lines are counted.
 """
 
-import contextlib
 import json
 import math
-import os
 from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import disk_errors, read_lines, write_text
+from topr_exp.runtime.files import check_guards, disk_errors, read_lines, sync_folder, write_text
 
 Record = dict[str, Any]
 
@@ -28,7 +26,6 @@ class Metrics:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "metrics.jsonl"
         self.listener: Callable[[Record], None] | None = None  # called with each new record
-        self._file: IO[str] | None = None
 
     @main_process_only
     def rewind(self, iteration: int, step: int) -> None:
@@ -37,32 +34,22 @@ class Metrics:
         write_lines(self.path, kept.values())
         if lost := missing_updates(kept, {iteration: step}):
             warn(f"{self.path} lacks {lost}")
-        self.close()
-        with disk_errors(f"write {self.path}"):
-            self._file = self.path.open("a", encoding="utf-8")
 
     @main_process_only
     def append(self, record: dict[str, float]) -> None:
         """Add the record of an update; null for what is not finite, which JSON does not have."""
-        assert self._file is not None, "rewind first"
-        with disk_errors(f"write {self.path}"):
-            known = {name: value if math.isfinite(value) else None for name, value in record.items()}
-            self._file.write(json.dumps(known) + "\n")
-            self._file.flush()
+        check_guards(self.path)
+        known = {name: value if math.isfinite(value) else None for name, value in record.items()}
+        with disk_errors(f"write {self.path}"), self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(known) + "\n")
         if self.listener is not None:
             self.listener(known)
 
     @main_process_only
     def make_durable(self) -> None:
         """Have every line on the disk before this returns."""
-        assert self._file is not None, "rewind first"
         with disk_errors(f"write {self.path}"):
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # each line was flushed when it was written
-                self._file.close()
+            sync_folder(self.path)
 
     def of_iteration(self, iteration: int) -> list[Record]:
         """The records of an iteration's updates."""
