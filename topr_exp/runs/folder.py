@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from topr_exp.config.schema import plain
@@ -112,9 +111,7 @@ class RunFolder:
                 f", begun {now.get('began')}), since this one was silent; nothing more is written by this one"
             )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         progress.listener = None
         with self._lock:
             if error is not None and not self._finished_before:

@@ -16,7 +16,6 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class Lock:
     def __enter__(self) -> Lock:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, tb: object) -> None:
         if self._descriptor not in _held:  # in a forked child
             return
         with suppress(OSError):  # the folder may be gone (pruned); there is nothing left to give back then

@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 from topr_exp.config.groups import TrackingConfig
@@ -81,9 +80,7 @@ class Tracker:
             self._given_up = True
             self._warn(text)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._thread.ident is None:
             return
         self._exit_code, self._preempted = int(error is not None), isinstance(error, (Interrupted, KeyboardInterrupt))
