@@ -136,13 +136,7 @@ def all_reduce_sum_(values: Tensor) -> None:
 
 def broadcast(value: T) -> T:
     """Broadcast `value` of rank 0."""
-    if _size == 1:
-        return value
-    from torch import distributed
-
-    values = [value if _rank == 0 else None]
-    distributed.broadcast_object_list(values, src=0)
-    return values[0]  # type: ignore[return-value]
+    return all_gather(value)[0]
 
 
 def barrier() -> None:
