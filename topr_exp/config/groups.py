@@ -252,12 +252,4 @@ class SlurmCluster(ClusterConfig):
         return self.nodes * (self.gpus_per_node or 1)
 
 
-def check_parts(what: str, processes: int, batch_size: int) -> None:
-    """Raise ValueError unless a global batch can be divided evenly among processes."""
-    if batch_size % processes:
-        parts = ", ".join(str(count) for count in range(1, batch_size + 1) if batch_size % count == 0)
-        whole = f"optim.batch_size={batch_size}, of which every process takes an equal part ({parts})"
-        raise ValueError(f"{what} must divide {whole}; got {processes}")
-
-
 CLUSTERS: dict[str, type[ClusterConfig]] = {"local": LocalCluster, "slurm": SlurmCluster}

@@ -60,7 +60,11 @@ class Config(Section):
     def check(self) -> Iterator[Rule]:
         for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
             yield from rules(self)
-        groups.check_parts(self.cluster.processes_are, self.cluster.world_size, self.optim.batch_size)
+        processes, size = self.cluster.world_size, self.optim.batch_size
+        if size % processes:
+            parts = ", ".join(str(count) for count in range(1, size + 1) if size % count == 0)
+            whole = f"optim.batch_size={size}, of which every process takes an equal part ({parts})"
+            raise ValueError(f"{self.cluster.processes_are} must divide {whole}; got {processes}")
 
     @property
     def reward(self) -> Reward:
