@@ -43,8 +43,7 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "updates": (), "missing": (),
     },
     Evaluations: {
-        "add": ({"iteration": 0, "pass@1": 0.5},), "damaged": (), "drop_damaged": (),
-        "missing": ([(1, 1)], 1, 1),
+        "add": ({"iteration": 0, "pass@1": 0.5},), "drop_damaged": (), "missing": ([(1, 1)], 1, 1),
     },
 }  # fmt: skip
 WRITES: dict[str, Callable[[RunFolder, Any], None]] = {

@@ -152,8 +152,6 @@ class RunFolder:
         iterations, every = self._config.iterations, self._config.evaluation.every
         if points := self.evaluations.missing(self.metrics.updates(), every, iterations):
             yield f"eval.jsonl lacks {plural(points, 'evaluation')}"
-        if damaged := self.evaluations.damaged():
-            yield f"eval.jsonl has {plural(damaged, 'damaged line')}"
 
     def summarize(self, base: dict[str, Any], final: dict[str, Any], problems: dict[str, Any]) -> dict[str, Any]:
         """The run in numbers, on every process; shares lie between 0 and 1, seconds are this run's own work."""

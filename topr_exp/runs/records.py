@@ -71,17 +71,14 @@ class Evaluations:
         self.path = folder / "eval.jsonl"
         self.listener: Callable[[Record], None] | None = None  # called with each new record
 
-    def damaged(self) -> int:
-        """Count the lines that hold no evaluation."""
-        records, damaged = read_lines(self.path)
-        return damaged + sum(not is_evaluation(record) for record in records)
-
     @main_process_only
     def drop_damaged(self) -> None:
         """Drop damaged lines, with a warning: what of them an attempt does not measure again is lost."""
-        if dropped := self.damaged():
+        records, damaged = read_lines(self.path)
+        kept = [*filter(is_evaluation, records)]
+        if dropped := damaged + len(records) - len(kept):
             warn(f"{self.path}: {dropped} damaged; only evaluations from here on are made again")
-            write_lines(self.path, filter(is_evaluation, read_lines(self.path)[0]))
+            write_lines(self.path, kept)
 
     @main_process_only
     def add(self, record: Record) -> None:
