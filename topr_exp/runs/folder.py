@@ -51,7 +51,6 @@ class RunFolder:
         self.stage_name = ""
         self._began = time.monotonic()
         self._finished_before = False
-        self._damaged: set[str] = set()
         self._attempt: dict[str, Any] = {}
         self._progress: dict[str, Any] | None = None
         self._lock = contextlib.ExitStack()
@@ -131,11 +130,10 @@ class RunFolder:
     # ---- what it says, and what it ends with
 
     def read(self, name: str, *keys: str) -> dict[str, Any]:
-        """A JSON object of the folder; {} where it is absent or, with one warning, damaged. keys: some that it has."""
+        """A JSON object of the folder; {} where it is absent or, with a warning, damaged. keys: some that it has."""
         found = read_object(path := self.path / name)[0]
         found = found if found.keys() >= {*keys} else {}
-        if not found and path.exists() and name not in self._damaged:
-            self._damaged.add(name)
+        if not found and path.exists():
             warn(f"{path} is damaged")
         return found
 
