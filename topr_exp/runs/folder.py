@@ -323,9 +323,7 @@ class RunFolder:
             more["asynchrony"] = {"age": float(np.mean([record["age"] for record in records])), **idle, **shares}
         if "sampler_kl_token" in records[0]:
             drew = [each for each in records if each["sampler_kl_token"] is not None]
-            kl = {
-                name: float(np.mean([each[f"sampler_{name}"] for each in drew])) for name in ("kl_token", "kl_answer")
-            }
+            kl = {name: float(np.mean([row[f"sampler_{name}"] for row in drew])) for name in ("kl_token", "kl_answer")}
             more["sampler_mismatch"] = {"put_in": plain(self._config.sampler.mismatch), **kl}
         write_json(target / "training_set.json", {**means, **totals, **more})
 
