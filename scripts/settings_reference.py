@@ -20,7 +20,7 @@ from topr_exp.config.compose_overrides import parse_arguments
 from topr_exp.config.load import CHOICES, CONF, SECTIONS, choices, hints_of
 from topr_exp.config.settings import Config
 from topr_exp.runs.plan import plan
-from topr_exp.schema import describe, options_of, plain, ranges, show
+from topr_exp.schema import describe, options_of, ranges, show
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference.md"
@@ -97,7 +97,7 @@ def default(key: str, values: dict[str, Any]) -> str:
     named = dict[str, list[str]]()
     for name, each in values.items():
         if hasattr(each, key):
-            named.setdefault(f"`{show(plain(getattr(each, key)))}`", []).append(name)
+            named.setdefault(f"`{show(getattr(each, key))}`", []).append(name)
     return (
         ", ".join(named)
         if len(named) < 2

@@ -57,7 +57,7 @@ def test_in_a_process_of_its_own_too_and_help_names_groups_and_examples() -> Non
     alone = partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
     done = alone([sys.executable, "-m", "topr_exp", "basline=-0.3"])
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    done = alone([sys.executable, "-m", "topr_exp", "--help"])
+    done = alone([sys.executable, "-m", "topr_exp", "--help", "-m", "seed=0,1", "basline=-0.3"])  # asked for halfway
     assert (done.returncode, done.stderr) == (0, "")
     for group in (ROOT / "conf").iterdir():
         assert not group.is_dir() or f"\n{group.name}: " in done.stdout

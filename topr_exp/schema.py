@@ -11,9 +11,10 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from topr_exp.types import ConfigError, has_half_pair
@@ -62,6 +63,7 @@ Count = Annotated[int, at_least(1)]
 OptionalCount = Annotated[int | None, at_least(1, "null or 1 or more")]
 CountOrAll = Annotated[int | None, at_least(1, "null (all) or 1 or more")]
 Seed = Annotated[int, at_least(0)]
+Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
 
 
 class Section:
@@ -78,10 +80,12 @@ class Section:
             value = getattr(self, name)
             if value is not None and not range_.holds(value):
                 raise ConfigError(f"{name} must be {range_.allowed}; got {'nothing' if value == '' else value}")
-        self.check()
+        for key, holds, allowed in self.check() or ():
+            if not holds:
+                raise ConfigError(f"{key} must be {allowed}; got {show(attrgetter(key)(self)) or 'nothing'}")
 
-    def check(self) -> None:
-        """Refuse values that don't go together."""
+    def check(self) -> Iterable[Rule] | None:
+        """Yield the rules about several keys, each of which must hold; or raise ValueError."""
 
 
 @functools.cache
@@ -209,7 +213,7 @@ def class_path(value: Any) -> str | None:
 
 def show(value: Any) -> str:
     """A value as it is written on the command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(plain(value))
 
 
 def first_line(error: BaseException) -> str:

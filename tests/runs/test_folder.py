@@ -40,12 +40,10 @@ CALLS: dict[type, dict[str, tuple[Any, ...]]] = {
         "unfinished_iterations": (), "summarize": ({}, {}, {}), "finish": ({"final": {}},),
     },
     Metrics: {
-        "rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "updates": (),
-        "missing": (),
+        "rewind": (1, 0), "append": (UPDATE,), "make_durable": (), "of_iteration": (1,), "updates": (), "missing": (),
     },
     Evaluations: {
-        "add": ({"iteration": 0, "pass@1": 0.5},), "damaged": (), "drop_damaged": (),
-        "missing": ([(1, 1)], 1, 1),
+        "add": ({"iteration": 0, "pass@1": 0.5},), "drop_damaged": (), "missing": ([(1, 1)], 1, 1),
     },
 }  # fmt: skip
 WRITES: dict[str, Callable[[RunFolder, Any], None]] = {
@@ -60,6 +58,7 @@ WRITES: dict[str, Callable[[RunFolder, Any], None]] = {
         for name in ("save_state", "before_checkpoint", "save_training_set", "finish")
     },
     "inputs": lambda folder, _: compare_inputs(folder, {"files": {"data.source": "ab"}}, note=True),
+    "a line": lambda folder, _: folder.log({"iteration": 1, "step": 1}),
     "an evaluation": lambda folder, _: folder.evaluations.add({"iteration": 0}),
 }
 

@@ -2,24 +2,12 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from topr_exp.config.data import LINE_BREAKS
-from topr_exp.schema import (
-    Count,
-    CountOrAll,
-    OptionalCount,
-    Range,
-    Section,
-    Seed,
-    above,
-    at_least,
-    plain,
-    show,
-    within,
-)
+from topr_exp.schema import Count, CountOrAll, OptionalCount, Range, Rule, Section, Seed, above, at_least, within
 
 PLACES = ("{question}", "{solution}")
 
@@ -35,14 +23,12 @@ class TaskConfig(Section):
     template: Annotated[str | None, LINE_BREAKS] = None  # the verifier's prompt, with {question} and {solution}
     chat: bool | None = None  # use the verifier's chat template
 
-    def check(self) -> None:
-        if not self.verifies:
-            return
-        for field in ("solver", "solutions", "test_solutions", "chat"):
-            if getattr(self, field) is None:
-                raise ValueError(f"{field} must be set for task=verifier; got null")
-        if self.template is None or any(self.template.count(place) != 1 for place in PLACES):
-            raise ValueError(f"template must hold {' and '.join(PLACES)} once each; got {self.template!r}")
+    def check(self) -> Iterator[Rule]:
+        if self.verifies:
+            for field in ("solver", "solutions", "test_solutions", "chat"):
+                yield field, getattr(self, field) is not None, "set for task=verifier"
+            once = self.template is not None and all(self.template.count(place) == 1 for place in PLACES)
+            yield "template", once, f"a text with {' and '.join(PLACES)} once each"
 
     @property
     def verifies(self) -> bool:
@@ -78,31 +64,20 @@ class ScheduleConfig(Section):
         """True where the policy in training samples anew every few updates."""
         return self.prompts is not None
 
-    def check(self) -> None:
+    def check(self) -> Iterator[Rule]:
         for field in ("updates", "rounds"):
-            if self.in_rounds and getattr(self, field) is None:
-                raise ValueError(f"{field} must be 1 or more where prompts is set; got null")
+            yield field, not self.in_rounds or getattr(self, field) is not None, "1 or more where prompts is set"
         by_length, keeps = self.concurrency is not None, self.when_stale == "keep"
-        rules = [
-            ("lag", self.lag is None or not by_length, "null where concurrency is set, since lengths decide"),
-            (
-                "tokens_per_update",
-                (self.tokens_per_update is not None) == by_length,
-                "set where concurrency is, and only there",
-            ),
-            ("max_lag", (self.max_lag is None) == keeps, "set where when_stale is drop or wait, and only there"),
-            ("when_stale", keeps or by_length, "keep unless concurrency is set: a given lag is never exceeded"),
-            ("in_flight", by_length or not self.in_flight, "false unless concurrency is set: lengths say when"),
-        ]
+        yield "lag", self.lag is None or not by_length, "null where concurrency is set, since lengths decide"
+        grows = self.tokens_per_update is not None
+        yield "tokens_per_update", grows == by_length, "set where concurrency is, and only there"
+        yield "max_lag", (self.max_lag is None) == keeps, "set where when_stale is drop or wait, and only there"
+        yield "when_stale", keeps or by_length, "keep unless concurrency is set: a given lag is never exceeded"
+        yield "in_flight", by_length or not self.in_flight, "false unless concurrency is set: lengths say when"
         if self.asynchronous:
-            rules += [
-                ("prompts", self.prompts is not None, "1 or more where lag or concurrency is set"),
-                ("updates", self.updates == 1, "1 where lag or concurrency is set"),
-                ("replay", self.replay == 0, "0 where lag or concurrency is set"),
-            ]
-        for key, holds, allowed in rules:
-            if not holds:
-                raise ValueError(f"{key} must be {allowed}; got {show(plain(getattr(self, key)))}")
+            yield "prompts", self.prompts is not None, "1 or more where lag or concurrency is set"
+            yield "updates", self.updates == 1, "1 where lag or concurrency is set"
+            yield "replay", self.replay == 0, "0 where lag or concurrency is set"
 
     @property
     def asynchronous(self) -> bool:
@@ -145,9 +120,8 @@ class TrackingConfig(Section):
     job_type: str | None = None
     model_artifact: bool = False  # also upload the trained weights
 
-    def check(self) -> None:
-        if self.name == "wandb" and not self.project:
-            raise ValueError(f"project must be set for wandb; got {self.project}")
+    def check(self) -> Iterator[Rule]:
+        yield "project", self.name != "wandb" or bool(self.project), "set for wandb"
 
 
 RATE = Range("above 0", lambda rate: 0 < rate < math.inf)
@@ -174,13 +148,11 @@ class OptimConfig(Section):
     warmup_steps: Annotated[int, at_least(0)] = 0  # updates of an iteration until the rate is lr
     schedule: Literal["constant", "linear", "cosine"] = "constant"
 
-    def check(self) -> None:
-        if self.name == "adafactor" and self.betas is not None:
-            raise ValueError(f"betas must be null for adafactor; got {self.betas}")
-        if self.name == "adamw" and not (
-            self.betas is not None and len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas)
-        ):
-            raise ValueError(f"betas must be two numbers in [0, 1) for adamw; got {self.betas}")
+    def check(self) -> Iterator[Rule]:
+        betas = self.betas or []
+        right = len(betas) == 2 and all(0 <= beta < 1 for beta in betas)
+        yield "betas", self.name == "adamw" or self.betas is None, "null for adafactor"
+        yield "betas", self.name == "adafactor" or right, "two numbers in [0, 1) for adamw"
 
 
 MAX_DRAWS, PAIRS = 10, 16  # as in the YAMLs
@@ -205,11 +177,11 @@ class ComposeConfig(Section):
     mix: Annotated[float | None, within("(0, 1)")] = None  # share of imported completions; the rest is sampled
     max_draws: Count = MAX_DRAWS  # with pass_rate: maximum draws of schedule.prompts problems to fill a round
 
-    def check(self) -> None:
-        if self.mix is not None and self.name not in ("uniform", "positives"):
-            raise ValueError(f"mix={self.mix:g} goes with compose=uniform or positives; got {self.name}")
-        if self.name == "proportion" and self.positive_share is None:
-            raise ValueError("positive_share must be in (0, 1) for compose=proportion; got null")
+    def check(self) -> Iterator[Rule]:
+        mixes = self.name in ("uniform", "positives")
+        yield "mix", self.mix is None or mixes, f"null for compose={self.name}"
+        shared = self.name != "proportion" or self.positive_share is not None
+        yield "positive_share", shared, "in (0, 1) for compose=proportion"
 
 
 def unit_of(needs: frozenset[str]) -> Unit:
@@ -271,21 +243,13 @@ class SlurmCluster(ClusterConfig):
     setup: list[str] | None  # shell commands before a run
     additional_parameters: Annotated[Any, NAMED]  # other sbatch options, by their long names
 
-    def check(self) -> None:
-        if self.signal_delay_s >= 60 * self.timeout_min:
-            raise ValueError(f"signal_delay_s must be below {self.timeout_min} minutes; got {self.signal_delay_s}")
+    def check(self) -> Iterator[Rule]:
+        below = self.signal_delay_s < 60 * self.timeout_min
+        yield "signal_delay_s", below, f"below {self.timeout_min} minutes"
 
     @property
     def world_size(self) -> int:
         return self.nodes * (self.gpus_per_node or 1)
-
-
-def check_parts(what: str, processes: int, batch_size: int) -> None:
-    """Raise ValueError unless a global batch can be divided evenly among processes."""
-    if batch_size % processes:
-        parts = ", ".join(str(count) for count in range(1, batch_size + 1) if batch_size % count == 0)
-        whole = f"optim.batch_size={batch_size}, of which every process takes an equal part ({parts})"
-        raise ValueError(f"{what} must divide {whole}; got {processes}")
 
 
 CLUSTERS: dict[str, type[ClusterConfig]] = {"local": LocalCluster, "slurm": SlurmCluster}

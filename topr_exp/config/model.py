@@ -1,10 +1,11 @@
 """Settings of the model and of sampling from it (groups `model` and `sampler`)."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from topr_exp.schema import Count, Range, Section, Seed, above, at_least, identity, within
+from topr_exp.schema import Count, Range, Rule, Section, Seed, above, at_least, identity, within
 
 ALL_LINEAR = "all-linear"
 MODEL = Range("a shipped model, a folder or a name on the hub", bool)
@@ -21,9 +22,9 @@ class LoRA(Section):
     alpha: Annotated[float, above(0)]
     targets: str | list[str]  # all-linear: all layers of the blocks; or names, as q_proj or layers.0.self_attn.q_proj
 
-    def check(self) -> None:
-        if not self.names and self.targets != ALL_LINEAR:
-            raise ValueError(f"targets must be {ALL_LINEAR} or names of linear layers; got nothing")
+    def check(self) -> Iterator[Rule]:
+        named = bool(self.names) or self.targets == ALL_LINEAR
+        yield "targets", named, f"{ALL_LINEAR} or names of linear layers"
 
     @property
     def names(self) -> list[str]:

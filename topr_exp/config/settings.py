@@ -15,7 +15,7 @@ from topr_exp.config import groups
 from topr_exp.config.data import ENDINGS, DataConfig, Grading, Reward
 from topr_exp.config.groups import unit_of
 from topr_exp.config.model import ModelConfig, SamplerConfig
-from topr_exp.schema import FINITE, Count, Range, Section, Seed, identity, plain, run_name, show, within
+from topr_exp.schema import FINITE, Count, Range, Rule, Section, Seed, identity, run_name, show, within
 
 
 def is_name(given: str) -> bool:
@@ -57,12 +57,14 @@ class Config(Section):
     cluster: groups.ClusterConfig
     tracking: groups.TrackingConfig
 
-    def check(self) -> None:
+    def check(self) -> Iterator[Rule]:
         for rules in (rewards, weighting, units, imported, rounds, sampling, on_policy):
-            for key, holds, allowed in rules(self):
-                if not holds:
-                    raise ValueError(f"{key} must be {allowed}; got {show(plain(attrgetter(key)(self)))}")
-        groups.check_parts(self.cluster.processes_are, self.cluster.world_size, self.optim.batch_size)
+            yield from rules(self)
+        processes, size = self.cluster.world_size, self.optim.batch_size
+        if size % processes:
+            parts = ", ".join(str(count) for count in range(1, size + 1) if size % count == 0)
+            whole = f"optim.batch_size={size}, of which every process takes an equal part ({parts})"
+            raise ValueError(f"{self.cluster.processes_are} must divide {whole}; got {processes}")
 
     @property
     def reward(self) -> Reward:
@@ -113,7 +115,6 @@ class Config(Section):
 
 WHOLE = {"compose.drop_truncated": False, "compose.duplicates": "keep"}  # all of a group or of a round
 NUMBERS = ("graded", "given")
-Rule = tuple[str, bool, str]  # the key, whether its value is allowed, and what is
 KEEPS = {"sampler.name": "hf", "mu": "sampler", "data.completions": None, "schedule.in_flight": False}
 UNCHANGED = {"sampler.mismatch.weights": "none", "sampler.mismatch.logits_noise": 0}
 ON_POLICY = UNCHANGED | {
@@ -124,7 +125,7 @@ ON_POLICY = UNCHANGED | {
 def fixed(config: Config, values: Mapping[str, Any], why: str) -> Iterator[Rule]:
     """Settings that have these values, and why."""
     for key, value in values.items():
-        yield key, attrgetter(key)(config) == value, f"{show(plain(value))} {why}"
+        yield key, attrgetter(key)(config) == value, f"{show(value)} {why}"
 
 
 def rewards(config: Config) -> Iterator[Rule]:

@@ -105,11 +105,9 @@ def description(number: int) -> dict[str, str | int | None]:
 
 def record_error(path: Path, error: BaseException) -> None:
     """Write the error that ends an attempt, its message first and then the traceback."""
-    trace = "".join(traceback.format_exception(error))
+    tb = "".join(traceback.format_exception(error))
     with suppress(TOPRError):  # the disk is full, say: the error itself is what the user must see
-        write_text(
-            path / ERROR, f"{message(error)}\n\n{now()}, process {os.getpid()} on {socket.gethostname()}\n{trace}"
-        )
+        write_text(path / ERROR, f"{message(error)}\n\n{now()}, process {os.getpid()} on {socket.gethostname()}\n{tb}")
 
 
 def last_error(path: Path) -> str:

@@ -76,13 +76,8 @@ def header(
     log_report: Mapping[str, str],
 ) -> str:
     """Format the settings that decide the result, a row a group; log_report: rows on imported completions."""
-    data, model, algo, schedule, verifies = (
-        config.data,
-        config.model,
-        config.algo,
-        config.schedule,
-        config.task.verifies,
-    )
+    data, model, algo, schedule = config.data, config.model, config.algo, config.schedule
+    verifies = config.task.verifies
     neutral = {field.name: plain(field.default) for field in dataclasses.fields(algo)}
     given = {key: value for key, value in plain(algo).items() if key not in ("_target_", "name")}
     fields = {key: value for key, value in given.items() if value != neutral[key]}

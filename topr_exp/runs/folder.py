@@ -51,7 +51,6 @@ class RunFolder:
         self.stage_name = ""
         self._began = time.monotonic()
         self._finished_before = False
-        self._damaged: set[str] = set()
         self._attempt: dict[str, Any] = {}
         self._progress: dict[str, Any] | None = None
         self._lock = contextlib.ExitStack()
@@ -131,11 +130,10 @@ class RunFolder:
     # ---- what it says, and what it ends with
 
     def read(self, name: str, *keys: str) -> dict[str, Any]:
-        """A JSON object of the folder; {} where it is absent or, with one warning, damaged. keys: some that it has."""
+        """A JSON object of the folder; {} where it is absent or, with a warning, damaged. keys: some that it has."""
         found = read_object(path := self.path / name)[0]
         found = found if found.keys() >= {*keys} else {}
-        if not found and path.exists() and name not in self._damaged:
-            self._damaged.add(name)
+        if not found and path.exists():
             warn(f"{path} is damaged")
         return found
 
@@ -152,8 +150,6 @@ class RunFolder:
         iterations, every = self._config.iterations, self._config.evaluation.every
         if points := self.evaluations.missing(self.metrics.updates(), every, iterations):
             yield f"eval.jsonl lacks {plural(points, 'evaluation')}"
-        if damaged := self.evaluations.damaged():
-            yield f"eval.jsonl has {plural(damaged, 'damaged line')}"
 
     def summarize(self, base: dict[str, Any], final: dict[str, Any], problems: dict[str, Any]) -> dict[str, Any]:
         """The run in numbers, on every process; shares lie between 0 and 1, seconds are this run's own work."""
@@ -327,9 +323,7 @@ class RunFolder:
             more["asynchrony"] = {"age": float(np.mean([record["age"] for record in records])), **idle, **shares}
         if "sampler_kl_token" in records[0]:
             drew = [each for each in records if each["sampler_kl_token"] is not None]
-            kl = {
-                name: float(np.mean([each[f"sampler_{name}"] for each in drew])) for name in ("kl_token", "kl_answer")
-            }
+            kl = {name: float(np.mean([row[f"sampler_{name}"] for row in drew])) for name in ("kl_token", "kl_answer")}
             more["sampler_mismatch"] = {"put_in": plain(self._config.sampler.mismatch), **kl}
         write_json(target / "training_set.json", {**means, **totals, **more})
 

@@ -93,9 +93,7 @@ def check_model(key: str, folder: Path, config: Config) -> None:
         raise ConfigError(f"{key}: in the model folder {folder} {fault}")
     context, most = loading.setting(folder, "max_position_embeddings"), config.sampler.max_new_tokens
     if key not in ("model.reference", "mu_model") and context is not None and most >= context:
-        raise ConfigError(
-            f"sampler.max_new_tokens must be below {context}, the tokens of the model's context; got {most}"
-        )
+        raise ConfigError(f"sampler.max_new_tokens must be below {context}, the model's context in tokens; got {most}")
     if key == "model.path" and config.model.lora is not None:
         loading.check_targets(config.model.lora, loading.linear_layers(folder))
     if key == "model.path" and config.data.chat and not loading.has_chat_template(folder):

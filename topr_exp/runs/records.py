@@ -12,7 +12,7 @@ from typing import Any
 
 from topr_exp.runtime.distributed import main_process_only
 from topr_exp.runtime.exit_status import warn
-from topr_exp.runtime.files import disk_errors, read_lines, sync_folder, write_text
+from topr_exp.runtime.files import check_guards, disk_errors, read_lines, sync_folder, write_text
 
 Record = dict[str, Any]
 
@@ -38,6 +38,7 @@ class Metrics:
     @main_process_only
     def append(self, record: dict[str, float]) -> None:
         """Add the record of an update; null for what is not finite, which JSON does not have."""
+        check_guards(self.path)
         known = {name: value if math.isfinite(value) else None for name, value in record.items()}
         with disk_errors(f"write {self.path}"), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(known) + "\n")
@@ -70,17 +71,14 @@ class Evaluations:
         self.path = folder / "eval.jsonl"
         self.listener: Callable[[Record], None] | None = None  # called with each new record
 
-    def damaged(self) -> int:
-        """Count the lines that hold no evaluation."""
-        records, damaged = read_lines(self.path)
-        return damaged + sum(not is_evaluation(record) for record in records)
-
     @main_process_only
     def drop_damaged(self) -> None:
         """Drop damaged lines, with a warning: what of them an attempt does not measure again is lost."""
-        if dropped := self.damaged():
+        records, damaged = read_lines(self.path)
+        kept = [*filter(is_evaluation, records)]
+        if dropped := damaged + len(records) - len(kept):
             warn(f"{self.path}: {dropped} damaged; only evaluations from here on are made again")
-            write_lines(self.path, filter(is_evaluation, read_lines(self.path)[0]))
+            write_lines(self.path, kept)
 
     @main_process_only
     def add(self, record: Record) -> None:

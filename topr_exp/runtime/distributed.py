@@ -148,10 +148,8 @@ def root_cause(error: BaseException) -> BaseException:
     """The error, or in its place a plain line where it only says that another process is gone."""
     text = str(error)
     gone = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process has aborted")
-    if launched_processes() > 1 and isinstance(error, RuntimeError) and any(sign in text for sign in gone):
-        return PeerGone(
-            f"process {os.environ['RANK']} of {launched_processes()} stopped because another one of the run ended"
-        )
+    if (size := launched_processes()) > 1 and isinstance(error, RuntimeError) and any(sign in text for sign in gone):
+        return PeerGone(f"process {os.environ['RANK']} of {size} stopped because another one of the run ended")
     return error
 
 

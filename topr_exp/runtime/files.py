@@ -116,7 +116,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _check_guards(path)
+        check_guards(path)
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):
@@ -161,7 +161,8 @@ def guarded(folder: Path, check: Callable[[], None]) -> Iterator[None]:
         del _guards[folder]
 
 
-def _check_guards(path: Path) -> None:  # called last, since flushing may have taken long
+def check_guards(path: Path) -> None:  # called last, since flushing may have taken long
+    """Raise what forbids writing below a folder that `path` is in."""
     for folder, check in list(_guards.items()):
         if path.is_relative_to(folder):
             check()
@@ -180,7 +181,7 @@ def new_folder(path: Path) -> Iterator[Path]:
                 if entry.is_file():
                     entry.chmod(rights)
                 sync_folder(entry)  # opening and fsync work alike on files and folders
-            _check_guards(path)
+            check_guards(path)
             if path.exists():
                 shutil.rmtree(path)
             temporary.rename(path)

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def status(folder: Path) -> int:
-    statuses, queue = read_statuses(open_sweep(folder, every=True))
+    statuses, queue = read_statuses(open_sweep(folder))
     if queue.note:
         warn(queue.note)
     say(sweep.status_table(statuses))

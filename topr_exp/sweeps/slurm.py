@@ -87,9 +87,8 @@ def describe_refusal(error: Exception, cluster: SlurmCluster) -> str:
 def log_of_job(sweep: Path, job: str) -> Path | None:
     """What a run's job printed, before the run had a log of its own."""
     array, _, place = job.rpartition("_")
-    found = sorted((sweep / SCRIPTS / array).glob(f"*_{place}_0_log.out")) or sorted(
-        (sweep / SCRIPTS / array).glob("*[0-9]_0_log.out")
-    )
+    logs = sweep / SCRIPTS / array
+    found = sorted(logs.glob(f"*_{place}_0_log.out")) or sorted(logs.glob("*[0-9]_0_log.out"))
     return found[0] if found else None
 
 

@@ -50,7 +50,6 @@ class Run:
     arguments: list[str]  # of the command that launched it: cluster settings of a resumed sweep come from them
     launched: float  # seconds since 1970
     job: str | None = None  # in Slurm: the array's name and the place there
-    fault: str = ""  # why its launch file can't be read: such a run is shown, and nothing else
 
     def save(self) -> None:
         with disk_errors(f"write in {self.folder}"):
@@ -72,31 +71,26 @@ class Run:
 
 
 def read_run(folder: Path) -> Run | None:
-    """The run that a folder's `launch.json` describes; a damaged one is a warning."""
+    """The run that a folder's `launch.json` describes; a damaged one, or another user's, is a warning."""
     stored, fault = read_object(folder / FILE)
+    stored.pop("fault", None)  # which earlier versions wrote
     with suppress(TypeError):  # not these keys
         return Run(folder, **stored)
-    if fault.startswith("can't"):  # another user's
-        return Run(folder, 0, [], {}, "", [], 0.0, fault=f"{FILE} {fault}")
     if fault != MISSING:
-        warn(f"{folder / FILE} {fault or 'is damaged'}; the same launch writes it again")
+        warn(f"{folder / FILE} {fault or 'is damaged'}; the run is left out (the same launch writes the file again)")
     return None
 
 
-def read_runs(sweep: Path, *, every: bool = False) -> list[Run]:
-    """The runs of a sweep by number, [] where there is none; every: those too whose launch file can't be read."""
+def read_runs(sweep: Path) -> list[Run]:
+    """The runs of a sweep by number, [] where there is none."""
     with disk_errors(f"read {sweep}"):
         folders = [folder for folder in sweep.iterdir() if folder.is_dir()] if sweep.is_dir() else []
-    found = sorted(filter(None, map(read_run, folders)), key=lambda run: (run.number, run.folder))
-    for run in found:
-        if run.fault and not every:
-            warn(f"{run.folder}: {run.fault}; the run is left out")
-    return [run for run in found if every or not run.fault]
+    return sorted(filter(None, map(read_run, folders)), key=lambda run: (run.number, run.folder))
 
 
-def open_sweep(sweep: Path, *, every: bool = False) -> list[Run]:
+def open_sweep(sweep: Path) -> list[Run]:
     """The runs of a sweep; TOPRError where there are none."""
-    if runs := read_runs(sweep, every=every):
+    if runs := read_runs(sweep):
         return runs
     raise TOPRError(
         f"no sweep in {sweep} (no run has a {FILE} that can be read); give output_dir/name of a sweep (a run without "
@@ -207,8 +201,6 @@ def read_statuses(runs: Sequence[Run]) -> tuple[list[Status], Queue]:
 
 def read_status(run: Run, queue: Queue | None = None) -> Status:
     """The state of a run: from `DONE` and its claim, else from Slurm, else from `error.txt` and `state.json`."""
-    if run.fault:
-        return Status(run, UNREADABLE, run.fault)
     state, fault = read_object(run.folder / "state.json")
     entry, failure = queue.entries.get(run.job or "") if queue else None, attempt.last_error(run.folder)
     found, error = NEW, ""
@@ -264,7 +256,7 @@ def status_table(statuses: Sequence[Status]) -> str:
         varies, error = " ".join(word for word in each.run.overrides if word not in shared), each.error
         varies, error = (text if len(text) <= WIDEST else text[: WIDEST - 3] + "..." for text in (varies, error))
         cells = (varies, each.state, each.stage, each.left, each.accuracy, each.slurm, each.run.folder.name, error)
-        rows.append([str(each.run.number or "?"), *(printable(cell, keep="") for cell in cells)])
+        rows.append([str(each.run.number), *(printable(cell, keep="") for cell in cells)])
     return "\n".join([*aligned(rows), count_states(statuses)])
 
 
