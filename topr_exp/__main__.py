@@ -69,9 +69,10 @@ def show(args: Namespace) -> int:
     if args.shell_completion:
         args.overrides = []  # install=bash and the like are words for Hydra
     composer = Composer(args)
-    if args.help:  # which is of all settings, whatever the words choose
-        sys.argv[1:] = [word for word in sys.argv[1:] if word not in args.overrides or word.startswith("hydra.")]
-    elif args.cfg:
+    if args.help:
+        print(composer.help())
+        return 0
+    if args.cfg:
         composer.base()  # refuses in one line what Hydra would refuse in seventy
         words = dict(zip(args.overrides, (str(read.input_line) for read in composer.overrides), strict=True))
         sys.argv[1:] = [words.get(word, word) for word in sys.argv[1:]]

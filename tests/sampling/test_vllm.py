@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -172,9 +173,15 @@ def test_sampled_tokens_are_not_decoded_one_by_one(tiny: Policy, stop: list[str]
 
 
 def test_an_output_layer_in_float32_is_nearer_to_training_s(tiny: Policy, tmp_path: Path) -> None:
-    gaps = []
+    """Of logits six times as large as the model's: there the output layer's rounding is most of the gap."""
+    sharp, gaps = perturbed(tiny, "sharp", 0.0), []
+    with torch.no_grad():
+        sharp.model.model.norm.weight *= 6
+    assert tiny.folder is not None
+    shutil.copytree(tiny.folder, folder := tmp_path / "model")
+    sharp.model.save_pretrained(folder)
     for head in (True, False):
-        policy = dataclasses.replace(tiny, compute=torch.bfloat16, float32_head=head)
+        policy = dataclasses.replace(sharp, folder=folder, compute=torch.bfloat16, float32_head=head)
         sampler = VLLM(config_of(*settings()).sampler, tmp_path / str(head), False)
         try:
             prompts, groups = draw(sampler, policy, 64)
@@ -187,7 +194,7 @@ def test_an_output_layer_in_float32_is_nearer_to_training_s(tiny: Policy, tmp_pa
         flat = [one for group in groups for one in group]
         gaps.append(np.mean([abs(a - b) for row, one in zip(own.tolist(), flat, strict=True)
                              for a, b in zip(row, one.logprobs, strict=False)]))  # fmt: skip
-    assert gaps[0] < 0.98 * gaps[1]  # by 4 to 8 %, as the processor rounds
+    assert gaps[0] < 0.85 * gaps[1]
 
 
 def test_weights_are_reloaded_and_checked(vllm: VLLM, tiny: Policy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra import initialize_config_dir
@@ -126,6 +127,14 @@ class Composer:
     def base(self) -> DictConfig:
         """The config of the overrides that are not swept, with the `hydra` node."""
         return self.compose(self.fixed(), with_hydra=True)
+
+    def help(self) -> str:
+        """Answer --help; Hydra's own copies its whole registry a hundred times on the way."""
+        groups = [
+            f"{name}: {', '.join(self.loader.get_group_options(name))}" for name in sorted(self.groups - {"hydra"})
+        ]
+        template = Template(self.base().hydra.help.template)
+        return template.substitute(APP_CONFIG_GROUPS="\n".join(groups) + "\n")
 
     def fixed(self) -> list[Override]:
         """The overrides that are not swept."""

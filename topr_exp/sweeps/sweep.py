@@ -73,7 +73,6 @@ class Run:
 def read_run(folder: Path) -> Run | None:
     """The run that a folder's `launch.json` describes; a damaged one, or another user's, is a warning."""
     stored, fault = read_object(folder / FILE)
-    stored.pop("fault", None)  # which earlier versions wrote
     with suppress(TypeError):  # not these keys
         return Run(folder, **stored)
     if fault != MISSING:
