@@ -213,9 +213,10 @@ def rounds(config: Config) -> Iterator[Rule]:
     why = "where schedule.prompts is set: a round has few completions"
     yield from fixed(config, {"compose.name": "uniform", **WHOLE}, why)
     sampled = schedule.prompts * data.n
-    least = 1 if compose.n_examples is not None else -(-sampled // schedule.updates)
+    trained = min(sampled, compose.n_examples or sampled)
+    least = -(-trained // schedule.updates)
     enough = (
-        f"{least} or more, so that schedule.updates={schedule.updates} train on the {sampled} completions of a round"
+        f"{least} or more, so that schedule.updates={schedule.updates} train on the {trained} completions of a round"
     )
     yield "optim.batch_size", optim.batch_size >= least, enough
     if schedule.in_flight:
