@@ -37,8 +37,9 @@ from topr_exp.store import Ragged, Store
 from topr_exp.tracking.tracker import Tracker
 from topr_exp.training.asynchronous import AsyncRounds
 from topr_exp.training.examples import Examples
-from topr_exp.training.on_policy import Rounds, train_offline
+from topr_exp.training.offline import train_offline
 from topr_exp.training.parallel import parallelize
+from topr_exp.training.rounds import Rounds
 from topr_exp.training.trainer import Trainer
 
 

@@ -26,7 +26,7 @@ from topr_exp.sampling.rollouts import table_of_samples, token_count
 from topr_exp.sampling.sampler import HFSampler, Sample
 from topr_exp.store import Ragged
 from topr_exp.training.examples import Examples
-from topr_exp.training.on_policy import Rounds, as_file, read_table
+from topr_exp.training.rounds import Rounds, as_file, read_table
 from topr_exp.types import TOPRError
 
 QUEUE = "queue.arrow"
